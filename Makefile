@@ -1,0 +1,41 @@
+# Every target works on a fresh machine with Python (3.10 or newer) and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint format docs bench studies clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)          ## predict deep Transformers under two initializations; table and figure
+	$(BIN)/sigprop demo
+
+test: $(READY)          ## the default test suite (under ten minutes on two cores)
+	$(BIN)/python -m pytest --numprocesses 2
+
+lint: $(READY)          ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(READY)          ## strict build of the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(READY)         ## side-by-side timings, as ratios
+	$(BIN)/python -m bench
+
+studies: $(READY)       ## slow validation studies; results are stored under docs/data
+	$(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf $(VENV) site out build dist

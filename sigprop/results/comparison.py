@@ -1,0 +1,90 @@
+"""`Comparison`: how far one profile is from another, with standard errors and the worst sites."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sigprop.errors import InputError
+
+if TYPE_CHECKING:
+    from sigprop.results.profile import Profile
+
+CORRELATIONS = ("token_correlation", "grad_token_correlation")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One column at one name: absolute difference for correlations and means, relative otherwise."""
+
+    name: str
+    column: str
+    value: float
+    reference: float
+    error: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All differences of two profiles joined by name."""
+
+    differences: list[Difference]
+    only_left: list[str]
+    only_right: list[str]
+
+    def column(self, name: str) -> list[Difference]:
+        return [item for item in self.differences if item.column == name]
+
+    def median(self, column: str) -> float:
+        return statistics.median(abs(item.error) for item in self.column(column))
+
+    def worst(self, column: str, count: int = 1) -> list[Difference]:
+        return sorted(self.column(column), key=lambda item: -abs(item.error))[:count]
+
+    def summary(self) -> list[dict[str, float | str]]:
+        """Per column: median and worst error, the worst name, and the median standard error."""
+        rows: list[dict[str, float | str]] = []
+        for column in dict.fromkeys(item.column for item in self.differences):
+            worst = self.worst(column)[0]
+            rows.append(
+                {
+                    "column": column,
+                    "median": self.median(column),
+                    "worst": abs(worst.error),
+                    "worst_name": worst.name,
+                    "standard_error": statistics.median(item.standard_error for item in self.column(column)),
+                }
+            )
+        return rows
+
+
+def compare_profiles(left: Profile, right: Profile) -> Comparison:
+    """Join on the name; `left` is judged against `right` (usually: prediction against measurement)."""
+    differences: list[Difference] = []
+    for left_rows, right_rows in ((left.sites, right.sites), (left.parameters, right.parameters)):
+        reference = {row.name: row for row in right_rows}
+        for row in left_rows:
+            if row.name in reference:
+                differences += _row_differences(row, reference[row.name])
+    if not differences:
+        raise InputError("the two profiles have no site or parameter name in common")
+    names_left = {row.name for row in left.sites}
+    names_right = {row.name for row in right.sites}
+    return Comparison(differences, sorted(names_left - names_right), sorted(names_right - names_left))
+
+
+def _row_differences(row, reference) -> list[Difference]:
+    found = []
+    for column in type(row).COLUMNS:
+        value, target = getattr(row, column), getattr(reference, column)
+        if math.isnan(value) or math.isnan(target):
+            continue
+        scale = 1.0 if column in CORRELATIONS or column == "mean" else target
+        if scale == 0.0:
+            continue
+        spread = math.hypot(row.errors.get(column, 0.0), reference.errors.get(column, 0.0))
+        found.append(Difference(row.name, column, value, target, (value - target) / scale, spread / abs(scale)))
+    return found

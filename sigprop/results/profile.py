@@ -1,0 +1,163 @@
+"""`Profile`: the moments of a network, one row per site and one per parameter.
+
+`predict` and `measure` return the same type with the same site names, so that a prediction and a
+measurement join on the name. The columns mean the same for both:
+
+- `mean`: over all entries of the tensor;
+- `variance`: about that mean;
+- `token_correlation`: the cosine between the channel vectors of two different tokens of one sequence,
+  about that mean, averaged over pairs (padding left out), then over sequences;
+- `grad_variance`: the mean square of the gradient of the (mean) loss with respect to the tensor;
+- `grad_token_correlation`: likewise for the gradient, about zero.
+
+Over several initializations a column is the average; `errors` holds its standard error and `medians` its
+median, under the column's name. A value that does not exist (one token, no gradient) is `nan`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.results.comparison import Comparison, compare_profiles
+
+SCHEMA_VERSION = 1
+NAN = math.nan
+
+
+@dataclass
+class SiteRow:
+    """Moments of one tensor of the network and of the gradient with respect to it."""
+
+    name: str
+    depth: int
+    mean: float = NAN
+    variance: float = NAN
+    token_correlation: float = NAN
+    grad_variance: float = NAN
+    grad_token_correlation: float = NAN
+    status: str = "measured"
+    reason: str = ""
+    errors: dict[str, float] = field(default_factory=dict)
+    medians: dict[str, float] = field(default_factory=dict)
+    extras: dict[str, float] = field(default_factory=dict)
+
+    COLUMNS = ("mean", "variance", "token_correlation", "grad_variance", "grad_token_correlation")
+
+
+@dataclass
+class ParameterRow:
+    """Initialization of one parameter and the second moment of its gradient, per entry."""
+
+    name: str
+    shape: tuple[int, ...]
+    role: str = ""
+    init_std: float = NAN
+    grad_second_moment: float = NAN
+    status: str = "measured"
+    errors: dict[str, float] = field(default_factory=dict)
+    medians: dict[str, float] = field(default_factory=dict)
+    extras: dict[str, float] = field(default_factory=dict)
+
+    COLUMNS = ("init_std", "grad_second_moment")
+
+
+@dataclass
+class Profile:
+    """Rows of sites and parameters, with what produced them in `meta`."""
+
+    sites: list[SiteRow]
+    parameters: list[ParameterRow] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[SiteRow]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __getitem__(self, name: str) -> SiteRow:
+        for row in self.sites:
+            if row.name == name:
+                return row
+        raise UnknownNameError("site", name, [row.name for row in self.sites])
+
+    def parameter(self, name: str) -> ParameterRow:
+        for row in self.parameters:
+            if row.name == name:
+                return row
+        raise UnknownNameError("parameter", name, [row.name for row in self.parameters])
+
+    def column(self, name: str) -> list[float]:
+        """One column over all sites, in order."""
+        return [getattr(row, name) for row in self.sites]
+
+    def select(self, *parts: str) -> Profile:
+        """The sites whose name ends with one of the given parts; parameters are kept."""
+        kept = [row for row in self.sites if row.name.endswith(parts)]
+        return Profile(kept, self.parameters, self.meta)
+
+    def compare(self, other: Profile) -> Comparison:
+        """Relative errors of this profile against another, joined by name, with standard errors."""
+        return compare_profiles(self, other)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "meta": self.meta,
+            "sites": [asdict(row) for row in self.sites],
+            "parameters": [asdict(row) for row in self.parameters],
+        }
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Strict JSON text (a missing number is null); also written to `path` when given."""
+        text = json.dumps(_to_json(self.to_dict()), indent=1, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text + "\n")
+        return text
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Profile:
+        """Read what `to_json` wrote, from a path or from the text itself."""
+        text = source if isinstance(source, str) and source.lstrip().startswith("{") else Path(source).read_text()
+        data = json.loads(text)
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise InputError(
+                f"profile has schema_version {data.get('schema_version')!r}; this version reads {SCHEMA_VERSION}"
+            )
+        sites = [_row(SiteRow, values) for values in data["sites"]]
+        parameters = [_row(ParameterRow, values) for values in data["parameters"]]
+        return cls(sites, parameters, data["meta"])
+
+
+def _row(kind: type, values: dict[str, Any]) -> Any:
+    restored = {key: _from_json(value) for key, value in values.items() if key in {f.name for f in fields(kind)}}
+    if "shape" in restored:
+        restored["shape"] = tuple(restored["shape"])
+    return kind(**restored)
+
+
+def _to_json(value: Any) -> Any:
+    """Non-finite floats become null (nan) or strings (inf), which strict JSON can carry."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return {key: _to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(item) for item in value]
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if value is None:
+        return NAN
+    if value in ("inf", "-inf"):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value.items()}
+    return value

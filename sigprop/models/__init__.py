@@ -1,0 +1,46 @@
+"""Reference networks in plain PyTorch, with text and image loaders to feed them.
+
+`build("vit", depth=12, patch=4)` makes one by name; `REFERENCE` lists the builders, `CONFIGS` their settings.
+"""
+
+from __future__ import annotations
+
+from sigprop.models.images import load_idx, normalized_images
+from sigprop.models.initialize import initialize_
+from sigprop.models.mixer import Mixer, MixerConfig, mixer
+from sigprop.models.mlp import MLP, MLPConfig, mlp
+from sigprop.models.registry import CONFIGS, REFERENCE, build
+from sigprop.models.resnet import ResNet, ResNetConfig, resnet
+from sigprop.models.text import decode, encode, load_text, sample_text, text_batch
+from sigprop.models.transformer import EncoderDecoder, Transformer, TransformerConfig, transformer
+from sigprop.models.vit import ViT, ViTConfig, vit
+
+__all__ = [
+    "CONFIGS",
+    "MLP",
+    "REFERENCE",
+    "EncoderDecoder",
+    "MLPConfig",
+    "Mixer",
+    "MixerConfig",
+    "ResNet",
+    "ResNetConfig",
+    "Transformer",
+    "TransformerConfig",
+    "ViT",
+    "ViTConfig",
+    "build",
+    "decode",
+    "encode",
+    "initialize_",
+    "load_idx",
+    "load_text",
+    "mixer",
+    "mlp",
+    "normalized_images",
+    "resnet",
+    "sample_text",
+    "text_batch",
+    "transformer",
+    "vit",
+]

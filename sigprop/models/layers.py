@@ -1,0 +1,74 @@
+"""The pieces that the reference networks share: activations, norms, and the scaled residual junction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import InputError, UnknownNameError
+
+
+class Erf(nn.Module):
+    """erf(x), elementwise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.erf(x)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "erf": Erf,
+    "gelu": nn.GELU,
+    "linear": nn.Identity,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "layer_norm": nn.LayerNorm,
+    "rms_norm": lambda width: nn.RMSNorm(width, eps=1e-6),
+}
+
+
+def activation(name: str) -> nn.Module:
+    """An activation module by name."""
+    if name not in ACTIVATIONS:
+        raise UnknownNameError("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]()
+
+
+def norm(name: str, width: int) -> nn.Module:
+    """A normalization over the last axis by name."""
+    if name not in NORMS:
+        raise UnknownNameError("norm", name, NORMS)
+    return NORMS[name](width)
+
+
+class Residual(nn.Module):
+    """The junction `skip_scale * skip + branch_scale * branch`; scales are numbers or scalar parameters."""
+
+    def __init__(self, skip_scale: float = 1.0, branch_scale: float = 1.0, learnable: bool = False):
+        super().__init__()
+        wrap = (lambda value: nn.Parameter(torch.tensor(float(value)))) if learnable else float
+        self.skip_scale = wrap(skip_scale)
+        self.branch_scale = wrap(branch_scale)
+
+    def forward(self, skip: Tensor, branch: Tensor) -> Tensor:
+        return _scaled(skip, self.skip_scale) + _scaled(branch, self.branch_scale)
+
+
+def _scaled(x: Tensor, scale: float | Tensor) -> Tensor:
+    return x if isinstance(scale, float) and scale == 1.0 else scale * x
+
+
+def per_layer(key: str, value: float | Sequence[float], depth: int) -> list[float]:
+    """One scale for each layer, from a single number or from `depth` numbers."""
+    if isinstance(value, (int, float)):
+        return [float(value)] * depth
+    if len(value) != depth:
+        raise InputError(
+            f"{key} has {len(value)} values: needs one number, or one for each of {depth} layers"
+        )
+    return [float(item) for item in value]

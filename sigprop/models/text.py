@@ -1,0 +1,55 @@
+"""Text for language models: a byte tokenizer, a text-file loader, and a shipped public-domain sample.
+
+The sample is the opening of Shakespeare's Coriolanus.
+"""
+
+from __future__ import annotations
+
+import gzip
+from importlib import resources
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sigprop.errors import InputError, require
+
+VOCABULARY = 256
+
+
+def encode(text: str) -> Tensor:
+    """UTF-8 bytes of a text as token ids 0 to 255."""
+    return torch.tensor(list(text.encode("utf-8")), dtype=torch.long)
+
+
+def decode(tokens: Tensor) -> str:
+    """The text of byte tokens; broken characters become the replacement sign."""
+    return bytes(tokens.flatten().tolist()).decode("utf-8", errors="replace")
+
+
+def sample_text() -> str:
+    """The text that ships with the package."""
+    return resources.files("sigprop.models").joinpath("data/shakespeare.txt").read_text(encoding="utf-8")
+
+
+def load_text(path: str | Path) -> str:
+    """Read a text file, plain or gzip-compressed."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no text file at {path}")
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        return file.read()
+
+
+def text_batch(text: str, batch: int, tokens: int, vocabulary: int = VOCABULARY) -> Tensor:
+    """`batch` passages of `tokens` bytes, spread evenly over the text, as ids below `vocabulary`."""
+    require(batch > 0, "batch", batch, "at least 1")
+    require(tokens > 0, "tokens", tokens, "at least 1")
+    require(vocabulary > 0, "vocabulary", vocabulary, "at least 1")
+    stream = encode(text)
+    if stream.numel() < tokens:
+        raise InputError(f"the text has {stream.numel()} bytes: a passage needs {tokens}")
+    starts = torch.linspace(0, stream.numel() - tokens, batch).long()
+    passages = torch.stack([stream[start : start + tokens] for start in starts.tolist()])
+    return passages % vocabulary

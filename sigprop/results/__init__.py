@@ -1,6 +1,19 @@
-"""Results are plain data: what predict and measure return, printed, saved, compared."""
+"""Results are plain data: what predict, measure and plan return, printed, saved, compared."""
 
 from sigprop.results.comparison import Comparison
+from sigprop.results.plan import Init, JunctionPlan, ParameterPlan, Plan, PlanDifference, ScalePlan
 from sigprop.results.profile import SCHEMA_VERSION, ParameterRow, Profile, SiteRow
 
-__all__ = ["SCHEMA_VERSION", "Comparison", "ParameterRow", "Profile", "SiteRow"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Comparison",
+    "Init",
+    "JunctionPlan",
+    "ParameterPlan",
+    "ParameterRow",
+    "Plan",
+    "PlanDifference",
+    "Profile",
+    "ScalePlan",
+    "SiteRow",
+]

@@ -1,0 +1,243 @@
+"""Applying a `Plan` to a model: match the names, draw the parameters, set the scales, group the optimizer.
+
+Everything goes by qualified name, with the prefixes of wrappers (`torch.compile`, FSDP, DDP, activation
+checkpointing) left out, so that one plan serves the plain model, its copies and its wrapped forms.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+
+if TYPE_CHECKING:
+    from sigprop.results.plan import Init, ParameterPlan, Plan
+
+WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+APPLIED = "_sigprop_plan_applied"
+
+
+class Scale:
+    """A forward hook that multiplies the input, the attention query or the output of its module."""
+
+    def __init__(self, factor: float, place: str):
+        self.factor, self.place = factor, place
+
+    def __call__(self, module: nn.Module, inputs: tuple, *rest: Any) -> Any:
+        if self.place == "output":
+            output = rest[-1]
+            if isinstance(output, tuple):
+                return (output[0] * self.factor, *output[1:])
+            return output * self.factor
+        kwargs = rest[0]
+        if inputs:
+            return (inputs[0] * self.factor, *inputs[1:]), kwargs
+        first = "query" if self.place == "query" else next(iter(kwargs))
+        return inputs, {**kwargs, first: kwargs[first] * self.factor}
+
+
+def plain_name(name: str) -> str:
+    """The qualified name without the prefixes that wrappers add."""
+    for prefix in WRAPPERS:
+        name = name.replace(prefix, "")
+    return name
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside DataParallel or DistributedDataParallel; any other model as it is."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return model.module
+    return model
+
+
+def parameter_names(model: nn.Module) -> dict[str, list[str]]:
+    """First name of every parameter -> all of its names (several when it is tied)."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in unwrap(model).named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(plain_name(name))
+    return {aliases[0]: aliases for aliases in names.values()}
+
+
+def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Parameter]]:
+    """Every row with its parameter; raises when a parameter has no row, two rows, or another shape."""
+    rows = {row.name: row for row in plan.parameters}
+    parameters = {plain_name(name): parameter for name, parameter in unwrap(model).named_parameters()}
+    pairs, missing, twice, shapes = [], [], [], []
+    for first, aliases in parameter_names(model).items():
+        found = [rows.pop(name) for name in aliases if name in rows]
+        if not found:
+            missing.append(first)
+        elif len(found) > 1:
+            twice.append(" = ".join(row.name for row in found))
+        elif tuple(parameters[first].shape) != tuple(found[0].shape):
+            shapes.append(f"{first} {tuple(parameters[first].shape)} (plan: {tuple(found[0].shape)})")
+        else:
+            pairs.append((found[0], parameters[first]))
+    problems = {
+        "no row for": missing,
+        "more than one row for the tied": twice,
+        "another shape at": shapes,
+        "rows that name no parameter of the model:": list(rows),
+    }
+    told = [
+        f"{what} {', '.join(names[:8])}{' ...' * (len(names) > 8)}"
+        for what, names in problems.items()
+        if names
+    ]
+    if told:
+        raise InputError("the plan does not fit the model: " + "; ".join(told))
+    return pairs
+
+
+def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) -> nn.Module:
+    """Draw, then scale; `keep` rows with a factor are refused a second time on the same model."""
+    pairs = match(plan, model)
+    meta = [row.name for row, parameter in pairs if parameter.is_meta]
+    if meta:
+        raise InputError(
+            f"parameters on the meta device ({meta[0]}, ...): call model.to_empty(device=...) first"
+        )
+    rescales = any(row.init.kind == "keep" and row.init.value != 1.0 for row in plan.parameters)
+    inner = unwrap(model)
+    if rescales and getattr(inner, APPLIED, False):
+        raise InputError(
+            "this plan rescales the present values and a plan was already applied: build the model anew"
+        )
+    padding = {id(m.weight): m.padding_idx for m in inner.modules() if isinstance(m, nn.Embedding)}
+    with torch.no_grad():
+        for row, parameter in pairs:
+            if row.init.kind == "keep":
+                _rescale(parameter, row.init.value)
+                continue
+            values = _draw(row.init, tuple(row.shape), generator)
+            if padding.get(id(parameter)) is not None:
+                values[padding[id(parameter)]] = 0.0
+            _fill(parameter, values)
+    _apply_scales(plan, inner)
+    setattr(inner, APPLIED, True)
+    return model
+
+
+def _rescale(parameter: nn.Parameter, factor: float) -> None:
+    if factor != 1.0:
+        parameter.mul_(factor)
+
+
+def _draw(init: Init, shape: tuple[int, ...], generator: torch.Generator | None) -> torch.Tensor:
+    """The whole parameter in float32 on the generator's device, whatever the sharding of its target."""
+    device = generator.device if generator is not None else "cpu"
+    if init.kind == "blocks":
+        if sum(init.sizes) != shape[init.axis]:
+            raise InputError(f"init sizes {init.sizes} do not add up to axis {init.axis} of shape {shape}")
+        pieces = []
+        for size, part in zip(init.sizes, init.parts, strict=True):
+            piece = list(shape)
+            piece[init.axis] = size
+            pieces.append(_draw(part, tuple(piece), generator))
+        return torch.cat(pieces, dim=init.axis)
+    values = torch.empty(shape, dtype=torch.float32, device=device)
+    if init.kind == "constant":
+        return values.fill_(init.value)
+    if init.kind == "normal":
+        return values.normal_(0.0, init.std, generator=generator)
+    if init.kind == "uniform":
+        bound = init.std * math.sqrt(3.0)
+        return values.uniform_(-bound, bound, generator=generator)
+    if init.kind == "orthogonal":
+        if values.dim() < 2:
+            raise InputError(f"orthogonal init needs two or more dimensions, got shape {shape}")
+        longer = max(shape[0], values.numel() // shape[0])
+        return nn.init.orthogonal_(values, gain=init.std * math.sqrt(longer), generator=generator)
+    raise InputError(f"init kind {init.kind!r} cannot be part of blocks")
+
+
+def _fill(parameter: nn.Parameter, values: torch.Tensor) -> None:
+    mesh = getattr(parameter, "device_mesh", None)
+    if mesh is None:
+        parameter.copy_(values)
+        return
+    from torch.distributed.tensor import distribute_tensor
+
+    target = values.to(device=mesh.device_type, dtype=parameter.dtype)
+    parameter.copy_(distribute_tensor(target, mesh, parameter.placements))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _apply_scales(plan: Plan, model: nn.Module) -> None:
+    modules = {plain_name(name): module for name, module in model.named_modules()}
+    for module in modules.values():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(hook, Scale)]:
+                del hooks[key]
+    for row in plan.scales:
+        _scale(modules, row.module, row.factor, row.place)
+    for row in plan.parameters:
+        if row.multiplier != 1.0:
+            owner, _, leaf = row.name.rpartition(".")
+            _scale(modules, owner, row.multiplier, _multiplier_place(modules.get(owner), owner, leaf))
+    for row in plan.junctions:
+        if not row.folded and row.skip != 1.0:
+            raise UnsupportedError(
+                f"{row.name}: a skip scale of {row.skip:g} cannot be hooked; fold it or wrap it"
+            )
+        if not row.folded:
+            _scale(modules, row.name, row.branch, "output")
+
+
+def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:
+    """Where scaling the signal equals scaling the parameter: the input of a weight with a bias beside it."""
+    if leaf == "weight" and isinstance(module, nn.Embedding):
+        return "output"
+    if leaf == "weight" and not isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)):
+        return "input"
+    raise UnsupportedError(
+        f"{owner}.{leaf}: no forward multiplier for this parameter; put it into init and lr"
+    )
+
+
+def _scale(modules: dict[str, nn.Module], name: str, factor: float, place: str) -> None:
+    if name not in modules:
+        raise UnknownNameError("module", name, modules)
+    module = modules[name]
+    if place.startswith("attribute:"):
+        _scale_attribute(module, place.partition(":")[2], factor)
+    elif factor != 1.0 and place == "output":
+        module.register_forward_hook(Scale(factor, place))
+    elif factor != 1.0:
+        module.register_forward_pre_hook(Scale(factor, place), with_kwargs=True)
+
+
+def _scale_attribute(module: nn.Module, attribute: str, factor: float) -> None:
+    """Multiply one number of the module, from its original value however often a plan is applied."""
+    originals = module.__dict__.setdefault("_sigprop_originals", {})
+    original = originals.setdefault(attribute, getattr(module, attribute))
+    setattr(module, attribute, original * factor if factor != 1.0 else original)
+
+
+def param_groups(
+    plan: Plan, model: nn.Module, lr: float, weight_decay: float, eps: float | None, options: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
+    if eps is None and any(row.eps != 1.0 for row in plan.parameters):
+        raise InputError(
+            "this plan multiplies the optimizer's epsilon: pass eps=... (torch's default is 1e-8)"
+        )
+    groups: dict[tuple[float, ...], dict[str, Any]] = {}
+    for row, parameter in match(plan, model):
+        if not parameter.requires_grad:
+            continue
+        key = (row.lr, row.weight_decay if weight_decay else 1.0, row.eps)
+        if key not in groups:
+            group = {
+                "params": [],
+                "param_names": [],
+                "lr": lr * row.lr,
+                "weight_decay": weight_decay * key[1],
+            }
+            groups[key] = group | ({} if eps is None else {"eps": eps * row.eps}) | options
+        groups[key]["params"].append(parameter)
+        groups[key]["param_names"].append(row.name)
+    return list(groups.values())

@@ -1,0 +1,255 @@
+"""`Plan`: a prescription as data, one row per parameter, keyed by the parameter's name.
+
+A plan says how every parameter is drawn, by what its learning rate, weight decay and epsilon are multiplied,
+and which few modules multiply their signal in the forward pass. It is printed, saved and compared like any
+result, and applied separately (`application.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.results import application
+
+if TYPE_CHECKING:
+    import torch
+
+PLAN_SCHEMA_VERSION = 1
+KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
+PLACES = ("input", "output", "query")
+
+
+@dataclass(frozen=True)
+class Init:
+    """How the entries of one parameter are drawn.
+
+    `normal`, `uniform`, `orthogonal`: zero mean, entries of root mean square `std`.
+    `constant`: every entry is `value`. `keep`: what the model holds now, times `value`.
+    `blocks`: the `parts`, side by side along `axis` with the given `sizes` (fused query, key and value).
+    """
+
+    kind: str = "keep"
+    std: float = 0.0
+    value: float = 1.0
+    axis: int = 0
+    sizes: tuple[int, ...] = ()
+    parts: tuple[Init, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.kind in KINDS, "init kind", self.kind, f"one of {', '.join(KINDS)}")
+        require(self.std >= 0, "init std", self.std, "a number that is not negative")
+        if self.kind == "blocks":
+            require(len(self.parts) == len(self.sizes) > 0, "init sizes", self.sizes, "one size per part")
+
+    def __str__(self) -> str:
+        if self.kind == "blocks":
+            return " | ".join(map(str, self.parts))
+        if self.kind in ("constant", "keep"):
+            return self.kind if self == Init("keep") else f"{self.kind} {self.value:.4g}"
+        return f"{self.kind} {self.std:.4g}"
+
+
+@dataclass(frozen=True)
+class ParameterPlan:
+    """One parameter: its draw, the factor it enters the forward pass with, and its optimizer multipliers."""
+
+    name: str
+    shape: tuple[int, ...]
+    init: Init = Init()
+    multiplier: float = 1.0
+    lr: float = 1.0
+    weight_decay: float = 1.0
+    eps: float = 1.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class JunctionPlan:
+    """One residual junction, `skip * x + branch * f(x)`, named by the module that computes `f`.
+
+    `folded` says that the parameter rows already carry both scales; nothing is left to apply.
+    """
+
+    name: str
+    skip: float = 1.0
+    branch: float = 1.0
+    folded: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class ScalePlan:
+    """One module that multiplies its signal by `factor`: its `input`, its `output`, its attention `query`,
+    or, with `place="attribute:NAME"`, one of its own numbers."""
+
+    module: str
+    factor: float
+    place: str = "input"
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        known = self.place in PLACES or self.place.startswith("attribute:")
+        require(known, "scale place", self.place, f"one of {', '.join(PLACES)} or attribute:NAME")
+
+
+@dataclass(frozen=True)
+class PlanDifference:
+    """One field in which two plans differ; a side is None where that plan has no such row."""
+
+    name: str
+    field: str
+    left: Any
+    right: Any
+
+
+@dataclass
+class Plan:
+    """Rows for parameters, residual junctions and forward scales, with what produced them in `meta`."""
+
+    parameters: list[ParameterPlan]
+    junctions: list[JunctionPlan] = field(default_factory=list)
+    scales: list[ScalePlan] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [row.name for row in self.parameters]
+        twice = (
+            sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+        )
+        if twice:
+            raise InputError(
+                f"the plan has more than one row for {', '.join(twice)}; give each parameter one row"
+            )
+
+    def __iter__(self) -> Iterator[ParameterPlan]:
+        return iter(self.parameters)
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def __getitem__(self, name: str) -> ParameterPlan:
+        for row in self.parameters:
+            if row.name == name:
+                return row
+        raise UnknownNameError("parameter", name, [row.name for row in self.parameters])
+
+    def check(self, model: torch.nn.Module) -> None:
+        """Raise unless the rows cover every parameter of the model exactly once, with its shape."""
+        application.match(self, model)
+
+    def apply_(self, model: torch.nn.Module, generator: torch.Generator | None = None) -> torch.nn.Module:
+        """Draw every parameter in place, set the forward scales, and return the model."""
+        return application.apply_plan(self, model, generator)
+
+    def param_groups(
+        self,
+        model: torch.nn.Module,
+        lr: float,
+        weight_decay: float = 0.0,
+        eps: float | None = None,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for a torch optimizer, one per distinct set of multipliers.
+
+        `options` (betas, momentum, ...) go to every group unchanged. Each group also carries `param_names`.
+        """
+        return application.param_groups(self, model, lr, weight_decay, eps, options)
+
+    def diff(self, other: Plan) -> list[PlanDifference]:
+        """Every field in which this plan (left) differs from the other (right)."""
+        found: list[PlanDifference] = []
+        for left, right in zip(self._keyed_rows(), other._keyed_rows(), strict=True):
+            for name in dict.fromkeys([*left, *right]):
+                found += _row_differences(name, left.get(name), right.get(name))
+        return found
+
+    def _keyed_rows(self) -> list[dict[str, Any]]:
+        tables = ({row.name: row for row in self.parameters}, {row.name: row for row in self.junctions})
+        return [*tables, {f"{row.module} {row.place}": row for row in self.scales}]
+
+    def explain(self) -> Table:
+        """A table of the plan; rows that differ only in the numbers of their names are shown once."""
+        table = Table(title=self.meta.get("recipe"))
+        for heading in ("parameter", "shape", "init", "forward", "lr", "weight decay", "eps", "why"):
+            table.add_column(heading, overflow="fold")
+        for (name, row), count in _collapse(self.parameters):
+            numbers = [f"{value:.4g}" for value in (row.multiplier, row.lr, row.weight_decay, row.eps)]
+            label = name if count == 1 else f"{name} ({count})"
+            table.add_row(label, " x ".join(map(str, row.shape)), str(row.init), *numbers, row.why)
+        for (name, row), count in _collapse(self.junctions):
+            state = "folded into the weights" if row.folded else "applied in the forward pass"
+            label = f"junction {name}" if count == 1 else f"junction {name} ({count})"
+            table.add_row(label, "", f"{row.skip:.4g} x + {row.branch:.4g} f(x)", state, "", "", "", row.why)
+        for (name, row), count in _collapse(self.scales):
+            label = f"module {name}" if count == 1 else f"module {name} ({count})"
+            table.add_row(label, "", row.place, f"{row.factor:.4g}", "", "", "", row.why)
+        return table
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = {
+            key: [asdict(row) for row in getattr(self, key)] for key in ("parameters", "junctions", "scales")
+        }
+        return {"schema_version": PLAN_SCHEMA_VERSION, "meta": self.meta, **rows}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """JSON text; also written to `path` when given."""
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text + "\n")
+        return text
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Plan:
+        """Read what `to_json` wrote, from a path or from the text itself."""
+        text = (
+            source
+            if isinstance(source, str) and source.lstrip().startswith("{")
+            else Path(source).read_text()
+        )
+        data = json.loads(text)
+        version = data.get("schema_version")
+        if version != PLAN_SCHEMA_VERSION:
+            raise InputError(f"plan has schema_version {version!r}; this version reads {PLAN_SCHEMA_VERSION}")
+        parameters = [
+            ParameterPlan(**{**row, "shape": tuple(row["shape"]), "init": _init(row["init"])})
+            for row in data["parameters"]
+        ]
+        junctions = [JunctionPlan(**row) for row in data["junctions"]]
+        return cls(parameters, junctions, [ScalePlan(**row) for row in data["scales"]], data["meta"])
+
+
+def _init(values: dict[str, Any]) -> Init:
+    parts = tuple(_init(part) for part in values["parts"])
+    return Init(**{**values, "sizes": tuple(values["sizes"]), "parts": parts})
+
+
+def _row_differences(name: str, left: Any, right: Any) -> list[PlanDifference]:
+    if left is None or right is None:
+        return [PlanDifference(name, "row", left, right)]
+    return [
+        PlanDifference(name, item.name, getattr(left, item.name), getattr(right, item.name))
+        for item in fields(left)
+        if item.name != "why" and getattr(left, item.name) != getattr(right, item.name)
+    ]
+
+
+def _collapse(rows: list[Any]) -> list[tuple[tuple[str, Any], int]]:
+    """Rows with equal content and equal names up to numbers, as ((shown name, first row), count)."""
+    groups: dict[Any, list[Any]] = {}
+    for row in rows:
+        content = tuple(getattr(row, item.name) for item in fields(row)[1:])
+        name = getattr(row, fields(row)[0].name)
+        groups.setdefault((re.sub(r"\d+", "*", name), content), []).append(row)
+    shown = []
+    for (pattern, _), members in groups.items():
+        name = pattern if len(members) > 1 else getattr(members[0], fields(members[0])[0].name)
+        shown.append(((name, members[0]), len(members)))
+    return shown

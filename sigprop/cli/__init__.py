@@ -1,0 +1,1 @@
+"""Command line: parsing and dispatch only."""

@@ -1,0 +1,177 @@
+"""Second moments over pairs of tokens, in two representations behind one interface.
+
+A kernel holds `K[t, t'] = E[x_t x_t']`, averaged over channels. Rules are written on *pair values*: a tensor that
+has one entry per kind of pair. `Exchangeable` has two kinds (same token, different tokens) and broadcasts over any
+grid of hyperparameters; `Dense` has all T x T pairs. Per-token vectors are spread onto pairs by `left` and `right`,
+so that most rules are one line that serves both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Self = TypeVar("Self", bound="Kernel")
+
+
+class Kernel(ABC):
+    """Values over token pairs, with elementwise arithmetic."""
+
+    def __init__(self, values: Tensor, tokens: int):
+        self.values = values
+        self.tokens = tokens
+
+    def like(self: Self, values: Tensor) -> Self:
+        """The same representation with other pair values."""
+        return type(self)(values, self.tokens)
+
+    def __add__(self: Self, other: Kernel) -> Self:
+        return self.like(self.values + other.values)
+
+    def __sub__(self: Self, other: Kernel) -> Self:
+        return self.like(self.values - other.values)
+
+    def __mul__(self: Self, other: Kernel) -> Self:
+        return self.like(self.values * other.values)
+
+    def scale(self: Self, factor: Tensor | float) -> Self:
+        """Multiply every pair by one factor (a number or a grid)."""
+        return self.like(self.values * self.spread(factor))
+
+    def outer(self: Self, left: Tensor, right: Tensor) -> Self:
+        """The kernel `left_t right_t'` of two per-token vectors."""
+        return self.like(self.left(left) * self.right(right) + torch.zeros_like(self.values))
+
+    def contract(self, other: Kernel) -> Tensor:
+        """Sum over all token pairs of the product of two kernels."""
+        return (self * other).total()
+
+    @abstractmethod
+    def spread(self, factor: Tensor | float) -> Tensor | float:
+        """Give a number or grid the trailing axes of the pair values."""
+
+    @abstractmethod
+    def left(self, vector: Tensor) -> Tensor:
+        """A per-token vector, placed on the first token of each pair."""
+
+    @abstractmethod
+    def right(self, vector: Tensor) -> Tensor:
+        """A per-token vector, placed on the second token of each pair."""
+
+    @property
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """Per-token vector of same-token values."""
+
+    @abstractmethod
+    def add_diagonal(self: Self, vector: Tensor) -> Self:
+        """Add a per-token vector to the same-token pairs."""
+
+    @abstractmethod
+    def total(self) -> Tensor:
+        """Sum over all ordered token pairs."""
+
+    @abstractmethod
+    def token_average(self, vector: Tensor) -> Tensor:
+        """Average of a per-token vector over tokens."""
+
+    @abstractmethod
+    def pair_average(self) -> Tensor:
+        """Average over ordered pairs of different tokens (nan for a single token)."""
+
+    def scale_diagonal(self: Self, factor: Tensor | float) -> Self:
+        """Multiply the same-token pairs by a factor."""
+        return self.add_diagonal(self.diagonal * (factor - 1.0))
+
+    def normalized(self: Self) -> Self:
+        """Cosines: every pair divided by the root of its two same-token values."""
+        root = self.diagonal.clamp_min(torch.finfo(self.values.dtype).tiny).sqrt()
+        return self.like(self.values / (self.left(root) * self.right(root)))
+
+
+class Exchangeable(Kernel):
+    """All tokens alike: `values[..., 0]` for the same token, `values[..., 1]` for two different ones."""
+
+    @classmethod
+    def of(cls, same: Tensor | float, different: Tensor | float, tokens: int) -> Exchangeable:
+        same, different = torch.broadcast_tensors(_float64(same), _float64(different))
+        return cls(torch.stack((same, different), -1), tokens)
+
+    def spread(self, factor: Tensor | float) -> Tensor | float:
+        return factor[..., None] if isinstance(factor, Tensor) else factor
+
+    def left(self, vector: Tensor) -> Tensor:
+        return vector[..., None]
+
+    right = left
+
+    @property
+    def diagonal(self) -> Tensor:
+        return self.values[..., 0]
+
+    @property
+    def different(self) -> Tensor:
+        return self.values[..., 1]
+
+    def add_diagonal(self, vector: Tensor) -> Exchangeable:
+        return self.like(torch.stack((self.diagonal + vector, self.different + torch.zeros_like(vector)), -1))
+
+    def total(self) -> Tensor:
+        return self.tokens * (self.diagonal + (self.tokens - 1) * self.different)
+
+    def token_average(self, vector: Tensor) -> Tensor:
+        return vector
+
+    def pair_average(self) -> Tensor:
+        return self.different if self.tokens > 1 else torch.full_like(self.different, torch.nan)
+
+    def dense(self) -> Dense:
+        """The same kernel with all pairs written out (the grid, if any, stays in front)."""
+        eye = torch.eye(self.tokens, dtype=self.values.dtype, device=self.values.device)
+        values = self.different[..., None, None] * (1 - eye) + self.diagonal[..., None, None] * eye
+        return Dense(values, self.tokens)
+
+
+class Dense(Kernel):
+    """Every pair of tokens: `values[..., t, t']`."""
+
+    def __init__(self, values: Tensor, tokens: int | None = None):
+        super().__init__(values, tokens or values.shape[-1])
+
+    def spread(self, factor: Tensor | float) -> Tensor | float:
+        return factor[..., None, None] if isinstance(factor, Tensor) and factor.ndim else factor
+
+    def left(self, vector: Tensor) -> Tensor:
+        return vector[..., :, None]
+
+    def right(self, vector: Tensor) -> Tensor:
+        return vector[..., None, :]
+
+    @property
+    def diagonal(self) -> Tensor:
+        return self.values.diagonal(dim1=-2, dim2=-1)
+
+    def add_diagonal(self, vector: Tensor) -> Dense:
+        return self.like(self.values + torch.diag_embed(vector.expand(self.values.shape[:-1])))
+
+    def total(self) -> Tensor:
+        return self.values.sum((-2, -1))
+
+    def token_average(self, vector: Tensor) -> Tensor:
+        return vector.mean(-1) if vector.ndim else vector
+
+    def pair_average(self) -> Tensor:
+        pairs = self.tokens * (self.tokens - 1)
+        different = self.total() - self.diagonal.sum(-1)
+        return different / pairs if pairs else torch.full_like(different, torch.nan)
+
+    def exchangeable(self) -> Exchangeable:
+        """The closest exchangeable kernel: averages over tokens and over pairs."""
+        return Exchangeable.of(self.token_average(self.diagonal), self.pair_average(), self.tokens)
+
+
+def _float64(value: Tensor | float) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64)

@@ -1,0 +1,48 @@
+"""Elementwise nonlinearity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sigprop.theory.activations import Activation as ActivationFunction
+from sigprop.theory.ops.base import Op
+from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
+
+
+@dataclass(frozen=True)
+class Activation(Op):
+    """`y = f(x)` entry by entry, `x` Gaussian over channels.
+
+    Forward   `K_y[t,t'] = E f(x_t) f(x_t')`, mean `E f(x_t)`
+    Backward  `G_x[t,t'] = G_y[t,t'] E f'(x_t) f'(x_t')`
+
+    Exact for Gaussian inputs when the activation has a closed form (dslm B.4, B.5; apjn App. A).
+    """
+
+    function: ActivationFunction
+
+    def _arguments(self, x: Signal):
+        covariance = x.covariance
+        variance = covariance.diagonal
+        return (
+            covariance.left(variance),
+            covariance.right(variance),
+            covariance.values,
+            covariance.left(x.mean),
+            covariance.right(x.mean),
+        )
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
+        mean = self.function.mean(x.covariance.diagonal, x.mean)
+        out = Signal(kernel, mean, x.width, norm_fluctuation=x.norm_fluctuation + 3.0, evidence=x.evidence)
+        if self.function.status == "exact":
+            return out
+        return out.note(Status.QUADRATURE, f"{self.function.name} has no closed form")
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        slopes = self.function.derivative_cross_moment(*self._arguments(inputs[0]))
+        kernel = gradient.kernel.like(gradient.kernel.values * slopes)
+        return (Gradient(kernel, evidence=gradient.evidence),)

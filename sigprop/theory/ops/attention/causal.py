@@ -1,0 +1,119 @@
+"""Causal attention over tokens that were exchangeable before the mask, averaged over positions.
+
+Position `n` sees `n` keys. With `Y_n` the overlap of its row and `X(n, n') = (n Y_n)^r / n'` that of two rows, the
+formulas of `exchangeable.py` hold per position; this file averages them over positions, which keeps the state
+exchangeable and costs O(T). The average hides that early positions collect most of the gradient: over many layers
+use the dense state (`dense.py`), this one is a preview.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Exchangeable
+from sigprop.theory.ops.attention import concentration as rows
+from sigprop.theory.ops.attention.exchangeable import correlation
+from sigprop.theory.status import Status
+
+if TYPE_CHECKING:
+    from sigprop.theory.ops.attention.op import Attention
+
+EVIDENCE = (Status.ASSUMED, "causal mask averaged over positions")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Per-position statistics; the last axis is the position."""
+
+    raw_variance: Tensor
+    variance: Tensor
+    count: Tensor
+    own_overlap: Tensor
+    pair_growth: Tensor
+    later: Tensor
+    tilted: Tensor
+    key_factor: Tensor
+    query_factor: Tensor
+    query_correlation: Tensor
+
+
+def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Weights:
+    raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
+    variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)[..., None]
+    count = torch.arange(1.0, key.tokens + 1, dtype=torch.float64)
+    degrees = rows.degrees_of_freedom(op.head_width, op.shared_width)
+    count_grid = count.expand(*variance.shape[:-1], key.tokens)
+    own = rows.row_overlap(count_grid, variance.expand_as(count_grid), degrees)
+    _, share = rows.tilt(count_grid, own, degrees)
+    between = correlation(query)[..., None]
+    growth = torch.minimum(rows.pair_overlap(count_grid, own, between, share, degrees), count_grid * own)
+    later = (1.0 / count).flip(0).cumsum(0).flip(0) - 1.0 / count
+    return Weights(
+        raw,
+        variance,
+        count,
+        own,
+        growth,
+        later,
+        rows.tilted_correlation(between, share),
+        rows.key_factor(count_grid, own),
+        rows.query_factor(count_grid, own),
+        between,
+    )
+
+
+def mean(weights: Weights, value_mean: Tensor) -> Tensor:
+    return value_mean
+
+
+def _pair_mean(values: Tensor, weights: Weights) -> Tensor:
+    """Average over pairs `n < n'` of `values_n / n'`."""
+    tokens = len(weights.count)
+    return 2.0 * (values * weights.later).sum(-1) / max(tokens * (tokens - 1), 1)
+
+
+def forward(op: Attention, weights: Weights, query: Exchangeable, value: Exchangeable) -> Exchangeable:
+    w, p, width = weights, op.dropout, op.shared_width
+    r = correlation(value)
+    rest, bend = 1.0 - r, w.variance[..., 0] / width
+    own = w.own_overlap.mean(-1)
+    same = r + rest * bend * (1.0 - own) + own / (1.0 - p) * (rest * (1.0 + 4.0 * bend) + p * r)
+    pair, between = _pair_mean(w.pair_growth, w), w.query_correlation[..., 0]
+    different = r + rest * pair * (1.0 + 2.0 * (1.0 + between) * bend) + between * rest * bend * (1.0 - pair)
+    return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
+
+
+def backward(op: Attention, weights: Weights, gradient: Exchangeable, query, key, value):
+    w, p, tokens = weights, op.dropout, gradient.tokens
+    noise, reach = p / (1.0 - p), op.score_scale**2 * op.head_width
+    own = gradient.diagonal * w.own_overlap.mean(-1)
+    others = (tokens - 1) * gradient.different
+    pair = others * _pair_mean(w.pair_growth, w)
+    live_value = value.diagonal * (1.0 - correlation(value))
+    live_key = key.diagonal * (1.0 - correlation(key))
+
+    value_same = own / (1.0 - p) + pair
+    value_different = (gradient.total() / tokens - own - pair) / max(tokens - 1, 1)
+
+    aligned = ((1.0 - 1.0 / w.count) * (1.0 - w.own_overlap)).mean(-1) / op.shared_width
+    seen = (w.own_overlap * w.query_factor).mean(-1)
+    dropped = noise * (w.own_overlap * w.key_factor).mean(-1) * value.diagonal * live_key
+    query_same = reach * gradient.diagonal * (live_value * live_key * (aligned + seen) + dropped)
+    shared = 1.0 / op.shared_width + _pair_mean(w.pair_growth, w)
+    query_different = reach * gradient.different * live_value * live_key * shared
+
+    signal = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)
+    signal = signal + others * _pair_mean(w.pair_growth * w.key_factor * w.tilted, w)
+    signal = reach * query.diagonal * live_value * signal
+    key_same = signal + reach * query.diagonal * value.diagonal * noise * own
+    key_different = -signal / max(tokens - 1, 1)
+
+    return (
+        Exchangeable.of(query_same, query_different, tokens),
+        Exchangeable.of(key_same, key_different, tokens),
+        Exchangeable.of(value_same, value_different, tokens),
+    )

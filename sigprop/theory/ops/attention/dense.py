@@ -1,0 +1,172 @@
+"""Attention on a full token kernel under any boolean mask: closed form per pair of positions.
+
+`M[i, k] = 1` where query `i` sees key `k`, `n = M 1`, `c = M M^T` the number of keys two queries share. Within what a
+row sees, keys are taken as exchangeable with their average correlation; then
+
+    X_ij = (n Y)_m^rho_ij * c_ij / (n_i n_j)        overlap of two rows, m the row that sees fewer keys
+    a_ij = X_ij / c_ij, b_ij = (1 - X_ij) / (n_i n_j - c_ij)      E[A_ik A_jk], E[A_ik A_jl]
+    O    = b * (M K_v M^T) + (a - b) * (M diag(K_v) M^T) + alignment of order 1/width
+
+and the gradients are the same sums read the other way. FORMULAS: with real 8 to 10 layer stacks, gradient
+correlation within 0.05 for score variance <= 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Dense
+from sigprop.theory.ops.attention import concentration as rows
+from sigprop.theory.status import Status
+
+if TYPE_CHECKING:
+    from sigprop.theory.ops.attention.op import Attention
+
+EVIDENCE = (Status.FITTED, "attention weights by fitted softmax overlaps")
+_LEAST_CORRELATION = -0.2
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Statistics of the attention matrix: per row (`[..., i]`) and per pair of rows (`[..., i, j]`)."""
+
+    raw_variance: Tensor
+    visible: Tensor
+    count: Tensor
+    shared: Tensor
+    variance: Tensor
+    own_overlap: Tensor
+    pair_overlap: Tensor
+    same_key: Tensor
+    other_key: Tensor
+    query_correlation: Tensor
+    tilted: Tensor
+    key_factor: Tensor
+    query_factor: Tensor
+    shorter: Tensor
+
+
+def visible_keys(op: Attention, queries: int, keys: int, device) -> Tensor:
+    if op.mask is not None:
+        return op.mask.to(device=device, dtype=torch.float64)
+    full = torch.ones(queries, keys, dtype=torch.float64, device=device)
+    return full.tril() if op.is_causal else full
+
+
+def spread_over_keys(visible: Tensor, kernel: Dense) -> tuple[Tensor, Tensor]:
+    """Per row: average same-key value, and that less the average over different keys (what survives softmax)."""
+    count = visible.sum(-1)
+    same = kernel.diagonal @ visible.T / count
+    everything = ((visible @ kernel.values) * visible).sum(-1)
+    different = (everything - same * count) / (count * (count - 1.0)).clamp_min(1.0)
+    return same, (same - different).clamp_min(0.0)
+
+
+def _take(vector: Tensor, shorter: Tensor) -> Tensor:
+    """Per-row values on pairs, taken from the row that sees fewer keys."""
+    return torch.where(shorter, vector[..., :, None], vector[..., None, :])
+
+
+def weights(op: Attention, query: Dense, key: Dense) -> Weights:
+    visible = visible_keys(op, query.tokens, key.tokens, query.values.device)
+    count, shared = visible.sum(-1), visible @ visible.T
+    same, live = spread_over_keys(visible, key)
+    reach = op.score_scale**2 * op.head_width
+    variance = reach * query.diagonal * live
+    degrees = rows.degrees_of_freedom(op.head_width, op.shared_width)
+    own = rows.row_overlap(count.expand_as(variance), variance, degrees)
+    _, share = rows.tilt(count, own, degrees)
+
+    shorter = count[:, None] <= count[None, :]
+    few, many = torch.minimum(count[:, None], count), torch.maximum(count[:, None], count)
+    between = query.normalized().values.clamp(_LEAST_CORRELATION, 1.0)
+    own_pair, share_pair = _take(own, shorter), _take(share, shorter)
+    growth = rows.pair_overlap(few, own_pair, between, share_pair, degrees)
+    pair = torch.minimum(growth, few * own_pair) * shared / (few * many)
+    eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
+    pair = torch.where(eye, own[..., None], pair)
+    tilted = torch.where(eye, torch.ones_like(pair), rows.tilted_correlation(between, share_pair))
+    return Weights(
+        reach * query.diagonal * same,
+        visible,
+        count,
+        shared,
+        variance,
+        own,
+        pair,
+        torch.where(shared > 0, pair / shared.clamp_min(1.0), 0.0),
+        torch.where(few * many > shared, (1.0 - pair) / (few * many - shared).clamp_min(1.0), 0.0),
+        between,
+        tilted,
+        rows.key_factor(count.expand_as(own), own),
+        rows.query_factor(count.expand_as(own), own),
+        shorter,
+    )
+
+
+def mean(weights: Weights, value_mean: Tensor) -> Tensor:
+    return (value_mean @ weights.visible.T) / weights.count
+
+
+def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dense:
+    w, m = weights, weights.visible
+    excess = (m * value.diagonal[..., None, :]) @ m.T
+    out = w.other_key * (m @ value.values @ m.T) + (w.same_key - w.other_key) * excess
+    _, live = spread_over_keys(m, value)
+    bend = live * w.variance / op.shared_width * (1.0 - w.own_overlap) ** 2
+    out = out + _take(bend, w.shorter) * w.query_correlation.clamp_min(0.0)
+    noise = op.dropout / (1.0 - op.dropout)
+    own_value, _ = spread_over_keys(m, value)
+    return Dense(out).add_diagonal(noise * w.own_overlap * own_value)
+
+
+def backward(op: Attention, weights: Weights, gradient: Dense, query: Dense, key: Dense, value: Dense):
+    return (
+        _to_queries(op, weights, gradient, key, value),
+        _to_keys(op, weights, gradient, query, value),
+        _to_values(op, weights, gradient),
+    )
+
+
+def _to_values(op: Attention, w: Weights, gradient: Dense) -> Dense:
+    m, noise = w.visible, op.dropout / (1.0 - op.dropout)
+    spread = m.T @ (gradient.values * w.other_key) @ m
+    excess = _both_see(m, gradient.values * (w.same_key - w.other_key))
+    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1)
+    return Dense(spread).add_diagonal(excess + noise * own @ m)
+
+
+def _to_keys(op: Attention, w: Weights, gradient: Dense, query: Dense, value: Dense) -> Dense:
+    m, noise = w.visible, op.dropout / (1.0 - op.dropout)
+    reach = op.score_scale**2 * op.head_width
+    same_value, live_value = spread_over_keys(m, value)
+    root = query.diagonal.sqrt()
+    flow = reach * gradient.values * w.same_key * w.tilted * query.left(root) * query.right(root)
+    flow = flow * _take(live_value * w.key_factor, w.shorter)
+    same = _both_see(m, flow)
+    others = _both_see(m, flow / (w.shared - 1.0).clamp_min(1.0))
+    different = -torch.minimum(others[..., :, None], others[..., None, :])
+    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1) * same_value * query.diagonal
+    eye = torch.eye(same.shape[-1], dtype=different.dtype, device=different.device)
+    return Dense(different * (1.0 - eye)).add_diagonal(same + reach * noise * own @ m)
+
+
+def _to_queries(op: Attention, w: Weights, gradient: Dense, key: Dense, value: Dense) -> Dense:
+    noise, reach = op.dropout / (1.0 - op.dropout), op.score_scale**2 * op.head_width
+    same_value, live_value = spread_over_keys(w.visible, value)
+    _, live_key = spread_over_keys(w.visible, key)
+    few = _take(w.count, w.shorter)
+    aligned = (1.0 - 1.0 / few) * (1.0 - w.pair_overlap) / op.shared_width
+    seen = aligned + w.pair_overlap * _take(w.query_factor, w.shorter)
+    flow = reach * gradient.values * _take(live_value * live_key, w.shorter) * seen
+    dropped = reach * noise * gradient.diagonal * w.own_overlap * same_value * live_key * w.key_factor
+    return Dense(flow).add_diagonal(dropped)
+
+
+def _both_see(visible: Tensor, pairs: Tensor) -> Tensor:
+    """Per key: sum of `pairs` over all pairs of queries that both see it."""
+    return ((visible.T @ pairs) * visible.T).sum(-1)

@@ -1,0 +1,81 @@
+"""The attention op: hyperparameters, choice of method, and what the backward pass reuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from sigprop.errors import require
+from sigprop.theory.kernels import Exchangeable
+from sigprop.theory.ops.attention import causal, dense, exchangeable, sampled
+from sigprop.theory.ops.base import Op
+from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Evidence, Status
+
+
+@dataclass(frozen=True)
+class AttentionSignal(Signal):
+    """Output of attention, with the statistics of its weights for the backward pass and for the reader."""
+
+    weights: Any = None
+
+
+@dataclass(frozen=True)
+class Attention(Op):
+    """`o_i = sum_k A_ik v_k`, `A = softmax(scale * q k^T + bias)`, per head; inputs are the states of q, k and v.
+
+    `head_width` channels enter each score. `scale` defaults to `1/sqrt(head_width)`. `shared_width` is the width
+    of the input from which keys and values were both made (infinite if they were not): it sets corrections of
+    order 1/width. `groups` query heads share one key/value head. `dropout` acts on the attention weights.
+    Equations and accuracy: see the four method files (dslm B.8, corrected and extended).
+    """
+
+    head_width: int
+    scale: Tensor | float | None = None
+    shared_width: float = math.inf
+    groups: int = 1
+    dropout: Tensor | float = 0.0
+    is_causal: bool = False
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    method: str = "closed"
+    samples: int = 32
+    seed: int = 0
+
+    def __post_init__(self):
+        require(self.method in ("closed", "sampled"), "method", self.method, "'closed' or 'sampled'")
+        require(self.head_width >= 1, "head_width", self.head_width, "at least 1")
+
+    @property
+    def score_scale(self) -> Tensor | float:
+        return self.head_width**-0.5 if self.scale is None else self.scale
+
+    def _rule(self, query: Signal):
+        if isinstance(query.kernel, Exchangeable):
+            return causal if self.is_causal else exchangeable
+        return sampled if self.method == "sampled" or self.bias is not None else dense
+
+    def forward(self, *inputs: Signal) -> AttentionSignal:
+        query, key, value = inputs
+        rule = self._rule(query)
+        weights = rule.weights(self, query.kernel, key.kernel)
+        kernel = rule.forward(self, weights, query.kernel, value.kernel)
+        evidence = query.evidence.join(key.evidence).join(value.evidence).join(Evidence(*rule.EVIDENCE))
+        score = weights.raw_variance
+        if bool((score > 4.0).any()):
+            evidence = evidence.join(Evidence(Status.ASSUMED, "query/key score variance above 4"))
+        mean = rule.mean(weights, value.mean)
+        return AttentionSignal(kernel, mean, value.width * self.groups, evidence=evidence, weights=weights)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient, Gradient]:
+        query, key, value = inputs
+        assert isinstance(output, AttentionSignal)
+        kernels = self._rule(query).backward(
+            self, output.weights, gradient.kernel, query.kernel, key.kernel, value.kernel
+        )
+        evidence = gradient.evidence.join(output.evidence)
+        grad_query, grad_key, grad_value = (Gradient(kernel, evidence=evidence) for kernel in kernels)
+        return grad_query, grad_key.scale(self.groups), grad_value.scale(self.groups)

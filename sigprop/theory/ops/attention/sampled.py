@@ -1,0 +1,91 @@
+"""Attention on a full token kernel by sampling heads: the reference for any kernel, mask or additive bias.
+
+Queries and keys of a few heads are drawn from their kernels at the true head width, the softmax is taken, and the
+kernels are averaged over heads. Exact for wide models up to the sampling error, which falls with the root of
+`samples`; the draw is fixed by `seed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Dense
+from sigprop.theory.ops.attention.dense import visible_keys
+from sigprop.theory.status import Status
+
+if TYPE_CHECKING:
+    from sigprop.theory.ops.attention.op import Attention
+
+EVIDENCE = (Status.SAMPLED, "attention heads sampled from the token kernel")
+_JITTER = 1e-9
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Sampled attention matrices `[..., sample, i, k]` with the queries and keys that made them."""
+
+    raw_variance: Tensor
+    matrix: Tensor
+    query: Tensor
+    key: Tensor
+
+
+def draw(kernel: Tensor, samples: int, width: int, generator: torch.Generator) -> Tensor:
+    """`[..., sample, t, channel]`, Gaussian with the given token kernel."""
+    size = kernel.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None].clamp_min(1e-300)
+    eye = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+    values, vectors = torch.linalg.eigh(kernel / size + _JITTER * eye)
+    root = vectors * values.clamp_min(0.0).sqrt()[..., None, :]
+    noise = torch.randn(samples, kernel.shape[-1], width, dtype=torch.float64, generator=generator)
+    return (root * size.sqrt())[..., None, :, :] @ noise.to(kernel.device, kernel.dtype)
+
+
+def weights(op: Attention, query: Dense, key: Dense) -> Weights:
+    generator = torch.Generator().manual_seed(op.seed)
+    drawn_query = draw(query.values, op.samples, op.head_width, generator)
+    drawn_key = draw(key.values, op.samples, op.head_width, generator)
+    scores = op.score_scale * drawn_query @ drawn_key.transpose(-1, -2)
+    if op.bias is not None:
+        scores = scores + op.bias.to(scores)
+    visible = visible_keys(op, query.tokens, key.tokens, scores.device)
+    matrix = scores.masked_fill(visible == 0, -torch.inf).softmax(-1)
+    raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal.mean(-1, keepdim=True)
+    return Weights(raw, matrix, drawn_query, drawn_key)
+
+
+def mean(weights: Weights, value_mean: Tensor) -> Tensor:
+    return (weights.matrix.mean(-3) @ value_mean[..., None])[..., 0]
+
+
+def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dense:
+    matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
+    out = Dense((matrix @ value.values[..., None, :, :] @ matrix.transpose(-1, -2)).mean(-3))
+    own = (matrix.square() @ value.diagonal[..., None, :, None])[..., 0].mean(-2)
+    return out.add_diagonal(noise * own)
+
+
+def backward(op: Attention, weights: Weights, gradient: Dense, query: Dense, key: Dense, value: Dense):
+    matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
+    to_value = Dense((matrix.transpose(-1, -2) @ gradient.values[..., None, :, :] @ matrix).mean(-3))
+    own = (matrix.square().transpose(-1, -2) @ gradient.diagonal[..., None, :, None])[..., 0].mean(-2)
+    to_value = to_value.add_diagonal(noise * own)
+
+    generator = torch.Generator().manual_seed(op.seed + 1)
+    drawn_gradient = draw(gradient.values, op.samples, op.head_width, generator)
+    drawn_value = draw(value.values, op.samples, op.head_width, generator)
+    to_weight = drawn_gradient @ drawn_value.transpose(-1, -2)
+    if op.dropout:
+        keep = torch.rand(to_weight.shape[-3:], generator=generator, dtype=torch.float64).to(to_weight)
+        to_weight = to_weight * (keep >= op.dropout) / (1.0 - op.dropout)
+    to_score = matrix * (to_weight - (matrix * to_weight).sum(-1, keepdim=True)) * op.score_scale
+    to_query, to_key = to_score @ weights.key, to_score.transpose(-1, -2) @ weights.query
+    return _average(to_query), _average(to_key), to_value
+
+
+def _average(samples: Tensor) -> Dense:
+    """Token kernel of drawn gradients, averaged over samples and channels."""
+    return Dense((samples @ samples.transpose(-1, -2)).mean(-3) / samples.shape[-1])

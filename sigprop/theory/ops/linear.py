@@ -1,0 +1,55 @@
+"""Linear map with independent zero-mean weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.states import Gradient, Signal
+
+
+@dataclass(frozen=True)
+class Linear(Op):
+    """`y = W x + b`, `Var W = variance`, `Var b = bias_variance`.
+
+    Forward   `K_y = fan_in * variance * K_x + bias_variance`, mean 0
+    Backward  `G_x = fan_out * variance * G_y`
+    Weights   `E[(dL/dW)^2] = sum_tt' G_y K_x` per entry; bias `sum_tt' G_y`
+
+    Exact in expectation over the weights, for any correlation across channels (dslm B.2).
+    """
+
+    fan_in: int
+    fan_out: int
+    variance: Tensor | float
+    bias_variance: Tensor | float | None = None
+    role: str = "hidden"
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        kernel = x.kernel.scale(self.fan_in * self.variance)
+        if self.bias_variance is not None:
+            kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
+        return Signal(
+            kernel,
+            torch.zeros_like(x.mean) + torch.zeros_like(kernel.diagonal),
+            self.fan_out,
+            norm_fluctuation=2.0 + x.norm_fluctuation * (self.fan_out / self.fan_in),
+            evidence=x.evidence,
+        )
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        kernel = gradient.kernel.scale(self.fan_out * self.variance)
+        return (Gradient(kernel, evidence=gradient.evidence),)
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        (x,) = inputs
+        weight = gradient.kernel.contract(x.kernel)
+        found = [ParameterState("weight", (self.fan_out, self.fan_in), self.role, self.variance, weight)]
+        if self.bias_variance is not None:
+            bias = gradient.kernel.total()
+            found.append(ParameterState("bias", (self.fan_out,), "bias", self.bias_variance, bias))
+        return found

@@ -1,0 +1,109 @@
+"""LayerNorm and RMSNorm, with first-order corrections in 1/width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Kernel
+from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Evidence, Status
+
+AnyKernel = TypeVar("AnyKernel", bound=Kernel)
+
+
+@dataclass(frozen=True)
+class LayerNorm(Op):
+    """`y = gain * (x - mean(x)) / std(x) + bias`, statistics over the channels of each token.
+
+    With `r` the cosine of two tokens, `d` the width, `v` the norm fluctuation and `u` the uniform share of `x`:
+
+    Forward   same token 1; different tokens `r [1 - v (1 - r^2) / (4 (d - 1))]`; mean 0
+    Backward  `G_x = G_y / (s_t s_t') * (1 - ((2 - r^2) radial + uniform)/d) / (1 - (u + v (3 + r^2)/4)/d)`
+
+    For independent Gaussian channels (`v=2, u=1`, radial = uniform = 1) the same-token factor is
+    `(d-2)/(d-3)`. The gradient that leaves is orthogonal to `x` and to the all-ones direction, so shares
+    become 0. Corrects dslm B.6.
+    """
+
+    gain_second_moment: Tensor | float = 1.0
+    bias_variance: Tensor | float = 0.0
+    epsilon: float = 1e-5
+    affine: bool = True
+
+    centres = True
+
+    def _scale(self, x: Signal) -> tuple[Kernel, Tensor]:
+        """Moments about what the norm subtracts, and the per-token scale it divides by."""
+        kernel = x.covariance if self.centres else x.kernel
+        return kernel, (kernel.diagonal + self.epsilon).sqrt()
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        kernel, scale = self._scale(x)
+        cosine = kernel.normalized()
+        shrink = 1.0 - x.norm_fluctuation * (1.0 - cosine.values**2) / (4.0 * max(x.width - 1, 1))
+        ratio = kernel.diagonal.clamp_min(torch.finfo(scale.dtype).tiny).sqrt() / scale
+        unit = cosine.like(cosine.values * shrink * cosine.left(ratio) * cosine.right(ratio))
+        values = unit.values * unit.spread(self.gain_second_moment) + unit.spread(self.bias_variance)
+        mean = torch.zeros_like(unit.diagonal) if self.centres else x.mean / scale
+        return Signal(
+            unit.like(values),
+            mean,
+            x.width,
+            norm_fluctuation=0.0,
+            uniform_share=0.0 if self.centres else x.uniform_share,
+            evidence=x.evidence.join(Evidence(Status.ASYMPTOTIC, "normalization to first order in 1/width")),
+        )
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        (x,) = inputs
+        kernel, scale = self._scale(x)
+        squared = kernel.normalized().values ** 2
+        grad = gradient.kernel
+        radial, uniform = _on_pairs(grad, gradient.radial_share), _on_pairs(grad, gradient.uniform_share)
+        fluctuation, share = _on_pairs(grad, x.norm_fluctuation), _on_pairs(grad, x.uniform_share)
+        removed = (2.0 - squared) * radial + (uniform if self.centres else 0.0)
+        spread = fluctuation * (3.0 + squared) / 4.0 + (share if self.centres else 0.0)
+        factor = (1.0 - removed / x.width) / (1.0 - spread / x.width)
+        factor = factor * grad.spread(self.gain_second_moment) / (grad.left(scale) * grad.right(scale))
+        return (
+            Gradient(
+                grad.like(grad.values * factor),
+                radial_share=0.0,
+                uniform_share=0.0 if self.centres else gradient.uniform_share,
+                evidence=gradient.evidence,
+            ),
+        )
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        if not self.affine:
+            return []
+        (x,) = inputs
+        kernel, scale = self._scale(x)
+        unit = kernel.like(kernel.values / (kernel.left(scale) * kernel.right(scale)))
+        gain = ParameterState("weight", (x.width,), "norm gain", 0.0, gradient.kernel.contract(unit))
+        if not self.centres:
+            return [gain]
+        bias = ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.kernel.total())
+        return [gain, bias]
+
+
+@dataclass(frozen=True)
+class RMSNorm(LayerNorm):
+    """`y = gain * x / rms(x)`: as LayerNorm without centring, so the mean of a token survives.
+
+    Backward, independent Gaussian channels: `G_x = G_y / rms^2 * (d-1)/(d-2)` (abc D.2 with the next order).
+    """
+
+    epsilon: float = 1e-6
+
+    centres = False
+
+
+def _on_pairs(kernel: Kernel, share: Tensor | float) -> Tensor | float:
+    return kernel.spread(share)

@@ -1,0 +1,69 @@
+"""Residual sum of a skip path and a branch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.ops.base import Op
+from sigprop.theory.states import Gradient, Signal
+
+
+@dataclass(frozen=True)
+class Residual(Op):
+    """`z = skip * x + branch * f`, the branch ending in independent zero-mean weights.
+
+    Forward   `K_z = skip^2 K_x + branch^2 K_f` (plus the product of means)
+    Backward  `G_x = skip^2 G_z`, `G_f = branch^2 G_z`; the gradient through the branch is added at `x`
+
+    The shares follow from geometry: with `c^2` the part of the squared norm of `z` that one summand brings,
+    a gradient with radial share `p` along `z` has share `c^2 p + 1 - c^2` along the summand.
+    """
+
+    skip: Tensor | float = 1.0
+    branch: Tensor | float = 1.0
+
+    def forward(self, *inputs: Signal) -> Signal:
+        x, f = inputs
+        skip2, branch2 = self.skip**2, self.branch**2
+        kernel = x.kernel.scale(skip2) + f.kernel.scale(branch2)
+        cross = kernel.outer(x.mean, f.mean).values + kernel.outer(f.mean, x.mean).values
+        kernel = kernel.like(kernel.values + cross * kernel.spread(self.skip * self.branch))
+        part_x, part_f, total = self._parts(x, f)
+        fluctuation = part_x**2 * x.norm_fluctuation + part_f**2 * f.norm_fluctuation + 4 * part_x * part_f
+        return Signal(
+            kernel,
+            _per_token(self.skip, x) + _per_token(self.branch, f),
+            x.width,
+            norm_fluctuation=fluctuation,
+            uniform_share=part_x * x.uniform_share + part_f * f.uniform_share,
+            evidence=x.evidence.join(f.evidence),
+        )
+
+    def _parts(self, x: Signal, f: Signal) -> tuple[Tensor, Tensor, Tensor]:
+        """Shares of the two summands in the squared norm of the sum, averaged over tokens."""
+        energy_x = self.skip**2 * x.kernel.token_average(x.kernel.diagonal)
+        energy_f = self.branch**2 * f.kernel.token_average(f.kernel.diagonal)
+        total = (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
+        return energy_x / total, energy_f / total, total
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
+        x, f = inputs
+        part_x, part_f, _ = self._parts(x, f)
+        return (
+            self._share(gradient, self.skip**2, part_x),
+            self._share(gradient, self.branch**2, part_f),
+        )
+
+    @staticmethod
+    def _share(gradient: Gradient, factor: Tensor | float, part: Tensor) -> Gradient:
+        radial = part * gradient.radial_share + (1.0 - part)
+        return Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence)
+
+
+def _per_token(scale: Tensor | float, x: Signal) -> Tensor:
+    if isinstance(scale, Tensor) and scale.ndim and x.mean.ndim > scale.ndim:
+        return scale[..., None] * x.mean
+    return scale * x.mean

@@ -1,0 +1,112 @@
+"""The state of the signal going forward and of the gradient going backward.
+
+Besides the kernel each state carries what first-order finite-width corrections need. At width `d`, per token:
+
+- `Signal.norm_fluctuation`: `d` times the relative variance of the squared norm (2 for independent Gaussian
+  channels, 0 after a normalization);
+- `Signal.uniform_share`: `d` times the share of the squared norm along the all-ones direction (1 for independent
+  channels, 0 after centring);
+- `Gradient.radial_share`, `Gradient.uniform_share`: the same shares of the gradient, along the signal itself and
+  along the all-ones direction. A normalization removes exactly these.
+
+They matter because a deep stack multiplies many factors `1 + c/d`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Exchangeable, Kernel
+from sigprop.theory.status import EXACT, Evidence, Status
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Uncentred second moments over token pairs and the mean per token, of a tensor with `width` channels."""
+
+    kernel: Kernel
+    mean: Tensor
+    width: int
+    norm_fluctuation: Tensor | float = 2.0
+    uniform_share: Tensor | float = 1.0
+    evidence: Evidence = EXACT
+
+    @property
+    def covariance(self) -> Kernel:
+        """Moments about the mean of each token."""
+        return self.kernel - self.kernel.outer(self.mean, self.mean)
+
+    def note(self, status: Status, reason: str) -> Signal:
+        """The same state with the evidence worsened."""
+        return replace(self, evidence=self.evidence.join(Evidence(status, reason)))
+
+    def summary(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean over all entries, variance about it, token correlation about it."""
+        kernel = self.kernel
+        overall = kernel.token_average(self.mean)
+        level = self.mean - overall / 2 if self.mean.ndim == overall.ndim else self.mean - overall[..., None] / 2
+        shift = kernel.outer(level, torch.ones_like(level)).scale(overall)
+        centred = kernel - shift - _transposed(shift)
+        variance = kernel.token_average(centred.diagonal)
+        return overall, variance, centred.normalized().pair_average()
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Second moments over token pairs of the gradient of the loss with respect to a tensor."""
+
+    kernel: Kernel
+    radial_share: Tensor | float = 1.0
+    uniform_share: Tensor | float = 1.0
+    evidence: Evidence = EXACT
+
+    def __add__(self, other: Gradient) -> Gradient:
+        """Gradients that arrive along paths with independent weights: energies add, shares average."""
+        mine, theirs = self.energy(), other.energy()
+        total = (mine + theirs).clamp_min(torch.finfo(mine.dtype).tiny)
+
+        def mix(a, b):
+            return (a * mine + b * theirs) / total
+
+        return Gradient(
+            self.kernel + other.kernel,
+            mix(self.radial_share, other.radial_share),
+            mix(self.uniform_share, other.uniform_share),
+            self.evidence.join(other.evidence),
+        )
+
+    def energy(self) -> Tensor:
+        """Mean square over tokens."""
+        return self.kernel.token_average(self.kernel.diagonal)
+
+    def scale(self, factor: Tensor | float) -> Gradient:
+        return replace(self, kernel=self.kernel.scale(factor))
+
+    def note(self, status: Status, reason: str) -> Gradient:
+        return replace(self, evidence=self.evidence.join(Evidence(status, reason)))
+
+    def summary(self) -> tuple[Tensor, Tensor]:
+        """Mean square over all entries and token correlation."""
+        return self.energy(), self.kernel.normalized().pair_average()
+
+
+def exchangeable_signal(variance, correlation=0.0, mean=0.0, *, tokens: int, width: int) -> Signal:
+    """A state in which all tokens are alike; every argument may be a grid."""
+    variance, correlation, mean = (
+        torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation, mean)
+    )
+    kernel = Exchangeable.of(variance + mean**2, variance * correlation + mean**2, tokens)
+    return Signal(kernel, mean + torch.zeros_like(kernel.diagonal), width)
+
+
+def exchangeable_gradient(variance, correlation=0.0, *, tokens: int) -> Gradient:
+    """A gradient with all tokens alike; `correlation=0` is white noise, the probe of partial Jacobians."""
+    variance, correlation = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation))
+    return Gradient(Exchangeable.of(variance, variance * correlation, tokens))
+
+
+def _transposed(kernel: Kernel) -> Kernel:
+    return kernel if isinstance(kernel, Exchangeable) else kernel.like(kernel.values.transpose(-1, -2))

@@ -1,0 +1,62 @@
+"""The engine: ops applied to states going forward, and the same ops read in reverse for the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.states import Gradient, Signal
+
+
+@dataclass(eq=False)
+class Node:
+    """One tensor of the network: where it came from, its state, and the gradient that reached it."""
+
+    signal: Signal
+    op: Op | None = None
+    inputs: tuple[Node, ...] = ()
+    name: str = ""
+    depth: int = 0
+    parameter_prefix: str = ""
+    gradient: Gradient | None = None
+    parameters: list[ParameterState] = field(default_factory=list)
+
+    def receive(self, gradient: Gradient | None) -> None:
+        if gradient is not None:
+            self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+
+class Tape:
+    """Nodes in the order they were made. `backward` visits them in reverse, each once."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def source(self, signal: Signal, name: str = "", depth: int = 0) -> Node:
+        """A tensor that no op of the tape made."""
+        return self._record(Node(signal, name=name, depth=depth))
+
+    def apply(self, op: Op, *inputs: Node, name: str = "", depth: int = 0, parameters: str = "") -> Node:
+        """Apply an op. `name` makes the result a site of the profile; `parameters` is its parameters' prefix."""
+        signal = op.forward(*(node.signal for node in inputs))
+        return self._record(Node(signal, op, inputs, name, depth, parameters or name))
+
+    def backward(self, *seeds: tuple[Node, Gradient]) -> None:
+        """Send gradients from the seeded nodes to every node they depend on."""
+        for node in self.nodes:
+            node.gradient, node.parameters = None, []
+        for node, gradient in seeds:
+            node.receive(gradient)
+        for node in reversed(self.nodes):
+            if node.op is None or node.gradient is None:
+                continue
+            signals = [source.signal for source in node.inputs]
+            node.parameters = node.op.parameters(node.gradient, *signals)
+            for source, gradient in zip(
+                node.inputs, node.op.backward(node.gradient, node.signal, *signals), strict=True
+            ):
+                source.receive(gradient)
+
+    def _record(self, node: Node) -> Node:
+        self.nodes.append(node)
+        return node

@@ -1,0 +1,18 @@
+"""Activations: one file each, with every Gaussian moment that the ops and the criticality theory need.
+
+`get("gelu")`, `get("leaky_relu", slope=0.2)`, `get(torch.tanh)`, `get(my_function, kinks=(0.0,))`. Closed
+forms where they exist (`status == "exact"`); otherwise one-dimensional moments by Gauss-Legendre panels
+(`quadrature`) and cross moments by Hermite series (`hermite`). To add one: a file here with `@register`, and
+a row in the test battery.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.registry import get, names, register
+
+__all__ = ["Activation", "get", "names", "register"]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,101 @@
+"""What every activation can tell about itself under a Gaussian input."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.activations import hermite, quadrature
+from sigprop.theory.activations.gaussian import as_double
+
+Number = Tensor | float
+
+
+class Activation:
+    """An elementwise function f with its Gaussian moments; quadrature unless a subclass knows better.
+
+    Variances, covariances (centred) and means are float64 tensors or numbers and broadcast together, e.g.
+    [..., T, 1], [..., 1, T] and [..., T, T] for a token kernel. `kinks` are the points where f or f' jumps.
+    """
+
+    name: str = ""
+    status: str = "quadrature"
+    kinks: tuple[float, ...] = ()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """f'(x), by autograd unless overridden."""
+        return _differentiate(self, x)
+
+    def second_derivative(self, x: Tensor) -> Tensor:
+        """f''(x) away from kinks, by autograd unless overridden."""
+        return _differentiate(self.derivative, x)
+
+    def mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        """E f(x), x ~ N(mean, variance)."""
+        return self._expectation(self, variance, mean)
+
+    def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        """E f(x)^2."""
+        return self._expectation(lambda x: self(x) ** 2, variance, mean)
+
+    def cross_moment(
+        self,
+        variance_x: Number,
+        variance_y: Number,
+        covariance: Number,
+        mean_x: Number = 0.0,
+        mean_y: Number = 0.0,
+    ) -> Tensor:
+        """E f(x) f(y)."""
+        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        slopes = (vx * self.derivative_second_moment(vx, mx), vy * self.derivative_second_moment(vy, my))
+        return hermite.cross_moment(self, vx, vy, c, mx, my, self.kinks, *slopes)
+
+    def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        """E f'(x)."""
+        return self._expectation(self.derivative, variance, mean)
+
+    def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        """E f'(x)^2."""
+        return self._expectation(lambda x: self.derivative(x) ** 2, variance, mean)
+
+    def derivative_cross_moment(
+        self,
+        variance_x: Number,
+        variance_y: Number,
+        covariance: Number,
+        mean_x: Number = 0.0,
+        mean_y: Number = 0.0,
+    ) -> Tensor:
+        """E f'(x) f'(y)."""
+        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        slopes = (
+            vx * self.second_derivative_second_moment(vx, mx),
+            vy * self.second_derivative_second_moment(vy, my),
+        )
+        return hermite.cross_moment(self.derivative, vx, vy, c, mx, my, self.kinks, *slopes)
+
+    def second_derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        """E f''(x)^2 away from kinks (the delta functions of a kinked f' are left out)."""
+        return self._expectation(lambda x: self.second_derivative(x) ** 2, variance, mean)
+
+    def _expectation(self, function: quadrature.Function, variance: Number, mean: Number) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        return quadrature.expectation(function, variance, mean, self.kinks)
+
+    def __repr__(self) -> str:
+        return f"Activation({self.name!r}, {self.status})"
+
+
+def _differentiate(function: quadrature.Function, x: Tensor) -> Tensor:
+    keep = torch.is_grad_enabled() and x.requires_grad
+    with torch.enable_grad():
+        leaf = x if keep else x.detach().requires_grad_()
+        value = function(leaf)
+        if not value.requires_grad:  # locally constant
+            return torch.zeros_like(x)
+        (slope,) = torch.autograd.grad(value.sum(), leaf, create_graph=True)
+    return slope if keep else slope.detach()

@@ -1,0 +1,79 @@
+"""The error function."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.gaussian import as_double, bivariate_cumulative
+from sigprop.theory.activations.registry import register
+
+
+@register("erf", torch.erf, torch.special.erf)
+class Erf(Activation):
+    """f(x) = erf(x) = 2 Phi(sqrt(2) x) - 1.
+
+    Phi(sqrt(2) x) is the chance that an independent normal of variance 1/2 stays below x, so the cross moment
+    is a bivariate normal probability; at zero mean (2 / pi) asin(2 c / sqrt((1 + 2 v_x)(1 + 2 v_y)))
+    (Williams 1997). f' is Gaussian, hence so are its moments.
+    """
+
+    name = "erf"
+    status = "exact"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.erf(x)
+
+    def mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        return torch.erf(mean / torch.sqrt(1 + 2 * variance))
+
+    def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        return self.cross_moment(variance, variance, variance, mean, mean)
+
+    def cross_moment(
+        self,
+        variance_x: Number,
+        variance_y: Number,
+        covariance: Number,
+        mean_x: Number = 0.0,
+        mean_y: Number = 0.0,
+    ) -> Tensor:
+        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        scale_x, scale_y = torch.sqrt(1 + 2 * vx), torch.sqrt(1 + 2 * vy)
+        rho = 2 * c / (scale_x * scale_y)
+        if not (torch.any(mx) or torch.any(my)):
+            return 2 / math.pi * torch.asin(rho)
+        rest = torch.sqrt((1 - rho) * (1 + rho))
+        h, k = math.sqrt(2) * mx / scale_x, math.sqrt(2) * my / scale_y
+        both = bivariate_cumulative(h, k, rho, rest)
+        return 4 * both - torch.erf(mx / scale_x) - torch.erf(my / scale_y) - 1
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return 2 / math.sqrt(math.pi) * torch.exp(-x * x)
+
+    def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        scale = 1 + 2 * variance
+        return 2 / torch.sqrt(math.pi * scale) * torch.exp(-mean * mean / scale)
+
+    def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        scale = 1 + 4 * variance
+        return 4 / math.pi / torch.sqrt(scale) * torch.exp(-2 * mean * mean / scale)
+
+    def derivative_cross_moment(
+        self,
+        variance_x: Number,
+        variance_y: Number,
+        covariance: Number,
+        mean_x: Number = 0.0,
+        mean_y: Number = 0.0,
+    ) -> Tensor:
+        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        determinant = 1 + 2 * vx + 2 * vy + 4 * (vx * vy - c * c).clamp(min=0.0)
+        exponent = mx**2 * (1 + 2 * vy) + my**2 * (1 + 2 * vx) - 4 * c * mx * my
+        return 4 / math.pi / torch.sqrt(determinant) * torch.exp(-exponent / determinant)

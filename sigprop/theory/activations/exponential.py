@@ -1,0 +1,45 @@
+"""The exponential."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.gaussian import as_double
+from sigprop.theory.activations.registry import register
+
+
+@register("exp", torch.exp)
+class Exponential(Activation):
+    """f(x) = f'(x) = e^x, with log-normal moments: E e^(x + y) = exp(m_x + m_y + (v_x + v_y) / 2 + c)."""
+
+    name = "exp"
+    status = "exact"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+    def mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        return torch.exp(mean + variance / 2)
+
+    def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        return torch.exp(2 * mean + 2 * variance)
+
+    def cross_moment(
+        self,
+        variance_x: Number,
+        variance_y: Number,
+        covariance: Number,
+        mean_x: Number = 0.0,
+        mean_y: Number = 0.0,
+    ) -> Tensor:
+        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        return torch.exp(mx + my + (vx + vy) / 2 + c)
+
+    derivative = __call__
+    derivative_mean = mean
+    derivative_second_moment = second_moment
+    derivative_cross_moment = cross_moment

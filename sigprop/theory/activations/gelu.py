@@ -1,0 +1,140 @@
+"""GELU (with erf)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.gaussian import (
+    as_double,
+    bivariate_cumulative,
+    cumulative,
+    density,
+)
+from sigprop.theory.activations.registry import register
+
+
+@register("gelu", torch.nn.functional.gelu)
+class Gelu(Activation):
+    """f(x) = x Phi(x).
+
+    With u an independent standard normal, Phi(x) = E step(x - u) and phi(x) = E delta(x - u). So E f(x) f(y)
+    and E f'(x) f'(y) are moments of x, y under steps and deltas of a = x - u and b = y - u', all four jointly
+    Gaussian, and Stein's lemma reduces them to P(a > 0, b > 0) and one-dimensional terms at any mean.
+    """
+
+    name = "gelu"
+    status = "exact"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * cumulative(x)
+
+    def mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        scale = torch.sqrt(1 + variance)
+        return mean * cumulative(mean / scale) + variance / scale * density(mean / scale)
+
+    def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        return self.cross_moment(variance, variance, variance, mean, mean)
+
+    def cross_moment(
+        self,
+        variance_x: Number,
+        variance_y: Number,
+        covariance: Number,
+        mean_x: Number = 0.0,
+        mean_y: Number = 0.0,
+    ) -> Tensor:
+        x, y = _pair(variance_x, variance_y, covariance, mean_x, mean_y)
+        both = x.both(y)
+        y_both = y.mean * both + x.covariance * x.delta_step(y) + y.variance * y.delta_step(x)
+        return (
+            x.mean * y_both
+            + x.covariance * both
+            + x.variance * x.delta_other_step(y)
+            + x.covariance * y.delta_own_step(x)
+        )
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return cumulative(x) + x * density(x)
+
+    def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        variance, mean = as_double(variance, mean)
+        scale = torch.sqrt(1 + variance)
+        return cumulative(mean / scale) + density(mean / scale) * mean / scale**3
+
+    def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
+        return self.derivative_cross_moment(variance, variance, variance, mean, mean)
+
+    def derivative_cross_moment(
+        self,
+        variance_x: Number,
+        variance_y: Number,
+        covariance: Number,
+        mean_x: Number = 0.0,
+        mean_y: Number = 0.0,
+    ) -> Tensor:
+        x, y = _pair(variance_x, variance_y, covariance, mean_x, mean_y)
+        return x.both(y) + x.delta_own_step(y) + y.delta_own_step(x) + x.both_deltas(y)
+
+
+class _Side:
+    """One of the two variables: x ~ N(m, v) with a = x - u of variance 1 + v; c = Cov(x, y) = Cov(a, b)."""
+
+    def __init__(self, variance: Tensor, mean: Tensor, covariance: Tensor, determinant: Tensor):
+        self.variance, self.mean, self.covariance = variance, mean, covariance
+        self.total = 1 + variance
+        self.scale = torch.sqrt(self.total)
+        self.peak = density(mean / self.scale) / self.scale  # density of a at zero
+        self.determinant = determinant  # of the covariance matrix of (a, b)
+
+    def both(self, other: _Side) -> Tensor:
+        """P(a > 0, b > 0)."""
+        product = self.scale * other.scale
+        return bivariate_cumulative(
+            self.mean / self.scale,
+            other.mean / other.scale,
+            self.covariance / product,
+            torch.sqrt(self.determinant) / product,
+        )
+
+    def _given_zero(self, other: _Side) -> tuple[Tensor, Tensor, Tensor]:
+        """Given a = 0: mean of b, standard deviation of b, and the former in units of the latter."""
+        mean = other.mean - self.covariance * self.mean / self.total
+        deviation = torch.sqrt(self.determinant) / self.scale
+        return mean, deviation, mean / deviation
+
+    def delta_step(self, other: _Side) -> Tensor:
+        """E[delta(a) step(b)]."""
+        return self.peak * cumulative(self._given_zero(other)[2])
+
+    def delta_other_step(self, other: _Side) -> Tensor:
+        """E[y delta(a) step(b)]."""
+        mean, deviation, height = self._given_zero(other)
+        shared = other.variance - self.covariance**2 / self.total
+        return self.peak * (mean * cumulative(height) + shared / deviation * density(height))
+
+    def delta_own_step(self, other: _Side) -> Tensor:
+        """E[x delta(a) step(b)]; given a = 0, x has mean m / (1 + v) and covariance c / (1 + v) with b."""
+        _, deviation, height = self._given_zero(other)
+        own = self.mean * cumulative(height) + self.covariance / deviation * density(height)
+        return self.peak * own / self.total
+
+    def both_deltas(self, other: _Side) -> Tensor:
+        """E[x y delta(a) delta(b)], from the conditional mean and covariance of (x, y) at a = b = 0."""
+        c, d = self.covariance, self.determinant
+        mean_x = (other.total * self.mean - c * other.mean) / d
+        mean_y = (self.total * other.mean - c * self.mean) / d
+        exponent = self.mean * mean_x + other.mean * mean_y
+        return torch.exp(-0.5 * exponent) / (2 * math.pi * torch.sqrt(d)) * (mean_x * mean_y + c / d)
+
+
+def _pair(
+    variance_x: Number, variance_y: Number, covariance: Number, mean_x: Number, mean_y: Number
+) -> tuple[_Side, _Side]:
+    vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+    determinant = 1 + vx + vy + (vx * vy - c * c).clamp(min=0.0)
+    return _Side(vx, mx, c, determinant), _Side(vy, my, c, determinant)

@@ -1,0 +1,19 @@
+"""Hyperbolic tangent."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.registry import register
+
+
+@register("tanh", torch.tanh, torch.nn.functional.tanh)
+class Tanh(Activation):
+    """f(x) = tanh x."""
+
+    name = "tanh"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)

@@ -83,11 +83,7 @@ def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Paramete
         "another shape at": shapes,
         "rows that name no parameter of the model:": list(rows),
     }
-    told = [
-        f"{what} {', '.join(names[:8])}{' ...' * (len(names) > 8)}"
-        for what, names in problems.items()
-        if names
-    ]
+    told = [f"{what} {', '.join(names[:8])}{' ...' * (len(names) > 8)}" for what, names in problems.items() if names]
     if told:
         raise InputError("the plan does not fit the model: " + "; ".join(told))
     return pairs
@@ -98,15 +94,11 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
     pairs = match(plan, model)
     meta = [row.name for row, parameter in pairs if parameter.is_meta]
     if meta:
-        raise InputError(
-            f"parameters on the meta device ({meta[0]}, ...): call model.to_empty(device=...) first"
-        )
+        raise InputError(f"parameters on the meta device ({meta[0]}, ...): call model.to_empty(device=...) first")
     rescales = any(row.init.kind == "keep" and row.init.value != 1.0 for row in plan.parameters)
     inner = unwrap(model)
     if rescales and getattr(inner, APPLIED, False):
-        raise InputError(
-            "this plan rescales the present values and a plan was already applied: build the model anew"
-        )
+        raise InputError("this plan rescales the present values and a plan was already applied: build the model anew")
     padding = {id(m.weight): m.padding_idx for m in inner.modules() if isinstance(m, nn.Embedding)}
     with torch.no_grad():
         for row, parameter in pairs:
@@ -180,9 +172,7 @@ def _apply_scales(plan: Plan, model: nn.Module) -> None:
             _scale(modules, owner, row.multiplier, _multiplier_place(modules.get(owner), owner, leaf))
     for row in plan.junctions:
         if not row.folded and row.skip != 1.0:
-            raise UnsupportedError(
-                f"{row.name}: a skip scale of {row.skip:g} cannot be hooked; fold it or wrap it"
-            )
+            raise UnsupportedError(f"{row.name}: a skip scale of {row.skip:g} cannot be hooked; fold it or wrap it")
         if not row.folded:
             _scale(modules, row.name, row.branch, "output")
 
@@ -193,9 +183,7 @@ def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:
         return "output"
     if leaf == "weight" and not isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)):
         return "input"
-    raise UnsupportedError(
-        f"{owner}.{leaf}: no forward multiplier for this parameter; put it into init and lr"
-    )
+    raise UnsupportedError(f"{owner}.{leaf}: no forward multiplier for this parameter; put it into init and lr")
 
 
 def _scale(modules: dict[str, nn.Module], name: str, factor: float, place: str) -> None:
@@ -222,9 +210,7 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
     if eps is None and any(row.eps != 1.0 for row in plan.parameters):
-        raise InputError(
-            "this plan multiplies the optimizer's epsilon: pass eps=... (torch's default is 1e-8)"
-        )
+        raise InputError("this plan multiplies the optimizer's epsilon: pass eps=... (torch's default is 1e-8)")
     groups: dict[tuple[float, ...], dict[str, Any]] = {}
     for row, parameter in match(plan, model):
         if not parameter.requires_grad:

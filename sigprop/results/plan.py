@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PLAN_SCHEMA_VERSION = 1
 KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
-PLACES = ("input", "output", "query")
+PLACES = ("input", "output")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class ParameterPlan:
     weight_decay: float = 1.0
     eps: float = 1.0
     why: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class JunctionPlan:
 
 @dataclass(frozen=True)
 class ScalePlan:
-    """One module that multiplies its signal by `factor`: its `input`, its `output`, its attention `query`,
-    or, with `place="attribute:NAME"`, one of its own numbers."""
+    """One module that multiplies its signal by `factor`: its `input`, its `output`, or, with
+    `place="attribute:NAME"`, one of its own numbers."""
 
     module: str
     factor: float
@@ -121,13 +122,9 @@ class Plan:
 
     def __post_init__(self) -> None:
         names = [row.name for row in self.parameters]
-        twice = (
-            sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        )
+        twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
         if twice:
-            raise InputError(
-                f"the plan has more than one row for {', '.join(twice)}; give each parameter one row"
-            )
+            raise InputError(f"the plan has more than one row for {', '.join(twice)}; give each parameter one row")
 
     def __iter__(self) -> Iterator[ParameterPlan]:
         return iter(self.parameters)
@@ -155,13 +152,16 @@ class Plan:
         lr: float,
         weight_decay: float = 0.0,
         eps: float | None = None,
+        roles: Sequence[str] | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
         """Parameter groups for a torch optimizer, one per distinct set of multipliers.
 
-        `options` (betas, momentum, ...) go to every group unchanged. Each group also carries `param_names`.
+        `eps` defaults to torch's 1e-8 where the plan multiplies it. `roles` keeps only those rows, for
+        optimizers that take some parameters (Muon: `roles=["hidden"]`). `options` (betas, momentum, ...) go to
+        every group unchanged. Each group also carries `param_names`.
         """
-        return application.param_groups(self, model, lr, weight_decay, eps, options)
+        return application.param_groups(self, model, lr, weight_decay, eps, roles, options)
 
     def diff(self, other: Plan) -> list[PlanDifference]:
         """Every field in which this plan (left) differs from the other (right)."""
@@ -194,9 +194,7 @@ class Plan:
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        rows = {
-            key: [asdict(row) for row in getattr(self, key)] for key in ("parameters", "junctions", "scales")
-        }
+        rows = {key: [asdict(row) for row in getattr(self, key)] for key in ("parameters", "junctions", "scales")}
         return {"schema_version": PLAN_SCHEMA_VERSION, "meta": self.meta, **rows}
 
     def to_json(self, path: str | Path | None = None) -> str:
@@ -209,11 +207,7 @@ class Plan:
     @classmethod
     def from_json(cls, source: str | Path) -> Plan:
         """Read what `to_json` wrote, from a path or from the text itself."""
-        text = (
-            source
-            if isinstance(source, str) and source.lstrip().startswith("{")
-            else Path(source).read_text()
-        )
+        text = source if isinstance(source, str) and source.lstrip().startswith("{") else Path(source).read_text()
         data = json.loads(text)
         version = data.get("schema_version")
         if version != PLAN_SCHEMA_VERSION:

@@ -42,9 +42,7 @@ def ids():
 
 def test_json_round_trip_and_diff(tmp_path):
     model = Tied()
-    blocks = Init(
-        "blocks", axis=1, sizes=(3, 5), parts=(Init("normal", std=0.1), Init("constant", value=0.0))
-    )
+    blocks = Init("blocks", axis=1, sizes=(3, 5), parts=(Init("normal", std=0.1), Init("constant", value=0.0)))
     plan = keep_plan(model, first_weight={"init": blocks, "lr": 0.25, "why": "because"})
     plan.junctions.append(JunctionPlan("first", skip=0.9, branch=0.1))
     plan.scales.append(ScalePlan("head", 0.5))
@@ -248,9 +246,7 @@ def test_norm_gains_take_no_forward_multiplier():
 
 def test_names_survive_compile_and_deepcopy():
     model = Tied()
-    plan = keep_plan(model, first_weight={"lr": 0.5}).apply_(model) and keep_plan(
-        model, first_weight={"lr": 0.5}
-    )
+    plan = keep_plan(model, first_weight={"lr": 0.5}).apply_(model) and keep_plan(model, first_weight={"lr": 0.5})
     plain = [group["param_names"] for group in plan.param_groups(model, lr=1.0)]
     compiled = torch.compile(copy.deepcopy(model), backend="eager")
     assert next(iter(dict(compiled.named_parameters()))).startswith("_orig_mod.")

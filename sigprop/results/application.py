@@ -7,6 +7,7 @@ checkpointing) left out, so that one plan serves the plain model, its copies and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from sigprop.results.plan import Init, ParameterPlan, Plan
 
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+TORCH_EPSILON = 1e-8
 APPLIED = "_sigprop_plan_applied"
 
 
 class Scale:
-    """A forward hook that multiplies the input, the attention query or the output of its module."""
+    """A forward hook that multiplies the input or the output of its module."""
 
     def __init__(self, factor: float, place: str):
         self.factor, self.place = factor, place
@@ -36,7 +38,7 @@ class Scale:
         kwargs = rest[0]
         if inputs:
             return (inputs[0] * self.factor, *inputs[1:]), kwargs
-        first = "query" if self.place == "query" else next(iter(kwargs))
+        first = next(iter(kwargs))
         return inputs, {**kwargs, first: kwargs[first] * self.factor}
 
 
@@ -206,14 +208,20 @@ def _scale_attribute(module: nn.Module, attribute: str, factor: float) -> None:
 
 
 def param_groups(
-    plan: Plan, model: nn.Module, lr: float, weight_decay: float, eps: float | None, options: dict[str, Any]
+    plan: Plan,
+    model: nn.Module,
+    lr: float,
+    weight_decay: float,
+    eps: float | None,
+    roles: Sequence[str] | None,
+    options: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
     if eps is None and any(row.eps != 1.0 for row in plan.parameters):
-        raise InputError("this plan multiplies the optimizer's epsilon: pass eps=... (torch's default is 1e-8)")
+        eps = TORCH_EPSILON
     groups: dict[tuple[float, ...], dict[str, Any]] = {}
     for row, parameter in match(plan, model):
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or (roles is not None and row.role not in roles):
             continue
         key = (row.lr, row.weight_decay if weight_decay else 1.0, row.eps)
         if key not in groups:

@@ -159,8 +159,8 @@ def test_groups_are_few_and_carry_the_products():
         first_bias={"lr": 0.5},
         embed_weight={},
     )
-    with pytest.raises(InputError, match="pass eps"):
-        plan.param_groups(model, lr=1.0)
+    assert {group["eps"] for group in plan.param_groups(model, lr=1.0)} == {1e-8, 1e-9}
+    assert all("eps" not in group for group in keep_plan(model).param_groups(model, lr=1.0))
     groups = plan.param_groups(model, lr=0.01, weight_decay=0.1, eps=1e-8, betas=(0.9, 0.95))
     found = {tuple(g["param_names"]): (g["lr"], g["weight_decay"], g["eps"], g["betas"]) for g in groups}
     assert found == {
@@ -171,6 +171,13 @@ def test_groups_are_few_and_carry_the_products():
     model.norm.requires_grad_(False)
     names = [name for group in plan.param_groups(model, lr=1.0, eps=1e-8) for name in group["param_names"]]
     assert "norm.weight" not in names
+
+
+def test_groups_of_some_roles():
+    model = Tied()
+    plan = keep_plan(model, first_weight={"role": "hidden"})
+    (group,) = plan.param_groups(model, lr=1.0, roles=["hidden"])
+    assert group["param_names"] == ["first.weight"]
 
 
 def test_groups_drive_an_optimizer_and_a_scheduler():
@@ -202,16 +209,7 @@ def test_forward_multipliers_equal_scaled_weights():
     assert set(model.state_dict()) == set(expected.state_dict())
 
 
-def test_scales_for_output_query_and_attribute():
-    attention = nn.MultiheadAttention(8, 2, batch_first=True, bias=False).double()
-    x = torch.randn(2, 5, 8, dtype=torch.float64)
-    names = [(name, tuple(p.shape)) for name, p in attention.named_parameters()]
-    plan = Plan([ParameterPlan(*item) for item in names], scales=[ScalePlan("", 0.3, "query")])
-    expected = attention(0.3 * x, x, x)[0]
-    plan.apply_(attention)
-    torch.testing.assert_close(attention(x, x, x)[0], expected)
-    torch.testing.assert_close(attention(query=x, key=x, value=x)[0], expected)
-
+def test_scales_for_output_and_attribute():
     model = Tied().double()
     model.first.scaling = 4.0
     plan = keep_plan(model)

@@ -82,6 +82,10 @@ class Kernel(ABC):
     def pair_average(self) -> Tensor:
         """Average over ordered pairs of different tokens (nan for a single token)."""
 
+    @abstractmethod
+    def centred(self: Self) -> Self:
+        """The kernel of `x_t - average over tokens of x`."""
+
     def scale_diagonal(self: Self, factor: Tensor | float) -> Self:
         """Multiply the same-token pairs by a factor."""
         return self.add_diagonal(self.diagonal * (factor - 1.0))
@@ -128,6 +132,9 @@ class Exchangeable(Kernel):
     def pair_average(self) -> Tensor:
         return self.different if self.tokens > 1 else torch.full_like(self.different, torch.nan)
 
+    def centred(self) -> Exchangeable:
+        return self.like(self.values - (self.total() / self.tokens**2)[..., None])
+
     def dense(self) -> Dense:
         """The same kernel with all pairs written out (the grid, if any, stays in front)."""
         eye = torch.eye(self.tokens, dtype=self.values.dtype, device=self.values.device)
@@ -167,6 +174,10 @@ class Dense(Kernel):
         pairs = self.tokens * (self.tokens - 1)
         different = self.total() - self.diagonal.sum(-1)
         return different / pairs if pairs else torch.full_like(different, torch.nan)
+
+    def centred(self) -> Dense:
+        half = self.values - self.values.mean(-1, keepdim=True)
+        return self.like(half - half.mean(-2, keepdim=True))
 
     def exchangeable(self) -> Exchangeable:
         """The closest exchangeable kernel: averages over tokens and over pairs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,8 +11,6 @@ from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Evidence, Status
-
-AnyKernel = TypeVar("AnyKernel", bound=Kernel)
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class LayerNorm(Op):
         (x,) = inputs
         kernel, scale = self._scale(x)
         cosine = kernel.normalized()
-        shrink = 1.0 - x.norm_fluctuation * (1.0 - cosine.values**2) / (4.0 * max(x.width - 1, 1))
+        shrink = 1.0 - cosine.spread(x.norm_fluctuation) * (1.0 - cosine.values**2) / (4.0 * max(x.width - 1, 1))
         ratio = kernel.diagonal.clamp_min(torch.finfo(scale.dtype).tiny).sqrt() / scale
         unit = cosine.like(cosine.values * shrink * cosine.left(ratio) * cosine.right(ratio))
         values = unit.values * unit.spread(self.gain_second_moment) + unit.spread(self.bias_variance)
@@ -65,8 +62,8 @@ class LayerNorm(Op):
         kernel, scale = self._scale(x)
         squared = kernel.normalized().values ** 2
         grad = gradient.kernel
-        radial, uniform = _on_pairs(grad, gradient.radial_share), _on_pairs(grad, gradient.uniform_share)
-        fluctuation, share = _on_pairs(grad, x.norm_fluctuation), _on_pairs(grad, x.uniform_share)
+        radial, uniform = grad.spread(gradient.radial_share), grad.spread(gradient.uniform_share)
+        fluctuation, share = grad.spread(x.norm_fluctuation), grad.spread(x.uniform_share)
         removed = (2.0 - squared) * radial + (uniform if self.centres else 0.0)
         spread = fluctuation * (3.0 + squared) / 4.0 + (share if self.centres else 0.0)
         factor = (1.0 - removed / x.width) / (1.0 - spread / x.width)
@@ -103,7 +100,3 @@ class RMSNorm(LayerNorm):
     epsilon: float = 1e-6
 
     centres = False
-
-
-def _on_pairs(kernel: Kernel, share: Tensor | float) -> Tensor | float:
-    return kernel.spread(share)

@@ -1,0 +1,84 @@
+"""MLP-Mixer blueprint: mlps over patches and over channels in turn, LayerNorm, residual strength mu."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sigprop.blueprints.base import Blueprint, Setting, require_positive_int, require_range
+from sigprop.errors import require
+from sigprop.theory import Node, Tape, activations, exchangeable_signal
+from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.pooling import MeanPool
+from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.token_mixing import TokenMixing
+
+
+@dataclass(frozen=True)
+class Mixer(Blueprint):
+    """Settings of an MLP-Mixer; `Var W = sigma_w^2 / fan_in`, `Var b = sigma_b^2` everywhere."""
+
+    name: ClassVar[str] = "mixer"
+
+    depth: int = 30
+    width: int = 128
+    image: int = 32
+    channels: int = 3
+    patch: int = 4
+    token_hidden: int = 256
+    channel_hidden: int = 512
+    classes: int = 10
+    activation: str = "gelu"
+    mu: Setting = 1.0
+    sigma_w: Setting = 1.0
+    sigma_b: Setting = 0.0
+    input_correlation: Setting = 0.0
+
+    def __post_init__(self) -> None:
+        for key in ("depth", "width", "image", "channels", "patch", "token_hidden", "channel_hidden", "classes"):
+            require_positive_int(key, getattr(self, key))
+        require(self.image % self.patch == 0, "patch", self.patch, f"a divisor of the image size {self.image}")
+        for key in ("mu", "sigma_w", "sigma_b"):
+            require_range(key, getattr(self, key), 0.0, float("inf"), "a finite number of at least 0")
+        activations.get(self.activation)
+
+    @property
+    def tokens(self) -> int:
+        return (self.image // self.patch) ** 2
+
+    def forward(self, tape: Tape) -> Node:
+        values = self.channels * self.patch**2
+        pixels = exchangeable_signal(1.0, self.input_correlation, tokens=self.tokens, width=values)
+        x = tape.apply(self._linear(values, self.width, "embedding"), tape.source(pixels), name="patch_embedding")
+        for layer in range(self.depth):
+            x = self._block(tape, x, layer, f"blocks.{layer}")
+        x = tape.apply(LayerNorm(), x, name="final_norm", depth=self.depth)
+        head = self._linear(self.width, self.classes, "readout")
+        return tape.apply(head, tape.apply(MeanPool(), x), name="head", depth=self.depth)
+
+    def _linear(self, fan_in: int, fan_out: int, role: str = "hidden") -> Linear:
+        return Linear(fan_in, fan_out, self.sigma_w**2 / fan_in, self.sigma_b**2, role)
+
+    def _mixing(self, tokens_in: int, tokens_out: int) -> TokenMixing:
+        return TokenMixing(tokens_in, tokens_out, self.sigma_w**2 / tokens_in, self.sigma_b**2)
+
+    def _block(self, tape: Tape, x: Node, layer: int, name: str) -> Node:
+        function, tokens = Activation(activations.get(self.activation)), self.tokens
+        h = tape.apply(LayerNorm(), x, parameters=f"{name}.token_norm")
+        h = tape.apply(self._mixing(tokens, self.token_hidden), h, parameters=f"{name}.token_mlp.up")
+        h = tape.apply(function, h)
+        h = tape.apply(
+            self._mixing(self.token_hidden, tokens), h, name=f"{name}.token_mlp", depth=layer,
+            parameters=f"{name}.token_mlp.down",
+        )  # fmt: skip
+        x = tape.apply(Residual(skip=self.mu), x, h, name=f"{name}.token_residual", depth=layer)
+        h = tape.apply(LayerNorm(), x, parameters=f"{name}.channel_norm")
+        h = tape.apply(self._linear(self.width, self.channel_hidden), h, parameters=f"{name}.channel_mlp.up")
+        h = tape.apply(function, h)
+        h = tape.apply(
+            self._linear(self.channel_hidden, self.width), h, name=f"{name}.channel_mlp", depth=layer,
+            parameters=f"{name}.channel_mlp.down",
+        )  # fmt: skip
+        return tape.apply(Residual(skip=self.mu), x, h, name=name, depth=layer)

@@ -1,0 +1,70 @@
+"""Vision Transformer blueprint: image patches as tokens, an encoder, mean pooling and a class head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sigprop.blueprints.base import Setting, require_positive_int
+from sigprop.blueprints.inits import get_init
+from sigprop.blueprints.transformer import Transformer
+from sigprop.errors import require
+from sigprop.theory import Gradient, Node, Signal, Tape, exchangeable_signal
+from sigprop.theory.ops import embedding, loss
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.pooling import MeanPool
+
+
+@dataclass(frozen=True)
+class ViT(Transformer):
+    """Settings of a Vision Transformer. `pixels` are real patches `[tokens, patch values]`; without them patches
+    are white noise of unit variance with the given `input_correlation`."""
+
+    name: ClassVar[str] = "vit"
+
+    image: int = 28
+    channels: int = 1
+    patch: int = 7
+    classes: int = 10
+    activation: str = "gelu"
+    input_correlation: Setting = 0.0
+    pixels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("image", "channels", "patch", "classes"):
+            require_positive_int(key, getattr(self, key))
+        require(self.image % self.patch == 0, "patch", self.patch, f"a divisor of the image size {self.image}")
+        require(self.kind == "encoder", "kind", self.kind, "encoder")
+        object.__setattr__(self, "tokens", (self.image // self.patch) ** 2)
+        super().__post_init__()
+
+    @property
+    def patch_values(self) -> int:
+        return self.channels * self.patch**2
+
+    def forward(self, tape: Tape) -> Node:
+        x = self._stack(tape, self._embed(tape, self.tokens, ""), "", causal=False)
+        pooled = tape.apply(MeanPool(), x)
+        variance = get_init(self.init).matrix(self.width, self.classes)
+        return tape.apply(
+            Linear(self.width, self.classes, variance, role="readout"), pooled, name="head", depth=self.depth
+        )
+
+    def top_gradient(self, output: Node) -> Gradient:
+        return loss.white_noise(output.signal) if self.top == "white_noise" else loss.cross_entropy(output.signal)
+
+    def _embedding_sum(self, variance: Setting, shape: dict[str, int]) -> Signal:
+        per_weight = variance / self.patch_values
+        if self.pixels is not None:
+            patches = embedding.patches(self.pixels, per_weight, self.width)
+        else:
+            patches = exchangeable_signal(variance, self.input_correlation, **shape)
+        if self.positions == "none":
+            return patches
+        if self.positions == "sinusoidal":
+            return embedding.add_sources(patches, embedding.sinusoidal_positions(**shape))
+        level = torch.as_tensor(variance, dtype=torch.float64)
+        return embedding.add_sources(patches, embedding.learned_positions(level, **shape))

@@ -1,0 +1,55 @@
+"""Top boundaries: where the gradient starts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Dense, Exchangeable, Kernel
+from sigprop.theory.ops.softmax import overlap
+from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
+
+
+def cross_entropy(
+    logits: Signal, *, coincidence: Tensor | float | None = None, targets: Tensor | None = None
+) -> Gradient:
+    """Gradient of the mean cross-entropy at the logits.
+
+    `G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + P(y_t = y_t'))` with `p` the softmax of logits whose kernel is
+    given, `V` classes and `N` tokens. Targets enter through their coincidence: given ids (dense), or the probability
+    that two different tokens have the same target (exchangeable; 1/V when not given).
+    """
+    kernel, classes, tokens = logits.kernel, logits.width, logits.kernel.tokens
+    if targets is not None:
+        same_target = (targets[:, None] == targets[None, :]).double()
+        if isinstance(kernel, Exchangeable):
+            same_target = Dense(same_target).exchangeable().values
+    else:
+        between = 1.0 / classes if coincidence is None else coincidence
+        same_target = _pairs(kernel, between)
+    shared = _shared_probability(kernel, classes)
+    values = (shared - 2.0 / classes + same_target) / (classes * tokens**2)
+    out = Gradient(kernel.like(values + torch.zeros_like(kernel.values)), evidence=logits.evidence)
+    return out.note(Status.FITTED, "softmax overlap of the logits")
+
+
+def white_noise(like: Signal, variance: Tensor | float = 1.0) -> Gradient:
+    """Independent unit gradients at every entry: the probe of averaged partial Jacobians (apjn)."""
+    kernel = like.kernel
+    zero = kernel.like(torch.zeros_like(kernel.values))
+    return Gradient(zero.add_diagonal(torch.ones_like(kernel.diagonal) * variance))
+
+
+def _pairs(kernel: Kernel, between: Tensor | float) -> Tensor:
+    base = kernel.like(torch.zeros_like(kernel.values) + kernel.spread(between))
+    return base.add_diagonal(1.0 - base.diagonal).values
+
+
+def _shared_probability(kernel: Kernel, classes: int) -> Tensor:
+    """`E sum_v p_tv p_t'v`: `e^cov / V` for two tokens, saturating for one."""
+    count = torch.full_like(kernel.values, float(classes))
+    level = kernel.diagonal
+    smaller = torch.minimum(kernel.left(level), kernel.right(level)) + torch.zeros_like(kernel.values)
+    cosine = kernel.normalized().values
+    return (classes * overlap(count, smaller)) ** cosine / classes

@@ -1,0 +1,58 @@
+"""Linear map over the token axis, the same for every channel (MLP-Mixer)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Dense, Exchangeable, Kernel
+from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.states import Gradient, Signal
+
+
+@dataclass(frozen=True)
+class TokenMixing(Op):
+    """`y_s = sum_t W_st x_t + b_s`, `Var W = variance`.
+
+    Forward   `K_y[s,s] = variance * sum_t K_x[t,t] + bias_variance`, `K_y[s,s'] = 0`
+    Backward  `G_x[t,t] = variance * sum_s G_y[s,s]`, different tokens 0
+    Weights   `E[(dL/dW_st)^2] = width * G_y[s,s] K_x[t,t]` (plus the product of means over channels), averaged
+
+    In expectation over W. For one draw two outputs are correlated with a random sign; the expectation is zero.
+    """
+
+    tokens_in: int
+    tokens_out: int
+    variance: Tensor | float
+    bias_variance: Tensor | float | None = None
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        level = self.variance * self.tokens_in * x.kernel.token_average(x.kernel.diagonal)
+        if self.bias_variance is not None:
+            level = level + self.bias_variance
+        kernel = _diagonal(x.kernel, level, self.tokens_out)
+        return Signal(kernel, torch.zeros_like(kernel.diagonal), x.width, evidence=x.evidence)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        level = self.variance * self.tokens_out * gradient.energy()
+        return (Gradient(_diagonal(gradient.kernel, level, self.tokens_in), evidence=gradient.evidence),)
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        (x,) = inputs
+        weight = x.width * gradient.energy() * x.kernel.token_average(x.kernel.diagonal)
+        shape = (self.tokens_out, self.tokens_in)
+        found = [ParameterState("weight", shape, "hidden", self.variance, weight)]
+        if self.bias_variance is not None:
+            bias = x.width * gradient.energy()
+            found.append(ParameterState("bias", (self.tokens_out,), "bias", self.bias_variance, bias))
+        return found
+
+
+def _diagonal(kernel: Kernel, level: Tensor, tokens: int) -> Kernel:
+    if isinstance(kernel, Exchangeable):
+        return Exchangeable.of(level, torch.zeros_like(level), tokens)
+    eye = torch.eye(tokens, dtype=kernel.values.dtype, device=kernel.values.device)
+    return Dense(level[..., None, None] * eye)

@@ -15,7 +15,7 @@ class Activation:
     """An elementwise function f with its Gaussian moments; quadrature unless a subclass knows better.
 
     Variances, covariances (centred) and means are float64 tensors or numbers and broadcast together, e.g.
-    [..., T, 1], [..., 1, T] and [..., T, T] for a token kernel. `kinks` are the points where f or f' jumps.
+    [..., T, 1], [..., 1, T] and [..., T, T] for a token kernel. `kinks` are the points where f' jumps.
     """
 
     name: str = ""
@@ -51,8 +51,7 @@ class Activation:
     ) -> Tensor:
         """E f(x) f(y)."""
         vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
-        slopes = (vx * self.derivative_second_moment(vx, mx), vy * self.derivative_second_moment(vy, my))
-        return hermite.cross_moment(self, vx, vy, c, mx, my, self.kinks, *slopes)
+        return hermite.cross_moment(self, self.derivative, vx, vy, c, mx, my, self.kinks)
 
     def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f'(x)."""
@@ -72,11 +71,8 @@ class Activation:
     ) -> Tensor:
         """E f'(x) f'(y)."""
         vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
-        slopes = (
-            vx * self.second_derivative_second_moment(vx, mx),
-            vy * self.second_derivative_second_moment(vy, my),
-        )
-        return hermite.cross_moment(self.derivative, vx, vy, c, mx, my, self.kinks, *slopes)
+        curvature = None if self.kinks else self.second_derivative
+        return hermite.cross_moment(self.derivative, curvature, vx, vy, c, mx, my, self.kinks)
 
     def second_derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f''(x)^2 away from kinks (the delta functions of a kinked f' are left out)."""

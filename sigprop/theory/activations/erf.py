@@ -46,7 +46,7 @@ class Erf(Activation):
         scale_x, scale_y = torch.sqrt(1 + 2 * vx), torch.sqrt(1 + 2 * vy)
         rho = 2 * c / (scale_x * scale_y)
         if not (torch.any(mx) or torch.any(my)):
-            return 2 / math.pi * torch.asin(rho)
+            return 2 / math.pi * torch.asin(rho) + torch.zeros_like(mx + my)
         rest = torch.sqrt((1 - rho) * (1 + rho))
         h, k = math.sqrt(2) * mx / scale_x, math.sqrt(2) * my / scale_y
         both = bivariate_cumulative(h, k, rho, rest)

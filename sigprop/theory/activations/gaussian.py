@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -49,12 +50,11 @@ def correlation(variance_x: Tensor, variance_y: Tensor, covariance: Tensor) -> t
     return rho.clamp(-1.0, 1.0), safe_sqrt(rest)
 
 
-def _gauss_legendre_unit(order: int) -> tuple[Tensor, Tensor]:
+@cache
+def unit_gauss_legendre(order: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
     return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
-
-
-_OWEN_NODES, _OWEN_WEIGHTS = _gauss_legendre_unit(24)
 
 
 def _owen(h: Tensor, u: Tensor) -> Tensor:
@@ -62,7 +62,8 @@ def _owen(h: Tensor, u: Tensor) -> Tensor:
     h, u = torch.broadcast_tensors(h, u)
     slope = u / torch.where(h == 0, 1.0, h)
     total = torch.zeros_like(slope)
-    for node, weight in zip(_OWEN_NODES.tolist(), _OWEN_WEIGHTS.tolist(), strict=True):
+    nodes, weights = unit_gauss_legendre(24)
+    for node, weight in zip(nodes.tolist(), weights.tolist(), strict=True):
         stretch = 1 + (node * slope) ** 2
         total = total + weight * torch.exp(-0.5 * h * h * stretch) / stretch
     return slope * total / (2 * math.pi)

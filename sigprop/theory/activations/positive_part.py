@@ -52,8 +52,14 @@ class PositivePair:
             standardized(mean_x, variance_x), standardized(mean_y, variance_y), strict=True
         )
         self.rho, self.rest = correlation(variance_x, variance_y, covariance)
+        self._known: dict[tuple[int, int], Tensor] = {}
 
     def moment(self, a: int, b: int) -> Tensor:
+        if (a, b) not in self._known:
+            self._known[a, b] = self._derive(a, b)
+        return self._known[a, b]
+
+    def _derive(self, a: int, b: int) -> Tensor:
         if a == b == 0:
             return bivariate_cumulative(*self.heights, self.rho, self.rest)
         first, second = (0, 1) if a >= b else (1, 0)

@@ -39,7 +39,7 @@ def names() -> list[str]:
 def get(activation: str | Activation | Function, **parameters: Any) -> Activation:
     """The activation of that name, with its parameters, or an elementwise callable wrapped as one.
 
-    For a callable: `kinks=(...)` are the points where it or its derivative jumps, `name=` is its name.
+    For a callable: `kinks=(...)` are the points where its derivative jumps, `name=` is its name.
     """
     if isinstance(activation, Activation):
         return activation

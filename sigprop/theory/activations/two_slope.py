@@ -52,7 +52,7 @@ class TwoSlope(Activation):
         mean_y: Number = 0.0,
     ) -> Tensor:
         vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
-        linear = c + mx * my
+        linear = c + mx * my + torch.zeros_like(vx + vy)
         if self._bend == 0:
             return self.negative**2 * linear
         both = PositivePair(vx, vy, c, mx, my).moment(1, 1)
@@ -63,7 +63,7 @@ class TwoSlope(Activation):
         return self.negative**2 * linear + self.negative * self._bend * mixed + self._bend**2 * both
 
     def derivative(self, x: Tensor) -> Tensor:
-        return torch.where(x > 0, self.positive, self.negative).to(x.dtype)
+        return self.negative + self._bend * (x > 0).to(x.dtype)
 
     def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return self.negative + self._bend * positive_moment(0, *as_double(variance, mean))
@@ -81,6 +81,8 @@ class TwoSlope(Activation):
         mean_y: Number = 0.0,
     ) -> Tensor:
         vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        if self._bend == 0:
+            return self.negative**2 + torch.zeros_like(vx + vy + c + mx + my)
         both = PositivePair(vx, vy, c, mx, my).moment(0, 0)
         if self.negative == 0:
             return self.positive**2 * both

@@ -1,0 +1,112 @@
+r"""Scores that scale as 1/d: once queries and keys align, q.k grows like the head size, not like its root.
+
+Where a model's heads grow with its width, the scores must be multiplied by `kappa = (1/d_head) / (its own
+scale)` relative to the base. In order of preference: the module's own scale number; the query projection
+(`W_q, b_q` times kappa); a fused projection (`W_qkv, b_qkv` times sqrt(kappa), the output weight divided by
+it, since the output is linear in the values). The last two are exact gauge moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from sigprop.errors import InputError
+from sigprop.results import ScalePlan
+from sigprop.results.application import plain_name, unwrap
+from sigprop.scaling.dimensions import Dimensions, pattern
+
+HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim", "head_size", "dim_head", "d_head", "d_kv")
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head", "nhead")
+SCALES = ("scaling", "scale", "softmax_scale", "scale_factor")
+QUERIES = ("q_proj", "query", "q", "wq", "to_q", "q_lin", "query_proj", "q_linear")
+FUSED = ("qkv", "c_attn", "query_key_value", "qkv_proj", "in_proj", "Wqkv", "to_qkv", "wqkv")
+OUTPUTS = ("out_proj", "o_proj", "output", "c_proj", "proj", "dense", "wo", "o", "to_out", "out_lin", "out")
+
+
+@dataclass
+class AttentionScales:
+    """Forward scales, and gauge factors by parameter name."""
+
+    scales: list[ScalePlan] = field(default_factory=list)
+    gauges: dict[str, float] = field(default_factory=dict)
+
+
+def attention_scales(model: nn.Module, base: nn.Module, dims: list[Dimensions]) -> AttentionScales:
+    """What every attention module of the model needs; nothing where the head size is that of the base."""
+    partners = {pattern(plain_name(name)): module for name, module in reversed(list(unwrap(base).named_modules()))}
+    by_name = {item.name: item for item in dims}
+    found = AttentionScales()
+    for raw, module in unwrap(model).named_modules():
+        name = plain_name(raw)
+        partner = partners.get(pattern(name))
+        if partner is None:
+            continue
+        ratio = _head_ratio(name, module, partner, by_name)
+        if ratio is not None and ratio != 1.0:
+            _scale(found, name, module, partner, ratio, by_name)
+    return found
+
+
+def _head_ratio(name: str, module: nn.Module, partner: nn.Module, dims: Mapping[str, Dimensions]) -> float | None:
+    """Head size of the model over that of the base; None when the module is no attention."""
+    projection = _child(module, QUERIES) or _child(module, FUSED)
+    scale = _own_scale(module)
+    if projection is None and scale is None and not isinstance(module, nn.MultiheadAttention):
+        return None
+    for attribute in HEAD_SIZES:
+        size, other = getattr(module, attribute, None), getattr(partner, attribute, None)
+        if isinstance(size, int) and isinstance(other, int):
+            return size / other
+    for attribute in HEAD_COUNTS:
+        count, other = getattr(module, attribute, None), getattr(partner, attribute, None)
+        if isinstance(count, int) and isinstance(other, int) and projection is not None:
+            weight = dims.get(f"{name}.{projection}.weight")
+            return weight.fan_out / (count / other) if weight is not None else None
+    return None
+
+
+def _scale(
+    found: AttentionScales, name: str, module: nn.Module, partner: nn.Module, ratio: float, dims: Mapping
+) -> None:
+    why = f"head size x{ratio:g}: scores scale as 1/d"
+    attribute = _own_scale(module)
+    if attribute is not None:
+        own = getattr(module, attribute) / getattr(partner, attribute)
+        found.scales.append(ScalePlan(name, 1.0 / ratio / own, f"attribute:{attribute}", why))
+        return
+    kappa = ratio**-0.5
+    query, fused, output = (_child(module, names) for names in (QUERIES, FUSED, OUTPUTS))
+    if query is not None:
+        _gauge(found, dims, kappa, f"{name}.{query}.weight", f"{name}.{query}.bias")
+    elif fused is not None and output is not None:
+        _gauge(found, dims, kappa**0.5, f"{name}.{fused}.weight", f"{name}.{fused}.bias")
+        _gauge(found, dims, kappa**-0.5, f"{name}.{output}.weight")
+    elif isinstance(module, nn.MultiheadAttention):
+        _gauge(found, dims, kappa**0.5, f"{name}.in_proj_weight", f"{name}.in_proj_bias")
+        _gauge(found, dims, kappa**-0.5, f"{name}.out_proj.weight")
+    else:
+        raise InputError(
+            f"{name} ({type(module).__name__}): head size grows x{ratio:g} but no scale number, query or fused "
+            'projection was found to carry the 1/d; scale it yourself and pass attention="keep"'
+        )
+
+
+def _gauge(found: AttentionScales, dims: Mapping, kappa: float, *names: str) -> None:
+    for name in names:
+        if name.lstrip(".") in dims:
+            found.gauges[name.lstrip(".")] = kappa
+
+
+def _own_scale(module: nn.Module) -> str | None:
+    """The module's score scale, for modules that also know a head size."""
+    if not any(isinstance(getattr(module, name, None), int) for name in HEAD_SIZES):
+        return None
+    return next((name for name in SCALES if isinstance(getattr(module, name, None), float)), None)
+
+
+def _child(module: nn.Module, names: tuple[str, ...]) -> str | None:
+    children = dict(module.named_children())
+    return next((name for name in names if getattr(children.get(name), "weight", None) is not None), None)

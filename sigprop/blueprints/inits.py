@@ -7,7 +7,6 @@ correlation that arrives there.
 from __future__ import annotations
 
 import math
-from abc import ABC
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ class MLPVariances:
     down: Number
 
 
-class Init(ABC):
+class Init:
     """Variance `1/fan_in`, and a word for each place where a scheme differs."""
 
     def matrix(self, fan_in: int, fan_out: int) -> float:

@@ -1,1 +1,5 @@
 """Command line: parsing and dispatch only."""
+
+from sigprop.cli.app import main
+
+__all__ = ["main"]

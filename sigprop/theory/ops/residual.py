@@ -31,7 +31,7 @@ class Residual(Op):
         kernel = x.kernel.scale(skip2) + f.kernel.scale(branch2)
         cross = kernel.outer(x.mean, f.mean).values + kernel.outer(f.mean, x.mean).values
         kernel = kernel.like(kernel.values + cross * kernel.spread(self.skip * self.branch))
-        part_x, part_f, total = self._parts(x, f)
+        part_x, part_f = self._parts(x, f)
         fluctuation = part_x**2 * x.norm_fluctuation + part_f**2 * f.norm_fluctuation + 4 * part_x * part_f
         return Signal(
             kernel,
@@ -42,16 +42,16 @@ class Residual(Op):
             evidence=x.evidence.join(f.evidence),
         )
 
-    def _parts(self, x: Signal, f: Signal) -> tuple[Tensor, Tensor, Tensor]:
+    def _parts(self, x: Signal, f: Signal) -> tuple[Tensor, Tensor]:
         """Shares of the two summands in the squared norm of the sum, averaged over tokens."""
         energy_x = self.skip**2 * x.kernel.token_average(x.kernel.diagonal)
         energy_f = self.branch**2 * f.kernel.token_average(f.kernel.diagonal)
         total = (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
-        return energy_x / total, energy_f / total, total
+        return energy_x / total, energy_f / total
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         x, f = inputs
-        part_x, part_f, _ = self._parts(x, f)
+        part_x, part_f = self._parts(x, f)
         return (
             self._share(gradient, self.skip**2, part_x),
             self._share(gradient, self.branch**2, part_f),

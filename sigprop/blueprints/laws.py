@@ -1,0 +1,128 @@
+"""Laws of a whole Transformer, read off its predicted profile: growth, rank collapse, sensitivity.
+
+`SCALINGS` names the residual scalings that dslm compares in its Table 3; `stack_laws` puts numbers where that table
+has orders.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sigprop.blueprints.base import profile_of, run
+from sigprop.blueprints.transformer import Transformer
+from sigprop.errors import UnknownNameError, require
+from sigprop.results import SiteRow
+from sigprop.theory import Node
+from sigprop.theory.laws.growth import Growth, growth_class
+from sigprop.theory.ops.residual import Residual
+
+
+def _vanilla(depth: int) -> dict[str, Any]:
+    return {"init": "xavier"}
+
+
+def _deepscale(depth: int) -> dict[str, Any]:
+    return {"init": "deepscale", "skip_scale": (1 - 2 / depth) ** 0.5, "branch_scale": (2 / depth) ** 0.5}
+
+
+def _ds_init(depth: int) -> dict[str, Any]:
+    return {"init": "xavier", "branch_scale": [1.0 / layer for layer in range(1, depth + 1)]}
+
+
+def _layer_scale(depth: int) -> dict[str, Any]:
+    return {"init": "xavier", "branch_scale": 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6}
+
+
+def _deepnorm(depth: int) -> dict[str, Any]:
+    return {"init": "xavier", "skip_scale": (2 * depth) ** 0.25, "branch_scale": (8 * depth) ** -0.5}
+
+
+SCALINGS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "vanilla": _vanilla,
+    "deepscale": _deepscale,
+    "ds_init": _ds_init,
+    "layer_scale": _layer_scale,
+    "deepnorm": _deepnorm,
+}
+
+
+def scaled_transformer(scaling: str, depth: int, **settings: Any) -> Transformer:
+    """A Transformer under one of `SCALINGS`.
+
+    DS-Init divides both weights of a branch by the root of the layer's number, DeepNorm scales two weights of a
+    branch by `(8N)^-1/4`: both are written here as the equivalent branch scale.
+    """
+    if scaling not in SCALINGS:
+        raise UnknownNameError("scaling", scaling, SCALINGS)
+    return Transformer(depth=depth, **{**SCALINGS[scaling](depth), **settings})
+
+
+@dataclass(frozen=True)
+class StackLaws:
+    """What a stack does from end to end.
+
+    `forward_ratio` is the variance of the last block over that of the first, `gradient_ratio` the gradient variance
+    of the first block over that of the last; `collapse_layer` the first block whose token correlation passes a
+    threshold, if any; sensitivity the relative variance that branches add, summed (mean) or robustly (median).
+    """
+
+    forward_ratio: float
+    gradient_ratio: float
+    correlation: float
+    gradient_correlation: float
+    collapse_layer: int | None
+    sensitivity_mean: float
+    sensitivity_median: float
+
+
+def stack_laws(blueprint: Transformer, collapse: float = 0.99) -> StackLaws:
+    """The laws of one stack, predicted."""
+    require(0.0 < collapse < 1.0, "collapse", collapse, "between 0 and 1")
+    tape, _ = run(blueprint)
+    rows = block_rows(profile_of(tape, {}).sites)
+    passed = [index for index, row in enumerate(rows) if row.token_correlation > collapse]
+    shares = [_share(node) for node in tape.nodes if isinstance(node.op, Residual)]
+    return StackLaws(
+        rows[-1].variance / rows[0].variance,
+        rows[0].grad_variance / rows[-1].grad_variance,
+        rows[-1].token_correlation,
+        rows[0].grad_token_correlation,
+        passed[0] if passed else None,
+        len(shares) * statistics.fmean(shares),
+        len(shares) * statistics.median(shares),
+    )
+
+
+def depth_laws(scaling: str, depths: tuple[int, ...] = (24, 48, 96, 192), **settings: Any) -> tuple[Growth, Growth]:
+    """How the forward and the gradient ratio of a scaling grow as the stack gets deeper (dslm Table 3)."""
+    laws = [stack_laws(scaled_transformer(scaling, depth, **settings)) for depth in depths]
+    forward = growth_class([law.forward_ratio for law in laws], depths)
+    backward = growth_class([law.gradient_ratio for law in laws], depths)
+    return forward, backward
+
+
+def block_rows(sites: list[SiteRow]) -> list[SiteRow]:
+    """Whole blocks, in order."""
+    return [row for row in sites if row.name.rpartition(".")[2].isdigit()]
+
+
+def correlation_fixed_points(blueprint: Transformer) -> tuple[float, float]:
+    """Signal and gradient token correlation in the middle of a very deep copy of the stack."""
+    deep = replace(blueprint, depth=400)
+    tape, _ = run(deep)
+    rows = block_rows(profile_of(tape, {}).sites)
+    middle = rows[len(rows) // 2]
+    return middle.token_correlation, middle.grad_token_correlation
+
+
+def _share(junction: Node) -> float:
+    """Variance that a branch adds, relative to its skip path: what dslm 5.6 calls the block's sensitivity."""
+    x, f = (node.signal for node in junction.inputs)
+    op = junction.op
+    assert isinstance(op, Residual)
+    branch = op.branch**2 * f.kernel.token_average(f.kernel.diagonal)
+    skip = op.skip**2 * x.kernel.token_average(x.kernel.diagonal)
+    return float(branch / skip)

@@ -1,0 +1,71 @@
+"""`sigprop demo`: the main job on an embedded default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sigprop.blueprints import Transformer, predict
+from sigprop.report.figures import blocks, profile_figure
+from sigprop.report.terminal import number
+from sigprop.results import Profile
+
+DEPTH = 48
+SHOWN = (1, 2, 4, 8, 16, 24, 32, 40, 48)
+
+
+def demo_command(
+    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("out"),
+) -> None:
+    """Predict a 48-layer Transformer, Post-LN and Pre-LN, under Xavier and under DeepScale."""
+    console = Console()
+    profiles = demo_profiles()
+    console.print(f"{DEPTH}-layer Transformer encoder, width 256, 128 tokens, dropout 0.1, at initialization\n")
+    for name, profile in profiles.items():
+        console.print(_table(name, profile))
+    path = profile_figure(profiles, out / "demo.png", f"{DEPTH}-layer Transformer at initialization, predicted")
+    console.print("\n" + verdict(profiles))
+    console.print(f"\nfigure: {path}")
+
+
+def demo_profiles() -> dict[str, Profile]:
+    deep = {"init": "deepscale", "skip_scale": (1 - 2 / DEPTH) ** 0.5, "branch_scale": (2 / DEPTH) ** 0.5}
+    profiles = {}
+    for placement in ("post", "pre"):
+        for scheme, settings in (("Xavier", {"init": "xavier"}), ("DeepScale", deep)):
+            blueprint = Transformer(depth=DEPTH, dropout=0.1, norm_placement=placement, **settings)
+            profiles[f"{placement.capitalize()}-LN, {scheme}"] = predict(blueprint)
+    return profiles
+
+
+def gradient_ratio(profile: Profile) -> float:
+    """Gradient variance at the first block over that at the last."""
+    rows = blocks(profile)
+    return rows[0].grad_variance / rows[-1].grad_variance
+
+
+def verdict(profiles: dict[str, Profile]) -> str:
+    lines = []
+    for name, profile in profiles.items():
+        rows = blocks(profile)
+        lines.append(
+            f"{name:20s} variance x{number(rows[-1].variance / rows[0].variance)} from first to last block, "
+            f"gradient x{number(gradient_ratio(profile))} from last to first"
+        )
+    return "\n".join(lines)
+
+
+def _table(name: str, profile: Profile) -> Table:
+    table = Table(title=name, title_justify="left")
+    for heading in ("block", "variance", "token corr.", "grad variance", "grad corr.", "status"):
+        table.add_column(heading, justify="right")
+    rows = blocks(profile)
+    for index in SHOWN:
+        row = rows[index - 1]
+        values = (row.variance, row.token_correlation, row.grad_variance, row.grad_token_correlation)
+        table.add_row(str(index), *(number(value) for value in values), row.status)
+    return table

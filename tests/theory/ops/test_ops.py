@@ -1,0 +1,188 @@
+"""Every op against real torch code on drawn tensors."""
+
+import math
+
+import pytest
+import torch
+from monte_carlo import Setting, assert_close, check, draw, moments
+
+from sigprop.theory import activations, exchangeable_signal
+from sigprop.theory.ops import embedding
+from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.batch_norm import BatchNorm
+from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.normalization import LayerNorm, RMSNorm
+from sigprop.theory.ops.pooling import MeanPool
+from sigprop.theory.ops.product import Product
+from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.softmax import exact_overlap, overlap
+from sigprop.theory.ops.token_mixing import TokenMixing
+
+
+def weights(draws, *shape, std, rng):
+    return torch.randn(draws, *shape, generator=rng, dtype=torch.float64) * std
+
+
+@pytest.mark.parametrize(("mean", "correlation"), [(0.0, 0.0), (0.0, 0.5), (1.5, 0.3)])
+def test_linear_forward_backward_and_weight_gradient(mean, correlation):
+    setting, std, bias = Setting(mean=mean, correlation=correlation), 0.2, 0.3
+    op = Linear(64, 96, std**2, bias**2)
+
+    def run(x, rng):
+        weight = weights(len(x), 64, 96, std=std, rng=rng)
+        return x @ weight + weights(len(x), 1, 96, std=bias, rng=rng)
+
+    x, _, g = check(op, run, setting)
+    weight, offset = op.parameters(setting.gradient(), setting.signal())
+    assert_close(weight.grad_second_moment[None], (x.transpose(1, 2) @ g).square().mean((1, 2))[:, None], "weight")
+    assert_close(offset.grad_second_moment[None], g.sum(1).square().mean(1)[:, None], "bias")
+
+
+def test_a_wrong_gain_fails():
+    with pytest.raises(AssertionError, match="forward"):
+        check(Linear(64, 64, 0.05**2), lambda x, rng: x @ weights(len(x), 64, 64, std=0.052, rng=rng), Setting())
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "tanh", "silu", "erf"])
+@pytest.mark.parametrize(("variance", "mean"), [(1.0, 0.0), (4.0, 0.7)])
+def test_activation(name, variance, mean):
+    function = activations.get(name)
+    check(Activation(function), lambda x, rng: function(x), Setting(variance=variance, mean=mean, width=256))
+
+
+@pytest.mark.parametrize("mean", [0.0, 2.0])
+def test_dropout(mean):
+    check(
+        Dropout(0.3),
+        lambda x, rng: x * (torch.rand(x.shape, generator=rng, dtype=x.dtype) >= 0.3) / 0.7,
+        Setting(mean=mean, width=256),
+    )
+
+
+@pytest.mark.parametrize("width", [16, 64, 256])
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_layer_norm(width, correlation):
+    setting = Setting(variance=3.0, mean=1.0, width=width, correlation=correlation, draws=40000 // width)
+    check(
+        LayerNorm(epsilon=0.0),
+        lambda x, rng: torch.nn.functional.layer_norm(x, (width,), eps=0.0),
+        setting,
+        slack=6.0 / width**2,
+    )
+
+
+def test_layer_norm_backward_factor_is_exact_for_independent_channels():
+    d = 24
+    setting = Setting(width=d, variance=2.0)
+    out = LayerNorm(epsilon=0.0).backward(setting.gradient(), setting.signal(), setting.signal())[0]
+    assert float(out.kernel.diagonal) == pytest.approx((d - 2) / (d - 3) / 2.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [16, 256])
+def test_rms_norm(width):
+    setting = Setting(variance=3.0, width=width, draws=40000 // width)
+    check(
+        RMSNorm(epsilon=0.0),
+        lambda x, rng: torch.nn.functional.rms_norm(x, (width,), eps=1e-30),
+        setting,
+        slack=6.0 / width**2,
+    )
+
+
+def test_a_second_norm_removes_nothing_more():
+    """After a norm the gradient is orthogonal to the signal: the next norm on the same stream finds nothing."""
+    setting = Setting(width=16, draws=4000, correlation=0.0, grad_correlation=0.0)
+    norm, x = LayerNorm(epsilon=0.0), setting.signal()
+    once = norm.forward(x)
+    outer = norm.backward(setting.gradient(), norm.forward(once), once)[0]
+    predicted = norm.backward(outer, once, x)[0].kernel.diagonal
+    rng = torch.Generator().manual_seed(3)
+    sample = draw(1.0, 0.0, 0.0, (4000, 12, 16), rng).requires_grad_()
+    y = torch.nn.functional.layer_norm(torch.nn.functional.layer_norm(sample, (16,), eps=0.0), (16,), eps=0.0)
+    (grad,) = torch.autograd.grad(y, sample, draw(1.0, 0.0, 0.0, (4000, 12, 16), rng))
+    assert_close(predicted[None], moments(grad)[:, :1], "two norms", slack=6.0 / 16**2)
+
+
+def test_batch_norm_large_batch():
+    setting = Setting(tokens=400, width=16, draws=200, variance=2.0, correlation=0.4, mean=0.5)
+
+    def run(x, rng):
+        centred = x - x.mean(1, keepdim=True)
+        return centred / centred.square().mean(1, keepdim=True).sqrt()
+
+    check(BatchNorm(epsilon=0.0), run, setting, slack=4.0 / 400)
+
+
+def test_residual_adds_energies_and_sends_the_gradient_both_ways():
+    setting = Setting()
+    op, x = Residual(0.9, 0.5), setting.signal()
+    f = exchangeable_signal(2.0, 0.7, 0.4, tokens=12, width=64)
+    out = op.forward(x, f)
+    assert float(out.kernel.diagonal) == pytest.approx(0.81 * 1.0 + 0.25 * (2.0 + 0.16))
+    assert float(out.mean) == pytest.approx(0.5 * 0.4)
+    to_x, to_f = op.backward(setting.gradient(), out, x, f)
+    assert float(to_x.kernel.diagonal) == pytest.approx(0.81)
+    assert float(to_f.kernel.diagonal) == pytest.approx(0.25)
+
+
+def test_gated_product():
+    setting = Setting(mean=0.3)
+    gate = exchangeable_signal(2.0, 0.1, 0.5, tokens=12, width=64)
+    rng = torch.Generator().manual_seed(1)
+    x = draw(1.0, 0.3, 0.3, (600, 12, 64), rng).requires_grad_()
+    y = draw(2.0, 0.1, 0.5, (600, 12, 64), rng)
+    g = draw(1.0, 0.2, 0.0, (600, 12, 64), rng)
+    (grad,) = torch.autograd.grad(x * y, x, g)
+    op = Product()
+    out = op.forward(setting.signal(), gate)
+    assert_close(out.kernel.values, moments((x * y).detach()), "forward")
+    assert_close(op.backward(setting.gradient(), out, setting.signal(), gate)[0].kernel.values, moments(grad), "back")
+
+
+def test_mean_pooling():
+    check(MeanPool(), lambda x, rng: x.mean(1, keepdim=True), Setting(correlation=0.5))
+
+
+def test_token_mixing():
+    setting = Setting(correlation=0.4, tokens=12)
+    op = TokenMixing(12, 20, 0.1, 0.05)
+
+    def run(x, rng):
+        weight = weights(len(x), 20, 12, std=0.1**0.5, rng=rng)
+        return weight @ x + weights(len(x), 20, 1, std=0.05**0.5, rng=rng)
+
+    check(op, run, setting)
+
+
+@pytest.mark.parametrize("count", [2, 8, 64, 512])
+@pytest.mark.parametrize("variance", [0.1, 1.0, 2.0])
+def test_softmax_overlap_fit_is_within_its_stated_error(count, variance):
+    allowed = 0.016 if variance <= 1 else 0.03
+    fitted = overlap(torch.tensor(float(count)), torch.tensor(variance, dtype=torch.float64))
+    assert float(fitted) == pytest.approx(exact_overlap(count, variance), rel=allowed)
+
+
+def test_exact_overlap_against_sampling():
+    rng = torch.Generator().manual_seed(0)
+    scores = torch.randn(40000, 16, generator=rng, dtype=torch.float64) * 1.3
+    samples = scores.softmax(-1).square().sum(-1)
+    assert_close(torch.tensor([exact_overlap(16, 1.69)]), samples[:, None], "overlap")
+
+
+def test_zipf_coincidence_exact_and_asymptotic():
+    assert embedding.zipf_coincidence(32000) == pytest.approx(0.01372, abs=1e-5)
+    assert embedding.zipf_coincidence_asymptotic(32000) == pytest.approx(0.01372, rel=0.02)
+    printed = math.pi**2 / (6 * math.log(32000) ** 2)
+    assert printed > 1.1 * embedding.zipf_coincidence(32000)
+
+
+def test_bert_input_correlation():
+    parts = (
+        embedding.zipf_embedding(1.0, 32000, tokens=256, width=64),
+        embedding.learned_positions(1.0, tokens=256, width=64),
+        embedding.segments(1.0, tokens=256, width=64),
+    )
+    _, variance, correlation = embedding.add_sources(*parts).summary()
+    assert float(variance) == pytest.approx(3.0)
+    assert float(correlation) == pytest.approx(0.2268, abs=1e-4)

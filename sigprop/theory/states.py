@@ -95,9 +95,7 @@ class Gradient:
 
 def exchangeable_signal(variance, correlation=0.0, mean=0.0, *, tokens: int, width: int) -> Signal:
     """A state in which all tokens are alike; every argument may be a grid."""
-    variance, correlation, mean = (
-        torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation, mean)
-    )
+    variance, correlation, mean = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation, mean))
     kernel = Exchangeable.of(variance + mean**2, variance * correlation + mean**2, tokens)
     return Signal(kernel, mean + torch.zeros_like(kernel.diagonal), width)
 

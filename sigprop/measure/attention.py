@@ -1,0 +1,117 @@
+"""Attention scores: their variance, the entropy of the weights, the largest weight, and the score gradient.
+
+Scores that a mask forbids are left out. For fused attention the scores are computed once more, and their
+gradient follows from that of the output, `P * (G - sum(G * P))` with `G = grad_output value^T`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def score_summary(scores: Tensor) -> dict[str, Tensor]:
+    """Mean and variance of the allowed scores; entropy and largest weight, averaged over queries."""
+    with torch.no_grad():
+        allowed = allowed_scores(scores)
+        count = allowed.sum()
+        exact = torch.where(allowed, scores.detach().double(), 0.0)
+        mean = exact.sum() / count
+        weights = attention_weights(scores)
+        entropy = -torch.special.xlogy(weights, weights).sum(-1)
+        queries = allowed.any(-1)
+        return {
+            "mean": mean,
+            "variance": torch.where(allowed, (exact - mean).square(), 0.0).sum() / count,
+            "entropy": torch.where(queries, entropy, 0.0).sum() / queries.sum(),
+            "largest_weight": torch.where(queries, weights.amax(-1), 0.0).sum() / queries.sum(),
+        }
+
+
+def allowed_scores(scores: Tensor) -> Tensor:
+    """True where no mask has lowered the score out of reach; not-a-number counts as a score."""
+    return ~(scores.detach() < torch.finfo(scores.dtype).min / 2)
+
+
+def attention_weights(scores: Tensor) -> Tensor:
+    """Softmax in float64; zero for a query that may look nowhere."""
+    allowed = allowed_scores(scores)
+    weights = torch.where(allowed, scores.detach().double(), -math.inf).softmax(-1)
+    return torch.where(allowed.any(-1, keepdim=True), weights, 0.0)
+
+
+def score_gradient_square(scores: Tensor, gradient: Tensor) -> Tensor:
+    """Mean square of the score gradient over allowed scores."""
+    allowed = allowed_scores(scores)
+    return torch.where(allowed, gradient.double().square(), 0.0).sum() / allowed.sum()
+
+
+def gradient_behind_output(scores: Tensor, value: Tensor, grad_output: Tensor) -> Tensor:
+    """Gradient with respect to the scores from the gradient at the output of attention without dropout."""
+    weights = attention_weights(scores)
+    value = _repeated(value.detach(), scores.shape[-3]) if scores.dim() > 2 else value.detach()
+    grad_weights = grad_output.double() @ value.double().transpose(-2, -1)
+    return weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
+
+
+def sdpa_scores(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The scores inside `scaled_dot_product_attention`."""
+    with torch.no_grad():
+        if enable_gqa:
+            key = _repeated(key, query.shape[-3])
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        scores = query @ key.transpose(-2, -1) * factor
+        if is_causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(hidden, -math.inf)
+        if attn_mask is None:
+            return scores
+        return scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
+
+
+def multi_head_scores(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The scores inside `multi_head_attention_forward`, whose inputs are (tokens, batch, width)."""
+    names = ("embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    heads, bias = given["num_heads"], given["in_proj_bias"]
+    if given.get("use_separate_proj_weight"):
+        weights = given["q_proj_weight"], given["k_proj_weight"]
+    else:
+        weights = given["in_proj_weight"].chunk(3)[:2]
+    shifts = (None, None) if bias is None else bias.chunk(3)[:2]
+    with torch.no_grad():
+        projected = [
+            F.linear(x if x.dim() == 3 else x[:, None], weight, shift).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+            for x, weight, shift in zip((query, key), weights, shifts, strict=True)
+        ]
+        scores = sdpa_scores(projected[0], projected[1], projected[1])
+        mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+        if mask is not None:
+            scores = scores + _additive(mask.unflatten(0, (-1, heads)) if mask.dim() == 3 else mask, scores)
+        if padding is not None:
+            scores = scores + _additive(padding, scores).reshape(-1, 1, 1, padding.shape[-1])
+        return scores
+
+
+def _additive(mask: Tensor, scores: Tensor) -> Tensor:
+    """`nn.MultiheadAttention` masks are true where forbidden, or are added."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)

@@ -1,0 +1,153 @@
+"""Partial Jacobians of any model between sites, by random probes.
+
+    J(a, b) = |d h_b / d h_a|_F^2 / entries(h_b) = E_v |v^T d h_b / d h_a|^2 / entries(h_b),   v = +1 or -1,
+
+over the whole batch. Between consecutive blocks this is the growth factor chi_J. Reference: Doshi, He, Gromov,
+Critical Initialization of Wide and Deep Neural Networks using Partial Jacobians, NeurIPS 2023, section 2.
+
+The profile cuts the graph at every block output, so that one backward pass carries the probes of all blocks, each
+through its own block only. From one layer to all later ones a forward-mode pass carries one probe through all.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sigprop.errors import InputError, require
+from sigprop.measure.batch import call, copied, tensors_in
+from sigprop.measure.cuts import Cuts, module_names, repeated_blocks
+from sigprop.measure.guard import untouched
+
+EXACT_ENTRIES = 256
+
+
+@dataclass(frozen=True)
+class PartialJacobian:
+    """J from `source` to `target`; the standard error is over probes, zero when exact."""
+
+    source: str
+    target: str
+    value: float
+    standard_error: float
+    exact: bool = False
+
+
+def jacobian(
+    model: nn.Module, batch: Any, between: tuple[str, str], probes: int | None = None, seed: int = 0
+) -> PartialJacobian:
+    """J between the outputs of two modules, through every path from the first to the second.
+
+    Without `probes` it is exact when the target has at most 256 entries in the batch, else from 8 probes.
+    """
+    source, target = module_names(model, between)
+    with _prepared(model, batch), Cuts(model, [source], [target]) as cuts:
+        call(model, copied(batch))
+        return _local(cuts, [(source, target)], probes, seed)[0]
+
+
+def jacobian_profile(
+    model: nn.Module,
+    batch: Any,
+    blocks: Iterable[str] | None = None,
+    start: str | None = None,
+    probes: int | None = None,
+    seed: int = 0,
+) -> list[PartialJacobian]:
+    """Growth from each block to the next (chi_J), or, with `start`, J from that module to every later block.
+
+    `blocks` are names or patterns; by default the model's repeated blocks.
+    """
+    names = module_names(model, repeated_blocks(model) if blocks is None else blocks)
+    if start is not None:
+        return _from_start(model, batch, module_names(model, [start])[0], names, probes or 8, seed)
+    with _prepared(model, batch), Cuts(model, names, names) as cuts:
+        call(model, copied(batch))
+        order = cuts.order
+        if len(order) < 2:
+            raise InputError(f"a profile needs two blocks that ran: got {', '.join(order) or 'none'}")
+        return _local(cuts, list(pairwise(order)), probes, seed)
+
+
+@contextmanager
+def _prepared(model: nn.Module, batch: Any) -> Iterator[None]:
+    """The model guarded, gradients on."""
+    tensors = [tensor for _, tensor in tensors_in(batch)]
+    with untouched(model, tensors), torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def _local(cuts: Cuts, pairs: list[tuple[str, str]], probes: int | None, seed: int) -> list[PartialJacobian]:
+    """All pairs from the same backward passes; every pair has a graph of its own, or there is one pair."""
+    inputs = [cuts.leaf(source) for source, _ in pairs]
+    outputs = [cuts.output(target) for _, target in pairs]
+    entries = [output.numel() for output in outputs]
+    exact = probes is None and max(entries) <= EXACT_ENTRIES
+    count = max(entries) if exact else probes or 8
+    require(count > 0, "probes", probes, "at least 1")
+    generators = {device: torch.Generator(device).manual_seed(seed) for device in {o.device for o in outputs}}
+    squares = []
+    for index in range(count):
+        vectors = [_basis(o, index) if exact else _signs(o, generators[o.device]) for o in outputs]
+        gradients = torch.autograd.grad(
+            outputs, inputs, vectors, retain_graph=index + 1 < count, allow_unused=True, materialize_grads=True
+        )
+        squares.append(torch.stack([_square(gradient) for gradient in gradients]))
+    table = torch.stack(squares).tolist()
+    found = []
+    for column, ((source, target), size) in enumerate(zip(pairs, entries, strict=True)):
+        values = [row[column] / size for row in table]
+        found.append(_estimate(source, target, [sum(values)] if exact else values, exact))
+    return found
+
+
+def _from_start(
+    model: nn.Module, batch: Any, start: str, names: list[str], probes: int, seed: int
+) -> list[PartialJacobian]:
+    """One forward-mode pass per probe: |J u|^2 at every block for a random direction u at the start."""
+    require(probes > 0, "probes", probes, "at least 1")
+    found: dict[str, list[Tensor]] = {}
+    for index in range(probes):
+        with _prepared(model, batch), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+            with Cuts(model, [start], names, tangent_seed=seed + index) as cuts:
+                call(model, copied(batch))
+            later = cuts.order[cuts.order.index(start) + 1 :] if start in cuts.order else []
+            if not later:
+                raise InputError(f"no block runs after {start!r}; blocks: {', '.join(cuts.order)}")
+            for name in later:
+                output = cuts.output(name)
+                tangent = forward_ad.unpack_dual(output).tangent
+                square = torch.zeros((), dtype=torch.float64) if tangent is None else _square(tangent)
+                found.setdefault(name, []).append(square / output.numel())
+    return [_estimate(start, name, torch.stack(values).tolist(), False) for name, values in found.items()]
+
+
+def _estimate(source: str, target: str, values: list[float], exact: bool) -> PartialJacobian:
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0 if exact else math.nan
+    return PartialJacobian(source, target, statistics.fmean(values), error, exact)
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    bits = torch.randint(0, 2, like.shape, generator=generator, device=like.device)
+    return (2 * bits - 1).to(like.dtype)
+
+
+def _basis(like: Tensor, index: int) -> Tensor:
+    vector = torch.zeros_like(like)
+    if index < vector.numel():
+        vector.view(-1)[index] = 1.0
+    return vector
+
+
+def _square(x: Tensor) -> Tensor:
+    return x.detach().double().square().sum()

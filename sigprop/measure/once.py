@@ -1,0 +1,120 @@
+"""One forward and one backward pass of one model, watched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import InputError
+from sigprop.measure.batch import Loss, call, copied, signals_in, start_gradient, tensors_in
+from sigprop.measure.functions import FunctionWatch
+from sigprop.measure.guard import untouched
+from sigprop.measure.layout import AxesRule, TokenAxes, layout_of
+from sigprop.measure.parameters import parameter_rows
+from sigprop.measure.recorder import Recorder, Site
+from sigprop.results import Profile, SiteRow
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to watch; the fields are the arguments of `measure`."""
+
+    sites: Iterable[str] | None = None
+    mask: Tensor | None = None
+    token_axes: TokenAxes | AxesRule | None = None
+    backward: bool = True
+    junctions: bool = False
+    scores: bool = False
+    formats: bool = False
+    spectral: bool = False
+
+
+def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Options) -> Profile:
+    """Run the model once and return its profile."""
+    model = getattr(model, "_orig_mod", model)
+    recorder = Recorder(model, layout_of(batch, options.mask, options.token_axes), options.sites, options.formats)
+    tensors = [tensor for _, tensor in tensors_in(batch)]
+    with untouched(model, tensors), _eager(), torch.inference_mode(False), torch.set_grad_enabled(options.backward):
+        loss = _run(model, copied(batch), loss_fn, recorder, options)
+        recorder.require_matches()
+        parameters = parameter_rows(model, options.spectral)
+        rows = _site_rows(recorder)
+    meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}
+    if loss is not None:
+        meta["loss"] = loss
+    meta |= _non_finite(recorder, rows)
+    return Profile(rows, parameters, meta)
+
+
+def _run(model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder, options: Options) -> float | None:
+    """Forward and backward; returns the loss, if there is one."""
+    watches_functions = options.junctions or options.scores
+    with ExitStack() as stack:
+        stack.enter_context(recorder.attached(track_modules=watches_functions))
+        if watches_functions:
+            stack.enter_context(FunctionWatch(recorder, options.junctions, options.scores))
+        with recorder.during("forward"):
+            output = call(model, batch)
+        if not options.backward:
+            if not signals_in(output):
+                raise InputError(f"{type(model).__name__} returned no floating-point tensor")
+            return None
+        target, gradient = start_gradient(model, output, loss_fn)
+        del output
+        with recorder.during("backward"):
+            torch.autograd.backward(target, gradient)
+    return None if gradient is not None else target.detach().item()
+
+
+def _eager() -> Any:
+    """Compiled submodules run as written, so that hooks see them."""
+    return torch.compiler.set_stance("force_eager") if hasattr(torch.compiler, "set_stance") else ExitStack()
+
+
+def _site_rows(recorder: Recorder) -> list[SiteRow]:
+    forward, backward = recorder.forward.read(), recorder.backward.read()
+    missing = [math.nan] * 3
+    values = _read_values(recorder.sites)
+    rows = []
+    for ticket, site in enumerate(recorder.sites):
+        source = ticket if site.same is None else site.same
+        mean, variance, correlation = forward.get(source, missing)
+        _, grad_variance, grad_correlation = backward.get(source, missing)
+        row = SiteRow(site.name, site.depth, mean, variance, correlation, grad_variance, grad_correlation)
+        for key, value in values[source].items():
+            if key in SiteRow.COLUMNS:
+                setattr(row, key, value)
+            else:
+                row.extras[key] = value
+        rows.append(row)
+    return rows
+
+
+def _read_values(sites: list[Site]) -> list[dict[str, float]]:
+    """The numbers that sites hold on their device, with one transfer."""
+    tensors = [value.double() for site in sites for value in site.values.values()]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [{key: next(numbers) for key in site.values} for site in sites]
+
+
+def _non_finite(recorder: Recorder, rows: list[SiteRow]) -> dict[str, Any]:
+    """Name the first site with a value, or gradient, that is not finite, in the order of execution."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        if not math.isfinite(row.variance):
+            found["first_non_finite"] = row.name
+            row.reason = "the first value that is not finite appeared here"
+            break
+    for ticket in recorder.gradient_order:
+        row = rows[ticket]
+        if not math.isfinite(row.grad_variance):
+            found["first_non_finite_gradient"] = row.name
+            row.reason = row.reason or "the first gradient that is not finite appeared here"
+            break
+    return found

@@ -1,0 +1,181 @@
+"""Hooks that watch module outputs, residual junctions and attention scores while a model runs."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from sigprop.errors import UnknownNameError
+from sigprop.measure.batch import signals_in
+from sigprop.measure.formats import format_fractions
+from sigprop.measure.layout import Layout
+from sigprop.measure.moments import Moments
+from sigprop.measure.queue import Queue
+
+ROOT = "(output)"
+
+
+@dataclass
+class Site:
+    """One tensor of one forward pass.
+
+    `same` points to an earlier site that holds the very same tensor. `values` are numbers taken directly,
+    columns or extras, still on their device.
+    """
+
+    name: str
+    depth: int
+    module: nn.Module | None = None
+    same: int | None = None
+    hooked: bool = False
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Recorder:
+    """Watches one forward and one backward pass; `sites` are in the order of execution."""
+
+    def __init__(self, model: nn.Module, layout: Layout, sites: Iterable[str] | None, formats: bool = False):
+        self.model = model
+        self.layout = layout
+        self.patterns = None if sites is None else list(sites)
+        self.formats = formats
+        self.sites: list[Site] = []
+        self.moments = Moments()
+        self.forward = Queue(self.moments.signal)
+        self.backward = Queue(self.moments.gradient)
+        self.gradient_order: list[int] = []
+        self.phase = "idle"
+        self.current: list[str] = []
+        self._index: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
+        self._replayed: dict[str, int] = {}
+        self._seen: dict[int, tuple[weakref.ref, int, int]] = {}
+        self._unmatched = set(self.patterns or ())
+        self._deepest = 0
+
+    @contextmanager
+    def attached(self, track_modules: bool = False) -> Iterator[None]:
+        """Hooks on every module that a pattern may name, taken off at the end."""
+        with ExitStack() as stack:
+            for name, module in self.model.named_modules():
+                label = name or ROOT
+                if track_modules:
+                    stack.callback(module.register_forward_pre_hook(self._entering(label)).remove)
+                stack.callback(module.register_forward_hook(self._leaving(label, track_modules)).remove)
+            yield
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        self.phase = phase
+        try:
+            yield
+        finally:
+            self.phase = "idle"
+
+    def _entering(self, name: str):
+        def hook(module: nn.Module, inputs: Any) -> None:
+            self.current.append(name)
+
+        return hook
+
+    def _leaving(self, name: str, tracked: bool):
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if tracked:
+                self.current.pop()
+            self._module_output(name, module, output)
+
+        return hook
+
+    def _module_output(self, name: str, module: nn.Module, output: Any) -> None:
+        if self.phase == "forward":
+            self._calls[name] = call = self._calls.get(name, 0) + 1
+            label = name if call == 1 else f"{name}@{call}"
+            for index, (path, tensor) in enumerate(signals_in(output)):
+                self.record(label if index == 0 else label + path, tensor, module)
+        elif self.phase == "backward":
+            self._recomputed(name, output)
+
+    def _recomputed(self, name: str, output: Any) -> None:
+        """Checkpointing runs a segment again, last segment first; its tensors are those that get gradients."""
+        replay = self._replayed.get(name, 0)
+        self._replayed[name] = replay + 1
+        call = self._calls.get(name, 1) - replay
+        label = name if call == 1 else f"{name}@{call}"
+        for index, (path, tensor) in enumerate(signals_in(output)):
+            ticket = self._index.get(label if index == 0 else label + path)
+            if ticket is not None and not self.sites[ticket].hooked and self.sites[ticket].same is None:
+                self._watch_gradient(ticket, tensor)
+
+    def note(self, name: str, values: dict[str, Tensor], module: nn.Module | None = None) -> Site | None:
+        """Open a row with numbers already known; None when the name is not wanted."""
+        if not self._wanted(name):
+            return None
+        self._index[name] = len(self.sites)
+        site = Site(name, self._depth(name), module, values=values)
+        self.sites.append(site)
+        return site
+
+    def record(self, name: str, tensor: Tensor, module: nn.Module | None = None) -> None:
+        """Take the moments of a tensor now, and of its gradient when it comes."""
+        site = self.note(name, {}, module)
+        if site is None:
+            return
+        ticket = len(self.sites) - 1
+        seen = self._seen.get(id(tensor))
+        if seen is not None and seen[0]() is tensor and seen[1] == tensor._version:
+            site.same = seen[2]
+            return
+        self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, ticket)
+        values = self._view(site, tensor)
+        mask = self.layout.mask(name, values)
+        self.forward.add(ticket, values, mask)
+        if self.formats:
+            site.values |= format_fractions(values, mask)
+        self._watch_gradient(ticket, tensor)
+
+    def _view(self, site: Site, tensor: Tensor) -> Tensor:
+        return self.layout.view(site.name, tensor.detach(), site.module)
+
+    def _watch_gradient(self, ticket: int, tensor: Tensor) -> None:
+        if not tensor.requires_grad:
+            return
+        site = self.sites[ticket]
+        site.hooked = True
+
+        def hook(gradient: Tensor) -> None:
+            if self.phase != "backward":
+                return
+            values = self._view(site, gradient)
+            mask = self.layout.mask(site.name, values)
+            self.backward.add(ticket, values, mask)
+            self.gradient_order.append(ticket)
+            if self.formats:
+                site.values |= format_fractions(values, mask, prefix="grad_")
+
+        tensor.register_hook(hook)
+
+    def _wanted(self, name: str) -> bool:
+        if self.patterns is None:
+            return True
+        matching = [pattern for pattern in self.patterns if name == pattern or fnmatch.fnmatchcase(name, pattern)]
+        self._unmatched.difference_update(matching)
+        return bool(matching)
+
+    def _depth(self, name: str) -> int:
+        """How many repeated blocks the signal has entered: the block's number counted from one."""
+        number = re.search(r"(?:^|\.)(\d+)(?:\.|@|\[|$)", name)
+        self._deepest = max(self._deepest, int(number.group(1)) + 1) if number else self._deepest
+        return int(number.group(1)) + 1 if number else self._deepest
+
+    def require_matches(self) -> None:
+        """Raise for a pattern that named no site."""
+        for pattern in sorted(self._unmatched):
+            known = [*self._calls, *self._index]
+            raise UnknownNameError("site", pattern, set(known), "Patterns such as '*.mlp' are allowed.")

@@ -1,12 +1,16 @@
 """Results are plain data: what predict, measure and plan return, printed, saved, compared."""
 
 from sigprop.results.comparison import Comparison
+from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
 from sigprop.results.plan import Init, JunctionPlan, ParameterPlan, Plan, PlanDifference, ScalePlan
 from sigprop.results.profile import SCHEMA_VERSION, ParameterRow, Profile, SiteRow
 
 __all__ = [
     "SCHEMA_VERSION",
     "Comparison",
+    "CoordinateReport",
+    "Culprit",
+    "Exponent",
     "Init",
     "JunctionPlan",
     "ParameterPlan",

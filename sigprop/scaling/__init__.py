@@ -1,5 +1,6 @@
 """Parametrizations: width and depth rules for any model and optimizer, and the check that they hold."""
 
+from sigprop.scaling.coordcheck import coord_check
 from sigprop.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
 from sigprop.scaling.dimensions import ROLES, Dimensions, compare
 from sigprop.scaling.family import GROUPS, GroupFactors, family_factors
@@ -16,6 +17,7 @@ __all__ = [
     "GroupFactors",
     "WidthRule",
     "compare",
+    "coord_check",
     "depth_factors",
     "family_factors",
     "parametrize",

@@ -28,10 +28,11 @@ OUTPUTS = ("out_proj", "o_proj", "output", "c_proj", "proj", "dense", "wo", "o",
 
 @dataclass
 class AttentionScales:
-    """Forward scales, and gauge factors by parameter name."""
+    """Forward scales, gauge factors by parameter name, and what they do to the outputs of modules."""
 
     scales: list[ScalePlan] = field(default_factory=list)
     gauges: dict[str, float] = field(default_factory=dict)
+    outputs: dict[str, float] = field(default_factory=dict)
 
 
 def attention_scales(model: nn.Module, base: nn.Module, dims: list[Dimensions]) -> AttentionScales:
@@ -81,8 +82,10 @@ def _scale(
     query, fused, output = (_child(module, names) for names in (QUERIES, FUSED, OUTPUTS))
     if query is not None:
         _gauge(found, dims, kappa, f"{name}.{query}.weight", f"{name}.{query}.bias")
+        found.outputs[f"{name}.{query}"] = kappa
     elif fused is not None and output is not None:
         _gauge(found, dims, kappa**0.5, f"{name}.{fused}.weight", f"{name}.{fused}.bias")
+        found.outputs[f"{name}.{fused}"] = kappa**0.5
         _gauge(found, dims, kappa**-0.5, f"{name}.{output}.weight")
     elif isinstance(module, nn.MultiheadAttention):
         _gauge(found, dims, kappa**0.5, f"{name}.in_proj_weight", f"{name}.in_proj_bias")

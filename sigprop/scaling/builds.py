@@ -29,14 +29,15 @@ PROPORTIONAL = (
 
 
 def build_base(model: nn.Module, base: Any) -> nn.Module:
-    """The base (module, factory, configuration or width) as a module; random numbers drawn for it leave the global generator untouched."""
+    """The base (module, factory, configuration or width) as a module, drawn without touching the global seed."""
     if isinstance(base, nn.Module):
         return base
     with torch.random.fork_rng(devices=[]):
         if isinstance(base, int):
             base = base_config(model, base)
         if callable(base) and not hasattr(base, "to_dict"):
-            return base()
+            built: Any = base()
+            return built
         kind = type(unwrap(model))
         try:
             return kind(base)

@@ -100,6 +100,17 @@ def relative_sizes(
     return found
 
 
+def output_scales(
+    dims: list[Dimensions], scores: AttentionScales, depth: str = "none", branches: Sequence[str] | None = None
+) -> dict[str, float]:
+    """By module: what the gauges and the branch scale multiply its output with, relative to the base."""
+    found = {item.name.rpartition(".")[0]: 1.0 for item in dims}
+    for name, (deep, ends) in _depths(dims, depth, branches).items():
+        if ends:
+            found[name.rpartition(".")[0]] = deep.branch
+    return found | scores.outputs
+
+
 def _depths(dims: list[Dimensions], rule: str, branches: Sequence[str] | None) -> dict[str, tuple[DepthFactors, bool]]:
     """For every parameter inside a repeated block: its depth factors and whether it ends a branch."""
     require(rule in DEPTH_RULES, "depth", rule, " or ".join(DEPTH_RULES))

@@ -1,0 +1,75 @@
+"""The torch optimizer of a name, on a plan's groups; and how a batch and a model give output and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sigprop.errors import InputError
+from sigprop.results import Plan
+from sigprop.theory.exponents import read_optimizer
+
+DEFAULT_LR = {"sgd": 0.1, "momentum": 0.02, "adafactor": 0.03, "lion": 1e-3, "sign": 1e-3}
+
+
+def make_optimizers(
+    name: str, model: nn.Module, plan: Plan | None, lr: float | None = None, weight_decay: float = 0.0
+) -> list[torch.optim.Optimizer]:
+    """Optimizers for the whole model: one, or Muon for hidden matrices and AdamW for the rest."""
+    rule = read_optimizer(name)
+    lr = DEFAULT_LR.get(rule.name, 1e-3) if lr is None else lr
+
+    def groups(**options: Any) -> list[dict[str, Any]]:
+        if plan is None:
+            return [{"params": [p for p in model.parameters() if p.requires_grad], "lr": lr}]
+        return plan.param_groups(model, lr, weight_decay, **options)
+
+    if rule.name in ("sgd", "momentum"):
+        return [torch.optim.SGD(groups(), lr=lr, momentum=0.9 if rule.name == "momentum" else 0.0)]
+    if rule.name == "adam":
+        return [torch.optim.Adam(groups(), lr=lr)]
+    if rule.name == "adamw":
+        return [torch.optim.AdamW(groups(), lr=lr, weight_decay=weight_decay)]
+    if rule.name in ("sign", "lion"):
+        return [torch.optim.Adam(groups(), lr=lr, betas=(0.0, 0.0))]
+    if rule.name == "adafactor":
+        return [torch.optim.Adafactor(groups(), lr=lr, eps=(None, 0.0))]
+    adjust = {"muon:shape": "original", "muon:rms": "match_rms_adamw"}.get(rule.name)
+    if adjust is None or plan is None:
+        raise InputError(f"{name}: torch's Muon has the scales muon:shape and muon:rms, and needs a plan's roles")
+    rest = ["embedding", "readout", "vector", "fixed"]
+    muon = torch.optim.Muon(groups(roles=["hidden"]), lr=lr, weight_decay=weight_decay, adjust_lr_fn=adjust)
+    return [muon, torch.optim.AdamW(groups(roles=rest), lr=lr, weight_decay=weight_decay)]
+
+
+def make_step(batch: Any, loss_fn: Callable[[Any, Any], Tensor] | None) -> Callable[[nn.Module], tuple[Tensor, Tensor]]:
+    """A function from model to (output tensor, loss) on one batch.
+
+    A mapping is passed as keyword arguments, a tuple as positional ones, a tensor alone. Without `loss_fn` the
+    loss is the model's own (`.loss`), or next-token cross entropy when the batch is a tensor of token ids.
+    """
+
+    def step(model: nn.Module) -> tuple[Tensor, Tensor]:
+        if isinstance(batch, Mapping):
+            result = model(**batch)
+        elif isinstance(batch, tuple):
+            result = model(*batch)
+        else:
+            result = model(batch)
+        output = getattr(result, "logits", result)
+        if not isinstance(output, Tensor):
+            raise InputError(f"the model returns {type(result).__name__}: needs a tensor or an object with .logits")
+        if loss_fn is not None:
+            return output, loss_fn(result, batch)
+        own = getattr(result, "loss", None)
+        if own is not None:
+            return output, own
+        if isinstance(batch, Tensor) and not batch.is_floating_point() and output.dim() == 3:
+            return output, F.cross_entropy(output[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
+        raise InputError("no loss: pass loss_fn(output, batch), or a batch with labels for a model that returns .loss")
+
+    return step

@@ -23,6 +23,7 @@ _ORDER = 10
 _REACH = 12.0  # standard deviations; the Hermite coefficients need sqrt(density) to vanish there
 _GRADED = (0.006, 0.02, 0.06, 0.18, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.5, 10.0, _REACH)
 _EVEN = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.5, 10.0, _REACH)
+_SHARP = 1e4  # variance above which the graded panels no longer resolve the origin
 _STRUCTURE = (0.5, 1.5, 4.0, 10.0, 30.0)  # distances from the origin between which activations are simple
 
 
@@ -53,7 +54,8 @@ def _fixed_rule(device: torch.device) -> tuple[Tensor, Tensor]:
 
 def rule(variance: Tensor, mean: Tensor, kinks: tuple[float, ...]) -> tuple[Tensor, Tensor]:
     """Standard normal nodes and weights, [n] where one grid serves all settings, else [..., n]."""
-    if all(k == 0 for k in kinks) and not torch.any(mean):
+    sharp = bool(torch.any(variance > _SHARP))
+    if all(k == 0 for k in kinks) and not sharp and not torch.any(mean):
         return _fixed_rule(variance.device)
     variance, mean = torch.broadcast_tensors(variance, mean)
     places = torch.tensor([*_mirrored(_STRUCTURE), *kinks], dtype=torch.float64, device=variance.device)

@@ -178,6 +178,11 @@ def test_huge_variance(name):
         pytest.skip("grows exponentially")
     small, large = (activation.second_moment(v).item() for v in (1e10, 1e12))
     assert large / small == pytest.approx(100.0**case.growth, rel=1e-3)
+    narrow = [activation.derivative_second_moment(v).item() for v in (1e8, 1e10)]
+    wide = oracle.moment(lambda x: case.slope(x) ** 2, 1e3, 0.0, case.kinks)
+    if wide < 0.1:  # bounded: E f'^2 falls like 1 / sqrt(v)
+        assert narrow[0] == pytest.approx(wide * math.sqrt(1e3 / 1e8), rel=2e-2)
+        assert narrow[1] == pytest.approx(narrow[0] / 10, rel=1e-3)
     cross = activation.cross_moment(1e12, 1e12, 0.5e12)
     assert 0 <= cross.item() <= large
 

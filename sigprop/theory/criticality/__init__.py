@@ -1,0 +1,43 @@
+"""Criticality: for which (sigma_w, sigma_b, mu) gradients survive any depth.
+
+`architecture("gelu", norm="none", residual=0.0)` is one repeated layer at infinite width; `criticality` of it
+gives critical line, points, stability and exponents; `trajectory` iterates kernel and Jacobian over depth;
+`fixed_point` and `jacobian` are vectorized over whole grids. Reference: Doshi, He, Gromov, NeurIPS 2023.
+"""
+
+from sigprop.theory.criticality.base import Architecture, correlation_length
+from sigprop.theory.criticality.batch_norm import BatchNorm
+from sigprop.theory.criticality.growth import (
+    factor_at_depth,
+    growth_exponent,
+    jacobian_from_input,
+    stretched_rate,
+    trajectory,
+)
+from sigprop.theory.criticality.layer_norm import ActivationNorm, PreactivationNorm
+from sigprop.theory.criticality.lines import CriticalLine, critical_line, critical_sigma_b
+from sigprop.theory.criticality.points import CriticalPoint, critical_points
+from sigprop.theory.criticality.summary import Criticality, architecture, criticality
+from sigprop.theory.criticality.vanilla import Vanilla
+
+__all__ = [
+    "ActivationNorm",
+    "Architecture",
+    "BatchNorm",
+    "CriticalLine",
+    "CriticalPoint",
+    "Criticality",
+    "PreactivationNorm",
+    "Vanilla",
+    "architecture",
+    "correlation_length",
+    "critical_line",
+    "critical_points",
+    "critical_sigma_b",
+    "criticality",
+    "factor_at_depth",
+    "growth_exponent",
+    "jacobian_from_input",
+    "stretched_rate",
+    "trajectory",
+]

@@ -3,9 +3,10 @@
 `BLUEPRINTS` lists them by name; `predict(blueprint)` returns a `Profile`.
 """
 
-from sigprop.blueprints.base import Blueprint, predict, run
+from sigprop.blueprints.base import Blueprint, run
 from sigprop.blueprints.mixer import Mixer
 from sigprop.blueprints.mlp import MLP
+from sigprop.blueprints.prediction import predict
 from sigprop.blueprints.resnet import ResNet
 from sigprop.blueprints.transformer import Transformer
 from sigprop.blueprints.vit import ViT

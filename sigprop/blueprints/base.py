@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.theory import Gradient, Node, Tape
 from sigprop.theory.ops import loss
 
@@ -57,62 +56,16 @@ def run(blueprint: Blueprint, top: Gradient | None = None) -> tuple[Tape, Node]:
     return tape, output
 
 
-def predict(blueprint: Blueprint, top: Gradient | None = None) -> Profile:
-    """The profile of a blueprint: one row per named site, one per parameter."""
-    tape, _ = run(blueprint, top)
-    return profile_of(tape, {"source": "predict", "model": blueprint.name, "settings": _plain(blueprint)})
-
-
-def profile_of(tape: Tape, meta: dict[str, Any]) -> Profile:
-    """Rows from the named nodes of a tape."""
-    sites = [site_row(node) for node in tape.nodes if node.name]
-    parameters = [
-        ParameterRow(
-            f"{node.parameter_prefix}.{state.name}",
-            state.shape,
-            state.role,
-            _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt()),
-            _number(state.grad_second_moment),
-            status=str(node.signal.evidence.status),
-        )
-        for node in tape.nodes
-        if node.parameter_prefix
-        for state in node.parameters
-    ]
-    return Profile(sites, parameters, meta)
-
-
-def site_row(node: Node) -> SiteRow:
-    mean, variance, correlation = node.signal.summary()
-    evidence = node.signal.evidence
-    row = SiteRow(node.name, node.depth, _number(mean), _number(variance), _number(correlation))
-    if node.gradient is not None:
-        energy, grad_correlation = node.gradient.summary()
-        row.grad_variance, row.grad_token_correlation = _number(energy), _number(grad_correlation)
-        evidence = evidence.join(node.gradient.evidence)
-    row.status, row.reason = str(evidence.status), evidence.reason
-    return row
-
-
-def _number(value: Tensor) -> Any:
-    """A float where there is one setting, the tensor where there is a grid."""
-    return float(value) if value.numel() == 1 else value
-
-
-def _plain(blueprint: Blueprint) -> dict[str, Any]:
-    settings = {field.name: getattr(blueprint, field.name) for field in dataclasses.fields(blueprint)}
-    return {key: _jsonable(value) for key, value in settings.items()}
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return value if isinstance(value, (int, float, str, bool, type(None), list, tuple)) else str(value)
-
-
-def at_layer(value: PerLayer, layer: int) -> Setting:
+def at_layer(value: PerLayer, layer: int | slice) -> Setting:
     """The value of a setting at one layer: a sequence has one entry per layer, anything else serves all."""
-    return value[layer] if isinstance(value, (list, tuple)) else value  # type: ignore[return-value]
+    if not isinstance(value, (list, tuple)):
+        return value  # type: ignore[return-value]
+    return value[layer] if isinstance(layer, int) else torch.tensor(value, dtype=torch.float64)
+
+
+def depth_of(layer: int | slice) -> int:
+    """The layer's number; 0 where all layers stand side by side."""
+    return layer if isinstance(layer, int) else 0
 
 
 def require_positive_int(key: str, value: object) -> None:
@@ -123,7 +76,10 @@ def require_positive_int(key: str, value: object) -> None:
 
 def require_range(key: str, value: PerLayer, low: float, high: float, allowed: str) -> None:
     """Every entry finite and in `[low, high)`."""
-    numbers = torch.as_tensor(value, dtype=torch.float64)
+    try:
+        numbers = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{key} = {value!r} is not allowed: needs {allowed}") from error
     require(bool(torch.isfinite(numbers).all()), key, value, "finite numbers")
     require(bool(((numbers >= low) & (numbers < high)).all()), key, value, allowed)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sigprop.blueprints.transformer import Transformer
 
 Number = float | Tensor
+Layer = int | slice
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ class Init:
     def embedding(self, blueprint: Transformer) -> Number:
         return 1.0
 
-    def attention(self, blueprint: Transformer, layer: int, x: Signal) -> AttentionVariances:
+    def attention(self, blueprint: Transformer, layer: Layer, x: Signal) -> AttentionVariances:
         width, key_width = blueprint.width, blueprint.key_width
         query, key = self.matrix(width, width), self.matrix(width, key_width)
         gain = blueprint.query_key_gain
         return AttentionVariances(query * gain, key * gain, key, self.matrix(width, width))
 
-    def mlp(self, blueprint: Transformer, layer: int, x: Signal) -> MLPVariances:
+    def mlp(self, blueprint: Transformer, layer: Layer, x: Signal) -> MLPVariances:
         width, hidden = blueprint.width, blueprint.hidden_width
         return MLPVariances(self.matrix(width, hidden), self.matrix(hidden, width))
 
@@ -80,7 +81,7 @@ class Xavier(Init):
 class XavierPerHead(Xavier):
     """Xavier with the value matrix treated head by head, as in the theory behind dslm's `C1 = 2.2`."""
 
-    def attention(self, blueprint: Transformer, layer: int, x: Signal) -> AttentionVariances:
+    def attention(self, blueprint: Transformer, layer: Layer, x: Signal) -> AttentionVariances:
         base = super().attention(blueprint, layer, x)
         head = self.matrix(blueprint.width, blueprint.head_width)
         gain = blueprint.query_key_gain
@@ -103,11 +104,11 @@ class Fixed(Init):
 class GPT2(Fixed):
     """Standard deviation 0.02; the last weight of every branch divided by the root of the number of branches."""
 
-    def attention(self, blueprint: Transformer, layer: int, x: Signal) -> AttentionVariances:
+    def attention(self, blueprint: Transformer, layer: Layer, x: Signal) -> AttentionVariances:
         base = super().attention(blueprint, layer, x)
         return AttentionVariances(base.query, base.key, base.value, base.output / (2 * blueprint.depth))
 
-    def mlp(self, blueprint: Transformer, layer: int, x: Signal) -> MLPVariances:
+    def mlp(self, blueprint: Transformer, layer: Layer, x: Signal) -> MLPVariances:
         base = super().mlp(blueprint, layer, x)
         return MLPVariances(base.up, base.down / (2 * blueprint.depth))
 
@@ -123,7 +124,7 @@ class DeepScale(LeCun):
     def embedding(self, blueprint: Transformer) -> Number:
         return (1.0 - blueprint.dropout) / blueprint.embedding_kinds
 
-    def attention(self, blueprint: Transformer, layer: int, x: Signal) -> AttentionVariances:
+    def attention(self, blueprint: Transformer, layer: Layer, x: Signal) -> AttentionVariances:
         if blueprint.key_value_heads != blueprint.heads:
             raise InputError("init = 'deepscale' is defined for as many key/value heads as heads; use the unit solver")
         _, _, correlation = x.summary()
@@ -132,7 +133,7 @@ class DeepScale(LeCun):
         qk = blueprint.query_key_gain / blueprint.width
         return AttentionVariances(qk, qk, value, value)
 
-    def mlp(self, blueprint: Transformer, layer: int, x: Signal) -> MLPVariances:
+    def mlp(self, blueprint: Transformer, layer: Layer, x: Signal) -> MLPVariances:
         width, hidden = blueprint.width, blueprint.hidden_width
         up = math.sqrt((1.0 - float(torch.as_tensor(blueprint.dropout).max())) / 2.0) / width
         second = blueprint.hidden_second_moment(width * up)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sigprop.blueprints.base import profile_of, run
+from sigprop.blueprints.base import run
+from sigprop.blueprints.prediction import predict, profile_of
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import UnknownNameError, require
 from sigprop.results import SiteRow
@@ -112,8 +113,7 @@ def block_rows(sites: list[SiteRow]) -> list[SiteRow]:
 def correlation_fixed_points(blueprint: Transformer) -> tuple[float, float]:
     """Signal and gradient token correlation in the middle of a very deep copy of the stack."""
     deep = replace(blueprint, depth=400)
-    tape, _ = run(deep)
-    rows = block_rows(profile_of(tape, {}).sites)
+    rows = block_rows(predict(deep).sites)
     middle = rows[len(rows) // 2]
     return middle.token_correlation, middle.grad_token_correlation
 

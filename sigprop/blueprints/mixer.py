@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sigprop.blueprints.base import Blueprint, Setting, require_positive_int, require_range
+from sigprop.blueprints.base import Setting, depth_of, require_positive_int, require_range
+from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
 from sigprop.theory import Node, Tape, activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
@@ -17,7 +18,7 @@ from sigprop.theory.ops.token_mixing import TokenMixing
 
 
 @dataclass(frozen=True)
-class Mixer(Blueprint):
+class Mixer(RepeatedBlueprint):
     """Settings of an MLP-Mixer; `Var W = sigma_w^2 / fan_in`, `Var b = sigma_b^2` everywhere."""
 
     name: ClassVar[str] = "mixer"
@@ -48,12 +49,12 @@ class Mixer(Blueprint):
     def tokens(self) -> int:
         return (self.image // self.patch) ** 2
 
-    def forward(self, tape: Tape) -> Node:
+    def start(self, tape: Tape) -> Node:
         values = self.channels * self.patch**2
         pixels = exchangeable_signal(1.0, self.input_correlation, tokens=self.tokens, width=values)
-        x = tape.apply(self._linear(values, self.width, "embedding"), tape.source(pixels), name="patch_embedding")
-        for layer in range(self.depth):
-            x = self._block(tape, x, layer, f"blocks.{layer}")
+        return tape.apply(self._linear(values, self.width, "embedding"), tape.source(pixels), name="patch_embedding")
+
+    def finish(self, tape: Tape, x: Node) -> Node:
         x = tape.apply(LayerNorm(), x, name="final_norm", depth=self.depth)
         head = self._linear(self.width, self.classes, "readout")
         return tape.apply(head, tape.apply(MeanPool(), x), name="head", depth=self.depth)
@@ -64,21 +65,21 @@ class Mixer(Blueprint):
     def _mixing(self, tokens_in: int, tokens_out: int) -> TokenMixing:
         return TokenMixing(tokens_in, tokens_out, self.sigma_w**2 / tokens_in, self.sigma_b**2)
 
-    def _block(self, tape: Tape, x: Node, layer: int, name: str) -> Node:
+    def block(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
         function, tokens = Activation(activations.get(self.activation)), self.tokens
         h = tape.apply(LayerNorm(), x, parameters=f"{name}.token_norm")
         h = tape.apply(self._mixing(tokens, self.token_hidden), h, parameters=f"{name}.token_mlp.up")
         h = tape.apply(function, h)
         h = tape.apply(
-            self._mixing(self.token_hidden, tokens), h, name=f"{name}.token_mlp", depth=layer,
+            self._mixing(self.token_hidden, tokens), h, name=f"{name}.token_mlp", depth=depth_of(layer),
             parameters=f"{name}.token_mlp.down",
         )  # fmt: skip
-        x = tape.apply(Residual(skip=self.mu), x, h, name=f"{name}.token_residual", depth=layer)
+        x = tape.apply(Residual(skip=self.mu), x, h, name=f"{name}.token_residual", depth=depth_of(layer))
         h = tape.apply(LayerNorm(), x, parameters=f"{name}.channel_norm")
         h = tape.apply(self._linear(self.width, self.channel_hidden), h, parameters=f"{name}.channel_mlp.up")
         h = tape.apply(function, h)
         h = tape.apply(
-            self._linear(self.channel_hidden, self.width), h, name=f"{name}.channel_mlp", depth=layer,
+            self._linear(self.channel_hidden, self.width), h, name=f"{name}.channel_mlp", depth=depth_of(layer),
             parameters=f"{name}.channel_mlp.down",
         )  # fmt: skip
-        return tape.apply(Residual(skip=self.mu), x, h, name=name, depth=layer)
+        return tape.apply(Residual(skip=self.mu), x, h, name=name, depth=depth_of(layer))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sigprop.blueprints.base import Blueprint, Setting, require_positive_int, require_range
+from sigprop.blueprints.base import Setting, depth_of, require_positive_int, require_range
+from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
 from sigprop.theory import Node, Tape, activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
@@ -18,7 +19,7 @@ PLACEMENTS = ("none", "preactivation", "activation", "batch")
 
 
 @dataclass(frozen=True)
-class MLP(Blueprint):
+class MLP(RepeatedBlueprint):
     """Settings of an MLP in the notation of apjn: `Var W = sigma_w^2 / fan_in`, `Var b = sigma_b^2`."""
 
     name: ClassVar[str] = "mlp"
@@ -44,15 +45,15 @@ class MLP(Blueprint):
             require_range(key, getattr(self, key), 0.0, float("inf"), "a finite number of at least 0")
         activations.get(self.activation)
 
-    def forward(self, tape: Tape) -> Node:
+    def start(self, tape: Tape) -> Node:
         signal = exchangeable_signal(
             self.input_variance, self.input_correlation, tokens=self.samples, width=self.inputs
         )
-        h = tape.apply(self._linear(self.inputs, self.width, "embedding"), tape.source(signal), name="input")
-        for layer in range(self.depth):
-            h = self._block(tape, h, layer, f"blocks.{layer}")
+        return tape.apply(self._linear(self.inputs, self.width, "embedding"), tape.source(signal), name="input")
+
+    def finish(self, tape: Tape, x: Node) -> Node:
         head = self._linear(self.width, self.outputs, "readout")
-        return tape.apply(head, tape.apply(self._activation, h), name="head", depth=self.depth)
+        return tape.apply(head, tape.apply(self._activation, x), name="head", depth=self.depth)
 
     @property
     def _activation(self) -> Activation:
@@ -61,8 +62,8 @@ class MLP(Blueprint):
     def _linear(self, fan_in: int, fan_out: int, role: str = "hidden") -> Linear:
         return Linear(fan_in, fan_out, self.sigma_w**2 / fan_in, self.sigma_b**2, role)
 
-    def _block(self, tape: Tape, h: Node, layer: int, name: str) -> Node:
-        x = h
+    def block(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
+        h = x
         if self.norm_placement in ("preactivation", "batch"):
             norm = BatchNorm() if self.norm_placement == "batch" else LayerNorm()
             x = tape.apply(norm, x, parameters=f"{name}.norm")
@@ -72,5 +73,5 @@ class MLP(Blueprint):
         x = tape.apply(self._linear(self.width, self.width), x, parameters=f"{name}.linear")
         if not isinstance(self.mu, float) or self.mu:
             x = tape.apply(Residual(skip=self.mu), h, x)
-        x.name, x.depth = name, layer
+        x.name, x.depth = name, depth_of(layer)
         return x

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from sigprop.blueprints.base import (
     TOPS,
-    Blueprint,
     PerLayer,
     Setting,
     at_layer,
+    depth_of,
     require_layers,
     require_positive_int,
     require_range,
 )
 from sigprop.blueprints.inits import Init, get_init
+from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
 from sigprop.theory import Gradient, Node, Signal, Tape, activations, exchangeable_signal
 from sigprop.theory.ops import embedding, loss
@@ -40,7 +41,7 @@ POSITIONS = ("learned", "sinusoidal", "none")
 
 
 @dataclass(frozen=True)
-class Transformer(Blueprint):
+class Transformer(RepeatedBlueprint):
     """Settings of a Transformer. `skip_scale` and `branch_scale` take one number or one per layer."""
 
     name: ClassVar[str] = "transformer"
@@ -125,13 +126,22 @@ class Transformer(Blueprint):
     # The chain.
 
     def forward(self, tape: Tape) -> Node:
-        if self.kind == "encoder_decoder":
-            memory = self._stack(tape, self._embed(tape, self.tokens, "encoder."), "encoder.", causal=False)
-            start = self._embed(tape, self.target_tokens or self.tokens, "decoder.", causal=True)
-            x = self._stack(tape, start, "decoder.", causal=True, memory=memory)
-        else:
-            causal = self.kind == "decoder"
-            x = self._stack(tape, self._embed(tape, self.tokens, "", causal), "", causal)
+        if self.kind != "encoder_decoder":
+            return super().forward(tape)
+        memory = self._stack(tape, self._embed(tape, self.tokens, "encoder."), "encoder.", causal=False)
+        start = self._embed(tape, self.target_tokens or self.tokens, "decoder.")
+        return self._head(tape, self._stack(tape, start, "decoder.", causal=True, memory=memory))
+
+    def start(self, tape: Tape) -> Node:
+        return self._embed(tape, self.tokens, "")
+
+    def block(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
+        return self._block(tape, x, layer, name, self.kind == "decoder", None)
+
+    def finish(self, tape: Tape, x: Node) -> Node:
+        return self._head(tape, self._final_norm(tape, x, ""))
+
+    def _head(self, tape: Tape, x: Node) -> Node:
         head = Linear(self.width, self.vocabulary, get_init(self.init).head(self), role="readout")
         return tape.apply(head, x, name="head", depth=self.depth)
 
@@ -142,7 +152,7 @@ class Transformer(Blueprint):
             return loss.cross_entropy(output.signal, targets=self.ids.roll(-1))
         return loss.cross_entropy(output.signal, coincidence=embedding.zipf_coincidence(self.vocabulary))
 
-    def _embed(self, tape: Tape, tokens: int, prefix: str, causal: bool = False) -> Node:
+    def _embed(self, tape: Tape, tokens: int, prefix: str) -> Node:
         variance = get_init(self.init).embedding(self)
         shape = {"tokens": tokens, "width": self.width}
         signal = self._embedding_sum(variance, shape)
@@ -169,11 +179,14 @@ class Transformer(Blueprint):
     def _stack(self, tape: Tape, x: Node, prefix: str, causal: bool, memory: Node | None = None) -> Node:
         for layer in range(self.depth):
             x = self._block(tape, x, layer, f"{prefix}blocks.{layer}", causal, memory)
-        if self.norm_placement in ("pre", "sandwich"):
-            x = tape.apply(NORMS[self.norm](), x, name=f"{prefix}final_norm", depth=self.depth)
-        return x
+        return self._final_norm(tape, x, prefix)
 
-    def _block(self, tape: Tape, x: Node, layer: int, name: str, causal: bool, memory: Node | None) -> Node:
+    def _final_norm(self, tape: Tape, x: Node, prefix: str) -> Node:
+        if self.norm_placement not in ("pre", "sandwich"):
+            return x
+        return tape.apply(NORMS[self.norm](), x, name=f"{prefix}final_norm", depth=self.depth)
+
+    def _block(self, tape: Tape, x: Node, layer: Layer, name: str, causal: bool, memory: Node | None) -> Node:
         def attention(inner: Node) -> Node:
             return self._attention(tape, inner, inner, layer, f"{name}.attention", causal)
 
@@ -188,7 +201,7 @@ class Transformer(Blueprint):
             tape, x, lambda inner: self._mlp(tape, inner, layer, f"{name}.mlp"), layer, f"{name}.mlp", name
         )
 
-    def _attach(self, tape: Tape, x: Node, branch: Callable[[Node], Node], layer: int, name: str, site: str) -> Node:
+    def _attach(self, tape: Tape, x: Node, branch: Callable[[Node], Node], layer: Layer, name: str, site: str) -> Node:
         """One branch on the residual stream, with the norm where `norm_placement` puts it."""
         norm = NORMS[self.norm]()
         junction = Residual(at_layer(self.skip_scale, layer), at_layer(self.branch_scale, layer))
@@ -198,10 +211,10 @@ class Transformer(Blueprint):
             out = tape.apply(norm, out, parameters=f"{name}_output_norm")
         if self.norm_placement == "post":
             summed = tape.apply(junction, x, out)
-            return tape.apply(norm, summed, name=site, depth=layer, parameters=f"{name}_norm")
-        return tape.apply(junction, x, out, name=site, depth=layer)
+            return tape.apply(norm, summed, name=site, depth=depth_of(layer), parameters=f"{name}_norm")
+        return tape.apply(junction, x, out, name=site, depth=depth_of(layer))
 
-    def _attention(self, tape: Tape, x: Node, source: Node, layer: int, name: str, causal: bool) -> Node:
+    def _attention(self, tape: Tape, x: Node, source: Node, layer: Layer, name: str, causal: bool) -> Node:
         variances = get_init(self.init).attention(self, layer, source.signal)
         width, narrow = self.width, self.key_width
         query = tape.apply(Linear(width, width, variances.query), x, parameters=f"{name}.query")
@@ -217,7 +230,7 @@ class Transformer(Blueprint):
             dropout=self.dropout,
             is_causal=causal,
             method=self.attention_method,
-            seed=layer,
+            seed=depth_of(layer),
         )
         mixed = tape.apply(core, query, key, value)
         output = Linear(width, width, variances.output)
@@ -226,7 +239,7 @@ class Transformer(Blueprint):
     def _head_norm(self) -> RMSNorm:
         return RMSNorm(affine=False)
 
-    def _mlp(self, tape: Tape, x: Node, layer: int, name: str) -> Node:
+    def _mlp(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
         variances = get_init(self.init).mlp(self, layer, x.signal)
         width, hidden = self.width, self.hidden_width
         function = Activation(activations.get(GATED.get(self.activation, self.activation)))
@@ -239,12 +252,12 @@ class Transformer(Blueprint):
         out = tape.apply(Linear(hidden, width, variances.down), inner, parameters=f"{name}.down")
         return self._finish(tape, out, layer, name)
 
-    def _finish(self, tape: Tape, out: Node, layer: int, name: str) -> Node:
+    def _finish(self, tape: Tape, out: Node, layer: Layer, name: str) -> Node:
         """Dropout at the end of a branch; the branch's output is a site."""
         if not self._has_dropout:
-            out.name, out.depth = name, layer
+            out.name, out.depth = name, depth_of(layer)
             return out
-        return tape.apply(Dropout(self.dropout), out, name=name, depth=layer)
+        return tape.apply(Dropout(self.dropout), out, name=name, depth=depth_of(layer))
 
     def _dropout(self, tape: Tape, x: Node, name: str) -> Node:
         return tape.apply(Dropout(self.dropout), x, name=name) if self._has_dropout else x

@@ -45,13 +45,10 @@ class ViT(Transformer):
     def patch_values(self) -> int:
         return self.channels * self.patch**2
 
-    def forward(self, tape: Tape) -> Node:
-        x = self._stack(tape, self._embed(tape, self.tokens, ""), "", causal=False)
-        pooled = tape.apply(MeanPool(), x)
+    def _head(self, tape: Tape, x: Node) -> Node:
         variance = get_init(self.init).matrix(self.width, self.classes)
-        return tape.apply(
-            Linear(self.width, self.classes, variance, role="readout"), pooled, name="head", depth=self.depth
-        )
+        head = Linear(self.width, self.classes, variance, role="readout")
+        return tape.apply(head, tape.apply(MeanPool(), x), name="head", depth=self.depth)
 
     def top_gradient(self, output: Node) -> Gradient:
         return loss.white_noise(output.signal) if self.top == "white_noise" else loss.cross_entropy(output.signal)

@@ -2,10 +2,11 @@
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.states import Gradient, Signal, exchangeable_gradient, exchangeable_signal
-from sigprop.theory.status import Evidence, Status
+from sigprop.theory.status import EXACT, Evidence, Status
 from sigprop.theory.tape import Node, Tape
 
 __all__ = [
+    "EXACT",
     "Dense",
     "Evidence",
     "Exchangeable",

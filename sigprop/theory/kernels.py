@@ -54,6 +54,10 @@ class Kernel(ABC):
         """Give a number or grid the trailing axes of the pair values."""
 
     @abstractmethod
+    def per_token(self, factor: Tensor | float) -> Tensor | float:
+        """Give a number or grid the trailing axes of a per-token vector."""
+
+    @abstractmethod
     def left(self, vector: Tensor) -> Tensor:
         """A per-token vector, placed on the first token of each pair."""
 
@@ -107,6 +111,9 @@ class Exchangeable(Kernel):
     def spread(self, factor: Tensor | float) -> Tensor | float:
         return factor[..., None] if isinstance(factor, Tensor) else factor
 
+    def per_token(self, factor: Tensor | float) -> Tensor | float:
+        return factor
+
     def left(self, vector: Tensor) -> Tensor:
         return vector[..., None]
 
@@ -150,6 +157,9 @@ class Dense(Kernel):
 
     def spread(self, factor: Tensor | float) -> Tensor | float:
         return factor[..., None, None] if isinstance(factor, Tensor) and factor.ndim else factor
+
+    def per_token(self, factor: Tensor | float) -> Tensor | float:
+        return factor[..., None] if isinstance(factor, Tensor) and factor.ndim else factor
 
     def left(self, vector: Tensor) -> Tensor:
         return vector[..., :, None]

@@ -47,7 +47,7 @@ class Signal:
         """Mean over all entries, variance about it, token correlation about it."""
         kernel = self.kernel
         overall = kernel.token_average(self.mean)
-        level = self.mean - overall / 2 if self.mean.ndim == overall.ndim else self.mean - overall[..., None] / 2
+        level = self.mean - kernel.per_token(overall / 2)
         shift = kernel.outer(level, torch.ones_like(level)).scale(overall)
         centred = kernel - shift - _transposed(shift)
         variance = kernel.token_average(centred.diagonal)

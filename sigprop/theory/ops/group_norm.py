@@ -25,15 +25,14 @@ class ImageNorm(Op):
 
     def _level(self, x: Signal) -> tuple[Kernel, Tensor, Tensor]:
         overall = x.kernel.token_average(x.mean)
-        shift = x.mean * 0 + (overall if x.mean.ndim == overall.ndim else overall[..., None])
+        shift = torch.zeros_like(x.mean) + x.kernel.per_token(overall)
         kernel = x.kernel - x.kernel.outer(x.mean, shift) - x.kernel.outer(shift, x.mean - shift)
         return kernel, x.mean - shift, kernel.token_average(kernel.diagonal) + self.epsilon
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         kernel, mean, level = self._level(x)
-        root = level.sqrt() if mean.ndim == level.ndim else level.sqrt()[..., None]
-        out = Signal(kernel.scale(1.0 / level), mean / root, x.width, evidence=x.evidence)
+        out = Signal(kernel.scale(1.0 / level), mean / kernel.per_token(level.sqrt()), x.width, evidence=x.evidence)
         return out.note(Status.ASYMPTOTIC, "image statistics at large size")
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:

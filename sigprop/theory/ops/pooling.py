@@ -23,11 +23,8 @@ class MeanPool(Op):
         (x,) = inputs
         value = x.kernel.total() / x.kernel.tokens**2
         kernel = _one_token(x.kernel, value)
-        mean = x.kernel.token_average(x.mean)
-        return Signal(
-            kernel, mean + torch.zeros_like(kernel.diagonal) if mean.ndim == kernel.diagonal.ndim else mean[..., None],
-            x.width, evidence=x.evidence,
-        )  # fmt: skip
+        mean = torch.zeros_like(kernel.diagonal) + x.kernel.per_token(x.kernel.token_average(x.mean))
+        return Signal(kernel, mean, x.width, evidence=x.evidence)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         x = inputs[0].kernel

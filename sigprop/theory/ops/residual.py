@@ -35,7 +35,7 @@ class Residual(Op):
         fluctuation = part_x**2 * x.norm_fluctuation + part_f**2 * f.norm_fluctuation + 4 * part_x * part_f
         return Signal(
             kernel,
-            _per_token(self.skip, x) + _per_token(self.branch, f),
+            kernel.per_token(self.skip) * x.mean + kernel.per_token(self.branch) * f.mean,
             x.width,
             norm_fluctuation=fluctuation,
             uniform_share=part_x * x.uniform_share + part_f * f.uniform_share,
@@ -61,9 +61,3 @@ class Residual(Op):
     def _share(gradient: Gradient, factor: Tensor | float, part: Tensor) -> Gradient:
         radial = part * gradient.radial_share + (1.0 - part)
         return Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence)
-
-
-def _per_token(scale: Tensor | float, x: Signal) -> Tensor:
-    if isinstance(scale, Tensor) and scale.ndim and x.mean.ndim > scale.ndim:
-        return scale[..., None] * x.mean
-    return scale * x.mean

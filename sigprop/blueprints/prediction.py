@@ -1,0 +1,106 @@
+"""From a blueprint to its `Profile`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.blueprints.base import Blueprint, run
+from sigprop.blueprints.repeated import RepeatedBlueprint, unroll
+from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.theory import Gradient, Node, Tape
+
+STACK = "blocks"
+
+
+def predict(blueprint: Blueprint, top: Gradient | None = None) -> Profile:
+    """The profile of a blueprint: one row per named site, one per parameter.
+
+    `top` replaces the blueprint's own gradient at the output. Settings that are grids give rows of tensors.
+    """
+    meta = {"source": "predict", "model": blueprint.name, "settings": _settings(blueprint)}
+    unrolled = unroll(blueprint, top) if isinstance(blueprint, RepeatedBlueprint) else None
+    if unrolled is None:
+        return profile_of(run(blueprint, top)[0], meta)
+    first, last = profile_of(unrolled.start, {}), profile_of(unrolled.finish, {})
+    sites, parameters = _layers(unrolled.blocks, blueprint.depth)
+    return Profile(first.sites + sites + last.sites, first.parameters + parameters + last.parameters, meta)
+
+
+def profile_of(tape: Tape, meta: dict[str, Any]) -> Profile:
+    """Rows from the named nodes of a tape."""
+    sites = [_site(node) for node in tape.nodes if node.name]
+    return Profile(sites, [row for node in tape.nodes for row in _parameters(node)], meta)
+
+
+def _site(node: Node) -> SiteRow:
+    mean, variance, correlation = node.signal.summary()
+    evidence = node.signal.evidence
+    row = SiteRow(node.name, node.depth, _number(mean), _number(variance), _number(correlation))
+    if node.gradient is not None:
+        energy, grad_correlation = node.gradient.summary()
+        row.grad_variance, row.grad_token_correlation = _number(energy), _number(grad_correlation)
+        evidence = evidence.join(node.gradient.evidence)
+    row.status, row.reason = str(evidence.status), evidence.reason
+    return row
+
+
+def _parameters(node: Node) -> list[ParameterRow]:
+    return [
+        ParameterRow(
+            f"{node.parameter_prefix}.{state.name}",
+            state.shape,
+            state.role,
+            _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt()),
+            _number(state.grad_second_moment.clamp_min(0.0)),
+            status=str(node.signal.evidence.status),
+        )
+        for state in node.parameters
+        if node.parameter_prefix
+    ]
+
+
+def _layers(tape: Tape, depth: int) -> tuple[list[SiteRow], list[ParameterRow]]:
+    """Rows of a tape whose grid axis is the layer, written out layer by layer."""
+    sites = [_columns(_site(node), depth) for node in tape.nodes if node.name]
+    parameters = [_columns(row, depth) for node in tape.nodes for row in _parameters(node)]
+    return (
+        [_layer_row(columns, layer) for layer in range(depth) for columns in sites],
+        [_layer_row(columns, layer) for layer in range(depth) for columns in parameters],
+    )
+
+
+def _columns(row: SiteRow | ParameterRow, depth: int) -> tuple[Any, dict[str, list[float]]]:
+    values = {
+        name: torch.as_tensor(getattr(row, name), dtype=torch.float64).expand(depth).tolist()
+        for name in type(row).COLUMNS
+    }
+    return row, values
+
+
+def _layer_row(columns: tuple[Any, dict[str, list[float]]], layer: int) -> Any:
+    row, values = columns
+    numbers = {name: column[layer] for name, column in values.items()}
+    name = STACK + f".{layer}" + row.name.removeprefix(STACK)
+    if isinstance(row, SiteRow):
+        return SiteRow(name, layer, status=row.status, reason=row.reason, **numbers)
+    return ParameterRow(name, row.shape, row.role, status=row.status, **numbers)
+
+
+def _number(value: Tensor) -> Any:
+    """A float where there is one setting, the tensor where there is a grid."""
+    return float(value) if value.numel() == 1 else value
+
+
+def _settings(blueprint: Blueprint) -> dict[str, Any]:
+    settings = {field.name: getattr(blueprint, field.name) for field in dataclasses.fields(blueprint)}
+    return {key: _plain(value) for key, value in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return value if isinstance(value, (int, float, str, bool, type(None), list, tuple)) else str(value)

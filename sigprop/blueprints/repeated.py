@@ -1,0 +1,248 @@
+"""Stacks of like blocks, all layers at once.
+
+A recursion `x_{l+1} = f(x_l)` over layers looks sequential. Here the block is tabulated once over a grid of states, the
+table is walked to get a close guess of the whole trajectory, and Newton's method polishes it: every iteration evaluates
+all blocks in one vectorized call (depth is just another grid axis of an exchangeable state) and solves a linear
+recursion of a few numbers per layer. The result equals the sequential one to rounding; where the method does not
+apply (settings that change from layer to layer) or does not converge, the sequential chain is used.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sigprop.blueprints.base import Blueprint
+from sigprop.theory import EXACT, Evidence, Exchangeable, Gradient, Node, Signal, Tape
+
+ALL = slice(None)
+Layer = int | slice
+Step = Callable[[Tensor], Tensor]
+SMALLEST_DEPTH = 16
+_LEVELS = (-4.0, 14.0, 28)
+_STEP = 1e-6
+_TOLERANCE = 1e-6
+_ITERATIONS = 8
+
+
+@dataclass(frozen=True)
+class RepeatedBlueprint(Blueprint):
+    """A start, `depth` blocks that map a stream to a stream of the same shape, and a finish."""
+
+    depth: int
+
+    @abstractmethod
+    def start(self, tape: Tape) -> Node:
+        """The stream that enters the first block."""
+
+    @abstractmethod
+    def block(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
+        """One block, or all of them side by side when `layer` is `ALL`."""
+
+    @abstractmethod
+    def finish(self, tape: Tape, x: Node) -> Node:
+        """From the stream that leaves the last block to the output."""
+
+    def forward(self, tape: Tape) -> Node:
+        x = self.start(tape)
+        for layer in range(self.depth):
+            x = self.block(tape, x, layer, f"blocks.{layer}")
+        return self.finish(tape, x)
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """The three tapes of a stack solved at once; `blocks` has one grid axis, the layer."""
+
+    start: Tape
+    blocks: Tape
+    finish: Tape
+    output: Node
+
+
+def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | None:
+    """Forward and backward of all layers at once, or None where the method does not apply."""
+    start = Tape()
+    x = blueprint.start(start)
+    if blueprint.depth < SMALLEST_DEPTH or x.signal.kernel.values.ndim != 1 or bool(x.signal.mean.any()):
+        return None
+    codec = _Codec(x.signal)
+
+    def forward(states: Tensor) -> Tensor:
+        tape = Tape()
+        return codec.encode(blueprint.block(tape, tape.source(codec.decode(states)), ALL, "").signal)
+
+    guess = _walk(forward, codec.encode(x.signal), blueprint.depth)
+    states = None if guess is None else _polish(forward, guess, codec.precision)
+    if states is None:
+        return None
+    blocks = Tape()
+    inner = blocks.source(codec.decode(states[:-1]))
+    outer = blueprint.block(blocks, inner, ALL, "blocks")
+    finish = Tape()
+    last = finish.source(_at(outer.signal, -1))
+    output = blueprint.finish(finish, last)
+    finish.backward((output, blueprint.top_gradient(output) if top is None else top))
+    assert last.gradient is not None
+
+    def backward(gradients: Tensor) -> Tensor:
+        blocks.backward((outer, codec.decode_gradient(gradients.flip(-2))))
+        assert inner.gradient is not None
+        return codec.encode_gradient(inner.gradient).flip(-2)
+
+    down = _polish(backward, _descend(backward, codec.encode_gradient(last.gradient), blueprint.depth), torch.ones_like)
+    if down is None:
+        return None
+    evidence = outer.signal.evidence.join(last.gradient.evidence)
+    blocks.backward((outer, codec.decode_gradient(down[:-1].flip(0), evidence)))
+    assert inner.gradient is not None
+    start.backward((x, _gradient_at(inner.gradient, 0)))
+    return Unrolled(start, blocks, finish, output)
+
+
+def _walk(step: Step, first: Tensor, layers: int) -> Tensor | None:
+    """Guess of the forward trajectory: `step` tabulated over (log variance, -log(1 - r)), walked layer by layer."""
+    levels = first[0] + torch.linspace(*_LEVELS, dtype=torch.float64)
+    levels[levels.abs().argmin()] = 0.0
+    bends = torch.linspace(0.0, 38.0**0.5, 48, dtype=torch.float64) ** 2
+    grid = torch.cartesian_prod(levels, bends)
+    inputs = torch.cat((grid, first[2:].expand(len(grid), 2)), 1)[:, None]
+    table = step(inputs)
+    if table.shape != inputs.shape:
+        return None
+    table = table.reshape(len(levels), len(bends), 4).numpy()
+    levels_list, bends_list = levels.tolist(), bends.tolist()
+    rows, state = [first.tolist()], first.tolist()
+    for _ in range(layers):
+        i, a = _locate(levels_list, state[0])
+        j, b = _locate(bends_list, state[1])
+        corner = table[i : i + 2, j : j + 2]
+        mixed = (1 - a) * ((1 - b) * corner[0, 0] + b * corner[0, 1]) + a * ((1 - b) * corner[1, 0] + b * corner[1, 1])
+        state = mixed.tolist()
+        rows.append(state)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _locate(nodes: list[float], value: float) -> tuple[int, float]:
+    """Interval of sorted nodes that holds a value, and where in it."""
+    index = min(max(bisect(nodes, value) - 1, 0), len(nodes) - 2)
+    return index, min(max((value - nodes[index]) / (nodes[index + 1] - nodes[index]), 0.0), 1.0)
+
+
+def _descend(step: Step, first: Tensor, layers: int) -> Tensor:
+    """Guess of the backward trajectory: a block is linear in the gradient's two kernel values, up to 1/width."""
+    basis = first.expand(2, layers, 4).clone()
+    basis[..., 0] = 0.0
+    basis[1, :, 1], basis[0, :, 1] = 0.5, 0.0
+    values = step(basis)
+    gains, shares = values[..., 0].exp(), values[0, :, 2:].tolist()
+    zero = torch.stack((gains[0], gains[0] * values[0, :, 1]), -1)
+    slope = (torch.stack((gains[1], gains[1] * values[1, :, 1]), -1) - zero) / 0.5
+    level, correlation = float(first[0]), float(first[1])
+    rows = [first.tolist()]
+    for (z0, z1), (s0, s1), share in zip(zero.tolist(), slope.tolist(), shares, strict=True):
+        gain = z0 + correlation * s0
+        correlation = (z1 + correlation * s1) / gain
+        level += math.log(gain)
+        rows.append([level, correlation, *share])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _polish(step: Step, x: Tensor, precision: Step) -> Tensor | None:
+    """Newton's method on the whole trajectory `x_{l+1} = step(x_l)`, or None without convergence.
+
+    `precision` weighs the coordinates in the test of convergence; an update of 1e-6 leaves an error of about its square.
+    """
+    size = x.shape[1]
+    bumps = torch.cat((torch.zeros(1, size, dtype=x.dtype), torch.eye(size, dtype=x.dtype)))[:, None, :]
+    for _ in range(_ITERATIONS):
+        widths = _STEP * x[:-1].abs().clamp_min(1.0)
+        values = step(x[:-1] + bumps * widths)
+        slopes = (values[1:] - values[:1]).permute(1, 2, 0) / widths[:, None, :]
+        update = _linear_recursion(slopes.numpy(), (values[0] - x[1:]).numpy())
+        if not np.isfinite(update).all():
+            return None
+        x[1:] += torch.from_numpy(update)
+        if (np.abs(update) * precision(x[1:]).numpy()).max() <= _TOLERANCE:
+            return x
+    return None
+
+
+def _linear_recursion(slopes: np.ndarray, defects: np.ndarray) -> np.ndarray:
+    """`d_{l+1} = slopes_l d_l + defects_l`, from `d_0 = 0`."""
+    out, current = np.empty_like(defects), np.zeros(defects.shape[1])
+    for layer, (slope, defect) in enumerate(zip(slopes, defects, strict=True)):
+        current = slope.dot(current) + defect
+        out[layer] = current
+    return out
+
+
+class _Codec:
+    """States as short vectors: log of the same-token value, correlation, and the two finite-width shares.
+
+    The signal's correlation is written as `-log(1 - r)`, which keeps Newton's steps below one.
+    """
+
+    def __init__(self, like: Signal):
+        self.tokens, self.width = like.kernel.tokens, like.width
+
+    def encode(self, signal: Signal) -> Tensor:
+        same, different = signal.kernel.values.unbind(-1)
+        apart = (1.0 - different / same).clamp_min(1e-300)
+        return _stack(same.log(), -apart.log(), signal.norm_fluctuation, signal.uniform_share)
+
+    def decode(self, states: Tensor) -> Signal:
+        same, apart = states[..., 0].exp(), (-states[..., 1]).exp()
+        kernel = Exchangeable(torch.stack((same, same * (1.0 - apart)), -1), self.tokens)
+        return Signal(kernel, torch.zeros_like(same), self.width, states[..., 2], states[..., 3])
+
+    def precision(self, states: Tensor) -> Tensor:
+        """An error of `-log(1 - r)` counts by what it changes in `r`."""
+        weights = torch.ones_like(states)
+        weights[..., 1] = (-states[..., 1]).exp()
+        return weights
+
+    def encode_gradient(self, gradient: Gradient) -> Tensor:
+        same, different = gradient.kernel.values.unbind(-1)
+        return _stack(same.log(), different / same, gradient.radial_share, gradient.uniform_share)
+
+    def decode_gradient(self, states: Tensor, evidence: Evidence = EXACT) -> Gradient:
+        same = states[..., 0].exp()
+        kernel = Exchangeable(torch.stack((same, same * states[..., 1]), -1), self.tokens)
+        return Gradient(kernel, states[..., 2], states[..., 3], evidence)
+
+
+def _stack(first: Tensor, *others: Tensor | float) -> Tensor:
+    columns = [torch.as_tensor(value, dtype=torch.float64).expand(first.shape) for value in others]
+    return torch.stack((first, *columns), -1)
+
+
+def _item(value: Tensor | float, layer: int) -> Tensor | float:
+    return value[layer] if isinstance(value, Tensor) and value.ndim else value
+
+
+def _at(signal: Signal, layer: int) -> Signal:
+    return Signal(
+        signal.kernel.like(signal.kernel.values[layer]),
+        signal.mean[layer],
+        signal.width,
+        _item(signal.norm_fluctuation, layer),
+        _item(signal.uniform_share, layer),
+        signal.evidence,
+    )
+
+
+def _gradient_at(gradient: Gradient, layer: int) -> Gradient:
+    return Gradient(
+        gradient.kernel.like(gradient.kernel.values[layer]),
+        _item(gradient.radial_share, layer),
+        _item(gradient.uniform_share, layer),
+        gradient.evidence,
+    )

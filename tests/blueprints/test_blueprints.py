@@ -1,0 +1,144 @@
+"""Blueprints: the unrolled stack equals the chain, grids equal single settings, results are plain data."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from sigprop.blueprints import BLUEPRINTS, MLP, Mixer, ResNet, Transformer, ViT, predict, run
+from sigprop.blueprints.prediction import profile_of
+from sigprop.blueprints.repeated import unroll
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.results import Profile
+
+DEEPSCALE = {"init": "deepscale", "skip_scale": 0.95**0.5, "branch_scale": 0.05**0.5, "dropout": 0.1}
+REPEATED = [
+    Transformer(depth=20),
+    Transformer(depth=20, norm_placement="post", dropout=0.1),
+    Transformer(depth=20, norm_placement="post", **DEEPSCALE),
+    Transformer(depth=20, norm_placement="sandwich", norm="rms_norm", activation="gelu"),
+    MLP(depth=20, activation="gelu", sigma_w=1.5, sigma_b=0.1),
+    MLP(depth=20, norm_placement="activation", mu=0.5),
+    Mixer(depth=16),
+    ViT(depth=16),
+]
+
+
+@pytest.mark.parametrize("blueprint", REPEATED, ids=lambda b: f"{b.name}-{getattr(b, 'norm_placement', '')}")
+def test_all_layers_at_once_equals_the_chain(blueprint):
+    assert unroll(blueprint, None) is not None
+    chain, fast = profile_of(run(blueprint)[0], {}), predict(blueprint)
+    assert [row.name for row in fast.sites] == [row.name for row in chain.sites]
+    assert [row.name for row in fast.parameters] == [row.name for row in chain.parameters]
+    for difference in fast.compare(chain).differences:
+        assert abs(difference.error) < 1e-8, difference
+
+
+def test_settings_that_change_by_layer_use_the_chain():
+    blueprint = Transformer(depth=20, branch_scale=[1 / (i + 1) for i in range(20)])
+    assert unroll(blueprint, None) is None
+    assert len(predict(blueprint).sites) == 20 * 4 + 3
+
+
+def test_a_grid_equals_its_single_settings():
+    gains = torch.tensor([0.25, 1.0, 3.0], dtype=torch.float64)
+    grid = predict(Transformer(depth=4, query_key_gain=gains, dropout=0.1))
+    for index, gain in enumerate(gains.tolist()):
+        single = predict(Transformer(depth=4, query_key_gain=gain, dropout=0.1))
+        for row in single.sites:
+            assert float(torch.as_tensor(grid[row.name].variance).expand(3)[index]) == pytest.approx(row.variance)
+            assert float(grid[row.name].grad_variance[index]) == pytest.approx(row.grad_variance)
+
+
+def test_dense_equals_exchangeable_for_alike_tokens():
+    common = {"depth": 6, "tokens": 32, "norm_placement": "post", "dropout": 0.1}
+    dense, alike = (predict(Transformer(state=state, **common)) for state in ("dense", "exchangeable"))
+    for row in alike.sites:
+        assert dense[row.name].variance == pytest.approx(row.variance, rel=0.01)
+        assert dense[row.name].grad_variance == pytest.approx(row.grad_variance, rel=0.02)
+
+
+@pytest.mark.parametrize("name", sorted(BLUEPRINTS))
+def test_profiles_are_plain_data(name):
+    profile = predict(BLUEPRINTS[name].from_settings({"depth": 2}))
+    again = Profile.from_json(profile.to_json())
+    assert [dataclasses.asdict(row)["variance"] for row in again.sites] == profile.column("variance")
+    assert [row.shape for row in again.parameters] == [row.shape for row in profile.parameters]
+    assert all(row.status and row.grad_variance > 0 for row in profile.sites)
+    assert all(row.grad_second_moment >= 0 for row in profile.parameters)
+
+
+def test_encoder_decoder_has_cross_attention_with_gradient_to_the_memory():
+    profile = predict(Transformer(kind="encoder_decoder", depth=2, tokens=16, target_tokens=8))
+    assert profile["decoder.blocks.1.cross_attention"].grad_variance > 0
+    assert profile["encoder.blocks.0"].grad_variance > 0
+
+
+def test_sites_cover_blocks_and_branches():
+    names = [row.name for row in predict(Transformer(depth=2)).sites]
+    assert names == [
+        "embedding",
+        "blocks.0.attention",
+        "blocks.0.attention_residual",
+        "blocks.0.mlp",
+        "blocks.0",
+        "blocks.1.attention",
+        "blocks.1.attention_residual",
+        "blocks.1.mlp",
+        "blocks.1",
+        "final_norm",
+        "head",
+    ]
+
+
+def test_real_token_ids_make_repeated_tokens_alike():
+    ids = torch.tensor([1, 2, 1, 3])
+    blueprint = Transformer(depth=1, tokens=4, ids=ids, positions="none", state="dense")
+    tape, _ = run(blueprint)
+    embedding = tape.nodes[0].signal.kernel.values
+    assert embedding[0, 2] == embedding[0, 0]
+    assert embedding[0, 1] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        ("transformer", {"heads": 7}, "heads = 7"),
+        ("transformer", {"dropout": 1.0}, "dropout = 1.0"),
+        ("transformer", {"dropout": float("nan")}, "finite"),
+        ("transformer", {"depth": 0}, "depth = 0"),
+        ("transformer", {"depth": 2.5}, "depth = 2.5"),
+        ("transformer", {"dropout": "much"}, "dropout = 'much'"),
+        ("transformer", {"skip_scale": [1.0, 2.0]}, "skip_scale"),
+        ("transformer", {"norm_placement": "middle"}, "norm_placement = 'middle'"),
+        ("mlp", {"sigma_w": -1.0}, "sigma_w = -1.0"),
+        ("mlp", {"input_variance": -0.5}, "input_variance"),
+        ("vit", {"patch": 5}, "divisor of the image size"),
+    ],
+)
+def test_bad_settings_name_the_key_the_value_and_what_is_allowed(kind, settings, words):
+    with pytest.raises(InputError, match=r".*") as caught:
+        BLUEPRINTS[kind].from_settings(settings)
+    assert words in str(caught.value)
+
+
+def test_unknown_names_show_their_neighbours():
+    with pytest.raises(UnknownNameError, match="dropout"):
+        Transformer.from_settings({"dropuot": 0.1})
+    with pytest.raises(UnknownNameError, match="relu"):
+        Transformer.from_settings({"activation": "rleu"})
+    with pytest.raises(UnknownNameError, match="xavier"):
+        Transformer.from_settings({"init": "xavir"})
+
+
+def test_batch_norm_mlp_has_the_known_growth_factor():
+    """ReLU after BatchNorm: the gradient grows by pi/(pi-1) per stage (apjn, corrected single-stage form)."""
+    profile = predict(MLP(depth=6, norm_placement="batch", samples=4000, width=1000, outputs=1000))
+    factor = profile["blocks.2"].grad_variance / profile["blocks.3"].grad_variance
+    assert factor == pytest.approx(torch.pi / (torch.pi - 1), rel=2e-3)
+
+
+def test_resnet_of_either_norm_keeps_gradients_finite():
+    for norm in ("batch_norm", "layer_norm"):
+        profile = predict(ResNet(depth=3, norm=norm))
+        assert all(0 < row.grad_variance < 1e3 for row in profile.sites)

@@ -45,7 +45,7 @@ def coord_check(
     lr: float | None = None,
     steps: int = 3,
     seeds: int = 3,
-    tolerance: float = 0.2,
+    tolerance: float = 0.25,
     progress: bool = False,
 ) -> CoordinateReport:
     """Judge `build(width)` (or `build(width, depth)` where depths are given) over the widths, then the depths.

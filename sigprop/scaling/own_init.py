@@ -58,7 +58,7 @@ def own_inits(model: nn.Module, base: nn.Module, dims: list[Dimensions], scheme:
     votes: Counter[tuple] = Counter()
     for item in dims:
         if len(feasible[item.name]) == 1:
-            votes[len(item.shape) > 1, feasible[item.name][0]] += math.prod(item.shape)
+            votes.update({(len(item.shape) > 1, key): math.prod(item.shape) for key in feasible[item.name][0]})
     found = {}
     for item in dims:
         size, base_size = sizes[item.name], base_sizes[item.base_name]
@@ -66,8 +66,9 @@ def own_inits(model: nn.Module, base: nn.Module, dims: list[Dimensions], scheme:
         if size is None:
             found[item.name] = Own(*base_size, 1.0, 1.0, has_values=False)
         elif feasible[item.name]:
-            key = max(feasible[item.name], key=lambda key: votes[len(item.shape) > 1, key])
-            found[item.name] = Own(*base_size, *candidates[item.name][key])
+            matrix = len(item.shape) > 1
+            best = max(feasible[item.name], key=lambda keys: max(votes[matrix, key] for key in keys))
+            found[item.name] = Own(*base_size, *candidates[item.name][best[0]])
         else:
             ratio = abs(size[0] / base_size[0]) if size[0] and base_size[0] else 1.0
             found[item.name] = Own(*base_size, ratio, 1.0)
@@ -75,13 +76,18 @@ def own_inits(model: nn.Module, base: nn.Module, dims: list[Dimensions], scheme:
 
 
 def _sizes(model: nn.Module) -> dict[str, tuple[float, bool] | None]:
-    """(root mean square over all layers, False), or (value, True) for a constant; None on the meta device."""
-    groups: dict[str, list[torch.Tensor]] = {}
-    for name, parameter in unwrap(model).named_parameters(remove_duplicate=False):
-        groups.setdefault(pattern(plain_name(name)), []).append(parameter.detach())
-    pooled = {key: _size(group) for key, group in groups.items()}
-    names = [plain_name(name) for name, _ in unwrap(model).named_parameters(remove_duplicate=False)]
-    return {name: pooled[pattern(name)] for name in names}
+    """(root mean square over layers alike, False), or (value, True) for a constant; None on the meta device."""
+    groups: dict[tuple, list[torch.Tensor]] = {}
+    layers: dict[str, tuple] = {}
+    for owner, module in unwrap(model).named_modules():
+        owned = list(module.named_parameters(recurse=False))
+        alike = tuple((leaf, parameter.shape) for leaf, parameter in owned)
+        for leaf, parameter in owned:
+            name = plain_name(f"{owner}.{leaf}" if owner else leaf)
+            layers[name] = (pattern(name), alike)
+            groups.setdefault(layers[name], []).append(parameter.detach())
+    pooled = {layer: _size(group) for layer, group in groups.items()}
+    return {name: pooled[layer] for name, layer in layers.items()}
 
 
 def _size(group: list[torch.Tensor]) -> tuple[float, bool] | None:
@@ -102,7 +108,7 @@ def _all_candidates(dims: list[Dimensions]) -> dict[str, dict[tuple[str, float],
     found = {}
     for item in dims:
         fan_in = fans.get(item.name.rpartition(".")[0], item.fan_in)
-        grown = (item.rows[1] + item.columns[1]) / (item.rows[0] + item.columns[0])
+        grown = (item.rows[1] + item.columns[1]) / (item.rows[0] + item.columns[0]) if len(item.shape) > 1 else 1.0
         by_width = (1.0, fan_in**-0.5, grown**0.5, item.fan_out**-0.5, width**-0.5, 1.0 / fan_in, 1.0 / width)
         powers = (0.0,) if item.depth == 1.0 else (0.0, 0.5, 1.0)
         found[item.name] = {
@@ -113,15 +119,15 @@ def _all_candidates(dims: list[Dimensions]) -> dict[str, dict[tuple[str, float],
     return found
 
 
-def _feasible(item: Dimensions, candidates: dict, size, base_size) -> list[tuple[str, float]]:
-    """The candidates within four standard errors of the measured ratio, one per distinct ratio, nearest first."""
+def _feasible(item: Dimensions, candidates: dict, size, base_size) -> list[list[tuple[str, float]]]:
+    """The candidates within four standard errors of the measured ratio, nearest first, equal ratios together."""
     if size is None or size[1] or base_size[1]:
         return []
     measured = math.log(size[0] / base_size[0])
     error = math.sqrt(0.5 / math.prod(item.shape) + 0.5 / math.prod(item.base_shape))
-    distances: dict[float, tuple[float, tuple[str, float]]] = {}
+    distances: dict[float, list[tuple[str, float]]] = {}
     for key, (by_width, by_depth) in candidates.items():
         distance = abs(measured - math.log(by_width * by_depth))
         if distance < 4 * error + 1e-3:
-            distances.setdefault(round(distance, 12), (distance, key))
-    return [key for _, key in sorted(distances.values())]
+            distances.setdefault(round(distance, 12), []).append(key)
+    return [distances[distance] for distance in sorted(distances)]

@@ -25,7 +25,8 @@ def make_optimizers(
 
     def groups(**options: Any) -> list[dict[str, Any]]:
         if plan is None:
-            return [{"params": [p for p in model.parameters() if p.requires_grad], "lr": lr}]
+            trained = [p for p in model.parameters() if p.requires_grad]
+            return [{"params": trained, "lr": lr, "weight_decay": weight_decay}]
         return plan.param_groups(model, lr, weight_decay, **options)
 
     if rule.name in ("sgd", "momentum"):

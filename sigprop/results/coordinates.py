@@ -17,7 +17,8 @@ from sigprop.errors import UnknownNameError
 class Exponent:
     """One quantity at one place: its size over widths (or depths) and the fitted exponent.
 
-    `quantity`: activation, change (of the activation), gradient, weight, update (of the weight).
+    `quantity`: activation, change (of the activation), gradient, weight, update (of the weight) or its
+    rate (update over gradient).
     `low`, `high` bound the exponent at 95 percent; `expected` is None where theory only bounds it from above.
     """
 

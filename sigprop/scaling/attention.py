@@ -28,11 +28,13 @@ OUTPUTS = ("out_proj", "o_proj", "output", "c_proj", "proj", "dense", "wo", "o",
 
 @dataclass
 class AttentionScales:
-    """Forward scales, gauge factors by parameter name, and what they do to the outputs of modules."""
+    """Forward scales, gauge factors by parameter name, what they do to the outputs of modules,
+    and the ratio of head sizes by module."""
 
     scales: list[ScalePlan] = field(default_factory=list)
     gauges: dict[str, float] = field(default_factory=dict)
     outputs: dict[str, float] = field(default_factory=dict)
+    heads: dict[str, float] = field(default_factory=dict)
 
 
 def attention_scales(model: nn.Module, base: nn.Module, dims: list[Dimensions]) -> AttentionScales:
@@ -46,6 +48,8 @@ def attention_scales(model: nn.Module, base: nn.Module, dims: list[Dimensions]) 
         if partner is None:
             continue
         ratio = _head_ratio(name, module, partner, by_name)
+        if ratio is not None:
+            found.heads[name] = ratio
         if ratio is not None and ratio != 1.0:
             _scale(found, name, module, partner, ratio, by_name)
     return found

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from sigprop.errors import require
 from sigprop.results import Plan
 from sigprop.results.coordinates import CoordinateReport, Exponent
+from sigprop.scaling.dimensions import compare
 from sigprop.scaling.expectations import Expectations
 from sigprop.scaling.fit import fit_exponent
 from sigprop.scaling.parametrize import parametrize
 from sigprop.scaling.record import Recorder, Run
 from sigprop.scaling.training import make_optimizers, make_step
 from sigprop.scaling.verdict import find_culprits
+from sigprop.theory.exponents import read_optimizer
 
 ROUNDING = 1e-6
 PlanMaker = Callable[[nn.Module, nn.Module], "Plan | None"]
@@ -56,39 +58,56 @@ def coord_check(
     widths, depths = sorted(set(widths)), sorted(set(depths or []))
     require(len(widths) > 1 or len(depths) > 1, "widths", widths, "two or more different widths (or depths)")
     require(steps >= 1 and seeds >= 1, "steps, seeds", (steps, seeds), "at least one of each")
-    step_fn = make_step(batch, loss_fn)
-    make_plan = _plan_maker(plan, optimizer, depth_rule)
     shapes = [(width, depths[0]) if depths else (width,) for width in widths]
     deep = [(widths[0], depth) for depth in depths] if len(depths) > 1 else []
+    skeletons = {shape: _skeleton(build, shape) for shape in dict.fromkeys([*shapes, *deep])}
+    exponents: list[Exponent] = []
+    expected = {}
+    if len(shapes) > 1:
+        expected["width"] = Expectations.of_builds(
+            [skeletons[shape] for shape in shapes], widths, expect, depth_rule, optimizer
+        )
+    if deep:
+        models = [skeletons[shape] for shape in deep]
+        expected["depth"] = Expectations.of_builds(models, depths, expect, depth_rule, optimizer, along_depth=True)
+    make_plan = _plan_maker(plan, optimizer, depth_rule, skeletons[shapes[-1]])
+    base = _build(build, shapes[0], 0)
     runs: dict[tuple, list[Run]] = {}
     with Progress(transient=True, disable=not progress) as bar:
-        task = bar.add_task("coordinate check", total=len({*shapes, *deep}) * seeds)
-        for shape in dict.fromkeys([*shapes, *deep]):
+        task = bar.add_task("coordinate check", total=len(skeletons) * seeds)
+        for shape in skeletons:
             runs[shape] = []
             for seed in range(seeds):
-                base = _build(build, shapes[0], seed)
-                runs[shape].append(_train(build, shape, seed, base, make_plan, step_fn, optimizer, lr, steps))
+                model = _build(build, shape, seed)
+                runs[shape].append(
+                    _train(model, make_plan(model, base), make_step(batch, loss_fn), optimizer, lr, steps)
+                )
                 bar.advance(task)
-    exponents: list[Exponent] = []
-    if len(shapes) > 1:
-        expected = Expectations.of_builds([_build(build, shape, 0) for shape in shapes], widths, expect, depth_rule)
-        exponents += _exponents(shapes, runs, "width", expected, tolerance)
-    if deep:
-        models = [_build(build, shape, 0) for shape in deep]
-        expected = Expectations.of_builds(models, depths, expect, depth_rule, along_depth=True)
-        exponents += _exponents(deep, runs, "depth", expected, tolerance)
-    largest = _build(build, (shapes if len(shapes) > 1 else deep)[-1], 0)
+    for axis, along in (("width", shapes), ("depth", deep)):
+        if axis in expected:
+            exponents += _exponents(along, runs, axis, expected[axis], tolerance)
+    largest = skeletons[(deep or shapes)[-1]]
     meta = {"expect": expect, "optimizer": optimizer, "steps": steps, "seeds": seeds, "tolerance": tolerance}
     return CoordinateReport(exponents, find_culprits(exponents, largest), widths, depths, meta)
 
 
-def _plan_maker(plan: str | PlanMaker | None, optimizer: str, depth_rule: str) -> PlanMaker:
+def _plan_maker(plan: str | PlanMaker | None, optimizer: str, depth_rule: str, wide: nn.Module) -> PlanMaker:
+    """A function (model, base) -> Plan; the base itself takes its roles from the comparison with `wide`."""
     if plan is None:
         return lambda model, base: None
-    if isinstance(plan, str):
-        name = plan
-        return lambda model, base: parametrize(model, name, base=base, optimizer=optimizer, depth=depth_rule)
-    return plan
+    if not isinstance(plan, str):
+        return plan
+    name = plan
+
+    def make(model: nn.Module, base: nn.Module) -> Plan:
+        known = {item.name: item.role for item in compare(wide, base)}
+        roles = {item.name: known[item.name] for item in compare(model, base) if item.name in known}
+        alike = all(item.fan_in == item.fan_out == item.depth == 1.0 for item in compare(model, base))
+        return parametrize(
+            model, name, base=base, optimizer=optimizer, depth=depth_rule, roles=roles if alike else None
+        )
+
+    return make
 
 
 def _build(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
@@ -97,16 +116,35 @@ def _build(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: int) -
         return build(*shape)
 
 
-def _train(build, shape, seed, base, make_plan, step_fn, optimizer, lr, steps) -> Run:
-    model = _build(build, shape, seed)
-    plan = make_plan(model, base)
+def _skeleton(build: Callable[..., nn.Module], shape: tuple[int, ...]) -> nn.Module:
+    """The model without values, where its factory can be run on the meta device."""
+    try:
+        with torch.device("meta"):
+            return _build(build, shape, 0)
+    except (NotImplementedError, RuntimeError):
+        return _build(build, shape, 0)
+
+
+def _train(model: nn.Module, plan: Plan | None, step_fn: Callable, optimizer: str, lr: float | None, steps: int) -> Run:
     if plan is not None:
         plan.apply_(model)
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         recorder = Recorder(model, step_fn)
         sizes = recorder.run(make_optimizers(optimizer, model, plan, lr), steps)
-    return Run(sizes, recorder.channels)
+    return Run(_as_rates(sizes) if read_optimizer(optimizer).gradient else sizes, recorder.channels)
+
+
+def _as_rates(sizes: dict[tuple[str, str, int], float]) -> dict[tuple[str, str, int], float]:
+    """Updates divided by the gradients that they follow."""
+    found = {}
+    for (quantity, name, step), size in sizes.items():
+        gradient = sizes.get(("gradient", name, 0), 0.0)
+        if quantity != "update":
+            found[quantity, name, step] = size
+        elif gradient > 0:
+            found["rate", name, step] = size / gradient
+    return found
 
 
 def _exponents(
@@ -119,12 +157,12 @@ def _exponents(
     found = []
     for quantity, name, step in everywhere:
         sizes = np.array([[run.sizes[quantity, name, step] for run in table] for table in tables]).T
-        if not (sizes > 0).all() and quantity in ("weight", "update", "gradient"):
+        if not (sizes > 0).all() and quantity in ("weight", "update", "rate", "gradient"):
             continue
         exponent, low, high = fit_exponent(expected.scales, sizes)
         means = tuple(float(value) for value in sizes.mean(axis=0))
         finite = len({channel.get(name) for channel in channels}) == 1
-        if quantity == "update" and _is_noise(name, tables):
+        if quantity in ("update", "rate") and _is_noise(name, tables):
             wanted, at_most = None, None
         else:
             wanted, at_most = expected.of(quantity, name, step, finite)

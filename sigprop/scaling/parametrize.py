@@ -43,23 +43,25 @@ def parametrize(
     depth: str = "none",
     alignment: Alignment | str | None = None,
     roles: Mapping[str, str] | None = None,
-    attention: str = "scale",
+    attention: str | None = None,
     own_init: str | None = None,
     branches: Sequence[str] | None = None,
 ) -> Plan:
     """A plan for any model by comparing it with its base.
 
-    `base`: a smaller (or larger) build, a factory without arguments, a configuration, or a width.
-    `rule`: `mup`, `neural_tangent`, `sp`, or `meta:s`. `depth`: `none`, `sqrt`, `linear`, `dslm`.
-    `alignment` replaces the rule's assumption (`none`, or measured exponents). `roles` names unclear parameters.
-    `attention="keep"` leaves the score scale alone. `own_init` states the model's own scheme when the base has no
-    values. `branches` names the modules that end a residual branch.
+    - `base`: a smaller (or larger) build, a factory without arguments, a configuration, or a width.
+    - `rule`: `mup`, `neural_tangent`, `sp`, or `meta:s`; `depth`: `none`, `sqrt`, `linear`, `dslm`.
+    - `alignment` replaces the rule's assumption (`none`, or measured exponents).
+    - `attention`: `scale` (1/d, the default of muP) or `keep` (the model's own scale, the default otherwise).
+    - `roles` names unclear parameters, `branches` the modules that end a residual branch, and `own_init` the
+      model's own scheme where the base has no values.
     """
     width = width_rule(rule, alignment)
     read_optimizer(optimizer)
     base = build_base(model, base)
     dims = compare(model, base, roles)
     own = own_inits(model, base, dims, own_init)
+    attention = attention or ("scale" if width.scales_attention else "keep")
     require(attention in ("scale", "keep"), "attention", attention, "scale or keep")
     scores = attention_scales(model, base, dims) if attention == "scale" else AttentionScales()
     factors = relative_sizes(dims, width, scores, depth, branches)
@@ -130,12 +132,13 @@ def _tied_readouts(model: nn.Module, base: nn.Module, dims: list[Dimensions], ru
     owners = {plain_name(name): module for name, module in unwrap(model).named_modules()}
     found = []
     for item in dims:
-        for alias in item.aliases:
-            owner = alias.rpartition(".")[0]
-            if item.role != "embedding" or isinstance(owners[owner], nn.Embedding):
-                continue
-            factor = rule.tied_multiplier(item.fan_out) / _own_output_scale(model, base)
-            found.append(ScalePlan(owner, factor, "input", f"readout tied to {item.name}, width x{item.fan_out:g}"))
+        places = [alias.rpartition(".")[0] for alias in item.aliases]
+        readouts = [place for place in places if not isinstance(owners[place], nn.Embedding)]
+        if item.role != "embedding" or len(readouts) == len(places):
+            continue
+        factor = rule.tied_multiplier(item.fan_out) / _own_output_scale(model, base)
+        why = f"readout tied to {item.name}, width x{item.fan_out:g}"
+        found += [ScalePlan(place, factor, "input", why) for place in readouts]
     return found
 
 

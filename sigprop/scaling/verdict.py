@@ -18,7 +18,7 @@ def find_culprits(exponents: list[Exponent], model: nn.Module) -> list[Culprit]:
     named = [
         Culprit(item.name, "init" if item.quantity == "weight" else "learning rate", item.deviation(), item.axis)
         for item in failing
-        if item.quantity in ("weight", "update")
+        if item.quantity in ("weight", "update", "rate")
     ]
     if named:
         return sorted(named, key=lambda culprit: -abs(culprit.exponent))

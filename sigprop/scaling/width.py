@@ -55,6 +55,11 @@ class WidthRule:
             return replace(inward, weight=m_in**-0.5, update=inward.update * m_in**-self.alpha_hidden)
         return inward
 
+    @property
+    def scales_attention(self) -> bool:
+        """Queries and keys align at order one only where features do and the readout allows it: muP."""
+        return self.readout >= 1.0
+
     def tied_multiplier(self, fan_in: float) -> float:
         """Forward factor of a readout whose weight is the embedding: `m_in^{-A}`."""
         return fan_in**-self.readout

@@ -1,0 +1,192 @@
+"""The coordinate check passes muP, fails the standard parametrization, and names each planted mistake."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sigprop.errors import InputError
+from sigprop.models import build
+from sigprop.scaling import coord_check, parametrize
+from sigprop.scaling.fit import fit_exponent
+
+WIDTHS = [32, 64, 128, 256]
+
+
+def gpt(tied=False):
+    def make(width, depth=2):
+        model = build("transformer", vocabulary=64, context=32, width=width, depth=depth, heads=4, tied_head=tied)
+        if tied:
+            nn.init.normal_(model.token_embedding.weight, 0.0, 0.1)
+        return model
+
+    return make
+
+
+def tokens():
+    return torch.randint(0, 64, (4, 32), generator=torch.Generator().manual_seed(0))
+
+
+def check(plan, make=None, widths=WIDTHS, **options):
+    options = {"batch": tokens(), "seeds": 2, "steps": 2, "lr": 1e-2} | options
+    return coord_check(make or gpt(), widths, plan=plan, **options)
+
+
+def test_mup_passes_and_standard_fails():
+    good, bad = check("mup"), check(None)
+    assert good.passed
+    assert good.culprits == []
+    assert not bad.passed
+    change = bad.find("output", "change", 1)
+    assert change.low > 0.3
+    assert {item.cause for item in bad.culprits} >= {"learning rate"}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adafactor", "muon:shape"])
+def test_other_optimizers_pass(optimizer):
+    lr = {"sgd": 0.05, "momentum": 0.02, "muon:shape": 0.02}.get(optimizer, 1e-2)
+    report = check("mup", optimizer=optimizer, lr=lr)
+    assert report.passed, [str(item) for item in report.culprits]
+
+
+def init(power):
+    return lambda row, m: replace(row, init=replace(row.init, value=row.init.value * m**power))
+
+
+def rate(power):
+    return lambda row, m: replace(row, lr=row.lr * m**power)
+
+
+MISTAKES = {
+    "readout init": ("head.weight", init(0.5), "init", 0.5),
+    "readout rate": ("head.weight", rate(1.0), "learning rate", 1.0),
+    "embedding rate": ("token_embedding.weight", rate(-1.0), "learning rate", -1.0),
+    "embedding init": ("token_embedding.weight", init(-0.5), "init", -0.5),
+    "hidden rate": ("blocks.1.mlp.up.weight", rate(1.0), "learning rate", 1.0),
+    "hidden rate too small": ("blocks.1.mlp.down.weight", rate(-1.0), "learning rate", -1.0),
+    "hidden init": ("blocks.0.mlp.down.weight", init(0.5), "init", 0.5),
+    "value init": ("blocks.0.attention.value.weight", init(-0.5), "init", -0.5),
+    "norm rate": ("final_norm.weight", rate(1.0), "learning rate", 1.0),
+    "bias rate": ("blocks.0.mlp.up.bias", rate(0.5), "learning rate", 0.5),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_planted_mistake_is_named(mistake):
+    name, change, cause, exponent = MISTAKES[mistake]
+
+    def plan(model, base):
+        found = parametrize(model, "mup", base=base)
+        ratio = model.config.width / base.config.width
+        found.parameters = [change(row, ratio) if row.name == name else row for row in found.parameters]
+        return found
+
+    report = check(plan)
+    assert not report.passed
+    assert [(item.name, item.cause) for item in report.culprits] == [(name, cause)]
+    assert report.culprits[0].exponent == pytest.approx(exponent, abs=0.05)
+
+
+def test_a_missing_attention_scale_is_named():
+    """Folded into the query where the module has no scale number of its own."""
+    report = check(lambda model, base: parametrize(model, "mup", base=base, attention="keep"))
+    assert not report.passed
+    assert {item.name.rpartition(".")[0] for item in report.culprits} == {
+        "blocks.0.attention.query",
+        "blocks.1.attention.query",
+    }
+
+
+class Scaled(nn.Module):
+    """Attention with a scale number of its own, between an embedding and a readout."""
+
+    def __init__(self, width, heads=2):
+        super().__init__()
+        self.width = width
+        self.embed = nn.Embedding(64, width)
+        self.attention = ScaledAttention(width, heads)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 64, bias=False)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        return self.head(self.norm(x + self.attention(x)))
+
+
+class ScaledAttention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.head_dim = width // heads
+        self.scaling = self.head_dim**-0.5
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (
+            m(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for m in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        return ((q @ k.transpose(-1, -2) * self.scaling).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def without_scales(model, base):
+    plan = parametrize(model, "mup", base=base)
+    plan.scales = []
+    return plan
+
+
+def test_a_missing_scale_number_shows_in_the_scores():
+    good = check("mup", Scaled, lr=3e-2)
+    assert good.passed, [str(item) for item in good.culprits]
+    bad = check(without_scales, Scaled, lr=3e-2)
+    assert [(item.name, item.cause) for item in bad.culprits] == [("attention", "attention scale")]
+
+
+def test_a_missing_tied_multiplier_is_named():
+    assert check("mup", gpt(tied=True), lr=2e-2).passed
+    bad = check(without_scales, gpt(tied=True), lr=2e-2)
+    assert [(item.name, item.cause) for item in bad.culprits] == [("head", "forward multiplier")]
+
+
+def test_depth_rules():
+    linear = check("mup", widths=[64], depths=[2, 4, 8, 16], depth_rule="linear")
+    assert linear.passed, [str(item) for item in linear.culprits]
+    none = check("mup", widths=[64], depths=[2, 4, 8, 16], depth_rule="none")
+    assert not none.passed
+    assert {item.axis for item in none.failures} == {"depth"}
+
+
+def test_report_prints_and_saves(tmp_path):
+    report = check("mup", widths=[32, 64], seeds=1, steps=1)
+    data = json.loads(report.to_json(tmp_path / "report.json"))
+    assert data["passed"] is report.passed
+    assert len(data["exponents"]) == len(report.exponents)
+    assert report.table().row_count > 0
+
+
+def test_the_check_leaves_the_global_seed_alone():
+    state = torch.get_rng_state()
+    check("mup", widths=[32, 64], seeds=1, steps=1)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_clear_errors():
+    with pytest.raises(InputError, match="two or more"):
+        check("mup", widths=[64])
+    with pytest.raises(InputError, match="ignores its argument"):
+        check("mup", lambda width: gpt()(32), widths=[32, 64])
+    with pytest.raises(InputError, match="pass loss_fn"):
+        coord_check(lambda width: nn.Linear(3, width), [4, 8], batch=torch.ones(2, 3))
+
+
+def test_fitted_interval_covers_the_true_slope():
+    """Coverage of the 95 percent interval on synthetic noise: within five standard errors of 0.95."""
+    generator = np.random.default_rng(0)
+    widths, hits, trials = [64, 128, 256, 512], 0, 400
+    for _ in range(trials):
+        noise = generator.normal(0.0, 0.1, (3, 4))
+        _, low, high = fit_exponent(widths, np.exp(noise) * np.array(widths) ** -0.5)
+        hits += low <= -0.5 <= high
+    assert abs(hits / trials - 0.95) < 5 * (0.95 * 0.05 / trials) ** 0.5
+    assert np.isnan(fit_exponent(widths, np.zeros((1, 4)))[0])

@@ -1,0 +1,168 @@
+"""Unmodified Hugging Face models: every parameter has a role, training runs, wrappers keep the plan."""
+
+import copy
+
+import pytest
+import torch
+
+from sigprop.scaling import parametrize
+
+transformers = pytest.importorskip("transformers")
+VOCABULARY = 23
+
+
+def gpt2(width, heads):
+    config = transformers.GPT2Config(
+        n_embd=width, n_layer=2, n_head=heads, vocab_size=VOCABULARY, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama(width, heads):
+    config = transformers.LlamaConfig(
+        hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2, num_attention_heads=heads,
+        num_key_value_heads=heads // 2, vocab_size=VOCABULARY,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def bert(width, heads):
+    config = transformers.BertConfig(
+        hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2, num_attention_heads=heads,
+        vocab_size=VOCABULARY, max_position_embeddings=8,
+    )  # fmt: skip
+    return transformers.BertForMaskedLM(config)
+
+
+def t5(width, heads):
+    config = transformers.T5Config(
+        d_model=width, d_kv=width // heads, d_ff=2 * width, num_layers=2, num_heads=heads, vocab_size=VOCABULARY,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config)
+
+
+def vit(width, heads):
+    config = transformers.ViTConfig(
+        hidden_size=width, intermediate_size=2 * width, num_hidden_layers=2, num_attention_heads=heads,
+        image_size=8, patch_size=4,
+    )  # fmt: skip
+    return transformers.ViTForImageClassification(config)
+
+
+MODELS = {"gpt2": gpt2, "llama": llama, "bert": bert, "t5": t5, "vit": vit}
+
+
+def batch(name):
+    generator = torch.Generator().manual_seed(0)
+    if name == "vit":
+        pixels = torch.randn(2, 3, 8, 8, generator=generator)
+        return {"pixel_values": pixels, "labels": torch.tensor([0, 1])}
+    ids = torch.randint(1, VOCABULARY, (2, 8), generator=generator)
+    return {"input_ids": ids, "labels": ids}
+
+
+def losses(model, groups, name, steps=3):
+    optimizer = torch.optim.AdamW(groups, lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    found = []
+    model.eval()
+    for _ in range(steps):
+        loss = model(**batch(name)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_roles_factors_and_training(name):
+    torch.manual_seed(0)
+    base, model = MODELS[name](16, 4), MODELS[name](64, 4)
+    plan = parametrize(model, "mup", base=base)
+    by_role = {row.role: row for row in plan}
+    assert by_role["hidden"].lr == pytest.approx(1 / 4)
+    assert by_role["embedding"].lr == 1.0
+    attention = [row for row in plan.scales if row.place.startswith("attribute:")]
+    assert len(attention) == (6 if name == "t5" else 2)
+    assert {round(row.factor, 6) for row in attention} == {0.25 if name == "t5" else 0.5}
+    tied = {row.module: row.factor for row in plan.scales if row.place == "input"}
+    head = {"gpt2": ("lm_head", 0.25), "bert": ("cls.predictions.decoder", 0.25), "t5": ("lm_head", 0.5)}
+    assert tied == (dict([head[name]]) if name in head else {})
+    if not tied:
+        assert by_role["readout"].lr == pytest.approx(1 / 4)
+        assert by_role["readout"].init.value == pytest.approx(1 / 4)
+    plan.apply_(model)
+    found = losses(model, plan.param_groups(model, lr=1e-2, weight_decay=0.1), name)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_at_the_base_nothing_changes(name):
+    torch.manual_seed(0)
+    model = MODELS[name](16, 4)
+    other = copy.deepcopy(model)
+    plan = parametrize(model, "mup", base=MODELS[name](16, 4), depth="sqrt").apply_(model) and parametrize(
+        model, "mup", base=MODELS[name](16, 4), depth="sqrt"
+    )
+    assert losses(model, plan.param_groups(model, lr=1e-2, weight_decay=0.1), name) == losses(
+        other, [{"params": list(other.parameters()), "lr": 1e-2, "weight_decay": 0.1}], name
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_base_width_alone_scales_the_number_of_heads(name):
+    torch.manual_seed(0)
+    plan = parametrize(MODELS[name](64, 8), "mup", base=32)
+    assert not [row for row in plan.scales if row.place.startswith("attribute:")]
+    assert {round(row.lr, 6) for row in plan if row.role == "hidden"} == {0.5}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_copies_and_sharded_models_keep_the_plan(name, tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = MODELS[name](32, 4)
+    plan = parametrize(model, "mup", base=MODELS[name](16, 4))
+    plan.apply_(model)
+    expected = losses(copy.deepcopy(model), plan.param_groups(model, lr=1e-2), name, steps=1)
+    twin = copy.deepcopy(model)
+    assert losses(twin, plan.param_groups(twin, lr=1e-2), name, steps=1) == expected
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        groups = plan.param_groups(model, lr=1e-2)
+        assert losses(model, groups, name, steps=2)[0] == pytest.approx(expected[0], rel=1e-5)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_configurations_serve_as_base():
+    torch.manual_seed(0)
+    model = llama(64, 8)
+    small = llama(16, 2).config
+    plan = parametrize(model, "mup", base=small)
+    assert plan["lm_head.weight"].lr == pytest.approx(1 / 4)
+
+
+def test_trainer_takes_the_groups(tmp_path):
+    pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    model = gpt2(32, 4)
+    plan = parametrize(model, "mup", base=gpt2(16, 4))
+    plan.apply_(model)
+    optimizer = torch.optim.AdamW(plan.param_groups(model, lr=1e-2))
+    rows = [{"input_ids": ids, "labels": ids} for ids in batch("gpt2")["input_ids"]]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=True,
+        disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, optimizers=(optimizer, None))
+    before = model.lm_head.weight.detach().clone()
+    trainer.train()
+    assert not torch.equal(before, model.lm_head.weight)
+    assert {group["initial_lr"] for group in optimizer.param_groups} == {1e-2, 5e-3}

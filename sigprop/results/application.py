@@ -14,12 +14,14 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+from sigprop.results import junctions
 
 if TYPE_CHECKING:
     from sigprop.results.plan import Init, ParameterPlan, Plan
 
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 TORCH_EPSILON = 1e-8
+ADAFACTOR_EPSILON = (None, 1e-3)
 APPLIED = "_sigprop_plan_applied"
 
 
@@ -68,6 +70,7 @@ def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Paramete
     """Every row with its parameter; raises when a parameter has no row, two rows, or another shape."""
     rows = {row.name: row for row in plan.parameters}
     parameters = {plain_name(name): parameter for name, parameter in unwrap(model).named_parameters()}
+    learned = junctions.learned_names(plan.junctions)
     pairs, missing, twice, shapes = [], [], [], []
     for first, aliases in parameter_names(model).items():
         found = [rows.pop(name) for name in aliases if name in rows]
@@ -83,7 +86,7 @@ def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Paramete
         "no row for": missing,
         "more than one row for the tied": twice,
         "another shape at": shapes,
-        "rows that name no parameter of the model:": list(rows),
+        "rows that name no parameter of the model:": [n for n in rows if n not in learned],
     }
     told = [f"{what} {', '.join(names[:8])}{' ...' * (len(names) > 8)}" for what, names in problems.items() if names]
     if told:
@@ -93,6 +96,8 @@ def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Paramete
 
 def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) -> nn.Module:
     """Draw, then scale; `keep` rows with a factor are refused a second time on the same model."""
+    match(plan, model)
+    junctions.install(plan.junctions, _modules(unwrap(model)))
     pairs = match(plan, model)
     meta = [row.name for row, parameter in pairs if parameter.is_meta]
     if meta:
@@ -160,8 +165,18 @@ def _fill(parameter: nn.Parameter, values: torch.Tensor) -> None:
     parameter.copy_(distribute_tensor(target, mesh, parameter.placements))  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def fold_for_inference(plan: Plan, model: nn.Module) -> nn.Module:
+    """The junctions' scales put into the weights; rows of the plan stay as they are."""
+    junctions.fold_for_inference(plan.junctions, _modules(unwrap(model)))
+    return model
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    return {plain_name(name): module for name, module in model.named_modules()}
+
+
 def _apply_scales(plan: Plan, model: nn.Module) -> None:
-    modules = {plain_name(name): module for name, module in model.named_modules()}
+    modules = _modules(model)
     for module in modules.values():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(hook, Scale)]:
@@ -172,11 +187,6 @@ def _apply_scales(plan: Plan, model: nn.Module) -> None:
         if row.multiplier != 1.0:
             owner, _, leaf = row.name.rpartition(".")
             _scale(modules, owner, row.multiplier, _multiplier_place(modules.get(owner), owner, leaf))
-    for row in plan.junctions:
-        if not row.folded and row.skip != 1.0:
-            raise UnsupportedError(f"{row.name}: a skip scale of {row.skip:g} cannot be hooked; fold it or wrap it")
-        if not row.folded:
-            _scale(modules, row.name, row.branch, "output")
 
 
 def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:
@@ -212,13 +222,13 @@ def param_groups(
     model: nn.Module,
     lr: float,
     weight_decay: float,
-    eps: float | None,
+    eps: float | tuple[float | None, float] | None,
     roles: Sequence[str] | None,
     options: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
     if eps is None and any(row.eps != 1.0 for row in plan.parameters):
-        eps = TORCH_EPSILON
+        eps = ADAFACTOR_EPSILON if plan.meta.get("optimizer") == "adafactor" else TORCH_EPSILON
     groups: dict[tuple[float, ...], dict[str, Any]] = {}
     for row, parameter in match(plan, model):
         if not parameter.requires_grad or (roles is not None and row.role not in roles):
@@ -231,7 +241,12 @@ def param_groups(
                 "lr": lr * row.lr,
                 "weight_decay": weight_decay * key[1],
             }
-            groups[key] = group | ({} if eps is None else {"eps": eps * row.eps}) | options
+            groups[key] = group | ({} if eps is None else {"eps": _multiplied(eps, row.eps)}) | options
         groups[key]["params"].append(parameter)
         groups[key]["param_names"].append(row.name)
     return list(groups.values())
+
+
+def _multiplied(eps: float | tuple[float | None, float], factor: float) -> float | tuple[float | None, float]:
+    """Adafactor's first epsilon is a floor for gradients and stays; its second is one for the weight's size."""
+    return (eps[0], eps[1] * factor) if isinstance(eps, tuple) else eps * factor

@@ -76,13 +76,21 @@ class ParameterPlan:
 class JunctionPlan:
     """One residual junction, `skip * x + branch * f(x)`, named by the module that computes `f`.
 
-    `folded` says that the parameter rows already carry both scales; nothing is left to apply.
+    `folded` says that the parameter rows already carry both scales; nothing is left to apply. Otherwise hooks on
+    this module and on `entry`, the module that takes `x` in, apply them, and a `learnable` branch scale of the
+    given `shape` becomes a parameter. `weights` are the parameters that `f` is linear in; folded, they carry the
+    factor `branch / level`, `level` being the scale that the stream has gathered there (0: cannot be folded).
     """
 
     name: str
     skip: float = 1.0
     branch: float = 1.0
     folded: bool = True
+    entry: str = ""
+    weights: tuple[str, ...] = ()
+    level: float = 1.0
+    learnable: bool = False
+    shape: tuple[int, ...] = ()
     why: str = ""
 
 
@@ -146,18 +154,22 @@ class Plan:
         """Draw every parameter in place, set the forward scales, and return the model."""
         return application.apply_plan(self, model, generator)
 
+    def fold_for_inference(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Put every junction's scale, as learned by now, into the weights and take the hooks off."""
+        return application.fold_for_inference(self, model)
+
     def param_groups(
         self,
         model: torch.nn.Module,
         lr: float,
         weight_decay: float = 0.0,
-        eps: float | None = None,
+        eps: float | tuple[float | None, float] | None = None,
         roles: Sequence[str] | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
         """Parameter groups for a torch optimizer, one per distinct set of multipliers.
 
-        `eps` defaults to torch's 1e-8 where the plan multiplies it. `roles` keeps only those rows, for
+        `eps` defaults to torch's 1e-8 where the plan multiplies it; of Adafactor's pair, the second is multiplied. `roles` keeps only those rows, for
         optimizers that take some parameters (Muon: `roles=["hidden"]`). `options` (betas, momentum, ...) go to
         every group unchanged. Each group also carries `param_names`.
         """
@@ -216,7 +228,11 @@ class Plan:
             ParameterPlan(**{**row, "shape": tuple(row["shape"]), "init": _init(row["init"])})
             for row in data["parameters"]
         ]
-        junctions = [JunctionPlan(**row) for row in data["junctions"]]
+        tuples = ("weights", "shape")
+        junctions = [
+            JunctionPlan(**{key: tuple(value) if key in tuples else value for key, value in row.items()})
+            for row in data["junctions"]
+        ]
         return cls(parameters, junctions, [ScalePlan(**row) for row in data["scales"]], data["meta"])
 
 

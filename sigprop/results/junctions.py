@@ -1,0 +1,130 @@
+"""Residual junctions scaled from outside: hooks that turn `x + f(x)` into `skip * x + branch * f(x)`.
+
+One hook holds what enters the branch, the other adds `(skip - 1) x` to the branch's output, so that the model's
+own sum gives the scaled one. A learnable branch scale is a parameter of the branch's module, `branch_scale`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+
+if TYPE_CHECKING:
+    from sigprop.results.plan import JunctionPlan
+
+LEARNED = "branch_scale"
+
+
+class Held:
+    """The input of a branch, from its entry to its end."""
+
+    def __init__(self) -> None:
+        self.value: Tensor | None = None
+
+
+class Entry:
+    """Forward pre-hook that holds the first tensor given to its module."""
+
+    def __init__(self, held: Held):
+        self.held = held
+
+    def __call__(self, module: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> None:
+        self.held.value = inputs[0] if inputs else next(iter(kwargs.values()))
+
+
+class Exit:
+    """Forward hook that scales the branch and adds what the skip lacks."""
+
+    def __init__(self, skip: float, branch: float, held: Held | None):
+        self.skip, self.branch, self.held = skip, branch, held
+
+    def __call__(self, module: nn.Module, inputs: tuple, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (self._scaled(module, output[0]), *output[1:])
+        return self._scaled(module, output)
+
+    def _scaled(self, module: nn.Module, branch: Tensor) -> Tensor:
+        scaled = getattr(module, LEARNED, self.branch) * branch
+        if self.held is None:
+            return scaled
+        skip, self.held.value = self.held.value, None
+        if skip is None:
+            raise UnsupportedError("a scaled junction ended before its branch began: the model runs it out of order")
+        return scaled + (self.skip - 1.0) * skip
+
+
+def learned_names(junctions: list[JunctionPlan]) -> set[str]:
+    """Names of the parameters that junctions bring with them."""
+    return {f"{row.name}.{LEARNED}" for row in junctions if row.learnable}
+
+
+def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> None:
+    """Put the hooks and learnable scales of every junction that is not folded, in place of earlier ones."""
+    remove(modules)
+    for row in junctions:
+        if row.folded or (row.skip == 1.0 and row.branch == 1.0 and not row.learnable):
+            continue
+        if row.skip != 1.0 and not row.entry:
+            raise UnsupportedError(f"{row.name}: a skip scale of {row.skip:g} needs `entry`, the module that takes x in")
+        for name in (row.name, row.entry or row.name):
+            if name not in modules:
+                raise UnknownNameError("module of a junction", name, modules)
+        module, held = modules[row.name], None
+        if row.skip != 1.0:
+            held = Held()
+            modules[row.entry].register_forward_pre_hook(Entry(held), with_kwargs=True)
+        if row.learnable:
+            like = next(module.parameters(), None)
+            options = {} if like is None else {"device": like.device, "dtype": like.dtype}
+            module.register_parameter(LEARNED, nn.Parameter(torch.full(row.shape, row.branch, **options)))
+        module.register_forward_hook(Exit(row.skip, row.branch, held))
+
+
+def remove(modules: dict[str, nn.Module]) -> None:
+    """Take off every hook and learnable scale that `install` put."""
+    for module in modules.values():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            found = [key for key, hook in hooks.items() if isinstance(hook, (Entry, Exit))]
+            for key in found:
+                del hooks[key]
+                module._forward_pre_hooks_with_kwargs.pop(key, None)
+            if found and LEARNED in module._parameters:
+                del module._parameters[LEARNED]
+
+
+def fold_for_inference(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> None:
+    """Multiply the last parameters of every branch by its scale, as learned by now, and take the hooks off.
+
+    The function of the model stays the same, up to the norms' epsilon where skip scales are folded.
+    """
+    rows = [row for row in junctions if not row.folded]
+    for row in rows:
+        if row.level == 0.0:
+            raise UnsupportedError(
+                f"{row.name}: a skip scale of {row.skip:g} cannot be folded where no norm follows; keep the hooks"
+            )
+    with torch.no_grad():
+        for row in rows:
+            scale = getattr(modules[row.name], LEARNED, torch.tensor(row.branch)) / row.level
+            for name in row.weights:
+                owner, _, leaf = name.rpartition(".")
+                parameter = getattr(modules[owner], leaf)
+                parameter.mul_(_along_outputs(scale.to(parameter), parameter, modules[owner], name))
+    remove(modules)
+
+
+def _along_outputs(scale: Tensor, parameter: Tensor, owner: nn.Module, name: str) -> Tensor:
+    """A scale per channel, shaped to multiply the output axis of a parameter."""
+    if scale.dim() == 0 or parameter.dim() <= 1:
+        return scale
+    if isinstance(owner, nn.Linear):
+        return scale[:, None]
+    if type(owner).__name__ == "Conv1D":
+        return scale
+    if isinstance(owner, nn.Conv2d):
+        return scale[:, None, None, None]
+    raise InputError(f"{name}: a scale per channel can be folded into Linear, Conv1D and Conv2d only")

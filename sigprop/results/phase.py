@@ -1,0 +1,44 @@
+"""`PhaseDiagram`: chi_J over a plane of two settings, measured or predicted, as plain data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sigprop.errors import InputError
+
+PHASE_SCHEMA = 1
+
+
+@dataclass
+class PhaseDiagram:
+    """`chi[i][j]` belongs to `y[i]`, `x[j]`; standard errors over initializations where it was measured."""
+
+    x_name: str
+    x: list[float]
+    y_name: str
+    y: list[float]
+    chi: list[list[float]]
+    standard_error: list[list[float]] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": PHASE_SCHEMA, "kind": "phase", **asdict(self)}
+
+    def save(self, path: str | Path) -> Path:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.to_dict()))
+        return path
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PhaseDiagram:
+        if data.get("kind") != "phase" or data.get("schema") != PHASE_SCHEMA:
+            raise InputError(f"not a phase diagram of schema {PHASE_SCHEMA}: keys {sorted(data)[:6]}")
+        return cls(**{key: value for key, value in data.items() if key not in ("schema", "kind")})
+
+    @classmethod
+    def load(cls, path: str | Path) -> PhaseDiagram:
+        return cls.from_dict(json.loads(Path(path).read_text()))

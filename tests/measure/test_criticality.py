@@ -1,0 +1,67 @@
+"""The criticality test of a user's model."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.measure.criticality import check_criticality
+from sigprop.models import mlp
+from sigprop.theory.criticality import architecture, critical_sigma_b
+
+
+def network(sigma_w, sigma_b=0.0, **settings):
+    torch.manual_seed(1)
+    return mlp(depth=24, width=256, activation="tanh", sigma_w=sigma_w, sigma_b=sigma_b, inputs=64, **settings)
+
+
+X = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("sigma_w", "sigma_b", "verdict"), [(0.6, 0.0, "ordered"), (2.5, 0.3, "chaotic")])
+def test_verdict_and_gain(sigma_w, sigma_b, verdict):
+    report = check_criticality(network(sigma_w, sigma_b), X)
+    assert report.verdict == verdict
+    assert len(report.blocks) == 23
+    assert report.depth_scale == pytest.approx(1 / abs(math.log(report.factor)))
+    assert math.prod(row["factor"] for row in report.blocks) == pytest.approx(report.growth)
+    # biases are not scaled: the critical sigma_w at this sigma_b
+    critical = torch.linspace(1.0, 3.0, 2001, dtype=torch.float64)
+    line = critical_sigma_b(architecture("tanh"), critical)
+    want = critical[(line - sigma_b).abs().nan_to_num(9).argmin()].item()
+    assert report.gain * sigma_w == pytest.approx(want, rel=0.08)  # one network of width 256
+    repaired = check_criticality(network(sigma_w * report.gain, sigma_b), X, find_gain=False)
+    assert repaired.depth_scale > 3 * report.depth_scale
+
+
+def test_model_is_left_as_it_was():
+    model = network(1.3)
+    before = [p.detach().clone() for p in model.parameters()]
+    check_criticality(model, X, probes=2)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_full_residual_with_norm_is_critical_and_has_no_gain():
+    report = check_criticality(network(1.4, norm_placement="preactivation", mu=1.0), X)
+    assert report.verdict == "critical"
+    assert any("depth^" in note for note in report.notes)
+
+
+def test_named_blocks_and_errors():
+    model = network(1.0)
+    report = check_criticality(model, X, blocks=["blocks.1?"], find_gain=False)
+    assert [row["name"] for row in report.blocks] == [f"blocks.{i}" for i in range(11, 20)]
+    assert report.to_dict()["verdict"] in ("ordered", "critical", "chaotic")
+    with pytest.raises(UnknownNameError):
+        check_criticality(model, X, blocks=["layers.*"])
+    with pytest.raises(InputError, match="no list of like blocks"):
+        check_criticality(nn.Linear(64, 3), X)
+    dead = nn.Sequential(nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]))
+    with torch.no_grad():
+        for p in dead.parameters():
+            p.zero_()
+    with pytest.raises(InputError, match="died"):
+        check_criticality(dead, X)

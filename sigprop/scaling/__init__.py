@@ -1,5 +1,7 @@
 """Parametrizations: width and depth rules for any model and optimizer, and the check that they hold."""
 
+from sigprop.scaling.alignment import AlignmentReport, AlignmentRow, measure_alignment
+from sigprop.scaling.contributions import Contribution, contribution_table, contributions
 from sigprop.scaling.coordcheck import coord_check
 from sigprop.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
 from sigprop.scaling.dimensions import ROLES, Dimensions, compare
@@ -12,14 +14,20 @@ __all__ = [
     "GROUPS",
     "ROLES",
     "WIDTH_RULES",
+    "AlignmentReport",
+    "AlignmentRow",
+    "Contribution",
     "DepthFactors",
     "Dimensions",
     "GroupFactors",
     "WidthRule",
     "compare",
+    "contribution_table",
+    "contributions",
     "coord_check",
     "depth_factors",
     "family_factors",
+    "measure_alignment",
     "parametrize",
     "width_rule",
 ]

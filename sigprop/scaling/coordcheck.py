@@ -70,15 +70,15 @@ def coord_check(
     if deep:
         models = [skeletons[shape] for shape in deep]
         expected["depth"] = Expectations.of_builds(models, depths, expect, depth_rule, optimizer, along_depth=True)
-    make_plan = _plan_maker(plan, optimizer, depth_rule, skeletons[shapes[-1]])
-    base = _build(build, shapes[0], 0)
+    make_plan = plan_maker(plan, optimizer, depth_rule, skeletons[shapes[-1]])
+    base = build_seeded(build, shapes[0], 0)
     runs: dict[tuple, list[Run]] = {}
     with Progress(transient=True, disable=not progress) as bar:
         task = bar.add_task("coordinate check", total=len(skeletons) * seeds)
         for shape in skeletons:
             runs[shape] = []
             for seed in range(seeds):
-                model = _build(build, shape, seed)
+                model = build_seeded(build, shape, seed)
                 runs[shape].append(
                     _train(model, make_plan(model, base), make_step(batch, loss_fn), optimizer, lr, steps)
                 )
@@ -91,7 +91,7 @@ def coord_check(
     return CoordinateReport(exponents, find_culprits(exponents, largest), widths, depths, meta)
 
 
-def _plan_maker(plan: str | PlanMaker | None, optimizer: str, depth_rule: str, wide: nn.Module) -> PlanMaker:
+def plan_maker(plan: str | PlanMaker | None, optimizer: str, depth_rule: str, wide: nn.Module) -> PlanMaker:
     """A function (model, base) -> Plan; the base itself takes its roles from the comparison with `wide`."""
     if plan is None:
         return lambda model, base: None
@@ -110,7 +110,7 @@ def _plan_maker(plan: str | PlanMaker | None, optimizer: str, depth_rule: str, w
     return make
 
 
-def _build(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
+def build_seeded(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return build(*shape)
@@ -120,9 +120,9 @@ def _skeleton(build: Callable[..., nn.Module], shape: tuple[int, ...]) -> nn.Mod
     """The model without values, where its factory can be run on the meta device."""
     try:
         with torch.device("meta"):
-            return _build(build, shape, 0)
+            return build_seeded(build, shape, 0)
     except (NotImplementedError, RuntimeError):
-        return _build(build, shape, 0)
+        return build_seeded(build, shape, 0)
 
 
 def _train(model: nn.Module, plan: Plan | None, step_fn: Callable, optimizer: str, lr: float | None, steps: int) -> Run:

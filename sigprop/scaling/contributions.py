@@ -1,0 +1,91 @@
+r"""Which parameters move the function: each group's share of one optimizer step.
+
+With the step dtheta of all parameters known, only one group at a time is moved: `output` is the root mean square
+change of the output, `loss` the change of the loss, and `predicted` its first order <gradient, dtheta>, where a
+weight's gradient is the sum over tokens of (input) x (gradient at its output). The model is left as it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from sigprop.errors import require
+from sigprop.results import Plan
+from sigprop.results.application import plain_name
+from sigprop.scaling.dimensions import pattern
+from sigprop.scaling.training import make_optimizers, make_step
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One group: number of parameters, change of output, change of loss measured and to first order."""
+
+    group: str
+    parameters: int
+    output: float
+    loss: float
+    predicted: float
+
+
+def contributions(
+    model: nn.Module,
+    batch: Any,
+    *,
+    plan: Plan | None = None,
+    optimizer: str = "adamw",
+    lr: float | None = None,
+    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    by: str = "pattern",
+) -> list[Contribution]:
+    """Contributions by name `pattern` (layers pooled), by single `name`, or by the plan's `role`."""
+    require(by in ("pattern", "name", "role"), "by", by, "pattern, name or role")
+    require(by != "role" or plan is not None, "by", by, "a plan, whose rows carry the roles")
+    step_fn = make_step(batch, loss_fn)
+    moved = copy.deepcopy(model)
+    start = {plain_name(name): parameter.detach().clone() for name, parameter in moved.named_parameters()}
+    output, loss = step_fn(moved)
+    loss.backward()
+    gradients = {plain_name(name): p.grad.clone() for name, p in moved.named_parameters() if p.grad is not None}
+    for each in make_optimizers(optimizer, moved, plan, lr):
+        each.step()
+    parameters = {plain_name(name): parameter for name, parameter in moved.named_parameters()}
+    steps = {name: parameters[name].detach() - start[name] for name in gradients}
+    groups: dict[str, list[str]] = {}
+    for name in gradients:
+        key = plan[name].role if by == "role" and plan is not None else (pattern(name) if by == "pattern" else name)
+        groups.setdefault(key, []).append(name)
+    groups["all"] = list(gradients)
+    return [
+        _contribution(group, names, moved, parameters, start, steps, gradients, step_fn, output.detach(), loss.item())
+        for group, names in groups.items()
+    ]
+
+
+def _contribution(group, names, model, parameters, start, steps, gradients, step_fn, output, loss) -> Contribution:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(start[name] + steps[name] if name in names else start[name])
+        moved_output, moved_loss = step_fn(model)
+    change = torch.linalg.vector_norm(moved_output - output) / math.sqrt(output.numel())
+    predicted = sum(float((gradients[name] * steps[name]).sum()) for name in names)
+    count = sum(parameters[name].numel() for name in names)
+    return Contribution(group, count, float(change), float(moved_loss) - loss, predicted)
+
+
+def contribution_table(rows: list[Contribution]) -> Table:
+    """Largest change of the output first."""
+    table = Table(title="what moves the function in one step")
+    for heading in ("group", "parameters", "output change", "loss change", "first order"):
+        table.add_column(heading, overflow="fold")
+    for row in sorted(rows, key=lambda row: -row.output):
+        numbers = (f"{value:.3g}" for value in (row.output, row.loss, row.predicted))
+        table.add_row(row.group, f"{row.parameters:,}", *numbers)
+    return table

@@ -92,7 +92,9 @@ def _groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _joined(group: list[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().reshape(-1) for tensor in group])
+    with torch.no_grad():
+        flat = torch._utils._flatten_dense_tensors(group)
+        return flat.clone() if len(group) == 1 else flat  # a single tensor comes back as a view of itself
 
 
 def _bits(tensor: Tensor) -> Tensor:

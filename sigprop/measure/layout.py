@@ -4,7 +4,8 @@ The rule, for a tensor whose first axis counts the examples of the batch:
 
 - convolutions and channel-first norms (Conv, BatchNorm, GroupNorm, pooling): every axis after the channels;
 - the batch's own number of tokens, where one axis after the first has it (four axes or more);
-- three axes: the second; two: none, unless the first counts the tokens of one sequence, or of all;
+- three axes: the second;
+- two: none where the first counts the examples, else the first, as one sequence or as all sequences joined;
 - four or five axes otherwise: images, every axis after the channels.
 """
 
@@ -65,7 +66,9 @@ class Layout:
         """The tensor as (sequences, tokens, channels)."""
         axes = self.axes(name, x, module)
         if not axes:
-            return self._flat_view(x)
+            return self._flat_view(x, module)
+        if axes == (1,) and x.dim() == 3:
+            return x
         sequence = 1 if 0 in axes else 0
         channels = [axis for axis in range(x.dim()) if axis != sequence and axis not in axes]
         ordered = x.permute(sequence, *axes, *channels)
@@ -74,15 +77,14 @@ class Layout:
             count *= x.shape[axis]
         return ordered.reshape(x.shape[sequence], count, -1)
 
-    def _flat_view(self, x: Tensor) -> Tensor:
-        """No token axis: one token per example, or the rows of all sequences one after another."""
-        if x.dim() == 0:
-            return x.reshape(1, 1, 1)
-        if x.dim() == 2 and self.examples and x.shape[0] != self.examples:
-            for count in self.tokens:
-                if x.shape[0] in (count, self.examples * count):
-                    return x.reshape(-1, count, x.shape[1])
-        return x.reshape(x.shape[0], 1, -1)
+    def _flat_view(self, x: Tensor, module: nn.Module | None) -> Tensor:
+        """No token axis: one token per example, one sequence, or the rows of all sequences one after another."""
+        rows = x.shape[0]
+        if x.dim() != 2 or not self.examples or rows == self.examples:
+            return x.reshape(rows, 1, -1)
+        if rows in self.tokens or rows % self.examples or isinstance(module, nn.Embedding):
+            return x[None]
+        return x.reshape(self.examples, -1, x.shape[1])
 
     def mask(self, name: str, view: Tensor) -> Tensor | None:
         """The padding mask (sequences, tokens) that fits a viewed tensor; true for a real token."""

@@ -30,6 +30,14 @@ class Moments:
     def __init__(self) -> None:
         self._scratch: dict[torch.device, Tensor] = {}
 
+    def sums(self, x: Tensor) -> Tensor:
+        """Sum and sum of squares of all entries."""
+        total = torch.zeros(2, dtype=torch.float64, device=x.device)
+        for _, _, block in self._blocks(x.reshape(-1, 1, x.shape[-1] if x.dim() else 1), None):
+            total[0] += block.sum()
+            total[1] += block.square_().sum()
+        return total
+
     def signal(self, x: Tensor, mask: Tensor | None = None, groups: int = 1) -> Tensor:
         """About the mean of each group."""
         sums = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)

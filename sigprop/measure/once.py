@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,12 @@ def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Op
     model = getattr(model, "_orig_mod", model)
     recorder = Recorder(model, layout_of(batch, options.mask, options.token_axes), options.sites, options.formats)
     tensors = [tensor for _, tensor in tensors_in(batch)]
-    with untouched(model, tensors), _eager(), torch.inference_mode(False), torch.set_grad_enabled(options.backward):
+    with (
+        untouched(model, tensors),
+        _eager(model),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(options.backward),
+    ):
         loss = _run(model, copied(batch), loss_fn, recorder, options)
         recorder.require_matches()
         parameters = parameter_rows(model, options.spectral)
@@ -72,9 +77,13 @@ def _run(model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder,
     return None if gradient is not None else target.detach().item()
 
 
-def _eager() -> Any:
+def _eager(model: nn.Module) -> Any:
     """Compiled submodules run as written, so that hooks see them."""
-    return torch.compiler.set_stance("force_eager") if hasattr(torch.compiler, "set_stance") else ExitStack()
+    compiled = any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def _site_rows(recorder: Recorder) -> list[SiteRow]:

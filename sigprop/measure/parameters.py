@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -15,36 +15,47 @@ POWER_STEPS = 200
 
 
 def parameter_rows(model: nn.Module, spectral: bool = False) -> list[ParameterRow]:
-    """One row per parameter, from its value and its `.grad`; transferred from the device once."""
+    """One row per parameter, from its value and its `.grad`."""
     named = [(name, p) for name, p in model.named_parameters() if p.numel() and p.device.type != "meta"]
-    if not named:
-        return []
-    moments = Moments()
-    values = _reduced([p for _, p in named], moments.signal)
-    gradients = _reduced([p.grad for _, p in named], moments.gradient)
+    values = _moments([p.detach() for _, p in named])
+    gradients = _moments([_dense(p.grad) for _, p in named if p.grad is not None])
     rows = []
-    for (name, parameter), value, gradient in zip(named, values, gradients, strict=True):
-        mean, variance, _ = value
-        row = ParameterRow(name, tuple(parameter.shape), init_std=math.sqrt(variance))
-        row.extras["second_moment"] = variance + mean**2
-        row.grad_second_moment = gradient[1]
+    for (name, parameter), (mean, second) in zip(named, values, strict=True):
+        row = ParameterRow(name, tuple(parameter.shape), extras={"second_moment": second})
+        variance = second - mean**2
+        row.init_std = math.sqrt(variance) if not variance < 1e-15 * second else 0.0
+        if parameter.grad is not None:
+            row.grad_second_moment = next(gradients)[1]
         if spectral and parameter.dim() >= 2:
             row.extras["spectral_norm"] = spectral_norm(parameter)
         rows.append(row)
     return rows
 
 
-def _reduced(tensors: list[Tensor | None], reduce: Callable[[Tensor], Tensor]) -> list[list[float]]:
-    missing = torch.full((1, 3), math.nan, dtype=torch.float64)
-    found = []
-    for tensor in tensors:
-        if tensor is None:
-            found.append(missing)
-            continue
-        dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
-        found.append(reduce(dense.reshape(-1, 1, dense.shape[-1] if dense.dim() else 1)))
-    device = next((item.device for item in found if item is not missing), missing.device)
-    return torch.cat([item.to(device) for item in found]).tolist()
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _moments(tensors: list[Tensor]) -> Iterator[tuple[float, float]]:
+    """Mean and mean square of each tensor; one transfer from each device."""
+    found: dict[int, tuple[float, float]] = {}
+    for device in {tensor.device for tensor in tensors}:
+        here = [index for index, tensor in enumerate(tensors) if tensor.device == device]
+        sizes = [tensors[index].numel() for index in here]
+        table = _sums([tensors[index] for index in here]).tolist()
+        for index, size, (total, square) in zip(here, sizes, table, strict=True):
+            found[index] = (total / size, square / size)
+    return iter([found[index] for index in range(len(tensors))])
+
+
+def _sums(tensors: list[Tensor]) -> Tensor:
+    """(tensors, 2): sum and sum of squares in float64; fused over tensors on a GPU, blocks on a CPU."""
+    if tensors[0].device.type != "cpu":
+        norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64))
+        totals = torch.stack([tensor.sum(dtype=torch.float64) for tensor in tensors])
+        return torch.stack((totals, norms.square()), dim=1)
+    moments = Moments()
+    return torch.stack([moments.sums(tensor) for tensor in tensors])
 
 
 def spectral_norm(weight: Tensor) -> float:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from sigprop.measure.moments import DEVICE_BLOCK
 
+WAITING_SIZE = 2 * DEVICE_BLOCK
+
 Reduce = Callable[[Tensor, Tensor | None, int], Tensor]
 
 
@@ -33,7 +35,7 @@ class Queue:
         key = (x.device, x.dtype, x.shape, None if mask is None else id(mask))
         self._waiting.setdefault(key, []).append((ticket, x.clone(), mask))
         self._waiting_size += x.numel()
-        if self._waiting_size > DEVICE_BLOCK:
+        if self._waiting_size > WAITING_SIZE:
             self.flush()
 
     def flush(self) -> None:

@@ -20,6 +20,7 @@ from sigprop.measure.moments import Moments
 from sigprop.measure.queue import Queue
 
 ROOT = "(output)"
+BLOCK_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|@|\[|$)")
 
 
 @dataclass
@@ -170,9 +171,12 @@ class Recorder:
 
     def _depth(self, name: str) -> int:
         """How many repeated blocks the signal has entered: the block's number counted from one."""
-        number = re.search(r"(?:^|\.)(\d+)(?:\.|@|\[|$)", name)
-        self._deepest = max(self._deepest, int(number.group(1)) + 1) if number else self._deepest
-        return int(number.group(1)) + 1 if number else self._deepest
+        number = BLOCK_NUMBER.search(name)
+        if number is None:
+            return self._deepest
+        depth = int(number.group(1)) + 1
+        self._deepest = max(self._deepest, depth)
+        return depth
 
     def require_matches(self) -> None:
         """Raise for a pattern that named no site."""

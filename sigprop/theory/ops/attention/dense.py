@@ -67,7 +67,7 @@ def spread_over_keys(visible: Tensor, kernel: Dense) -> tuple[Tensor, Tensor]:
     return same, (same - different).clamp_min(0.0)
 
 
-def _take(vector: Tensor, shorter: Tensor) -> Tensor:
+def take_shorter(vector: Tensor, shorter: Tensor) -> Tensor:
     """Per-row values on pairs, taken from the row that sees fewer keys."""
     return torch.where(shorter, vector[..., :, None], vector[..., None, :])
 
@@ -85,7 +85,7 @@ def weights(op: Attention, query: Dense, key: Dense) -> Weights:
     shorter = count[:, None] <= count[None, :]
     few, many = torch.minimum(count[:, None], count), torch.maximum(count[:, None], count)
     between = query.normalized().values.clamp(_LEAST_CORRELATION, 1.0)
-    own_pair, share_pair = _take(own, shorter), _take(share, shorter)
+    own_pair, share_pair = take_shorter(own, shorter), take_shorter(share, shorter)
     growth = rows.pair_overlap(few, own_pair, between, share_pair, degrees)
     pair = torch.minimum(growth, few * own_pair) * shared / (few * many)
     eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
@@ -120,9 +120,9 @@ def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dens
     out = w.other_key * (m @ value.values @ m.T) + (w.same_key - w.other_key) * excess
     own_value, live = spread_over_keys(m, value)
     bend = live * w.variance / op.shared_width * (1.0 - w.own_overlap) ** 2
-    out = out + _take(bend, w.shorter) * w.query_correlation.clamp_min(0.0)
+    out = out + take_shorter(bend, w.shorter) * w.query_correlation.clamp_min(0.0)
     drawn = 2.0 * (1.0 + w.query_correlation) * (1.0 - w.pair_overlap / 2) * w.pair_overlap
-    out = out + drawn * _take(live * w.effective, w.shorter) / op.shared_width
+    out = out + drawn * take_shorter(live * w.effective, w.shorter) / op.shared_width
     noise = op.dropout / (1.0 - op.dropout)
     return Dense(out).add_diagonal(noise * w.own_overlap * own_value)
 
@@ -149,7 +149,7 @@ def _to_keys(op: Attention, w: Weights, gradient: Dense, query: Dense, value: De
     same_value, live_value = spread_over_keys(m, value)
     root = query.diagonal.sqrt()
     flow = reach * gradient.values * w.same_key * w.tilted * query.left(root) * query.right(root)
-    flow = flow * _take(live_value * w.key_factor, w.shorter)
+    flow = flow * take_shorter(live_value * w.key_factor, w.shorter)
     same = _both_see(m, flow)
     others = _both_see(m, flow / (w.shared - 1.0).clamp_min(1.0))
     different = -torch.minimum(others[..., :, None], others[..., None, :])
@@ -162,10 +162,10 @@ def _to_queries(op: Attention, w: Weights, gradient: Dense, key: Dense, value: D
     noise, reach = op.dropout / (1.0 - op.dropout), op.score_scale**2 * op.head_width
     same_value, live_value = spread_over_keys(w.visible, value)
     _, live_key = spread_over_keys(w.visible, key)
-    few = _take(w.count, w.shorter)
+    few = take_shorter(w.count, w.shorter)
     aligned = (1.0 - 1.0 / few) * (1.0 - w.pair_overlap) / op.shared_width
-    seen = aligned + w.pair_overlap * _take(w.query_factor, w.shorter)
-    flow = reach * gradient.values * _take(live_value * live_key, w.shorter) * seen
+    seen = aligned + w.pair_overlap * take_shorter(w.query_factor, w.shorter)
+    flow = reach * gradient.values * take_shorter(live_value * live_key, w.shorter) * seen
     dropped = reach * noise * gradient.diagonal * w.own_overlap * same_value * live_key * w.key_factor
     return Dense(flow).add_diagonal(dropped)
 

@@ -2,7 +2,9 @@
 
 Queries and keys of a few heads are drawn from their kernels at the true head width, the softmax is taken, and the
 kernels are averaged over heads. Exact for wide models up to the sampling error, which falls with the root of
-`samples`; the draw is fixed by `seed`.
+`samples`; the draw is fixed by `seed`. Keys and values made from one input of finite width are aligned: a query pulls the
+output towards itself. That part, of order `score variance / width`, is added in closed form; it matters where
+tokens are nearly uncorrelated and the rest is of order `1 / tokens`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.attention.dense import visible_keys
+from sigprop.theory.ops.attention.dense import spread_over_keys, visible_keys
 from sigprop.theory.status import Status
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Weights:
     matrix: Tensor
     query: Tensor
     key: Tensor
+    visible: Tensor
 
 
 def draw(kernel: Tensor, samples: int, width: int, generator: torch.Generator) -> Tensor:
@@ -54,7 +57,7 @@ def weights(op: Attention, query: Dense, key: Dense) -> Weights:
     visible = visible_keys(op, query.tokens, key.tokens, scores.device)
     matrix = scores.masked_fill(visible == 0, -torch.inf).softmax(-1)
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal.mean(-1, keepdim=True)
-    return Weights(raw, matrix, drawn_query, drawn_key)
+    return Weights(raw, matrix, drawn_query, drawn_key, visible)
 
 
 def mean(weights: Weights, value_mean: Tensor) -> Tensor:
@@ -65,7 +68,23 @@ def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dens
     matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
     out = Dense((matrix @ value.values[..., None, :, :] @ matrix.transpose(-1, -2)).mean(-3))
     own = (matrix.square() @ value.diagonal[..., None, :, None])[..., 0].mean(-2)
-    return out.add_diagonal(noise * own)
+    _, live = spread_over_keys(weights.visible, value)
+    pull = _spread_weight(weights) ** 2 * _live_scores(op, weights, query) / op.shared_width
+    root = (pull * live).sqrt()
+    aligned = query.like(query.normalized().values.clamp_min(0.0)) * query.outer(root, root)
+    return (out + aligned).add_diagonal(noise * own)
+
+
+def _spread_weight(weights: Weights) -> Tensor:
+    """`1 - E sum_k A_ik^2` per row: 1 for weights spread over many keys, 0 for a single one."""
+    return 1.0 - weights.matrix.square().sum(-1).mean(-2)
+
+
+def _live_scores(op: Attention, weights: Weights, query: Dense) -> Tensor:
+    """Variance of the scores within a row, from the drawn keys."""
+    keys = Dense((weights.key @ weights.key.transpose(-1, -2)).mean(-3) / op.head_width)
+    _, live = spread_over_keys(weights.visible, keys)
+    return op.score_scale**2 * op.head_width * query.diagonal * live
 
 
 def backward(op: Attention, weights: Weights, gradient: Dense, query: Dense, key: Dense, value: Dense):
@@ -83,7 +102,11 @@ def backward(op: Attention, weights: Weights, gradient: Dense, query: Dense, key
         to_weight = to_weight * (keep >= op.dropout) / (1.0 - op.dropout)
     to_score = matrix * (to_weight - (matrix * to_weight).sum(-1, keepdim=True)) * op.score_scale
     to_query, to_key = to_score @ weights.key, to_score.transpose(-1, -2) @ weights.query
-    return _average(to_query), _average(to_key), to_value
+    _, live_value = spread_over_keys(weights.visible, value)
+    _, live_key = spread_over_keys(weights.visible, key)
+    pull = op.score_scale**2 * op.head_width * _spread_weight(weights) * live_value * live_key / op.shared_width
+    aligned = gradient * gradient.outer(pull.sqrt(), pull.sqrt())
+    return _average(to_query) + aligned, _average(to_key), to_value
 
 
 def _average(samples: Tensor) -> Dense:

@@ -7,6 +7,7 @@ gives critical line, points, stability and exponents; `trajectory` iterates kern
 
 from sigprop.theory.criticality.base import Architecture, correlation_length
 from sigprop.theory.criticality.batch_norm import BatchNorm
+from sigprop.theory.criticality.diagram import predicted_diagram
 from sigprop.theory.criticality.growth import (
     factor_at_depth,
     growth_exponent,
@@ -38,6 +39,7 @@ __all__ = [
     "factor_at_depth",
     "growth_exponent",
     "jacobian_from_input",
+    "predicted_diagram",
     "stretched_rate",
     "trajectory",
 ]

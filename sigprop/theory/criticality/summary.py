@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sigprop.errors import UnknownNameError
-from sigprop.theory.activations import get
+from sigprop.theory.activations import Activation, get
 from sigprop.theory.activations.registry import Function
 from sigprop.theory.criticality.base import Architecture
 from sigprop.theory.criticality.batch_norm import BatchNorm
@@ -27,7 +27,11 @@ NORMS: dict[str, type[Architecture]] = {
 
 
 def architecture(
-    activation: str | Function, norm: str = "none", residual: float = 0.0, stages: int = 1, **parameters: Any
+    activation: str | Activation | Function,
+    norm: str = "none",
+    residual: float = 0.0,
+    stages: int = 1,
+    **parameters: Any,
 ) -> Architecture:
     """The repeated layer of that activation, norm (none, preactivation, activation, batch) and residual mu."""
     if norm not in NORMS:

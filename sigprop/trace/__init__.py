@@ -1,0 +1,21 @@
+"""The interpreter: forward and backward moments of any nn.Module, parameters on the meta device, op by op.
+
+| file | what it does |
+|---|---|
+| `skeleton` | a model without its weights, with the distribution of each |
+| `capture` | runs the model's own forward and records what depends on parameters |
+| `layout` | which axes are positions and which are channels, through every view |
+| `record`, `replay` | what is known of a tensor; drawing it by replaying the model's functions |
+| `rules/` | one file per family of torch functions |
+| `structural`, `sampled` | ops that only the interpreter needs |
+| `structure`, `roles` | residual junctions, blocks, parameter roles |
+| `predict` | all of it as a `Profile` |
+"""
+
+from sigprop.trace.predict import predict
+from sigprop.trace.rules import rule
+from sigprop.trace.skeleton import build, distribution
+from sigprop.trace.structure import Branch, Junction, Structure
+from sigprop.trace.tracing import Trace, trace
+
+__all__ = ["Branch", "Junction", "Structure", "Trace", "build", "distribution", "predict", "rule", "trace"]

@@ -1,0 +1,261 @@
+"""Capture: run a model's own forward once, parameters on meta, and record what depends on them.
+
+Only tensors that depend on parameters are traced. Token ids, masks, positions and rotary tables are real and simply
+execute. Every traced call is handed to the rule of its function, which returns the records of its results.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from sigprop.errors import SigpropError, UnsupportedError
+from sigprop.theory import Node, Signal, Tape
+from sigprop.theory.ops.base import Op
+from sigprop.trace.layout import Misaligned
+from sigprop.trace.record import Call, Field, Loss, Record, Weight, leaves, mapped
+from sigprop.trace.replay import Replay
+from sigprop.trace.rules import find_rule
+from sigprop.trace.sampled import Sampled
+from sigprop.trace.skeleton import distribution
+
+ROOT = "(output)"
+_RECORD = "_sigprop_record"
+_CPU = torch.device("cpu")
+_GETTERS = {"device": _CPU, "is_meta": False, "is_cuda": False, "is_cpu": True}
+_QUERIES = frozenset(
+    ["size", "dim", "stride", "numel", "nelement", "is_floating_point", "is_contiguous", "len", "is_complex", "element_size", "ndimension", "storage_offset", "requires_grad_", "retain_grad", "register_hook", "hash", "get_device", "is_same_size", "is_tensor", "is_inference", "is_signed", "untyped_storage", "data_ptr", "format", "has_names", "is_storage"]
+)
+
+
+class Capture(TorchFunctionMode):
+    """The mode that a model runs under, and everything it finds: tape, sites, parameters, loss."""
+
+    def __init__(self, model: nn.Module, seed: int = 0, preview: bool = False):
+        super().__init__()
+        self.model = model
+        self.preview = preview
+        self.tape = Tape()
+        self.modules: list[str] = []
+        self.sites: list[tuple[str, Field]] = []
+        self.records: list[Record] = []
+        self.parameters: dict[str, Weight] = {}
+        self.bindings: dict[Node, dict[str, tuple[Weight, int]]] = {}
+        self.generator = torch.Generator().manual_seed(seed)
+        self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._calls: dict[str, int] = {}
+        self._seeds = seed * 100003
+        self._adopt_parameters()
+
+    def _adopt_parameters(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if parameter.is_meta:
+                weight = Weight(tuple(parameter.shape), distribution(parameter), name)
+                self.parameters[name] = weight
+                setattr(parameter, _RECORD, weight)
+
+    # -- what rules use
+
+    def apply(self, op: Op, *inputs: Node, weights: dict[str, tuple[Weight, int]] | None = None) -> Node:
+        """Apply an op on the tape; `weights` binds the op's parameters to weights, with their number of entries."""
+        node = self.tape.apply(op, *inputs)
+        if weights:
+            self.bindings[node] = weights
+        return node
+
+    def source(self, signal: Signal) -> Node:
+        return self.tape.source(signal)
+
+    def seed(self) -> int:
+        self._seeds += 1
+        return self._seeds
+
+    @property
+    def module(self) -> str:
+        return self.modules[-1] if self.modules else ROOT
+
+    def sampled(self, target: Field, reason: str) -> Node:
+        """The node of a field by Monte Carlo on the functions that lead to it."""
+        op = Sampled(target, self.seed(), reason)
+        return self.apply(op, *(source.node for source in op.sources))
+
+    def value_of(self, item: Any) -> Any:
+        """Real numbers for a traced tensor, drawn once: routing, comparisons, branches on values."""
+        return self.concrete(item) if isinstance(item, Record) else item
+
+    # -- the mode
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = canonical(func)
+        if name == "get":
+            return self._getter(func, args)
+        traced = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor) and _record(leaf) is not None]
+        if not traced:
+            return func(*args, **kwargs)
+        if name in _QUERIES:
+            return func(*args, **kwargs)
+        return self._traced(func, name, args, kwargs)
+
+    def _getter(self, func: Any, args: tuple) -> Any:
+        attribute = getattr(func.__self__, "__name__", "")
+        tensor = args[0]
+        if _record(tensor) is None or (attribute in _GETTERS and not tensor.is_meta):
+            return func(*args)
+        if attribute in _GETTERS:
+            return _GETTERS[attribute]
+        if attribute == "data":
+            return tensor
+        if attribute in ("T", "mT", "H", "mH"):
+            return self._traced(torch.Tensor.transpose, "transpose", (tensor, -2, -1), {})
+        return func(*args)
+
+    def _traced(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        rule = find_rule(name)
+        if rule is None and inspect.isfunction(func) and func.__module__.startswith("torch.nn"):
+            with self, _without_overrides():
+                return func(*args, **kwargs)
+        kwargs.pop("device", None)
+        in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
+        in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
+        call = Call(func, name, *mapped((args, kwargs), _to_record), self.module, in_place)
+        try:
+            result = rule(self, call, *call.args, **call.kwargs) if rule else self._fallback(call)
+        except (SigpropError, RecursionError):
+            raise
+        except Exception as error:
+            raise UnsupportedError(self._complaint(call, error)) from error
+        return self._attach(call, args, result)
+
+    def _fallback(self, call: Call) -> Any:
+        from sigprop.trace.rules.fallback import sample
+
+        return sample(self, call)
+
+    def _attach(self, call: Call, args: tuple, result: Any) -> Any:
+        """Tensors for the records a rule returned; what is written in place takes the new record."""
+        if isinstance(result, Record):
+            target = args[0] if call.in_place or call.name == "setitem" else None
+            return self._tensor(result, call, target)
+        if isinstance(result, (tuple, list)):
+            made = [self._tensor(item, call) if isinstance(item, Record) else item for item in result]
+            if call.name == "iter":
+                return iter(made)
+            return type(result)(made) if type(result) in (tuple, list) else type(result)(*made)
+        return result
+
+    def _tensor(self, record: Record, call: Call, target: Tensor | None = None) -> Tensor:
+        if record.call is None and not isinstance(record, Weight):
+            record.call = call
+        self.records.append(record)
+        if target is None or tuple(target.shape) != tuple(record.shape):
+            target = torch.empty(record.shape, dtype=record.dtype, device="meta")
+        setattr(target, _RECORD, record)
+        return target
+
+    def _complaint(self, call: Call, error: Exception) -> str:
+        shapes = [
+            f"{type(item).__name__.lower()} {tuple(item.shape)}"
+            for item in leaves((call.args, call.kwargs))
+            if isinstance(item, (Record, Tensor))
+        ]
+        function = resolve_name(call.function) or call.name
+        return (
+            f"no prediction for {function} in {call.module!r} on {', '.join(shapes)} "
+            f"({type(error).__name__}: {error}). Register a rule: "
+            f'@sigprop.trace.rule("{call.name}") def {call.name}(trace, call, ...): return a Field.'
+        )
+
+    # -- modules and sites
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Names of modules while they run; their outputs become sites."""
+        with self._hooks(), self:
+            yield
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        name = self._names.get(id(module))
+        self.modules.append((name if name != "" else ROOT) if name is not None else self.module)
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        name = self.modules.pop()
+        if id(module) not in self._names:
+            return
+        call = self._calls[name] = self._calls.get(name, 0) + 1
+        label = name if call == 1 else f"{name}@{call}"
+        signals = [(path, t) for path, t in _tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
+        for number, (path, tensor) in enumerate(signals):
+            found = _record(tensor)
+            if isinstance(found, Field):
+                self.sites.append((label if number == 0 else label + path, found))
+
+
+def _record(tensor: Tensor) -> Record | None:
+    return getattr(tensor, _RECORD, None)
+
+
+def record_of(value: Any) -> Record | None:
+    """The record of a traced tensor."""
+    return _record(value) if isinstance(value, Tensor) else None
+
+
+def _to_record(item: Any) -> Any:
+    found = _record(item) if isinstance(item, Tensor) else None
+    return item if found is None else found
+
+
+def canonical(func: Any) -> str:
+    """One name for `add`, `add_`, `__add__`, `__radd__` and `__iadd__`; reflected ones keep their `r`."""
+    name = getattr(func, "__name__", str(func))
+    if name.startswith("__") and name.endswith("__"):
+        bare = name.strip("_")
+        return bare[1:] if bare in ("iadd", "isub", "imul", "itruediv", "idiv", "iand", "ior") else bare
+    return name.rstrip("_") if name.endswith("_") and name != "requires_grad_" else name
+
+
+def _tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors_in(item, f"{path}[{key}]")
+    elif isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            yield from _tensors_in(item, f"{path}[{index}]")
+
+
+@contextmanager
+def _without_overrides() -> Iterator[None]:
+    """Let a python function of torch.nn.functional run its own body: its inner calls are traced one by one."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    originals = {name: getattr(nn.functional, name) for name in names}
+    try:
+        for name in names:
+            setattr(nn.functional, name, lambda *args: False)
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(nn.functional, name, original)
+
+
+__all__ = ["ROOT", "Capture", "Loss", "Misaligned", "canonical", "record_of"]

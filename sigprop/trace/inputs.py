@@ -1,0 +1,93 @@
+"""Batches: made up when none is given, and cut to the tokens that are followed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import InputError
+
+
+def zipf_ids(vocabulary: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Token ids with frequencies falling like 1/rank, ranks in random order."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = 1.0 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
+    ranks = torch.multinomial(weights, max(1, int(torch.Size(shape).numel())), True, generator=generator)
+    return torch.randperm(vocabulary, generator=generator)[ranks].reshape(shape)
+
+
+def default_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
+    """Token ids (with labels where the model takes them) or a noise image, read off the model's forward and config."""
+    config = getattr(model, "config", None)
+    names = inspect.signature(model.forward).parameters
+    if config is None or not hasattr(config, "model_type"):
+        return _plain_batch(model, tokens, seed)
+    if "pixel_values" in names:
+        return _image(model, config, names, seed)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    vocabulary = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None)
+    if vocabulary is None:
+        raise InputError(f"{type(model).__name__}: no vocabulary in its config; pass a batch")
+    limit = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or tokens
+    ids = zipf_ids(int(vocabulary), (1, min(tokens, int(limit) - 2 if limit > 4 else tokens)), seed)
+    batch: dict[str, Any] = {"input_ids": ids}
+    if getattr(config, "is_encoder_decoder", False):
+        batch["decoder_input_ids"] = zipf_ids(int(vocabulary), tuple(ids.shape), seed + 1)
+    if "labels" in names:
+        batch["labels"] = batch.get("decoder_input_ids", ids).clone()
+    if "use_cache" in names:
+        batch["use_cache"] = False
+    return batch
+
+
+def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    size = getattr(config, "image_size", None)
+    if isinstance(size, (tuple, list)):
+        height, width = int(size[0]), int(size[1])
+    elif isinstance(size, Mapping):
+        height, width = int(size["height"]), int(size["width"])
+    else:
+        height = width = int(size or 64)
+    channels = int(getattr(config, "num_channels", 3) or 3)
+    generator = torch.Generator().manual_seed(seed)
+    batch: dict[str, Any] = {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}
+    if "labels" in names:
+        batch["labels"] = torch.randint(int(getattr(config, "num_labels", 2)), (2,), generator=generator)
+    return batch
+
+
+def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:
+    """A module without a config: guessed from its first layer."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            return zipf_ids(module.num_embeddings, (1, tokens), seed)
+        if isinstance(module, nn.modules.conv._ConvNd):
+            size = (tokens,) if isinstance(module, nn.Conv1d) else (16,) * (len(module.kernel_size))
+            return torch.randn(2, module.in_channels, *size, generator=generator)
+        if isinstance(module, nn.Linear):
+            return torch.randn(tokens, module.in_features, generator=generator)
+    raise InputError(f"{type(model).__name__}: no batch can be made up for it; pass one")
+
+
+def shortened(batch: Any, tokens: int) -> tuple[Any, tuple[int, int] | None]:
+    """The batch with sequences cut to `tokens`, and the lengths before and after if any was cut."""
+    lengths: list[int] = []
+
+    def cut(item: Any) -> Any:
+        if isinstance(item, Tensor) and item.dim() == 2 and not item.is_floating_point() and item.shape[1] > tokens:
+            lengths.append(item.shape[1])
+            return item[:, :tokens]
+        return item
+
+    if isinstance(batch, Mapping):
+        batch = {key: cut(value) for key, value in batch.items()}
+    elif isinstance(batch, (tuple, list)):
+        batch = tuple(cut(item) for item in batch)
+    else:
+        batch = cut(batch)
+    return batch, (max(lengths), tokens) if lengths else None

@@ -1,0 +1,168 @@
+"""`predict`: forward and backward moments of any model, from theory, without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import InputError, require
+from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.theory import Evidence, Signal
+from sigprop.trace.inputs import default_batch, shortened
+from sigprop.trace.layout import BATCH, Layout
+from sigprop.trace.loading import load
+from sigprop.trace.record import Field, Loss
+from sigprop.trace.rules.losses import white_noise
+from sigprop.trace.tracing import Trace, first_signal, loss_of, trace
+
+LARGEST = 1024
+LossChoice = str | Callable[[Any], Tensor]
+
+
+def predict(
+    model: nn.Module | Any,
+    batch: Any = None,
+    *,
+    loss: LossChoice = "cross_entropy",
+    state: str = "kernel",
+    tokens: int = 128,
+    seed: int = 0,
+) -> Profile:
+    """Moments of every module output and of its gradient, and of every parameter's gradient.
+
+    model: an nn.Module (left as it was), a Hugging Face config, the path of a `config.json`, or `file.py:factory`.
+    batch: a tensor, a tuple or a mapping, as for `measure`; made up (Zipf-like ids, noise images) when None.
+    loss: "cross_entropy" uses the model's own `.loss`, else the batch's labels, else random targets; "noise"
+        differentiates the output against white noise; a function of the output is traced like the model.
+    state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
+    tokens: longest sequence that is followed; longer ones are cut, which the profile's `meta` says.
+    """
+    require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
+    require(tokens >= 2, "tokens", tokens, "at least 2")
+    loaded = load(model)
+    note: dict[str, Any] = {}
+    if batch is None:
+        batch = default_batch(loaded, tokens if state == "kernel" else min(tokens, 32), seed)
+        note["batch"] = "made up: Zipf-like token ids or noise"
+    else:
+        batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
+        if cut:
+            note["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
+    found = trace(loaded, batch, seed=seed, loss=loss if callable(loss) else None, preview=state == "preview")
+    start = _loss(found, batch, loss, seed)
+    found.backward(start)
+    meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}
+    return Profile(_site_rows(found), _parameter_rows(found), meta)
+
+
+def _loss_name(loss: LossChoice) -> str:
+    return loss if isinstance(loss, str) else getattr(loss, "__name__", "function")
+
+
+def _loss(found: Trace, batch: Any, loss: LossChoice, seed: int) -> Loss:
+    if callable(loss):
+        made = found.loss
+        if made is None:
+            raise InputError(f"loss {_loss_name(loss)!r} gave no traced loss: end it in cross_entropy or mse_loss")
+        return made
+    require(loss in ("cross_entropy", "mse", "noise"), "loss", loss, "'cross_entropy', 'mse', 'noise' or a function")
+    output = first_signal(found.output)
+    if output is None:
+        raise InputError(f"{type(found.capture.model).__name__} returned no tensor that depends on its parameters")
+    if loss == "noise":
+        return white_noise(output)
+    own = loss_of(found.output)
+    return own if own is not None else _applied(found, output, batch, loss, seed)
+
+
+def _applied(found: Trace, output: Field, batch: Any, loss: str, seed: int) -> Loss:
+    """A standard loss on the first output, against the batch's labels or random targets."""
+    from sigprop.trace.record import Call
+    from sigprop.trace.rules.losses import cross_entropy, mse_loss
+    from sigprop.trace.rules.views import viewed
+
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if loss == "mse":
+        target = labels if labels is not None else torch.zeros(output.shape)
+        return mse_loss(found.capture, Call(torch.nn.functional.mse_loss, "mse_loss", (), {}, ""), output, target)
+    flat = output
+    if len(output.shape) > 2:
+        count = 1
+        for n in output.shape[:-1]:
+            count *= n
+        flat = viewed(output, output.layout.reshaped((count, output.shape[-1])), output.call)  # type: ignore[arg-type]
+    if labels is None or labels.numel() != flat.shape[0]:
+        generator = torch.Generator().manual_seed(seed)
+        labels = torch.randint(flat.shape[-1], (flat.shape[0],), generator=generator)
+    call = Call(torch.nn.functional.cross_entropy, "cross_entropy", (), {}, "")
+    return cross_entropy(found.capture, call, flat, labels.flatten())
+
+
+# -- rows
+
+
+def _site_rows(found: Trace) -> list[SiteRow]:
+    rows = []
+    for depth, (name, item) in enumerate(found.sites):
+        if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
+            continue
+        if item.layout.positions > LARGEST * 4:
+            continue
+        signal = item.node.signal
+        mean, variance, correlation = _summary(signal, item.layout)
+        row = SiteRow(name, depth, mean, variance, correlation, status=str(signal.evidence.status))
+        row.reason = signal.evidence.reason
+        gradient = item.node.gradient
+        if gradient is not None:
+            as_signal = Signal(gradient.kernel, torch.zeros_like(signal.mean), signal.width)
+            _, row.grad_variance, row.grad_token_correlation = _summary(as_signal, item.layout)
+            worst = signal.evidence.join(gradient.evidence)
+            row.status, row.reason = str(worst.status), worst.reason
+        rows.append(row)
+    return rows
+
+
+def _summary(signal: Signal, layout: Layout) -> tuple[float, float, float]:
+    """Mean, variance and token correlation; pairs are taken within each sequence."""
+    kernel, mean = signal.kernel.values, signal.mean
+    overall = mean.mean()
+    centred = kernel - overall * (mean[:, None] + mean) + overall**2
+    level = centred.diagonal().clamp_min(0.0)
+    sequence = _sequences(layout)
+    same = (sequence[:, None] == sequence).double().fill_diagonal_(0.0)
+    usable = (level > 1e-13 * (kernel.diagonal() + overall**2)).double()
+    same = same * usable[:, None] * usable
+    root = level.clamp_min(1e-300).sqrt()
+    cosine = centred / (root[:, None] * root)
+    pairs = same.sum()
+    correlation = float((cosine * same).sum() / pairs) if pairs > 0 else float("nan")
+    return float(overall), float(level.mean()), correlation
+
+
+def _sequences(layout: Layout) -> Tensor:
+    """Which sequence each row of the kernel belongs to."""
+    index = torch.zeros([axis.size for axis in layout.order] or [1], dtype=torch.long)
+    for axis in layout.order:
+        if axis.role == BATCH:
+            shape = [-1 if other is axis else 1 for other in layout.order]
+            index = index * axis.size + torch.arange(axis.size).reshape(shape)
+    return index.flatten()
+
+
+def _parameter_rows(found: Trace) -> list[ParameterRow]:
+    energy, evidence = found.parameter_gradients()
+    roles = found.structure.parameters
+    rows = []
+    for name, weight in found.weights.items():
+        count = 1
+        for n in weight.shape:
+            count *= n
+        row = ParameterRow(name, weight.shape, roles[name].role, weight.distribution.variance**0.5)
+        row.status = str(evidence.get(name, Evidence()).status)
+        if name in energy:
+            row.grad_second_moment = energy[name] / count
+        rows.append(row)
+    return rows

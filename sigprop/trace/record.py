@@ -1,0 +1,181 @@
+"""What the interpreter knows of one traced tensor.
+
+Three kinds. A `Field` depends on the input: it has a layout and a node of the tape, made on demand. A `Weight` is a
+function of parameters alone. A `Loss` is where the gradient starts. Each remembers the call that made it, so that it
+can be replayed on drawn numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Gradient, Node
+from sigprop.trace.layout import Axis, Layout
+from sigprop.trace.skeleton import Distribution
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(eq=False, repr=False)
+class Call:
+    """One traced call of a torch function; traced tensors among the arguments are records."""
+
+    function: Callable[..., Any]
+    name: str
+    args: tuple
+    kwargs: dict[str, Any]
+    module: str
+    in_place: bool = False
+
+    def records(self) -> list[Record]:
+        return [item for item in leaves((self.args, self.kwargs)) if isinstance(item, Record)]
+
+
+class Record:
+    """Base of the three kinds."""
+
+    call: Call | None
+    output: int | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+    def __repr__(self) -> str:
+        made_by = self.call.name if self.call is not None else "-"
+        return f"{type(self).__name__}({self.shape}, {made_by})"
+
+
+@dataclass(eq=False, repr=False)
+class Weight(Record):
+    """A tensor made of parameters only: its entries are independent draws of one distribution.
+
+    `parents` are the weights it was made from with the share of this tensor's gradient energy that each receives.
+    """
+
+    shape: tuple[int, ...]
+    distribution: Distribution
+    name: str = ""
+    parents: tuple[tuple[Weight, float], ...] = ()
+    call: Call | None = None
+    output: int | None = None
+
+    def roots(self) -> list[tuple[str, float]]:
+        """Names of the parameters behind, each with its share."""
+        if self.name:
+            return [(self.name, 1.0)]
+        return [(name, share * inner) for parent, share in self.parents for name, inner in parent.roots()]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor with fresh randomness that others are functions of; `ranges` are the channel slices taken of it."""
+
+    field: Field
+    ranges: tuple[tuple[Axis, int, int], ...] = ()
+
+    def disjoint(self, other: Source) -> bool:
+        if self.field is not other.field:
+            return True
+        return any(
+            axis is axis2 and (stop <= start2 or stop2 <= start)
+            for axis, start, stop in self.ranges
+            for axis2, start2, stop2 in other.ranges
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Field(Record):
+    """A tensor that depends on the input.
+
+    `make` builds the node when it is first asked for, given the field. `root` and `function`: this tensor is `function(root)`, entry by
+    entry; `slope` is set when that function is multiplication by a number. `sources` is None for a tensor that is its
+    own source, empty for a function of weights alone. `statistic` marks an average over the channels of a function of another field.
+    """
+
+    layout: Layout
+    make: Callable[[Field], Node]
+    sources: tuple[Source, ...] = None  # type: ignore[assignment]
+    root: Field | None = None
+    function: Function | None = None
+    slope: float | None = None
+    statistic: Statistic | None = None
+    centred: Field | None = None
+    call: Call | None = None
+    output: int | None = None
+    inputs: tuple[Record, ...] = ()
+    _node: Node | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.shape = self.layout.shape
+        if self.sources is None:
+            self.sources = (Source(self),)
+
+    @property
+    def node(self) -> Node:
+        if self._node is None:
+            self._node = self.make(self)
+        return self._node
+
+    @property
+    def base(self) -> Field:
+        return self if self.root is None else self.root
+
+    @property
+    def is_source(self) -> bool:
+        return len(self.sources) == 1 and self.sources[0].field is self
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x if self.function is None else self.function(x)
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """`average over channels of function(field)`, one number per position, times `count` if it was a sum."""
+
+    field: Field
+    function: Function
+    count: float = 1.0
+
+
+@dataclass(eq=False, repr=False)
+class Loss(Record):
+    """Nodes from which the gradient starts."""
+
+    seeds: list[tuple[Field, Gradient]]
+    call: Call | None = None
+    output: int | None = None
+    shape: tuple[int, ...] = ()
+
+
+def independent(first: Field, second: Field) -> bool:
+    """No randomness in common."""
+    return all(a.disjoint(b) for a in first.sources for b in second.sources)
+
+
+def united(fields: Iterable[Field]) -> tuple[Source, ...]:
+    """All sources of several fields."""
+    return tuple(dict.fromkeys(source for item in fields for source in item.sources))
+
+
+def leaves(value: Any) -> list[Any]:
+    """Everything in nested tuples, lists and dicts, in order."""
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in leaves(item)]
+    return [value]
+
+
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The same nesting with every leaf mapped."""
+    if isinstance(value, dict):
+        return {key: mapped(item, function) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(item, function) for item in value))
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return type(value)(mapped(item, function) for item in value)
+    return function(value)

@@ -1,0 +1,108 @@
+"""Replay: run the model's own functions on numbers drawn from the predicted states.
+
+A tensor is drawn by drawing its sources from their kernels, at their real shapes, and calling again the functions
+that lead from them to it. Rotary positions, masks, biases, norms of queries and keys, routing and whatever else a
+model does between its linear maps need no rule of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Signal
+from sigprop.trace.record import Field, Record, Weight, mapped
+
+DTYPE = torch.float32
+_JITTER = 1e-9
+
+
+class Replay:
+    """One draw of everything that is asked for; the same record gives the same numbers."""
+
+    def __init__(self, generator: torch.Generator, gradients: bool = False):
+        self.generator = generator
+        self.gradients = gradients
+        self.values: dict[Record, Any] = {}
+        self.weights: dict[Weight, Tensor] = {}
+
+    def __call__(self, record: Record) -> Tensor:
+        if record not in self.values:
+            self._play(record)
+        return self.values[record]
+
+    def _play(self, record: Record) -> None:
+        """Iterative depth-first evaluation: chains may be long."""
+        stack = [record]
+        while stack:
+            current = stack[-1]
+            if current in self.values:
+                stack.pop()
+                continue
+            waiting = [] if self._is_leaf(current) else [r for r in _needed(current) if r not in self.values]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            self.values[current] = self._leaf(current) if self._is_leaf(current) else self._call(current)
+            stack.pop()
+
+    @staticmethod
+    def _is_leaf(record: Record) -> bool:
+        return record.call is None or (isinstance(record, Field) and record.is_source)
+
+    def _leaf(self, record: Record) -> Tensor:
+        if isinstance(record, Weight):
+            value = record.distribution.draw(record.shape, self.generator).to(DTYPE)
+            self.weights[record] = value
+        elif isinstance(record, Field):
+            value = draw(record, self.generator)
+        else:
+            raise TypeError(f"cannot draw {type(record).__name__}")
+        return value.requires_grad_(self.gradients)
+
+    def _call(self, record: Record) -> Tensor:
+        call = record.call
+        assert call is not None
+
+        def value(item: Any) -> Any:
+            return self.values[item] if isinstance(item, Record) else item
+
+        args, kwargs = mapped(call.args, value), mapped(call.kwargs, value)
+        if call.in_place and args and isinstance(args[0], Tensor):
+            args = (args[0].clone(), *args[1:])
+        with torch.set_grad_enabled(self.gradients):
+            result = call.function(*args, **kwargs)
+        if call.name == "setitem":
+            result = args[0]
+        return result if record.output is None else result[record.output]
+
+
+def _needed(record: Record) -> list[Record]:
+    return record.call.records() if record.call is not None else []
+
+
+def draw(item: Field, generator: torch.Generator) -> Tensor:
+    """Gaussian numbers of the field's shape, with its node's token kernel and mean, channels independent."""
+    signal = item.node.signal
+    rows = rows_from(signal, item.layout.channels, generator)
+    return item.layout.from_rows(rows.to(DTYPE)).contiguous()
+
+
+def rows_from(signal: Signal, channels: int, generator: torch.Generator) -> Tensor:
+    """`[positions, channels]` with the state's covariance and mean."""
+    covariance = signal.covariance.values
+    noise = torch.randn(len(covariance), channels, generator=generator, dtype=DTYPE)
+    return root(covariance).to(DTYPE) @ noise + signal.mean.to(DTYPE)[:, None]
+
+
+def root(kernel: Tensor) -> Tensor:
+    """A matrix `R` with `R R^T` the kernel."""
+    scale = kernel.diagonal().mean().clamp_min(1e-300)
+    eye = torch.eye(len(kernel), dtype=kernel.dtype)
+    factor, failed = torch.linalg.cholesky_ex(kernel / scale + 1e-7 * eye)
+    if not failed:
+        return factor * scale.sqrt()
+    values, vectors = torch.linalg.eigh(kernel / scale)
+    return vectors * (values.clamp_min(0.0) * scale).sqrt()

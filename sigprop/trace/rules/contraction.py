@@ -1,0 +1,238 @@
+"""Linear maps with parameters: linear, matmul, addmm, bmm, einsum.
+
+Every one is an einsum of a field with a weight. Contracted channels are averaged over; contracted positions (patches,
+token mixing) are first taken in as channels; what the weight brings new is a channel axis, or a token axis when only
+positions were contracted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Node, Status
+from sigprop.theory.ops.linear import Linear
+from sigprop.trace.broadcast import concrete_field, weight_field
+from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Layout
+from sigprop.trace.record import Call, Field, Weight
+from sigprop.trace.rules import rule
+from sigprop.trace.rules.attention import attended, scored
+from sigprop.trace.rules.elementwise import add, replayed
+from sigprop.trace.structural import Absorb, Modulate, Spread
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@rule("linear")
+def linear(trace: Capture, call: Call, input: Any, weight: Any, bias: Weight | None = None) -> Any:
+    if not isinstance(weight, Weight):
+        return replayed(trace, call)
+    x = _as_field(trace, input)
+    front = LETTERS[: len(x.shape) - 1]
+    return contract(trace, call, x, front + "y", weight, "zy", front + "z", bias)
+
+
+@rule("matmul", "mm", "bmm", "mv", "dot")
+def matmul(trace: Capture, call: Call, input: Any, other: Any) -> Any:
+    if isinstance(input, Field) and isinstance(other, Field):
+        return _fields(trace, call, input, other)
+    if isinstance(other, Weight) and not (isinstance(input, Weight) and len(other.shape) > 2):
+        x = _as_field(trace, input)
+        front = LETTERS[: len(x.shape) - 1]
+        if len(other.shape) == 1:
+            return contract(trace, call, x, front + "y", other, "y", front)
+        shared = front[len(front) - len(other.shape) + 1 : -1] if len(other.shape) > 2 else ""
+        if len(shared) == len(other.shape) - 2:
+            return contract(trace, call, x, front + "y", other, shared + "yz", front + "z")
+    if isinstance(input, Weight) and isinstance(other, (Field, Tensor)) and len(other.shape) > 1:
+        x = _as_field(trace, other)
+        front = LETTERS[: len(x.shape) - 2]
+        shared = front[len(front) - len(input.shape) + 2 :] if len(input.shape) > 2 else ""
+        return contract(trace, call, x, front + "yk", input, shared + "zy", front + "zk")
+    if (isinstance(input, Tensor) and isinstance(other, Field)) or (isinstance(input, Field) and isinstance(other, Tensor)):
+        return _fixed(trace, call, input, other)
+    return replayed(trace, call)
+
+
+def _fields(trace: Capture, call: Call, first: Field, second: Field) -> Any:
+    if len(first.shape) < 2 or len(second.shape) < 2:
+        return replayed(trace, call)
+    found = attended(trace, call, first, second)
+    return found if found is not None else scored(trace, call, first, second)
+
+
+def _fixed(trace: Capture, call: Call, input: Any, other: Any) -> Any:
+    """A fixed matrix on a field, kept as a replay with the layout of the field where shapes allow."""
+    return replayed(trace, call, "product with fixed numbers")
+
+
+@rule("addmm", "baddbmm")
+def addmm(
+    trace: Capture, call: Call, input: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0
+) -> Any:
+    if isinstance(input, Weight) and isinstance(mat2, Weight) and call.name == "addmm" and beta == alpha == 1:
+        x = _as_field(trace, mat1)
+        return contract(trace, call, x, "xy", mat2, "yz", "xz", input)
+    product = matmul(trace, Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module), mat1, mat2)
+    product.call = Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module)
+    scaled = Call(_scaled_sum, "add", (input, product, beta, alpha), {}, call.module)
+    if beta == 0:
+        from sigprop.trace.rules.elementwise import pointwise
+
+        return pointwise(trace, Call(torch.mul, "mul", (product, alpha), {}, call.module), product, lambda x: x * alpha,
+                         slope=float(alpha))  # fmt: skip
+    if any(a.role == "key" for dim in product.layout.dims for a in dim) or beta != 1 or alpha != 1:
+        return replayed(trace, scaled)
+    return add(trace, Call(torch.add, "add", (input, product), {}, call.module), input, product)
+
+
+def _scaled_sum(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    return beta * input + alpha * product
+
+
+@rule("einsum")
+def einsum(trace: Capture, call: Call, equation: Any, *operands: Any) -> Any:
+    if not isinstance(equation, str):
+        return replayed(trace, call)
+    items = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else list(operands)
+    left, _, right = equation.replace(" ", "").partition("->")
+    labels = left.split(",")
+    if "." in equation or len(items) != 2 or not right:
+        return _einsum_fallback(trace, call, equation, items)
+    (a, la), (b, lb) = zip(items, labels, strict=True)
+    if isinstance(b, Weight):
+        return contract(trace, call, _as_field(trace, a), la, b, lb, right)
+    if isinstance(a, Weight):
+        return contract(trace, call, _as_field(trace, b), lb, a, la, right)
+    return _einsum_fallback(trace, call, equation, items)
+
+
+def _einsum_fallback(trace: Capture, call: Call, equation: str, items: list) -> Any:
+    """Two fields: as a matrix product of permuted views."""
+    left, _, right = equation.replace(" ", "").partition("->")
+    labels = left.split(",")
+    if len(items) == 2 and right and "." not in equation and all(isinstance(item, Field) for item in items):
+        la, lb = labels
+        both = [c for c in la if c in lb]
+        shared, summed = [c for c in both if c in right], [c for c in both if c not in right]
+        only_a, only_b = [c for c in la if c not in lb], [c for c in lb if c not in la]
+        if len(summed) == len(only_a) == len(only_b) == 1:
+            from sigprop.trace.rules.views import viewed
+
+            first = viewed(items[0], items[0].layout.permuted([la.index(c) for c in shared + only_a + summed]), call)
+            second = viewed(items[1], items[1].layout.permuted([lb.index(c) for c in shared + summed + only_b]), call)
+            first.call = Call(torch.Tensor.permute, "permute", (items[0], [la.index(c) for c in shared + only_a + summed]),
+                              {}, call.module)  # fmt: skip
+            second.call = Call(torch.Tensor.permute, "permute", (items[1], [lb.index(c) for c in shared + summed + only_b]),
+                               {}, call.module)  # fmt: skip
+            inner = Call(torch.matmul, "matmul", (first, second), {}, call.module)
+            product = _fields(trace, inner, first, second)
+            product.call = inner
+            natural = shared + only_a + only_b
+            order = [natural.index(c) for c in right]
+            outer = Call(torch.Tensor.permute, "permute", (product, order), {}, call.module)
+            return viewed(product, product.layout.permuted(order), outer)
+    return replayed(trace, call)
+
+
+def _as_field(trace: Capture, item: Any) -> Field:
+    if isinstance(item, Field):
+        return item
+    return weight_field(trace, item) if isinstance(item, Weight) else concrete_field(trace, item)
+
+
+def contract(
+    trace: Capture,
+    call: Call,
+    x: Field,
+    labels: str,
+    weight: Weight,
+    weight_labels: str,
+    result: str,
+    bias: Weight | None = None,
+) -> Field:
+    """`einsum(labels, weight_labels -> result)` of a field and a weight with independent zero-mean entries."""
+    dims = dict(zip(labels, x.layout.dims, strict=True))
+    sizes = dict(zip(labels, x.shape, strict=True)) | dict(zip(weight_labels, weight.shape, strict=True))
+    summed = [c for c in labels if c in weight_labels and c not in result]
+    shared = [c for c in labels if c in weight_labels and c in result]
+    new = [c for c in weight_labels if c not in labels and c in result]
+    axes = [axis for c in summed for axis in dims[c]]
+    taken = [axis for axis in axes if axis.is_position]
+    role = TOKEN if taken and len(taken) == len(axes) else CHANNEL
+    fresh = {c: (Axis(sizes[c], role),) if sizes[c] > 1 else () for c in new}
+    kept = tuple(axis for axis in x.layout.order if axis not in taken)
+    layout = Layout(
+        tuple(fresh[c] if c in fresh else dims[c] for c in result),
+        kept + tuple(axis for c in new for axis in fresh[c] if role == TOKEN),
+    )
+    node = _taken_in(trace, x, taken, axes)
+    node = _apart(trace, node, kept, [axis for c in shared for axis in dims[c] if axis.is_position])
+    fan_in, fan_out = math.prod(sizes[c] for c in summed), math.prod(sizes[c] for c in new)
+    common = [axis for c in shared for axis in dims[c]]
+    groups = _channels_of(x.layout, but=[*axes, *common])
+    entries = fan_in * fan_out * groups * math.prod(axis.size for axis in common if axis.role == CHANNEL)
+    node = _linear(trace, node, weight, bias, fan_in, fan_out, entries, groups)
+    if role == TOKEN and fan_out > 1:
+        node = trace.apply(Spread(fan_out), node)
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return Field(layout, lambda _: node, call=call, inputs=inputs)
+
+
+def _taken_in(trace: Capture, x: Field, taken: list[Axis], axes: list[Axis]) -> Node:
+    """Contracted positions become channels."""
+    if not taken:
+        return x.node
+    order = list(x.layout.order)
+    rest = [axis for axis in order if axis not in taken]
+    rows = torch.arange(x.layout.positions).reshape([axis.size for axis in order])
+    rows = rows.permute([order.index(axis) for axis in (*rest, *taken)])
+    rows = rows.reshape(-1, math.prod(axis.size for axis in taken))
+    return trace.apply(Absorb(rows, math.prod(axis.size for axis in axes)), x.node)
+
+
+def _apart(trace: Capture, node: Node, order: tuple[Axis, ...], shared: list[Axis]) -> Node:
+    """Positions with weights of their own are independent of each other."""
+    if not shared:
+        return node
+    index = torch.zeros([axis.size for axis in order], dtype=torch.long)
+    for axis in shared:
+        shape = [-1 if other is axis else 1 for other in order]
+        index = index * axis.size + torch.arange(axis.size).reshape(shape)
+    flat = index.flatten()
+    same = (flat[:, None] == flat).double()
+    return trace.apply(Modulate(same, torch.ones(len(flat), dtype=torch.float64)), node)
+
+
+def _channels_of(layout: Layout, but: list[Axis]) -> int:
+    """How many independent groups of channels use the same weights."""
+    channels = [axis for dim in layout.dims for axis in dim if axis.role == CHANNEL]
+    return math.prod(axis.size for axis in channels if axis not in but)
+
+
+def _linear(
+    trace: Capture,
+    node: Node,
+    weight: Weight,
+    bias: Weight | None,
+    fan_in: int,
+    fan_out: int,
+    entries: int,
+    groups: int,
+) -> Node:
+    law = weight.distribution
+    bound = {"weight": (weight, entries)}
+    shift = None
+    if bias is not None:
+        shift = bias.distribution.second_moment
+        bound["bias"] = (bias, math.prod(bias.shape) * groups)
+    made = trace.apply(Linear(fan_in, fan_out, law.variance, shift), node, weights=bound)
+    if law.mean**2 * fan_in > 1e-3 * law.variance:
+        made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")
+    return made

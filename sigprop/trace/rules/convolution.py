@@ -1,0 +1,178 @@
+"""Convolutions in one to three dimensions: strides, padding, dilation and groups."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Dense, Gradient, Signal
+from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.trace.broadcast import concrete_field, weight_field
+from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
+from sigprop.trace.record import Call, Field, Weight
+from sigprop.trace.rules import rule
+from sigprop.trace.rules.elementwise import replayed
+from sigprop.trace.rules.views import result_shape
+from sigprop.trace.structural import scattered
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+@dataclass(frozen=True, eq=False)
+class Windows(Op):
+    """`y_p = sum_o W_o x_index(o,p) + b`; index -1 is padding.
+
+    Forward   `K_y[p,p'] = fan_in * variance * average over o of K_x[index(o,p), index(o,p')]`
+    Backward  `G_x += fan_out * variance * G_y` on the pixels each offset sees
+    Weights   per entry `sum_pp' G_y K_x` at its offset, averaged over offsets
+    """
+
+    index: Tensor
+    channels_in: int
+    channels_out: int
+    variance: float
+    bias_second_moment: float | None
+    width: int
+
+    def _seen(self, values: Tensor, offset: Tensor) -> Tensor:
+        live = (offset >= 0).to(values.dtype)
+        safe = offset.clamp_min(0)
+        return values[safe][:, safe] * live[:, None] * live
+
+    def _average(self, values: Tensor) -> Tensor:
+        total = torch.zeros(self.index.shape[1], self.index.shape[1], dtype=values.dtype)
+        for offset in self.index:
+            total += self._seen(values, offset)
+        return total
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        values = self._average(x.kernel.values) * (self.channels_in * self.variance)
+        if self.bias_second_moment is not None:
+            values = values + self.bias_second_moment
+        mean = torch.zeros(len(values), dtype=values.dtype)
+        return Signal(Dense(values), mean, self.width, evidence=x.evidence)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        size = len(inputs[0].mean)
+        total = torch.zeros(size, size, dtype=gradient.kernel.values.dtype)
+        for offset in self.index:
+            live = (offset >= 0).nonzero().flatten()
+            total += scattered(gradient.kernel.values[live][:, live], offset[live], size)
+        return (Gradient(Dense(total * (self.channels_out * self.variance)), evidence=gradient.evidence),)
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        (x,) = inputs
+        weight = (gradient.kernel.values * self._average(x.kernel.values)).sum() / len(self.index)
+        shape = (self.channels_out, self.channels_in, len(self.index))
+        found = [ParameterState("weight", shape, "hidden", self.variance, weight)]
+        if self.bias_second_moment is not None:
+            found.append(ParameterState("bias", (self.width,), "bias", 0.0, gradient.kernel.total()))
+        return found
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def convolution(
+    trace: Capture,
+    call: Call,
+    input: Any,
+    weight: Any,
+    bias: Weight | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    rank = int(call.name[-2])
+    if not isinstance(weight, Weight):
+        return replayed(trace, call)
+    x = _as_image(trace, input, rank)
+    shape = result_shape(call)
+    spatial = x.layout.dims[-rank:]
+    if any(not a.is_position for dim in spatial for a in dim) or any(a.is_position for a in x.layout.dims[-rank - 1]):
+        return _replayed_image(trace, call, x, shape, rank)
+    layout = _image_layout(x.layout, shape, rank)
+    index = _windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
+    channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
+    shift = None if bias is None else bias.distribution.second_moment
+    op = Windows(index, channels_in, channels_out, weight.distribution.variance, shift, weight.shape[0])
+    bound = {"weight": (weight, math.prod(weight.shape))}
+    if bias is not None:
+        bound["bias"] = (bias, math.prod(bias.shape))
+    node = trace.apply(op, x.node, weights=bound)
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return Field(layout, lambda _: node, call=call, inputs=inputs)
+
+
+def _as_image(trace: Capture, item: Any, rank: int) -> Field:
+    if isinstance(item, Field):
+        return item
+    lead = len(item.shape) - rank - 1
+    roles = [BATCH] * lead + [CHANNEL] + [TOKEN] * rank
+    layout = of_roles(tuple(item.shape), roles)
+    return weight_field(trace, item, layout) if isinstance(item, Weight) else concrete_field(trace, item, layout)
+
+
+def _image_layout(old: Layout, shape: tuple[int, ...], rank: int) -> Layout:
+    dims = list(old.dims[: -rank - 1])
+    front = tuple(axis for axis in old.order if any(axis in dim for dim in dims))
+    dims.append((Axis(shape[-rank - 1], CHANNEL),) if shape[-rank - 1] > 1 else ())
+    for n in shape[-rank:]:
+        dims.append((Axis(n, TOKEN),) if n > 1 else ())
+    return Layout(tuple(dims), front + tuple(a for dim in dims[-rank:] for a in dim))
+
+
+def _replayed_image(trace: Capture, call: Call, x: Field, shape: tuple[int, ...], rank: int) -> Field:
+    """Convolution over an axis that is not a position: sampled, its result has fresh axes of the same roles."""
+    dims = []
+    for place, n in enumerate(shape):
+        old = x.layout.dims[place]
+        same = old and math.prod(a.size for a in old) == n and place != len(shape) - rank - 1
+        dims.append(old if same else (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ())
+    inside = [a for dim in dims for a in dim if a.is_position]
+    order = [a for a in x.layout.order if a in inside]
+    layout = Layout(tuple(dims), tuple(order + [a for a in inside if a not in order]))
+    return Field(layout, lambda made: trace.sampled(made, "convolution sampled"), x.sources, call=call, inputs=(x,))
+
+
+def _windows(
+    layout: Layout,
+    shape: tuple[int, ...],
+    rank: int,
+    size: tuple[int, ...],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+) -> Tensor:
+    """`[offset, position]`: the kernel row that each offset of the window sees, -1 outside the image."""
+
+    def each(value: Any) -> tuple[int, ...]:
+        return (value,) * rank if isinstance(value, int) else tuple(value) * (rank if len(value) == 1 else 1)
+
+    steps, gaps = each(stride), each(dilation)
+    if isinstance(padding, str):
+        before = tuple(g * (k - 1) // 2 if padding == "same" else 0 for g, k in zip(gaps, size, strict=True))
+    else:
+        before = each(padding)
+    rows = layout.index()
+    rows = rows.reshape(-1, *rows.shape[-rank:])
+    found = []
+    for offset in itertools.product(*(range(k) for k in size)):
+        places, inside = [], []
+        for d in range(rank):
+            place = torch.arange(shape[len(shape) - rank + d]) * steps[d] - before[d] + offset[d] * gaps[d]
+            inside.append((place >= 0) & (place < rows.shape[1 + d]))
+            places.append(place.clamp(0, rows.shape[1 + d] - 1))
+        grid = rows
+        live = torch.ones((), dtype=torch.bool)
+        for d in range(rank):
+            grid = grid.index_select(1 + d, places[d])
+            live = live[..., None] & inside[d]
+        found.append(torch.where(live, grid, -1).flatten())
+    return torch.stack(found)

@@ -1,0 +1,32 @@
+"""Dropout: the identity in evaluation mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sigprop.theory import Node
+from sigprop.theory.ops.dropout import Dropout
+from sigprop.trace.layout import KEY
+from sigprop.trace.record import Call, Field
+from sigprop.trace.rules import rule
+from sigprop.trace.rules.elementwise import replayed
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+@rule("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
+def dropout(trace: Capture, call: Call, input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any):
+    training = kwargs.get("train", training)
+    if not training or p == 0.0:
+        return input
+    if not isinstance(input, Field) or any(a.role == KEY for dim in input.layout.dims for a in dim):
+        return replayed(trace, Call(torch.dropout, "dropout", (input, p, True), {}, call.module))
+
+    def make(_: Field) -> Node:
+        return trace.apply(Dropout(p), input.node)
+
+    inner = Call(torch.dropout, "dropout", (input, p, True), {}, call.module)
+    return Field(input.layout, make, sources=input.sources, call=inner, inputs=(input,))

@@ -1,0 +1,351 @@
+"""Elementwise functions.
+
+A function of one tensor stays a function of that tensor, however many calls spell it out (tanh-GELU, soft-capping,
+squared ReLU), and becomes one activation when its state is needed. Two operands that share no randomness have a sum
+or product rule; operands that share some are replayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Node, activations
+from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.product import Product
+from sigprop.theory.ops.residual import Residual
+from sigprop.trace.broadcast import (
+    aligned,
+    as_constant,
+    common_layout,
+    concrete_field,
+    concrete_kernel,
+    concrete_rows,
+    weight_field,
+    weight_sharing,
+)
+from sigprop.trace.layout import Layout, Misaligned
+from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent, united
+from sigprop.trace.rules import rule
+from sigprop.trace.rules.normalization import centred, normalized
+from sigprop.trace.structural import Gain, Modulate, Scale
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+UNARY = (
+    "relu relu6 gelu silu tanh sigmoid erf exp exp2 log log1p log2 sqrt rsqrt square reciprocal neg abs sin cos "
+    "softplus leaky_relu elu selu celu mish hardtanh hardswish hardsigmoid softsign logsigmoid clamp clamp_min "
+    "clamp_max pow tan atan sinh cosh expm1 threshold hardshrink softshrink tanhshrink sign round floor ceil rpow "
+    "sgn log_sigmoid celu rrelu pow prelu_constant quick_gelu logit asinh trunc"
+)
+NAMED = {"relu": "relu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid", "erf": "erf", "softplus": "softplus"}
+
+
+@rule(*dict.fromkeys(UNARY.split()))
+def unary(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    if any(isinstance(a, Record) for a in args) or not isinstance(input, Field):
+        return replayed(trace, call)
+    if any(isinstance(a, Tensor) and a.numel() > 1 for a in args):
+        return replayed(trace, call)
+    kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
+    args = tuple(a for a in args if not (isinstance(a, bool) and call.name in ("relu", "silu", "relu6", "mish")))
+    function = _plain(call)
+    slope = -1.0 if call.name == "neg" else None
+    return pointwise(trace, call, input, lambda x: function(x, *args, **kwargs), slope)
+
+
+def _plain(call: Call) -> Callable[..., Tensor]:
+    """The out-of-place function of that name."""
+    name = "pow" if call.name == "rpow" else call.name
+    plain = getattr(torch, name, None) or getattr(torch.nn.functional, name, None)
+    if call.name == "rpow":
+        return lambda x, base: torch.pow(base, x)
+    return plain or call.function
+
+
+def pointwise(
+    trace: Capture, call: Call, item: Field, function: Callable[[Tensor], Tensor], slope: float | None = None
+) -> Field:
+    """`function(item)`, kept as a function of the item's base."""
+    inner = item.function
+    composed = function if inner is None else lambda x: function(inner(x))
+    total = None
+    if slope is not None and (inner is None or item.slope is not None):
+        total = slope * (1.0 if inner is None else item.slope or 0.0)
+    first = call.name if inner is None else None
+    return Field(
+        item.layout,
+        lambda made: _activation_node(trace, made, call if first else None),
+        sources=item.sources,
+        root=item.base,
+        function=composed,
+        slope=total,
+        statistic=item.statistic,
+        call=call,
+        inputs=(item,),
+    )
+
+
+def _activation_node(trace: Capture, item: Field, call: Call | None) -> Node:
+    assert item.root is not None and item.function is not None
+    if item.statistic is not None:
+        return trace.sampled(item, "function of a channel statistic")
+    if item.slope is not None:
+        return trace.apply(Scale(item.slope), item.root.node)
+    with torch.enable_grad():
+        function = _known(call) or activations.get(item.function, name="spelt-out")
+    return trace.apply(Activation(function), item.root.node)
+
+
+def _known(call: Call | None) -> activations.Activation | None:
+    if call is None:
+        return None
+    extra = [a for a in (*call.args[1:], *call.kwargs.values()) if not isinstance(a, bool)]
+    if call.name == "gelu":
+        approximate = call.kwargs.get("approximate", call.args[1] if len(call.args) > 1 else "none")
+        return activations.get("gelu_tanh" if approximate == "tanh" else "gelu")
+    return activations.get(NAMED[call.name]) if call.name in NAMED and not extra else None
+
+
+# -- two operands
+
+
+@rule("add", "radd")
+def add(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
+    return _sum(trace, call, input, other, float(alpha))
+
+
+@rule("sub", "subtract")
+def sub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
+    return _sum(trace, call, input, other, -float(alpha))
+
+
+@rule("rsub")
+def rsub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
+    if as_constant(other) is not None and isinstance(input, Field):
+        number = as_constant(other)
+        return pointwise(trace, call, input, lambda x: number - alpha * x)
+    return replayed(trace, call)
+
+
+def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> Any:
+    if isinstance(first, Loss) or isinstance(second, Loss):
+        return _loss_sum(first, second)
+    shared = _one_base(trace, call, first, second)
+    if shared is not None:
+        return shared
+    if isinstance(first, Field) and isinstance(second, Field) and sign == -1.0:
+        spelt = centred(trace, call, first, second)
+        if spelt is not None:
+            return spelt
+    constant = as_constant(second)
+    if isinstance(first, Field) and constant is not None:
+        if constant == 0.0:
+            return first
+        return pointwise(trace, call, first, lambda x: x + sign * constant)
+    if isinstance(second, Field) and as_constant(first) is not None:
+        number = as_constant(first)
+        return pointwise(trace, call, second, lambda x: number + sign * x)
+    return combined(trace, call, first, second, Residual(1.0, sign))
+
+
+@rule("mul", "multiply", "rmul")
+def mul(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
+    if isinstance(input, Loss) or isinstance(other, Loss):
+        loss, factor = (input, other) if isinstance(input, Loss) else (other, input)
+        return _loss_scaled(trace, loss, factor)
+    shared = _one_base(trace, call, input, other)
+    if shared is not None:
+        return shared
+    for field, number in ((input, as_constant(other)), (other, as_constant(input))):
+        if isinstance(field, Field) and number is not None:
+            if number == 1.0:
+                return field
+            return pointwise(trace, call, field, lambda x, n=number: x * n, slope=number)
+    for field, statistic in ((input, other), (other, input)):
+        if isinstance(field, Field) and isinstance(statistic, Field) and statistic.statistic is not None:
+            spelt = normalized(trace, call, field, statistic, inverse=False)
+            if spelt is not None:
+                return spelt
+    for field, weight in ((input, other), (other, input)):
+        if isinstance(field, Field) and isinstance(weight, Weight):
+            return _gain(trace, call, field, weight)
+        if isinstance(field, Field) and isinstance(weight, Tensor):
+            return _modulated(trace, call, field, weight)
+    return combined(trace, call, input, other, Product())
+
+
+@rule("div", "true_divide", "truediv", "divide")
+def div(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
+    number = as_constant(other)
+    if isinstance(input, Loss):
+        return _loss_scaled(trace, input, 1.0 / number if number else 1.0)
+    if isinstance(input, Field) and number is not None:
+        return pointwise(trace, call, input, lambda x: x / number, slope=1.0 / number)
+    shared = _one_base(trace, call, input, other)
+    if shared is not None:
+        return shared
+    if isinstance(input, Field) and isinstance(other, Tensor):
+        return _modulated(trace, call, input, 1.0 / other.double())
+    if isinstance(input, Field) and isinstance(other, Field) and other.statistic is not None:
+        spelt = normalized(trace, call, input, other, inverse=True)
+        if spelt is not None:
+            return spelt
+    return replayed(trace, call)
+
+
+@rule("rdiv", "rtruediv", "reciprocal_div")
+def rdiv(trace: Capture, call: Call, input: Any, other: Any) -> Any:
+    number = as_constant(other)
+    if isinstance(input, Field) and number is not None:
+        return pointwise(trace, call, input, lambda x: number / x)
+    return replayed(trace, call)
+
+
+@rule("lerp", "addcmul", "addcdiv", "maximum", "minimum", "atan2", "where", "masked_fill", "remainder", "fmod", "xlogy")
+def several(trace: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    if call.name == "masked_fill" and isinstance(args[0], Field) and as_constant(args[2]) == 0.0:
+        mask = trace.value_of(args[1])
+        return _modulated(trace, call, args[0], (~mask).double())
+    return replayed(trace, call)
+
+
+def _one_base(trace: Capture, call: Call, first: Any, second: Any) -> Field | None:
+    """Two functions of one tensor, entry by entry in the same arrangement."""
+    if not (isinstance(first, Field) and isinstance(second, Field)):
+        return None
+    if first.base is not second.base or first.layout.dims != second.layout.dims:
+        return None
+    if first.statistic is not second.statistic:
+        return None
+    f, g, function = first.apply, second.apply, _plain(call)
+    extra = {key: value for key, value in call.kwargs.items() if key == "alpha"}
+    made = Field(
+        first.layout,
+        lambda item: _activation_node(trace, item, None),
+        sources=first.sources,
+        root=first.base,
+        function=lambda x: function(f(x), g(x), **extra),
+        statistic=first.statistic,
+        call=call,
+        inputs=(first, second),
+    )
+    if first.slope is not None and first.slope and second.slope is not None and call.name in ("add", "sub"):
+        made.slope = first.slope + (second.slope if call.name == "add" else -second.slope)
+    return made
+
+
+def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual | Product) -> Any:
+    """Sum or product of two tensors, at least one of them a field; independent ones have a rule."""
+    if not isinstance(first, Field) and not isinstance(second, Field):
+        return replayed(trace, call)
+    if any(_has_keys(item) for item in (first, second)):
+        return replayed(trace, call)
+    first, second = _as_fields(trace, first, second)
+    try:
+        layout, (own_first, own_second) = common_layout([first.layout, second.layout])
+    except Misaligned:
+        return replayed(trace, call)
+    if not independent(first, second):
+        return replayed(trace, call)
+    node = trace.apply(op, aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second))
+    return Field(layout, lambda _: node, call=call, inputs=(first, second))
+
+
+def _has_keys(item: Any) -> bool:
+    return isinstance(item, Field) and any(a.role == "key" for dim in item.layout.dims for a in dim)
+
+
+def _as_fields(trace: Capture, first: Any, second: Any) -> tuple[Field, Field]:
+    model = first if isinstance(first, Field) else second
+    made = []
+    for item in (first, second):
+        if isinstance(item, Field):
+            made.append(item)
+        else:
+            layout = _broadcast_layout(model.layout, tuple(item.shape))
+            build = weight_field if isinstance(item, Weight) else concrete_field
+            made.append(build(trace, item, layout))
+    return made[0], made[1]
+
+
+def _broadcast_layout(model: Layout, shape: tuple[int, ...]) -> Layout:
+    """Roles of a real tensor or weight that meets a field: those of the dimensions it is aligned with."""
+    from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis
+
+    dims: list = []
+    for back, n in enumerate(reversed(shape)):
+        place = len(model.dims) - 1 - back
+        like = model.dims[place] if place >= 0 else ()
+        if n == 1:
+            dims.append(())
+        elif like:
+            dims.append(like)
+        else:
+            known = any(a.role == BATCH for a in model.order)
+            role = CHANNEL if back == 0 else (TOKEN if known or place > 0 else BATCH)
+            dims.append((Axis(n, role),))
+    dims.reverse()
+    inside = [axis for dim in dims for axis in dim if axis.is_position]
+    order = [axis for axis in model.order if axis in inside]
+    return Layout(tuple(dims), tuple(order + [axis for axis in inside if axis not in order]))
+
+
+def _gain(trace: Capture, call: Call, field: Field, weight: Weight) -> Any:
+    if _has_keys(field):
+        return replayed(trace, call)
+    own = _broadcast_layout(field.layout, weight.shape)
+    try:
+        layout, (own_field, _) = common_layout([field.layout, own])
+    except Misaligned:
+        return replayed(trace, call)
+    law = weight.distribution
+    node = aligned(trace, field, layout, own_field)
+    op = Gain(law.second_moment, law.mean, weight_sharing(weight, layout), weight.shape, layout.channels)
+    made = trace.apply(op, node, weights={"weight": (weight, math.prod(weight.shape))})
+    return Field(layout, lambda _: made, sources=field.sources, call=call, inputs=(field, weight))
+
+
+def _modulated(trace: Capture, call: Call, field: Field, numbers: Tensor) -> Any:
+    if _has_keys(field):
+        return replayed(trace, call)
+    own = _broadcast_layout(field.layout, tuple(numbers.shape))
+    try:
+        layout, (own_field, _) = common_layout([field.layout, own])
+    except Misaligned:
+        return replayed(trace, call)
+
+    def make(_: Field) -> Node:
+        kernel, mean = concrete_kernel(concrete_rows(numbers, layout))
+        return trace.apply(Modulate(kernel, mean), aligned(trace, field, layout, own_field))
+
+    return Field(layout, make, sources=field.sources, call=call, inputs=(field,))
+
+
+def replayed(trace: Capture, call: Call, reason: str = "") -> Any:
+    """Keep the call; its state, if anyone asks, is sampled."""
+    from sigprop.trace.rules.fallback import sample
+
+    return sample(trace, call, reason)
+
+
+# -- losses are numbers: they add and scale
+
+
+def _loss_sum(first: Any, second: Any) -> Loss:
+    seeds = [seed for item in (first, second) if isinstance(item, Loss) for seed in item.seeds]
+    return Loss(seeds)
+
+
+def _loss_scaled(trace: Capture, loss: Loss, factor: Any) -> Loss:
+    number = as_constant(trace.value_of(factor))
+    number = 1.0 if number is None or not math.isfinite(number) else number
+    return Loss([(field, gradient.scale(number**2)) for field, gradient in loss.seeds])
+
+
+__all__ = ["add", "combined", "pointwise", "replayed", "united"]

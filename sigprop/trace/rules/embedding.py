@@ -1,0 +1,44 @@
+"""Lookups: rows of a parameter chosen by real ids."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sigprop.theory import Node
+from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, of_roles
+from sigprop.trace.record import Call, Field, Weight
+from sigprop.trace.rules import rule
+from sigprop.trace.structural import ParameterSource
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+MANY = 2048
+
+
+@rule("embedding")
+def embedding(trace: Capture, call: Call, input: Any, weight: Weight, *args: Any, **kwargs: Any) -> Field:
+    """Two positions share a vector exactly when their ids are equal."""
+    ids = trace.value_of(input)
+    front = [BATCH] * (ids.dim() > 1) + [TOKEN] * (ids.dim() - (ids.dim() > 1))
+    layout = of_roles((*ids.shape, weight.shape[-1]), [*front, CHANNEL])
+    call.args, call.kwargs = (ids, weight, *args), kwargs
+
+    def make(_: Field) -> Node:
+        flat = ids.flatten()
+        law = weight.distribution
+        same = (flat[:, None] == flat).double()
+        op = ParameterSource(law.variance, law.mean, same, weight.shape, layout.channels)
+        return trace.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+
+    if ids.numel() > MANY:  # tables over pairs of tokens (relative positions): replayed from the weight
+        return Field(layout, make, sources=(), call=call, inputs=(weight,))
+    return Field(layout, make, call=call, inputs=(weight,))
+
+
+@rule("one_hot")
+def one_hot(trace: Capture, call: Call, input: Any, num_classes: int = -1) -> torch.Tensor:
+    return torch.nn.functional.one_hot(trace.value_of(input), num_classes)

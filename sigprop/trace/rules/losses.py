@@ -1,0 +1,102 @@
+"""Losses: where the gradient starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Dense, Gradient, Status
+from sigprop.theory.ops.softmax import overlap
+from sigprop.trace.broadcast import concrete_rows
+from sigprop.trace.record import Call, Field, Loss, Weight
+from sigprop.trace.rules import rule
+from sigprop.trace.rules.elementwise import replayed
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+@rule("cross_entropy")
+def cross_entropy(
+    trace: Capture,
+    call: Call,
+    input: Field,
+    target: Tensor,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """`G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + [y_t = y_t'])` over the positions that count."""
+    target = trace.value_of(target)
+    place = 0 if len(input.shape) == 1 else 1
+    if target.is_floating_point() or any(a.is_position for a in input.layout.dims[place]):
+        return replayed(trace, call)
+    classes = input.shape[place]
+    labels = _per_position(input, target, place)
+    counted = (labels != ignore_index).double()
+    number = counted.sum() if reduction == "mean" else torch.ones(())
+    gradient = softmax_gradient(input, labels, counted, classes, float(number.clamp_min(1.0)))
+    return Loss([(input, gradient)])
+
+
+def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:
+    """The target of each row of the kernel."""
+    shape = list(logits.shape)
+    del shape[place]
+    rows = (
+        logits.layout.index().select(place, 0).flatten() if len(logits.shape) > 1 else torch.zeros(1, dtype=torch.long)
+    )
+    labels = torch.empty(logits.layout.positions, dtype=torch.long)
+    labels[rows] = target.reshape(shape).flatten()
+    return labels
+
+
+def softmax_gradient(logits: Field, labels: Tensor, counted: Tensor, classes: int, number: float) -> Gradient:
+    signal = logits.node.signal
+    same = (labels[:, None] == labels).double()
+    values = (_shared(signal.covariance, classes) - 2.0 / classes + same) / (classes * number**2)
+    kernel = Dense(values * counted[:, None] * counted)
+    return Gradient(kernel, evidence=signal.evidence).note(Status.FITTED, "softmax overlap of the logits")
+
+
+def _shared(kernel: Any, classes: int) -> Tensor:
+    """`E sum_v p_tv p_t'v`: `e^cov / V` for two tokens, saturating for one."""
+    level = kernel.diagonal.clamp_min(0.0)
+    smaller = torch.minimum(level[:, None], level[None, :])
+    cosine = kernel.normalized().values.clamp(-1.0, 1.0)
+    count = torch.full_like(smaller, float(classes))
+    return (classes * overlap(count, smaller)) ** cosine / classes
+
+
+@rule("mse_loss")
+def mse_loss(
+    trace: Capture,
+    call: Call,
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Any:
+    """`G = (2/n)^2 (K - m y^T - y m^T + y y^T)` with `n` the number of entries."""
+    if not isinstance(input, Field) or isinstance(target, (Field, Weight)):
+        return replayed(trace, call)
+    signal = input.node.signal
+    rows = concrete_rows(target, input.layout)
+    average = rows.mean(1)
+    cross = signal.mean[:, None] * average
+    values = signal.kernel.values - cross - cross.T + rows @ rows.T / rows.shape[1]
+    count = input.layout.positions * input.layout.channels if reduction == "mean" else 1
+    return Loss([(input, Gradient(Dense(values * (2.0 / count) ** 2), evidence=signal.evidence))])
+
+
+def white_noise(output: Field) -> Loss:
+    """Unit white noise at the output: what a model without a loss is differentiated against."""
+    eye = torch.eye(output.layout.positions, dtype=torch.float64)
+    return Loss([(output, Gradient(Dense(eye)))])

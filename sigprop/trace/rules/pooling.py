@@ -1,0 +1,116 @@
+"""Averages over positions, and any linear or nonlinear function of the pixels of each channel."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Node
+from sigprop.trace.layout import Axis, Layout
+from sigprop.trace.record import Call, Field
+from sigprop.trace.rules import rule
+from sigprop.trace.rules.elementwise import replayed
+from sigprop.trace.rules.views import on_meta, result_shape
+from sigprop.trace.structural import TokenMap
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+def pooled(trace: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:
+    """Mean or sum over some position axes."""
+    order = x.layout.order
+    rest = [axis for axis in order if axis not in axes]
+    groups = torch.arange(math.prod(axis.size for axis in rest)).reshape([axis.size for axis in rest] or [1])
+    shape = [axis.size if axis in rest else 1 for axis in order]
+    target = groups.reshape(shape).expand([axis.size for axis in order]).flatten()
+    matrix = torch.zeros(groups.numel(), len(target), dtype=torch.float64)
+    matrix[target, torch.arange(len(target))] = 1.0
+    if average:
+        matrix = matrix / matrix.sum(1, keepdim=True)
+
+    def make(_: Field) -> Node:
+        return trace.apply(TokenMap(matrix), x.node)
+
+    return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+      "interpolate", "upsample", "pad", "constant_pad_nd")  # fmt: skip
+def linear_map(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """A fixed linear function of the last dimensions: its matrix is read off its action on unit images."""
+    if not isinstance(input, Field):
+        return replayed(trace, call)
+    shape = result_shape(call)
+    changed = [d for d, (n, m) in enumerate(zip(input.shape, shape, strict=True)) if n != m]
+    first = min(changed, default=len(shape))
+    if first == len(shape):
+        return input
+    axes = [axis for dim in input.layout.dims[first:] for axis in dim]
+    if any(not axis.is_position for axis in axes):
+        return _channel_pad(trace, call, input, shape, first)
+    first = 2 if call.name not in ("pad", "constant_pad_nd") and len(shape) > 2 else first
+    layout = _spatial(input.layout, shape, first)
+    rows = _unit_response(call, input, first, shape)
+
+    def make(_: Field) -> Node:
+        return trace.apply(TokenMap(_lifted(rows, input.layout, layout, first)), input.node)
+
+    return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
+
+
+def _channel_pad(trace: Capture, call: Call, x: Field, shape: tuple[int, ...], first: int) -> Field:
+    """Channels padded or resized: the state is sampled."""
+    dims = [
+        (Axis(m, dim[0].role if dim else "channel"),) if n != m else dim
+        for dim, n, m in zip(x.layout.dims, x.shape, shape, strict=True)
+    ]
+    order = x.layout.order
+    if any(n != m and any(a.is_position for a in d) for d, n, m in zip(x.layout.dims, x.shape, shape, strict=True)):
+        order = tuple(a for dim in dims for a in dim if a.is_position)
+    layout = Layout(tuple(dims), order)
+    return Field(layout, lambda made: trace.sampled(made, f"{call.name} sampled"), x.sources, call=call, inputs=(x,))
+
+
+def _spatial(layout: Layout, shape: tuple[int, ...], first: int) -> Layout:
+    dims = list(layout.dims[:first])
+    for n, old in zip(shape[first:], layout.dims[first:], strict=True):
+        dims.append((Axis(n, old[0].role if old else "token"),) if n > 1 else ())
+    front = tuple(axis for axis in layout.order if any(axis in dim for dim in layout.dims[:first]))
+    return Layout(tuple(dims), front + tuple(axis for dim in dims[first:] for axis in dim))
+
+
+def _unit_response(call: Call, x: Field, first: int, shape: tuple[int, ...]) -> Tensor:
+    """`[in, out]` response of the trailing dimensions to unit inputs."""
+    inner = x.shape[first:]
+    count = math.prod(inner)
+    units = torch.eye(count, dtype=torch.float64).reshape(count, *[1] * (first - 1), *inner)
+    args = tuple(units if item is x else item for item in call.args)
+    kwargs = {key: units if item is x else item for key, item in call.kwargs.items()}
+    if kwargs.get("value"):
+        kwargs["value"] = 0.0
+    return call.function(*args, **kwargs).reshape(count, -1)
+
+
+def _lifted(rows: Tensor, old: Layout, new: Layout, first: int) -> Tensor:
+    """The matrix over all positions: the response within each group of leading positions."""
+    lead = [axis for axis in old.order if any(axis in dim for dim in old.dims[:first])]
+    count = math.prod(axis.size for axis in lead)
+    inner = [axis for dim in old.dims[first:] for axis in dim]
+    source = torch.arange(old.positions).reshape([axis.size for axis in old.order])
+    source = source.permute([old.order.index(axis) for axis in (*lead, *inner)]).flatten()
+    block = torch.kron(torch.eye(count, dtype=torch.float64), rows.T.contiguous())
+    matrix = torch.zeros(new.positions, old.positions, dtype=torch.float64)
+    matrix[:, source] = block
+    return matrix
+
+
+@rule("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
+def sampled_map(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
+    result = on_meta(call)
+    layout = _spatial(input.layout, tuple(result.shape), 2)
+    reason = f"{call.name} sampled"
+    return Field(layout, lambda made: trace.sampled(made, reason), input.sources, call=call, inputs=(input,))

@@ -1,0 +1,66 @@
+"""Questions about values: routing, comparisons and branches get one real draw of the tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from sigprop.trace.layout import CHANNEL, Axis, Layout
+from sigprop.trace.record import Call, Field, mapped
+from sigprop.trace.rules import rule
+from sigprop.trace.rules.fallback import sample
+from sigprop.trace.rules.views import on_meta
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+@rule(
+    "item", "tolist", "bool", "int", "float_value", "nonzero", "argmax", "argmin", "argsort", "searchsorted", "eq",
+    "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "all", "any", "allclose", "equal", "bucketize",
+    "unique", "logical_not", "logical_and", "logical_or", "long", "index_put_value", "numpy", "histc", "bincount",
+    "multinomial", "bernoulli", "greater", "less", "count_nonzero", "unique_consecutive", "invert", "rand_like",
+    "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full",
+    "new_empty", "new_tensor", "signbit", "contains",
+)  # fmt: skip
+def real(trace: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    args, kwargs = mapped((args, kwargs), trace.value_of)
+    result = call.function(*args, **kwargs)
+    return mapped(result, lambda item: item.detach() if isinstance(item, Tensor) else item)
+
+
+@rule("topk", "sort", "kthvalue", "max", "min", "mode", "median", "cummax")
+def ranked(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """Values are traced, indices are real."""
+    result = on_meta(call)
+    if isinstance(result, Tensor):
+        return sample(trace, call)
+    if not isinstance(input, Field):
+        return call.function(trace.value_of(input), *args, **kwargs)
+    default = -1 if call.name in ("topk", "sort", "kthvalue") else 0
+    dim = kwargs.get("dim", next((a for a in args[call.name == "topk" :] if not isinstance(a, bool)), default))
+    keep = len(result[0].shape) == len(input.shape)
+    layout = _ranked_layout(input.layout, dim % len(input.shape), tuple(result[0].shape), keep)
+    values = Field(
+        layout,
+        lambda made: trace.sampled(made, f"{call.name} sampled"),
+        input.sources,
+        call=call,
+        output=0,
+        inputs=(input,),
+    )
+    indices = call.function(trace.value_of(input), *args, **kwargs)[1]
+    return values, indices.detach()
+
+
+def _ranked_layout(layout: Layout, place: int, shape: tuple[int, ...], keep: bool) -> Layout:
+    old = layout.dims[place]
+    if keep and shape[place] == layout.shape[place]:
+        return layout
+    n = shape[place] if keep else 1
+    new = (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ()
+    dims = (*layout.dims[:place], *([new] if keep else []), *layout.dims[place + 1 :])
+    inside = [axis for dim in dims for axis in dim if axis.is_position]
+    order = [axis for axis in layout.order if axis in inside]
+    return Layout(dims, tuple(order + [axis for axis in inside if axis not in order]))

@@ -1,0 +1,154 @@
+"""Views and copies: only the layout changes, the node is shared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Node
+from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned
+from sigprop.trace.record import Call, Field, Record
+from sigprop.trace.rules import rule
+from sigprop.trace.structural import Gather
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+def viewed(item: Field, layout: Layout, call: Call) -> Field:
+    """The same numbers under another layout."""
+    return Field(
+        layout,
+        lambda _: item.node,
+        sources=item.sources,
+        root=item.base,
+        function=item.function,
+        slope=item.slope,
+        statistic=item.statistic,
+        centred=item.centred,
+        call=call,
+        inputs=(item,),
+    )
+
+
+@rule(
+    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "detach", "alias",
+    "cpu", "cuda", "identity", "requires_grad", "as_subclass", "positive", "nan_to_num", "checkpoint_name",
+)  # fmt: skip
+def same(trace: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -> Any:
+    if any(isinstance(a, torch.dtype) and not a.is_floating_point for a in (*args, *kwargs.values())):
+        return call.function(trace.value_of(input), *args, **kwargs)
+    if isinstance(input, Tensor):
+        return call.function(input, *[a for a in args if not isinstance(a, Record)])
+    return input
+
+
+@rule("view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "ravel")
+def reshape(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
+    if args and isinstance(args[0], torch.dtype):
+        return input
+    return _to_shape(trace, call, input, result_shape(call))
+
+
+def _to_shape(trace: Capture, call: Call, input: Field, shape: tuple[int, ...]) -> Field:
+    try:
+        return viewed(input, input.layout.reshaped(shape), call)
+    except Misaligned:
+        from sigprop.trace.rules.movement import moved
+
+        return moved(trace, call, input, shape)
+
+
+def result_shape(call: Call, function: Any = None) -> tuple[int, ...]:
+    """The shape torch itself gives the result, found on meta tensors."""
+    result = on_meta(call, function)
+    return tuple(result.shape)
+
+
+def on_meta(call: Call, function: Any = None) -> Any:
+    from sigprop.trace.record import mapped
+
+    def meta(item: Any) -> Any:
+        if isinstance(item, Record):
+            return torch.empty(item.shape, dtype=item.dtype, device="meta")
+        if isinstance(item, Tensor) and item.is_floating_point():
+            return item.to("meta")
+        return item
+
+    args, kwargs = mapped((call.args, call.kwargs), meta)
+    try:
+        return (function or call.function)(*args, **kwargs)
+    except (RuntimeError, NotImplementedError):
+        args, kwargs = mapped((args, kwargs), lambda i: i.to("meta") if isinstance(i, Tensor) else i)
+        return (function or call.function)(*args, **kwargs)
+
+
+@rule("transpose", "swapaxes", "swapdims", "t", "adjoint")
+def transpose(trace: Capture, call: Call, input: Field, dim0: int = 0, dim1: int = 1) -> Field:
+    order = list(range(len(input.shape)))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return viewed(input, input.layout.permuted(order), call)
+
+
+@rule("permute")
+def permute(trace: Capture, call: Call, input: Field, *dims: Any, **kwargs: Any) -> Field:
+    given = kwargs.get("dims", dims)
+    order = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+    return viewed(input, input.layout.permuted([place % len(input.shape) for place in order]), call)
+
+
+@rule("movedim", "moveaxis")
+def movedim(trace: Capture, call: Call, input: Field, source: Any, destination: Any) -> Field:
+    rank = len(input.shape)
+    places = torch.empty([n + 2 for n in range(rank)], device="meta")
+    moved = torch.movedim(places, source, destination)
+    return viewed(input, input.layout.permuted([n - 2 for n in moved.shape]), call)
+
+
+@rule("unsqueeze")
+def unsqueeze(trace: Capture, call: Call, input: Field, dim: int) -> Field:
+    return viewed(input, input.layout.inserted(dim % (len(input.shape) + 1)), call)
+
+
+@rule("squeeze")
+def squeeze(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
+    return _to_shape(trace, call, input, result_shape(call))
+
+
+@rule("expand", "expand_as", "broadcast_to")
+def expand(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
+    """New axes are copies: of positions where the neighbours are positions, else of channels."""
+    shape = result_shape(call)
+    layout = input.layout
+    dims = [()] * (len(shape) - len(layout.dims)) + list(layout.dims)
+    grown = [place for place, (dim, n) in enumerate(zip(dims, shape, strict=True)) if not dim and n > 1]
+    if not grown:
+        return viewed(input, Layout(tuple(dims), layout.order), call)
+    for place in grown:
+        dims[place] = (Axis(shape[place], _copied_role(layout, dims, place)),)
+    added = tuple(dims[place][0] for place in grown if dims[place][0].is_position)
+    result = Layout(tuple(dims), added + layout.order)
+    return repeated(trace, call, input, result)
+
+
+def _copied_role(layout: Layout, dims: list, place: int) -> str:
+    if (place > 0 and all(not dim for dim in dims[:place])) or place == 0:
+        return TOKEN if any(a.role == BATCH for a in layout.order) else BATCH
+    before = [axis for dim in dims[:place] for axis in dim]
+    return CHANNEL if any(axis.role == CHANNEL for axis in before) or not layout.order else TOKEN
+
+
+def repeated(trace: Capture, call: Call, input: Field, result: Layout) -> Field:
+    """Copies along axes that the input does not have (they come first in the kernel's order)."""
+    times = result.positions // input.layout.positions
+    copies = result.channels / input.layout.channels
+    index = torch.arange(input.layout.positions).repeat(times)
+    if times == 1 and copies == 1:
+        return viewed(input, result, call)
+
+    def make(_: Field) -> Node:
+        return trace.apply(Gather(index, copies, result.channels), input.node)
+
+    return Field(result, make, sources=input.sources, call=call, inputs=(input,))

@@ -1,0 +1,70 @@
+"""Functions of parameters alone: views, gates, standardization."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sigprop.trace.record import Call, Weight
+from sigprop.trace.replay import Replay
+from sigprop.trace.rules.views import on_meta
+from sigprop.trace.skeleton import Distribution
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+MOVES = frozenset(
+    ["view", "reshape", "flatten", "unflatten", "transpose", "swapaxes", "t", "permute", "movedim", "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "detach", "squeeze", "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "tile", "getitem", "narrow", "select", "split", "split_with_sizes", "chunk", "unbind", "iter", "index_select", "roll", "flip", "view_as", "reshape_as", "repeat_interleave", "alias", "requires_grad", "cpu", "cuda", "identity"]
+)
+LARGEST = 1 << 24
+
+
+def of_weights(trace: Capture, call: Call) -> Any:
+    """Weights for the results of a call on weights and real tensors."""
+    parents = [item for item in call.records() if isinstance(item, Weight)]
+    result = on_meta(call)
+    if isinstance(result, Tensor):
+        return _weight(trace, call, result, parents, None)
+    if isinstance(result, (tuple, list)) or call.name == "iter":
+        return tuple(_weight(trace, call, item, parents, n) for n, item in enumerate(result))
+    return result
+
+
+def _weight(trace: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:
+    shape = tuple(result.shape)
+    if not result.is_floating_point():
+        return trace.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
+    law, slope = _law(call, parents, shape)
+    energy = sum(math.prod(parent.shape) for parent in parents)
+    shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
+    made = Weight(shape, law or parents[0].distribution, "", shares, call, output)
+    if law is None:
+        made.distribution = Distribution.measured(Replay(torch.Generator().manual_seed(trace.seed()))(made))
+    return made
+
+
+def _law(call: Call, parents: list[Weight], shape: tuple[int, ...]) -> tuple[Distribution | None, float]:
+    """The distribution of the result's entries, and how much gradient energy passes to the parent."""
+    if call.name in MOVES:
+        return parents[0].distribution, 1.0
+    only = parents[0]
+    others = [item for item in (*call.args, *call.kwargs.values()) if isinstance(item, Tensor) and item.numel() > 1]
+    if len(parents) == 1 and not others and shape == only.shape and "dim" not in call.kwargs:
+        x = only.distribution.quantiles.clone().requires_grad_()
+        try:
+            with torch.enable_grad():
+                args = tuple(x if item is only else item for item in call.args)
+                value = _out_of_place(call)(*args, **call.kwargs)
+                (slope,) = torch.autograd.grad(value.sum(), x)
+        except (RuntimeError, TypeError, IndexError):
+            return None, 1.0
+        if value.shape == x.shape:
+            return Distribution.of(value.detach()), float(slope.square().mean())
+    return None, 1.0
+
+
+def _out_of_place(call: Call) -> Any:
+    return getattr(torch, call.name, call.function) if call.in_place else call.function

@@ -1,0 +1,251 @@
+"""Ops that move, copy or scale tensors without mixing channels at random: what views and broadcasts come down to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Dense, Gradient, Signal
+from sigprop.theory.ops.base import Op, ParameterState
+
+
+def gradient_of(values: Tensor, like: Gradient) -> Gradient:
+    return Gradient(Dense(values), like.radial_share, like.uniform_share, like.evidence)
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(Op):
+    """`y_p = x_index(p)`: slices, permutations and repeats of positions.
+
+    `copies`: each entry of `x` also feeds that many channels, whose gradients add as independent.
+    """
+
+    index: Tensor
+    copies: float = 1.0
+    width: int | None = None
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        kernel = Dense(x.kernel.values[self.index][:, self.index])
+        return replace(x, kernel=kernel, mean=x.mean[self.index], width=self.width or x.width)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        values = scattered(gradient.kernel.values, self.index, len(inputs[0].mean))
+        return (gradient_of(values * self.copies, gradient),)
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter(Op):
+    """`y_index(p) = x_p`, zero elsewhere; entries that meet add."""
+
+    index: Tensor
+    positions: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        kernel = Dense(scattered(x.kernel.values, self.index, self.positions))
+        mean = torch.zeros(self.positions, dtype=x.mean.dtype).index_add(0, self.index, x.mean)
+        return replace(x, kernel=kernel, mean=mean)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        return (gradient_of(gradient.kernel.values[self.index][:, self.index], gradient),)
+
+
+def scattered(values: Tensor, index: Tensor, size: int) -> Tensor:
+    rows = torch.zeros(size, values.shape[1], dtype=values.dtype).index_add(0, index, values)
+    return torch.zeros(size, size, dtype=values.dtype).index_add(1, index, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenMap(Op):
+    """`y = M x` over positions, `M` a fixed matrix: pooling and interpolation."""
+
+    matrix: Tensor
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        kernel = Dense(self.matrix @ x.kernel.values @ self.matrix.T)
+        return replace(x, kernel=kernel, mean=self.matrix @ x.mean)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        return (gradient_of(self.matrix.T @ gradient.kernel.values @ self.matrix, gradient),)
+
+
+@dataclass(frozen=True, eq=False)
+class Absorb(Op):
+    """Positions become channels: `rows[r, q]` are the positions that position `r` takes in.
+
+    Forward   `K'[r,r'] = average over q of K[rows(r,q), rows(r',q)]`
+    """
+
+    rows: Tensor
+    width: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        values = sum(x.kernel.values[q][:, q] for q in self.rows.T) / self.rows.shape[1]
+        assert isinstance(values, Tensor)
+        return replace(x, kernel=Dense(values), mean=x.mean[self.rows].mean(1), width=self.width)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        size = len(inputs[0].mean)
+        values = torch.zeros(size, size, dtype=gradient.kernel.values.dtype)
+        for q in self.rows.T:
+            values[q[:, None], q[None, :]] += gradient.kernel.values
+        return (Gradient(Dense(values), evidence=gradient.evidence),)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread(Op):
+    """A new position axis of `count` independent outputs, the last of the kernel's order."""
+
+    count: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        covariance = torch.kron(x.covariance.values, torch.eye(self.count, dtype=x.mean.dtype))
+        mean = x.mean.repeat_interleave(self.count)
+        return replace(x, kernel=Dense(covariance + mean[:, None] * mean), mean=mean)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        rows = len(inputs[0].mean)
+        blocks = gradient.kernel.values.reshape(rows, self.count, rows, self.count)
+        return (gradient_of(blocks.diagonal(dim1=1, dim2=3).mean(-1), gradient),)
+
+
+@dataclass(frozen=True, eq=False)
+class Part(Op):
+    """A slice of the channels: the same state; the gradient is spread over all channels."""
+
+    share: float
+    width: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        return replace(inputs[0], width=self.width)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        return (Gradient(gradient.kernel.scale(self.share), evidence=gradient.evidence),)
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Op):
+    """Channels of several tensors side by side: the average of their states, weighted by their widths."""
+
+    shares: tuple[float, ...]
+    width: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        kernel = sum(share * x.kernel.values for share, x in zip(self.shares, inputs, strict=True))
+        mean = sum(share * x.mean for share, x in zip(self.shares, inputs, strict=True))
+        assert isinstance(kernel, Tensor) and isinstance(mean, Tensor)
+        evidence = inputs[0].evidence
+        for x in inputs[1:]:
+            evidence = evidence.join(x.evidence)
+        return Signal(Dense(kernel), mean, self.width, evidence=evidence)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        return tuple(Gradient(gradient.kernel, evidence=gradient.evidence) for _ in inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Stack(Op):
+    """Positions of several independent tensors one after another."""
+
+    def forward(self, *inputs: Signal) -> Signal:
+        covariance = torch.block_diag(*(x.covariance.values for x in inputs))
+        mean = torch.cat([x.mean for x in inputs])
+        evidence = inputs[0].evidence
+        for x in inputs[1:]:
+            evidence = evidence.join(x.evidence)
+        kernel = Dense(covariance + mean[:, None] * mean)
+        return Signal(kernel, mean, inputs[0].width, evidence=evidence)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        found, start = [], 0
+        for x in inputs:
+            stop = start + len(x.mean)
+            found.append(gradient_of(gradient.kernel.values[start:stop, start:stop], gradient))
+            start = stop
+        return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Op):
+    """`y = factor * x`."""
+
+    factor: float
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        return replace(x, kernel=x.kernel.scale(self.factor**2), mean=x.mean * self.factor)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        return (gradient.scale(self.factor**2),)
+
+
+@dataclass(frozen=True, eq=False)
+class Modulate(Op):
+    """`y = c * x` with fixed numbers `c`, given by their kernel and mean over channels; also masks of 0 and 1."""
+
+    kernel: Tensor
+    mean: Tensor
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        return replace(x, kernel=Dense(x.kernel.values * self.kernel), mean=x.mean * self.mean)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        return (gradient_of(gradient.kernel.values * self.kernel, gradient),)
+
+
+@dataclass(frozen=True, eq=False)
+class Gain(Op):
+    """`y = w * x`, `w` a parameter; `same[p,p']` tells whether two positions share its entries.
+
+    Weights   total over entries `channels * sum_pp' same G K`
+    """
+
+    second_moment: float
+    mean: float
+    same: Tensor
+    shape: tuple[int, ...]
+    channels: int
+
+    def _factor(self) -> Tensor:
+        return self.mean**2 + (self.second_moment - self.mean**2) * self.same
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        return replace(x, kernel=Dense(x.kernel.values * self._factor()), mean=x.mean * self.mean)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        return (gradient_of(gradient.kernel.values * self._factor(), gradient),)
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        total = self.channels * (gradient.kernel.values * inputs[0].kernel.values * self.same).sum()
+        return [ParameterState("weight", self.shape, "gain", 0.0, total / math.prod(self.shape))]
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterSource(Op):
+    """A parameter used as a tensor of the network: biases, learned positions, class tokens, latents."""
+
+    variance: float
+    average: float
+    same: Tensor
+    shape: tuple[int, ...]
+    channels: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        kernel = Dense(self.variance * self.same + self.average**2)
+        return Signal(kernel, torch.full((len(self.same),), self.average, dtype=torch.float64), self.channels)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        return ()
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        total = self.channels * (gradient.kernel.values * self.same).sum()
+        return [ParameterState("weight", self.shape, "source", self.variance, total / math.prod(self.shape))]

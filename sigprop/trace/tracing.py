@@ -1,0 +1,138 @@
+"""`trace`: a model run once on a batch, without weights, as a graph of records with their states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import InputError, SigpropError
+from sigprop.theory import Evidence
+from sigprop.trace.capture import Capture, record_of
+from sigprop.trace.record import Field, Loss, Weight
+from sigprop.trace.skeleton import skeleton_of
+
+
+@dataclass
+class Trace:
+    """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution."""
+
+    capture: Capture
+    output: Any
+    loss: Loss | None = None
+
+    @property
+    def sites(self) -> list[tuple[str, Field]]:
+        return self.capture.sites
+
+    @property
+    def weights(self) -> dict[str, Weight]:
+        return self.capture.parameters
+
+    @cached_property
+    def structure(self):
+        """Residual junctions, repeated blocks and parameter roles."""
+        from sigprop.trace.structure import find_structure
+
+        return find_structure(self)
+
+    def backward(self, loss: Loss) -> None:
+        """Send the gradient from the loss to every record it depends on."""
+        self.capture.tape.backward(*((field.node, gradient) for field, gradient in loss.seeds))
+
+    def parameter_gradients(self) -> tuple[dict[str, float], dict[str, Evidence]]:
+        """Expected squared norm of the gradient of every parameter, and the evidence for it."""
+        energy: dict[str, float] = {}
+        evidence: dict[str, Evidence] = {}
+        for node in self.capture.tape.nodes:
+            bound = self.capture.bindings.get(node, {})
+            sampled = getattr(node.op, "weights", [])
+            for number, state in enumerate(node.parameters):
+                if sampled:
+                    weight, entries = sampled[number], math.prod(sampled[number].shape)
+                elif state.name in bound:
+                    weight, entries = bound[state.name]
+                else:
+                    continue
+                assert node.gradient is not None
+                for name, share in weight.roots():
+                    energy[name] = energy.get(name, 0.0) + float(state.grad_second_moment) * entries * share
+                    worst = node.signal.evidence.join(node.gradient.evidence)
+                    evidence[name] = evidence.get(name, Evidence()).join(worst)
+        return energy, evidence
+
+
+def trace(model: nn.Module, batch: Any, *, seed: int = 0, loss: Any = None, preview: bool = False) -> Trace:
+    """Run the model's own forward on the batch with its parameters on meta.
+
+    The model is left as it was. `loss`, if given, is called on the output inside the trace.
+    """
+    twin = skeleton_of(model)
+    capture = Capture(twin, seed, preview)
+    batch = _copied(batch)
+    with torch.no_grad(), capture.watching():
+        output = _call(twin, batch)
+        made = record_of(loss(output)) if loss is not None else None
+    return Trace(capture, output, made if isinstance(made, Loss) else None)
+
+
+def _copied(batch: Any) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.detach().clone()
+    if isinstance(batch, Mapping):
+        return {key: _copied(value) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return tuple(_copied(item) for item in batch)
+    return batch
+
+
+def _call(model: nn.Module, batch: Any) -> Any:
+    try:
+        if isinstance(batch, Mapping):
+            return model(**batch)
+        return model(*batch) if isinstance(batch, tuple) else model(batch)
+    except SigpropError:
+        raise
+    except Exception as error:
+        raise InputError(_refusal(model, error)) from error
+
+
+def _refusal(model: nn.Module, error: Exception) -> str:
+    names = {id(module): name for name, module in model.named_modules()}
+    where, line, step = "", "", error.__traceback__
+    while step is not None:
+        owner = step.tb_frame.f_locals.get("self")
+        if id(owner) in names:
+            where = names[id(owner)] or type(model).__name__
+            line = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    return (
+        f"{type(model).__name__} could not be traced: {type(error).__name__}: {error}\n"
+        f"  in {where!r}, {line}\n"
+        "  Check the batch; a branch on the values of a tensor, or a shape that depends on them, cannot be predicted."
+    )
+
+
+def first_signal(output: Any) -> Field | None:
+    """The first traced floating-point tensor of an output."""
+    found = record_of(output)
+    if isinstance(found, Field):
+        return found
+    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    for item in values:
+        inner = first_signal(item)
+        if inner is not None:
+            return inner
+    return None
+
+
+def loss_of(output: Any) -> Loss | None:
+    """The loss that a model returns by itself."""
+    value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    found = record_of(value)
+    return found if isinstance(found, Loss) else None

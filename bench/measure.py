@@ -18,11 +18,11 @@ from sigprop.measure import jacobian_profile, measure
 from sigprop.models import build
 
 
-def gpt2(device: str) -> nn.Module:
-    """Hugging Face's GPT-2: 8 layers, width 256, the full vocabulary."""
+def gpt2(device: str, layers: int = 8, width: int = 256) -> nn.Module:
+    """Hugging Face's GPT-2 with the full vocabulary."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(n_layer=8, n_embd=256, n_head=4)).to(device)
+    return GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=width // 64)).to(device)
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
@@ -45,11 +45,11 @@ def alternate(left: Callable[[], object], right: Callable[[], object], device: s
     return [min(column) for column in zip(*times, strict=True)]
 
 
-def overhead(device: str, rounds: int = 7) -> tuple[float, float]:
+def overhead(device: str, layers: int, width: int, batch_size: int, length: int) -> tuple[float, float]:
     """A plain forward and backward pass, and one measured at every module output with token correlation."""
     torch.manual_seed(0)
-    model = gpt2(device)
-    tokens = torch.randint(0, 50257, (4, 256), device=device)
+    model = gpt2(device, layers, width)
+    tokens = torch.randint(0, 50257, (batch_size, length), device=device)
     batch = {"input_ids": tokens, "labels": tokens}
 
     def plain() -> None:
@@ -60,7 +60,7 @@ def overhead(device: str, rounds: int = 7) -> tuple[float, float]:
         model.zero_grad(set_to_none=True)
         measure(model, batch)
 
-    first, second = alternate(plain, measured, device, rounds if device == "cpu" else 5 * rounds)
+    first, second = alternate(plain, measured, device, 7 if device == "cpu" else 30)
     return first, second
 
 
@@ -91,9 +91,11 @@ def main(device: str = "cpu") -> None:
     table = Table(title=f"measure, {device}")
     for heading in ("what", "plain or full (s)", "sigprop (s)", "ratio", "target"):
         table.add_column(heading)
-    plain, measured = overhead(device)
-    ratio = f"{measured / plain:.2f}x"
-    table.add_row("GPT-2 8 x 256, batch 4 x 256, step", f"{plain:.4f}", f"{measured:.4f}", ratio, "<= 1.15x")
+    sizes = [(8, 256, 4, 256)] if device == "cpu" else [(8, 256, 4, 256), (12, 768, 16, 512)]
+    for layers, width, batch, length in sizes:
+        plain, measured = overhead(device, layers, width, batch, length)
+        what = f"GPT-2 {layers} x {width}, batch {batch} x {length}, step"
+        table.add_row(what, f"{plain:.4f}", f"{measured:.4f}", f"{measured / plain:.2f}x", "<= 1.15x")
     full, local = profile_gain(device)
     faster = f"{full / local:.0f}x faster"
     table.add_row("chi_J of 50 x 500 MLP, 5 probes", f"{full:.4f}", f"{local:.4f}", faster, ">= 20x")

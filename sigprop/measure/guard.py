@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 GROUP_SIZE = 1 << 24
 
@@ -17,9 +18,10 @@ GROUP_SIZE = 1 << 24
 @contextmanager
 def untouched(model: nn.Module, batch_tensors: Iterable[Tensor] = ()) -> Iterator[None]:
     """Whatever happens inside, also an exception, the model and the random states come back as they were."""
-    values = _Values([*model.parameters(), *model.buffers()])
     modules = [_ModuleState(module) for module in model.modules()]
-    gradients = _take_gradients(model)
+    held = {id(tensor): tensor for module in modules for tensor in module.tensors()}
+    values = _Values(held.values())
+    gradients = _take_gradients([*held.values(), *(item for module in modules for item in module.attributes())])
     devices = {tensor.device for tensor in (*values.tensors, *batch_tensors)}
     states = _RandomStates(devices)
     try:
@@ -42,6 +44,16 @@ class _ModuleState:
         self.parameters = dict(module._parameters)
         self.buffers = dict(module._buffers)
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Parameters and buffers."""
+        for tensor in (*self.parameters.values(), *self.buffers.values()):
+            if tensor is not None:
+                yield tensor
+
+    def attributes(self) -> Iterator[Tensor]:
+        """Tensors that the module holds without registering them."""
+        return (value for value in vars(self.module).values() if isinstance(value, Tensor))
+
     def restore(self) -> None:
         if self.module.training is not self.training:
             self.module.training = self.training
@@ -59,14 +71,13 @@ class _Values:
     """Copies of tensors, joined in groups so that saving and checking cost a GPU a few kernels."""
 
     def __init__(self, tensors: Iterable[Tensor]):
-        unique = {id(tensor): tensor for tensor in tensors if tensor.device.type != "meta"}
-        self.tensors = list(unique.values())
-        self.groups = [(group, _joined(group)) for group in _groups(self.tensors)]
+        self.tensors = [tensor for tensor in tensors if tensor.device.type != "meta"]
+        self.groups = [(group, joined(group)) for group in grouped(self.tensors)]
 
     def restore(self) -> None:
         """Write back the tensors whose bits changed, and only those."""
         for group, saved in self.groups:
-            if saved.device.type != "cpu" and torch.equal(_bits(_joined(group)), _bits(saved)):
+            if saved.device.type != "cpu" and torch.equal(_bits(joined(group)), _bits(saved)):
                 continue
             parts = saved.split([tensor.numel() for tensor in group])
             for tensor, part in zip(group, parts, strict=True):
@@ -76,24 +87,26 @@ class _Values:
                         tensor.copy_(before)
 
 
-def _groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+def grouped(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
     """Tensors of one device and type together, up to a size."""
     kinds: dict[tuple, list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
     for members in kinds.values():
         group: list[Tensor] = []
+        size = 0
         for tensor in members:
-            if group and sum(item.numel() for item in group) > GROUP_SIZE:
+            if size > GROUP_SIZE:
                 yield group
-                group = []
+                group, size = [], 0
             group.append(tensor)
+            size += tensor.numel()
         yield group
 
 
-def _joined(group: list[Tensor]) -> Tensor:
+def joined(group: list[Tensor]) -> Tensor:
     with torch.no_grad():
-        flat = torch._utils._flatten_dense_tensors(group)
+        flat = _flatten_dense_tensors(group)
         return flat.clone() if len(group) == 1 else flat  # a single tensor comes back as a view of itself
 
 
@@ -104,14 +117,10 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.view(kind)
 
 
-def _take_gradients(model: nn.Module) -> list[tuple[Tensor, Tensor | None]]:
-    """Set the gradient of every leaf that the model holds aside, and remember it."""
-    held = [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
-    leaves = [
-        tensor for tensor in (*model.parameters(), *model.buffers(), *held) if tensor.is_leaf and tensor.requires_grad
-    ]
-    unique = {id(tensor): tensor for tensor in leaves}
-    taken = [(tensor, tensor.grad) for tensor in unique.values()]
+def _take_gradients(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+    """Set the gradients of leaves aside, and remember them."""
+    leaves = {id(tensor): tensor for tensor in tensors if tensor.requires_grad and tensor.is_leaf}
+    taken = [(tensor, tensor.grad) for tensor in leaves.values()]
     for tensor, _ in taken:
         tensor.grad = None
     return taken

@@ -30,6 +30,7 @@ from sigprop.measure.cuts import Cuts, module_names, repeated_blocks
 from sigprop.measure.guard import untouched
 
 EXACT_ENTRIES = 256
+PROBES = 8
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def jacobian_profile(
     """
     names = module_names(model, repeated_blocks(model) if blocks is None else blocks)
     if start is not None:
-        return _from_start(model, batch, module_names(model, [start])[0], names, probes or 8, seed)
+        return _from_start(model, batch, module_names(model, [start])[0], names, _checked(probes), seed)
     with _prepared(model, batch), Cuts(model, names, names) as cuts:
         call(model, copied(batch))
         order = cuts.order
@@ -93,8 +94,7 @@ def _local(cuts: Cuts, pairs: list[tuple[str, str]], probes: int | None, seed: i
     outputs = [cuts.output(target) for _, target in pairs]
     entries = [output.numel() for output in outputs]
     exact = probes is None and max(entries) <= EXACT_ENTRIES
-    count = max(entries) if exact else probes or 8
-    require(count > 0, "probes", probes, "at least 1")
+    count = max(entries) if exact else _checked(probes)
     generators = {device: torch.Generator(device).manual_seed(seed) for device in {o.device for o in outputs}}
     squares = []
     for index in range(count):
@@ -115,7 +115,6 @@ def _from_start(
     model: nn.Module, batch: Any, start: str, names: list[str], probes: int, seed: int
 ) -> list[PartialJacobian]:
     """One forward-mode pass per probe: |J u|^2 at every block for a random direction u at the start."""
-    require(probes > 0, "probes", probes, "at least 1")
     found: dict[str, list[Tensor]] = {}
     for index in range(probes):
         with _prepared(model, batch), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
@@ -130,6 +129,11 @@ def _from_start(
                 square = torch.zeros((), dtype=torch.float64) if tangent is None else _square(tangent)
                 found.setdefault(name, []).append(square / output.numel())
     return [_estimate(start, name, torch.stack(values).tolist(), False) for name, values in found.items()]
+
+
+def _checked(probes: int | None) -> int:
+    require(probes is None or probes > 0, "probes", probes, "at least 1")
+    return PROBES if probes is None else probes
 
 
 def _estimate(source: str, target: str, values: list[float], exact: bool) -> PartialJacobian:

@@ -24,7 +24,7 @@ class Moments:
     """Reduces tensors to (groups, 3): mean, variance (or mean square) and token correlation.
 
     Tensors are (groups * sequences, tokens, channels), masks (sequences, tokens), true for a real token.
-    Tokens that a mask rules out, or whose vector is zero, have no cosine.
+    Tokens that a mask rules out, or whose vector is zero up to rounding, have no cosine.
     """
 
     def __init__(self) -> None:
@@ -48,28 +48,41 @@ class Moments:
         count = _count(x, mask, groups)
         mean = sums.view(groups, -1).sum(1) / count
         variance = squares.view(groups, -1).sum(1) / count - mean.square()
-        total, weights = _zero_totals(x), squares
-        if total is not None:
-            centre = mean.repeat_interleave(x.shape[0] // groups)[:, None]
-            shift = x.shape[2] * centre.square()
-            distance = squares - 2.0 * centre * sums + shift
-            weights = _inverse_norms(distance, 1e-13 * (squares + shift), mask)
-            for rows, columns, block in self._blocks(x, mask):
-                total[rows] += torch.bmm(weights[rows, None, columns], block)[:, 0]
-            total -= centre * weights.sum(1, keepdim=True)
-        return _columns(mean, variance.clamp_min(0.0), _mean_cosine(total, weights != 0, groups))
+        if x.shape[1] < 2:
+            return _columns(mean, variance.clamp_min(0.0))
+        centre = mean.repeat_interleave(x.shape[0] // groups)[:, None]
+        shift = x.shape[2] * centre.square()
+        distance = squares - 2.0 * centre * sums + shift
+        floor = torch.maximum(1e-13 * (squares + shift), _floor(distance, x, groups))
+        weights = _inverse_norms(distance, floor, mask)
+        total = self._unit_sum(x, mask, weights) - centre * weights.sum(1, keepdim=True)
+        return _columns(mean, variance.clamp_min(0.0), _mean_cosine(total, weights, groups))
 
     def gradient(self, x: Tensor, mask: Tensor | None = None, groups: int = 1) -> Tensor:
-        """About zero, in one pass; the mean is left out."""
+        """About zero; the mean is left out. On a CPU usually in one pass."""
         squares = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
-        total = _zero_totals(x)
+        paired, at_once = x.shape[1] > 1, x.device.type == "cpu"
+        total = torch.zeros(x.shape[0], x.shape[2] if paired else 0, dtype=torch.float64, device=x.device)
         for rows, columns, block in self._blocks(x, mask):
             here = torch.linalg.vector_norm(block, dim=-1).square_()
             squares[rows, columns] = here
-            if total is not None:
+            if paired and at_once:
                 total[rows] += torch.bmm(_inverse_norms(here, 0.0, None)[:, None], block)[:, 0]
         second = squares.view(groups, -1).sum(1) / _count(x, mask, groups)
-        return _columns(torch.full_like(second, torch.nan), second, _mean_cosine(total, squares > 0, groups))
+        missing = torch.full_like(second, torch.nan)
+        if not paired:
+            return _columns(missing, second)
+        weights = _inverse_norms(squares, _floor(squares, x, groups), mask)
+        if not at_once or bool(((weights == 0) & (squares > 0)).any()):
+            total = self._unit_sum(x, mask, weights)
+        return _columns(missing, second, _mean_cosine(total, weights, groups))
+
+    def _unit_sum(self, x: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
+        """Per sequence, the sum over tokens of `weight * x`."""
+        total = torch.zeros(x.shape[0], x.shape[2], dtype=torch.float64, device=x.device)
+        for rows, columns, block in self._blocks(x, mask):
+            total[rows] += torch.bmm(weights[rows, None, columns], block)[:, 0]
+        return total
 
     def _blocks(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, slice, Tensor]]:
         """Pieces of `x` as float64, whole sequences where they fit; padding set to zero."""
@@ -106,23 +119,21 @@ def _inverse_norms(squares: Tensor, floor: Tensor | float, mask: Tensor | None) 
     return weights if mask is None else weights * mask
 
 
-def _zero_totals(x: Tensor) -> Tensor | None:
-    """Where the unit vectors of each sequence are summed; None when there are no pairs of tokens."""
-    if x.shape[1] < 2:
-        return None
-    return torch.zeros(x.shape[0], x.shape[2], dtype=torch.float64, device=x.device)
+def _floor(squares: Tensor, x: Tensor, groups: int) -> Tensor:
+    """Below this squared length a token is rounding noise beside the longest one of its group."""
+    noise = 1e-26 if x.dtype == torch.float64 else 1e-12
+    longest = squares.view(groups, -1).amax(1)
+    return noise * longest.repeat_interleave(x.shape[0] // groups)[:, None]
 
 
-def _mean_cosine(total: Tensor | None, counted: Tensor, groups: int) -> Tensor | None:
-    """Average over pairs of counted tokens, then over sequences with a pair."""
-    if total is None:
-        return None
-    number = counted.sum(1).double()
+def _mean_cosine(total: Tensor, weights: Tensor, groups: int) -> Tensor:
+    """Average over pairs of tokens that have a direction, then over sequences with a pair."""
+    number = (weights != 0).sum(1).double()
     pairs = number * (number - 1.0)
     cosine = torch.where(pairs > 0, (total.square().sum(1) - number) / pairs, 0.0)
     return cosine.view(groups, -1).sum(1) / (pairs > 0).view(groups, -1).sum(1)
 
 
-def _columns(mean: Tensor, variance: Tensor, correlation: Tensor | None) -> Tensor:
+def _columns(mean: Tensor, variance: Tensor, correlation: Tensor | None = None) -> Tensor:
     missing = torch.full_like(variance, torch.nan)
     return torch.stack((mean, variance, missing if correlation is None else correlation), dim=1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
+from sigprop.measure.guard import grouped, joined
 from sigprop.measure.moments import Moments
 from sigprop.results import ParameterRow
 
@@ -50,12 +52,18 @@ def _moments(tensors: list[Tensor]) -> Iterator[tuple[float, float]]:
 
 def _sums(tensors: list[Tensor]) -> Tensor:
     """(tensors, 2): sum and sum of squares in float64; fused over tensors on a GPU, blocks on a CPU."""
-    if tensors[0].device.type != "cpu":
-        norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64))
-        totals = torch.stack([tensor.sum(dtype=torch.float64) for tensor in tensors])
-        return torch.stack((totals, norms.square()), dim=1)
-    moments = Moments()
-    return torch.stack([moments.sums(tensor) for tensor in tensors])
+    if tensors[0].device.type == "cpu":
+        moments = Moments()
+        return torch.stack([moments.sums(tensor) for tensor in tensors])
+    norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64))  # pyright: ignore[reportPrivateImportUsage]
+    order = {id(tensor): index for index, tensor in enumerate(tensors)}
+    totals = torch.empty_like(norms)
+    for group in grouped(tensors):
+        running = torch.nn.functional.pad(joined(group).cumsum(0, dtype=torch.float64), (1, 0))
+        ends = [0, *accumulate(tensor.numel() for tensor in group)]
+        places = [order[id(tensor)] for tensor in group]
+        totals[places] = running[ends].diff()
+    return torch.stack((totals, norms.square()), dim=1)
 
 
 def spectral_norm(weight: Tensor) -> float:

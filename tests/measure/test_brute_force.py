@@ -54,11 +54,15 @@ def as_tokens(x, batch, kind):
 
 
 def pair_correlation(x, keep, centre):
-    """The mean cosine over all pairs of different tokens of a sequence, by looping over pairs."""
+    """The mean cosine over all pairs of different tokens of a sequence, by looping over pairs.
+
+    A token whose vector is a millionth of the longest is rounding noise and has no direction.
+    """
     averages = []
+    longest = ((x - centre) ** 2).sum(-1)[keep].max()
     for sequence, kept in zip(x, keep, strict=True):
         vectors = [row - centre for row, good in zip(sequence, kept, strict=True) if good]
-        vectors = [row / np.sqrt((row**2).sum()) for row in vectors if (row**2).sum() > 0]
+        vectors = [row / np.sqrt((row**2).sum()) for row in vectors if (row**2).sum() > 1e-12 * longest]
         pairs = [float(a @ b) for i, a in enumerate(vectors) for b in vectors[:i]]
         if pairs:
             averages.append(math.fsum(pairs) / len(pairs))

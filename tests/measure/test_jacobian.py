@@ -1,0 +1,115 @@
+"""Partial Jacobians against the full matrix, computed by autograd."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+from sigprop.measure import jacobian, jacobian_profile
+from sigprop.models import build
+
+
+def perceptron(**settings):
+    torch.manual_seed(0)
+    return build("mlp", **{"inputs": 6, "width": 12, "depth": 4, "outputs": 3, "activation": "tanh", **settings})
+
+
+def full(function, x):
+    """|J|_F^2 / outputs from the whole matrix."""
+    matrix = torch.autograd.functional.jacobian(function, x)
+    outputs = math.prod(function(x).shape)
+    return float(matrix.double().square().sum()) / outputs
+
+
+def test_profile_is_exact_when_small():
+    model, x = perceptron(mu=0.5), torch.randn(3, 6)
+    found = jacobian_profile(model, x)
+    h = model.blocks[0](model.input(x)).detach()
+    for row, block in zip(found, model.blocks[1:], strict=True):
+        assert row.exact
+        assert row.standard_error == 0
+        assert row.value == pytest.approx(full(block, h), rel=1e-5)
+        h = block(h).detach()
+    assert [row.target for row in found] == ["blocks.1", "blocks.2", "blocks.3"]
+
+
+def test_probes_meet_the_exact_value():
+    model, x = perceptron(), torch.randn(5, 6)
+    exact = {row.target: row.value for row in jacobian_profile(model, x)}
+    for row in jacobian_profile(model, x, probes=200):
+        assert not row.exact
+        assert 0 < row.standard_error < 0.1 * row.value
+        assert abs(row.value - exact[row.target]) < 5 * row.standard_error
+
+
+def test_between_two_sites_takes_every_path():
+    torch.manual_seed(0)
+    model = build("transformer", vocabulary=11, context=4, width=8, depth=3, heads=2).double()
+    tokens = torch.arange(4)[None]
+    found = jacobian(model, tokens, ("blocks.0", "blocks.2"))
+    h = model.blocks[0](model.embed(tokens)).detach()
+    exact = full(lambda x: model.blocks[2](model.blocks[1](x)), h)
+    assert found.exact
+    assert found.value == pytest.approx(exact, rel=1e-9)
+    inner = jacobian(model, tokens, ("blocks.1.attention_norm", "blocks.1.attention.value"))
+    matrix = model.blocks[1].attention.value.weight.detach()
+    assert inner.value == pytest.approx(float(matrix.square().sum()) / 8, rel=1e-9)
+
+
+def test_from_one_layer_to_all_later_ones():
+    model, x = perceptron(), torch.randn(4, 6)
+    found = jacobian_profile(model, x, start="blocks.0", probes=300)
+    assert [row.target for row in found] == ["blocks.1", "blocks.2", "blocks.3"]
+    for row in found:
+        exact = jacobian(model, x, ("blocks.0", row.target))
+        assert abs(row.value - exact.value) < 5 * row.standard_error
+
+
+def test_attention_in_forward_mode():
+    torch.manual_seed(0)
+    model = build("transformer", vocabulary=11, context=8, width=8, depth=3, heads=2)
+    tokens = torch.arange(8)[None]
+    rows = jacobian_profile(model, tokens, start="blocks.0", probes=300)
+    exact = jacobian(model, tokens, ("blocks.0", "blocks.2"))
+    assert abs(rows[-1].value - exact.value) < 5 * rows[-1].standard_error
+
+
+def test_a_wrong_gain_shows():
+    """At twice the critical weight scale a deep linear net grows by four per layer."""
+    x = torch.randn(8, 6)
+    values = [row.value for row in jacobian_profile(perceptron(activation="linear", sigma_w=2.0), x)]
+    width = 12
+    assert abs(sum(values) / len(values) / 4 - 1) < 5 * math.sqrt(2 / (len(values) * width**2))
+
+
+def test_blocks_are_found_and_may_be_named():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=3, n_embd=8, n_head=2, vocab_size=11, n_positions=8)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    tokens = {"input_ids": torch.arange(8)[None]}
+    assert [row.source for row in jacobian_profile(model, tokens, probes=2)] == ["transformer.h.0", "transformer.h.1"]
+    named = jacobian_profile(model, tokens, blocks=["transformer.h.*.mlp"], probes=2)
+    assert [row.target for row in named] == ["transformer.h.1.mlp", "transformer.h.2.mlp"]
+
+
+def test_seeds_repeat():
+    model, x = perceptron(), torch.randn(40, 6)
+    assert jacobian_profile(model, x, probes=3) == jacobian_profile(model, x, probes=3)
+    assert jacobian_profile(model, x, probes=3) != jacobian_profile(model, x, probes=3, seed=1)
+
+
+def test_errors():
+    model, x = perceptron(), torch.randn(2, 6)
+    with pytest.raises(UnknownNameError, match=r"blocks\.0"):
+        jacobian(model, x, ("block.0", "blocks.1"))
+    with pytest.raises(InputError, match="probes"):
+        jacobian(model, x, ("blocks.0", "blocks.1"), probes=0)
+    with pytest.raises(InputError, match="no list of like blocks"):
+        jacobian_profile(nn.Linear(6, 6), x)
+    with pytest.raises(InputError, match="no block runs after"):
+        jacobian_profile(model, x, start="head", probes=1)
+    shared = nn.Linear(6, 6)
+    with pytest.raises(UnsupportedError, match="more than once"):
+        jacobian(nn.Sequential(shared, nn.Tanh(), shared), x, ("0", "1"))

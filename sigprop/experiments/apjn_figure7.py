@@ -1,0 +1,36 @@
+"""apjn Fig. 7: phase diagrams of a ViT, pre- and post-LN, with and without mlp, 24 blocks of width 256.
+
+`python -m sigprop.experiments.apjn_figure7 --device cuda`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from sigprop.experiments.apjn_networks import measured_diagram
+from sigprop.experiments.apjn_shared import axis, progress, store
+from sigprop.report.phase import Panel, phase_figure
+
+
+def main(
+    device: str = "cpu", initializations: int = 20, points: int = 16, chunk: int = 64, out: Path = Path("docs")
+) -> None:
+    """Four panels over (sigma_w, mu) at sigma_b = 0."""
+    run = {"initializations": initializations, "device": device, "chunk": chunk}
+    x, y = ("sigma_w", axis(0.2, 3.0, points)), ("residual", axis(0.0, 1.0, points))
+    panels = []
+    for mlp in (True, False):
+        for placement in ("pre", "post"):
+            label = f"ViT, {placement}-LN{'' if mlp else ', no mlp'}"
+            settings = {"norm_placement": placement, "mlp": mlp}
+            diagram = measured_diagram("vit", x, y, {"sigma_b": 0.0}, settings, progress=progress(label), **run)
+            panels.append(Panel(label, diagram))
+    command = f"python -m sigprop.experiments.apjn_figure7 --initializations {initializations} --points {points}"
+    store("apjn_figure7", command, out, [panel.diagram for panel in panels])
+    phase_figure(panels, out / "figures" / "apjn_figure7.png", columns=2, limit=2.0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -21,7 +21,7 @@ from sigprop.theory.ops.base import Op
 from sigprop.trace.layout import Misaligned
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, leaves, mapped
 from sigprop.trace.replay import Replay
-from sigprop.trace.rules import find_rule
+from sigprop.trace.rules import Rule, find_rule
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.skeleton import distribution
 
@@ -127,17 +127,20 @@ class Capture(TorchFunctionMode):
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
         call = Call(func, name, *mapped((args, kwargs), _to_record), self.module, in_place)
         try:
-            result = rule(self, call, *call.args, **call.kwargs) if rule else self._fallback(call)
+            result = self._result(rule, call)
         except (SigpropError, RecursionError):
             raise
         except Exception as error:
             raise UnsupportedError(self._complaint(call, error)) from error
         return self._attach(call, args, result)
 
-    def _fallback(self, call: Call) -> Any:
+    def _result(self, rule: Rule | None, call: Call) -> Any:
         from sigprop.trace.rules.fallback import sample
+        from sigprop.trace.rules.weights import MAKE_FIELDS, of_weights
 
-        return sample(self, call)
+        if call.name not in MAKE_FIELDS and all(isinstance(item, Weight) for item in call.records()):
+            return of_weights(self, call)
+        return rule(self, call, *call.args, **call.kwargs) if rule else sample(self, call)
 
     def _attach(self, call: Call, args: tuple, result: Any) -> Any:
         """Tensors for the records a rule returned; what is written in place takes the new record."""
@@ -207,6 +210,7 @@ class Capture(TorchFunctionMode):
         for number, (path, tensor) in enumerate(signals):
             found = _record(tensor)
             if isinstance(found, Field):
+                found.seal()
                 self.sites.append((label if number == 0 else label + path, found))
 
 

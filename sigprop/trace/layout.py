@@ -113,6 +113,10 @@ class Layout:
         rows = rows.reshape([axis.size for axis in self.order]).permute([self.order.index(axis) for axis in inside])
         return rows.reshape([math.prod(axis.size for axis in dim if axis.is_position) for dim in self.dims])
 
+    def labels(self) -> Tensor:
+        """Kernel row of every entry, at the tensor's full shape."""
+        return self.from_rows(torch.arange(self.positions)[:, None].expand(-1, self.channels))
+
     def to_rows(self, values: Tensor) -> Tensor:
         """A tensor of this shape as `[positions, channels]`, in the kernel's order."""
         flat = [axis for dim in self.dims for axis in dim]

@@ -128,6 +128,12 @@ class Field(Record):
     def is_source(self) -> bool:
         return len(self.sources) == 1 and self.sources[0].field is self
 
+    def seal(self) -> None:
+        """Make a scaled tensor its own base, so that every gradient to it passes through its node."""
+        if self.slope is not None:
+            _ = self.node
+            self.root, self.function, self.slope = None, None, None
+
     def apply(self, x: Tensor) -> Tensor:
         return x if self.function is None else self.function(x)
 

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.theory import Signal
+from sigprop.theory import Node
+from sigprop.theory.ops.linear import Linear
 from sigprop.trace.record import Field, Record, Weight, mapped
+from sigprop.trace.structural import Gather, Part
 
 DTYPE = torch.float32
-_JITTER = 1e-9
+NARROW = 50.0
 
 
 class Replay:
@@ -27,6 +29,7 @@ class Replay:
         self.gradients = gradients
         self.values: dict[Record, Any] = {}
         self.weights: dict[Weight, Tensor] = {}
+        self._realized: dict[Node, Tensor] = {}
 
     def __call__(self, record: Record) -> Tensor:
         if record not in self.values:
@@ -57,7 +60,7 @@ class Replay:
             value = record.distribution.draw(record.shape, self.generator).to(DTYPE)
             self.weights[record] = value
         elif isinstance(record, Field):
-            value = draw(record, self.generator)
+            value = self._draw(record)
         else:
             raise TypeError(f"cannot draw {type(record).__name__}")
         return value.requires_grad_(self.gradients)
@@ -78,23 +81,54 @@ class Replay:
             result = args[0]
         return result if record.output is None else result[record.output]
 
+    def _draw(self, item: Field) -> Tensor:
+        """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""
+        rows = rows_from(self.kernel(item.node), item.node.signal.mean, item.layout.channels, self.generator)
+        return item.layout.from_rows(rows).contiguous()
+
+    def kernel(self, node: Node) -> Tensor:
+        """The kernel of one initialization: that of a linear map follows the drawn kernel of its input.
+
+        Queries, keys and values made from one input of finite width share its fluctuations, which are of order
+        1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
+        """
+        if isinstance(node.op, Part):
+            return self.kernel(node.inputs[0])
+        if isinstance(node.op, Gather):
+            return self.kernel(node.inputs[0])[node.op.index][:, node.op.index]
+        if not isinstance(node.op, Linear) or NARROW * len(node.signal.mean) < node.op.fan_in:
+            return node.signal.kernel.values
+        shift = node.op.bias_variance or 0.0
+        return self._input_kernel(node.inputs[0]) * (node.op.fan_in * node.op.variance) + shift
+
+    def fluctuation(self, node: Node) -> Tensor | None:
+        """How far the drawn kernel of a linear map's input is from its expectation, where it was drawn."""
+        if not isinstance(node.op, Linear) or node.inputs[0] not in self._realized:
+            return None
+        return self._realized[node.inputs[0]] - node.inputs[0].signal.kernel.values
+
+    def _input_kernel(self, node: Node) -> Tensor:
+        if node not in self._realized:
+            signal = node.signal
+            expected = signal.kernel.values
+            rows = rows_from(expected, signal.mean, signal.width, self.generator).double()
+            drawn = rows @ rows.T / signal.width
+            if isinstance(signal.norm_fluctuation, float) and signal.norm_fluctuation == 0.0:
+                level = (expected.diagonal() / drawn.diagonal().clamp_min(1e-300)).clamp_min(0.0).sqrt()
+                drawn = drawn * level[:, None] * level
+            self._realized[node] = drawn
+        return self._realized[node]
+
 
 def _needed(record: Record) -> list[Record]:
     return record.call.records() if record.call is not None else []
 
 
-def draw(item: Field, generator: torch.Generator) -> Tensor:
-    """Gaussian numbers of the field's shape, with its node's token kernel and mean, channels independent."""
-    signal = item.node.signal
-    rows = rows_from(signal, item.layout.channels, generator)
-    return item.layout.from_rows(rows.to(DTYPE)).contiguous()
-
-
-def rows_from(signal: Signal, channels: int, generator: torch.Generator) -> Tensor:
-    """`[positions, channels]` with the state's covariance and mean."""
-    covariance = signal.covariance.values
-    noise = torch.randn(len(covariance), channels, generator=generator, dtype=DTYPE)
-    return root(covariance).to(DTYPE) @ noise + signal.mean.to(DTYPE)[:, None]
+def rows_from(kernel: Tensor, mean: Tensor, channels: int, generator: torch.Generator) -> Tensor:
+    """`[positions, channels]` with the given second moments and mean over channels."""
+    noise = torch.randn(len(kernel), channels, generator=generator, dtype=DTYPE)
+    covariance = kernel - mean[:, None] * mean
+    return root(covariance).to(DTYPE) @ noise + mean.to(DTYPE)[:, None]
 
 
 def root(kernel: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.trace.record import Field, Weight
@@ -34,12 +34,17 @@ def _kernel(rows: Tensor) -> Tensor:
 
 
 class _Reverse:
-    """Gradients at the sources and the weights of a replay, summed over replicas."""
+    """Gradients at the sources and the weights of a replay, averaged over replicas.
+
+    `corrections`: what the gradient of a linear source's weight gains because its input and its gradient fluctuate
+    together, per entry: the average of `sum G (K - E K)` over replicas.
+    """
 
     def __init__(self, sources: tuple[Field, ...]):
         self.sources = sources
         self.kernels: list[Tensor | None] = [None] * len(sources)
         self.weights: dict[Weight, float] = {}
+        self.corrections: dict[Node, float] = {}
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor, replicas: int) -> None:
         weights = list(replay.weights)
@@ -50,6 +55,10 @@ class _Reverse:
                 kernel = _kernel(source.layout.to_rows(value)) / replicas
                 before = self.kernels[place]
                 self.kernels[place] = kernel if before is None else before + kernel
+                shared = replay.fluctuation(source.node)
+                if shared is not None:
+                    change = float((kernel * shared).sum())
+                    self.corrections[source.node] = self.corrections.get(source.node, 0.0) + change
         for weight, value in zip(weights, found[len(self.sources) :], strict=True):
             if value is not None:
                 total = float(value.double().square().sum()) / replicas
@@ -82,6 +91,10 @@ class Sampled(Op):
     @property
     def weights(self) -> list[Weight]:
         return list(self._reverse.weights) if self._reverse is not None else []
+
+    @property
+    def corrections(self) -> dict[Node, float]:
+        return self._reverse.corrections if self._reverse is not None else {}
 
     def forward(self, *inputs: Signal) -> Signal:
         layout = self.target.layout
@@ -155,6 +168,10 @@ class ReplayedAttention(Op):
     def weights(self) -> list[Weight]:
         return list(self._reverse.weights) if self._reverse is not None else []
 
+    @property
+    def corrections(self) -> dict[Node, float]:
+        return self._reverse.corrections if self._reverse is not None else {}
+
     def _matrix(self, values: Tensor) -> Tensor:
         """Attention weights as `[head, output position, value position]`."""
         blocks = values.reshape(self._sizes).permute(self._places).reshape(self._shape)
@@ -175,8 +192,9 @@ class ReplayedAttention(Op):
         value = inputs[-1]
         kernel, mean = 0.0, 0.0
         for replica in range(self.replicas):
-            matrix = self._matrix(Replay(_generator(self.seed, replica))(self.weight))
-            half = matrix @ value.kernel.values.to(DTYPE)
+            replay = Replay(_generator(self.seed, replica))
+            matrix = self._matrix(replay(self.weight))
+            half = matrix @ replay.kernel(self.value.node).to(DTYPE)
             kernel = kernel + (half @ matrix.mT).mean(0).double() / self.replicas
             mean = mean + matrix.mean(0).double() @ value.mean / self.replicas
         assert isinstance(kernel, Tensor) and isinstance(mean, Tensor)
@@ -197,11 +215,11 @@ class ReplayedAttention(Op):
             to_value = to_value + (half @ matrix).mean(0).double() / self.replicas
             if output.requires_grad:
                 drawn = _gradient_rows(gradient, self.heads * width, generator).unflatten(1, (self.heads, width))
-                against = rows_from(value, self.heads * width, generator).unflatten(1, (self.heads, width))
+                against = rows_from(replay.kernel(self.value.node), value.mean, self.heads * width, generator).unflatten(1, (self.heads, width))
                 pairs = drawn.transpose(0, 1) @ against.permute(1, 2, 0)
                 reverse.add(replay, output, self._entries(pairs), self.replicas)
         assert isinstance(to_value, Tensor)
-        return reverse, to_value
+        return reverse, to_value * (self.out.channels / self.value.layout.channels)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         self._reverse, self._to_value = self._run(gradient, inputs[-1])

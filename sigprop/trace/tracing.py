@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, SigpropError
-from sigprop.theory import Evidence
+from sigprop.theory import Evidence, Node
 from sigprop.trace.capture import Capture, record_of
 from sigprop.trace.record import Field, Loss, Weight
 from sigprop.trace.skeleton import skeleton_of
@@ -49,21 +49,27 @@ class Trace:
         """Expected squared norm of the gradient of every parameter, and the evidence for it."""
         energy: dict[str, float] = {}
         evidence: dict[str, Evidence] = {}
+
+        def book(weight: Weight, amount: float, node: Node) -> None:
+            assert node.gradient is not None
+            for name, share in weight.roots():
+                energy[name] = energy.get(name, 0.0) + amount * share
+                worst = node.signal.evidence.join(node.gradient.evidence)
+                evidence[name] = evidence.get(name, Evidence()).join(worst)
+
         for node in self.capture.tape.nodes:
             bound = self.capture.bindings.get(node, {})
             sampled = getattr(node.op, "weights", [])
             for number, state in enumerate(node.parameters):
                 if sampled:
                     weight, entries = sampled[number], math.prod(sampled[number].shape)
+                    book(weight, float(state.grad_second_moment) * entries, node)
                 elif state.name in bound:
                     weight, entries = bound[state.name]
-                else:
-                    continue
-                assert node.gradient is not None
-                for name, share in weight.roots():
-                    energy[name] = energy.get(name, 0.0) + float(state.grad_second_moment) * entries * share
-                    worst = node.signal.evidence.join(node.gradient.evidence)
-                    evidence[name] = evidence.get(name, Evidence()).join(worst)
+                    book(weight, float(state.grad_second_moment) * entries, node)
+            for source, change in getattr(node.op, "corrections", {}).items():
+                weight, entries = self.capture.bindings[source]["weight"]
+                book(weight, change * entries, node)
         return energy, evidence
 
 
@@ -73,12 +79,21 @@ def trace(model: nn.Module, batch: Any, *, seed: int = 0, loss: Any = None, prev
     The model is left as it was. `loss`, if given, is called on the output inside the trace.
     """
     twin = skeleton_of(model)
+    _plain_experts(twin)
     capture = Capture(twin, seed, preview)
     batch = _copied(batch)
     with torch.no_grad(), capture.watching():
         output = _call(twin, batch)
         made = record_of(loss(output)) if loss is not None else None
     return Trace(capture, output, made if isinstance(made, Loss) else None)
+
+
+def _plain_experts(model: nn.Module) -> None:
+    """Hugging Face mixtures run their experts one by one instead of in a fused kernel; the numbers are the same."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_experts_implementation"):
+            config._experts_implementation = "eager"  # type: ignore[union-attr]
 
 
 def _copied(batch: Any) -> Any:

@@ -181,7 +181,7 @@ def rearranged(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any
 
 def moved(trace: Capture, call: Call, input: Field, shape: tuple[int, ...] | None = None) -> Field:
     """Run the function on the kernel row of every entry and see where each entry of the result comes from."""
-    labels = _apply_to(call, input, input.layout.index().expand(input.shape))
+    labels = _apply_to(call, input, input.layout.labels())
     varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
     tokens = max(1, input.layout.positions // max(input.layout.sequences, 1))
     dims: list[tuple[Axis, ...]] = []

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 MOVES = frozenset(
     ["view", "reshape", "flatten", "unflatten", "transpose", "swapaxes", "t", "permute", "movedim", "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "detach", "squeeze", "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "tile", "getitem", "narrow", "select", "split", "split_with_sizes", "chunk", "unbind", "iter", "index_select", "roll", "flip", "view_as", "reshape_as", "repeat_interleave", "alias", "requires_grad", "cpu", "cuda", "identity"]
 )
-LARGEST = 1 << 24
+MAKE_FIELDS = frozenset(
+    "embedding linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d scaled_dot_product_attention one_hot "
+    "layer_norm rms_norm item tolist bool".split()
+)
 
 
 def of_weights(trace: Capture, call: Call) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import InputError, SigpropError
 
-Loss = Callable[[Any], Tensor]
+Loss = Callable[..., Tensor]
 
 
 def copied(batch: Any) -> Any:
@@ -85,10 +85,11 @@ def signals_in(value: Any) -> list[tuple[str, Tensor]]:
     return [(path, x) for path, x in found if x.is_floating_point() and x.dim() > 0 and x.numel() > 0]
 
 
-def start_gradient(model: nn.Module, output: Any, loss_fn: Loss | None, seed: int = 0) -> tuple[Tensor, Tensor | None]:
+def start_gradient(model: nn.Module, batch: Any, output: Any, loss_fn: Loss | None) -> tuple[Tensor, Tensor | None]:
     """What to call backward on, and with which gradient: the loss, or the output against white noise."""
     if loss_fn is not None:
-        return _checked_loss(loss_fn(output), "loss_fn"), None
+        arguments = (output, batch) if _takes_two(loss_fn) else (output,)
+        return _checked_loss(loss_fn(*arguments), "loss_fn"), None
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(loss, Tensor):
         return _checked_loss(loss, "the model's .loss"), None
@@ -99,9 +100,19 @@ def start_gradient(model: nn.Module, output: Any, loss_fn: Loss | None, seed: in
         )
     target = signals[0][1]
     _require_gradient(target, "the output")
-    generator = torch.Generator(target.device).manual_seed(seed)
+    generator = torch.Generator(target.device).manual_seed(0)
     noise = torch.randn(target.shape, generator=generator, device=target.device, dtype=torch.float32)
     return target, noise.to(target.dtype)
+
+
+def _takes_two(loss_fn: Loss) -> bool:
+    """Whether a loss asks for the batch as well: it needs two positional arguments."""
+    try:
+        parameters = inspect.signature(loss_fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return sum(p.default is p.empty for p in positional) == 2
 
 
 def _checked_loss(loss: Any, origin: str) -> Tensor:

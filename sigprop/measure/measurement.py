@@ -34,7 +34,7 @@ def measure(
     """Moments of every module output and of its gradient, from one forward and one backward pass.
 
     batch: a tensor, a tuple (positional arguments) or a mapping (keyword arguments, also a BatchEncoding).
-    loss_fn: takes the model's output, returns the loss. Without it the output's `.loss` is used, else the
+    loss_fn: `loss_fn(output)` or `loss_fn(output, batch)`. Without it the output's `.loss` is used, else the
         output is differentiated against white noise of unit variance.
     sites: names or patterns (`"*.mlp"`) of the sites to keep; all by default.
     build, seeds: measure over initializations. `build` makes a model, or is a plan that is applied to copies

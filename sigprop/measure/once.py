@@ -70,7 +70,7 @@ def _run(model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder,
             if not signals_in(output):
                 raise InputError(f"{type(model).__name__} returned no floating-point tensor")
             return None
-        target, gradient = start_gradient(model, output, loss_fn)
+        target, gradient = start_gradient(model, batch, output, loss_fn)
         del output
         with recorder.during("backward"):
             torch.autograd.backward(target, gradient)

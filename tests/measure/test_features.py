@@ -55,6 +55,13 @@ def test_loss_is_reported_and_scales_the_gradient():
     assert thrice["head"].grad_variance == pytest.approx(9 * once["head"].grad_variance)
 
 
+def test_a_loss_may_take_the_batch_as_well():
+    model = small()
+    alone = measure(model, TOKENS, lambda logits: F.cross_entropy(logits.flatten(0, 1), TOKENS.flatten()))
+    paired = measure(model, TOKENS, lambda logits, batch: F.cross_entropy(logits.flatten(0, 1), batch.flatten()))
+    same(alone, paired)
+
+
 def test_padding_is_left_out():
     """Garbage behind the mask does not change a number."""
     model = small(kind="encoder")

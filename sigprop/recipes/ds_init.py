@@ -1,0 +1,32 @@
+"""DS-Init: every weight of layer l divided by the root of l."""
+
+from __future__ import annotations
+
+import math
+
+from sigprop.recipes.anatomy import Anatomy
+from sigprop.recipes.registry import recipe
+from sigprop.recipes.rows import draw_all, scale_rows
+from sigprop.recipes.xavier import xavier_std
+from sigprop.results import Init, Plan
+
+
+@recipe(
+    "ds_init",
+    paper="Zhang, Titov & Sennrich 2019",
+    applies_to="Transformers",
+    effect="weights of layer l over sqrt(l): later branches fade like 1/l",
+)
+def ds_init(anatomy: Anatomy, alpha: float = 1.0) -> Plan:
+    """`W ~ U` with Xavier's variance times `alpha^2 / l` in layer l."""
+    anatomy.require_transformer("ds_init")
+    plan = draw_all(anatomy, lambda item, role, size: Init("uniform", std=xavier_std(item, role)))
+
+    def factor(name: str) -> float:
+        parameter = anatomy.parameters[name]
+        junction = anatomy.junction_of(parameter)
+        if junction is None or not parameter.is_matrix:
+            return 1.0
+        return alpha / math.sqrt(anatomy.layer_of(junction))
+
+    return scale_rows(plan, factor, why="over sqrt(layer)")

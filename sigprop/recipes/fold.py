@@ -1,0 +1,150 @@
+r"""Scaling without surgery: `skip * x + branch * f(x)` in an unmodified model, the same training step for step.
+
+Forward. Let `level` be the product of the skip scales since the last norm of the stream. Dividing the stream by its
+level turns every sum into `y + (branch / level) f`, and norms undo the level:
+
+    Post-LN   norm(l x + b f) = norm(x + (b/l) f)                     factor b / l
+    Pre-LN    x_k = l^k y_k, a final norm undoes the last level       factor b / l^k at the k-th sum
+
+`f` is linear in its last weight and bias, which take the factor s. Norms see their input divided by the level,
+which equals an epsilon multiplied by `1 / level^2` (`match_epsilon` sets it so; else the relative change of a
+norm's output is below `epsilon |1 - level^2| / (2 variance)`).
+
+Training. A weight `w' = s w` has the gradient `g' = g / s`. It follows `s w` exactly when
+
+    optimizer        lr      weight decay   epsilon
+    sgd, momentum    s^2     1/s^2          -
+    adam (L2)        s       1/s^2          1/s
+    adamw            s       1/s            1/s
+    adafactor        1       1              s  (the second, a floor for the weight's size; torch.optim.Adafactor)
+    lion, sign       s       1/s            -
+    muon             s       1/s            1/s
+
+Adafactor's first epsilon mixes units in torch and must lie below the squares of the gradients. Clipping the global
+gradient norm sees `g / s` and is not the same clip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import nn
+
+from sigprop.errors import UnknownNameError, UnsupportedError
+from sigprop.recipes.anatomy import Anatomy, Junction
+from sigprop.recipes.rows import times
+from sigprop.results import JunctionPlan, ParameterPlan, Plan, ScalePlan
+
+Multipliers = tuple[float, float, float]
+RULES: dict[str, Callable[[float], Multipliers]] = {
+    "sgd": lambda s: (s**2, s**-2, 1.0),
+    "momentum": lambda s: (s**2, s**-2, 1.0),
+    "adam": lambda s: (s, s**-2, 1 / s),
+    "adamw": lambda s: (s, 1 / s, 1 / s),
+    "adafactor": lambda s: (1.0, 1.0, s),
+    "lion": lambda s: (s, 1 / s, 1.0),
+    "sign": lambda s: (s, 1 / s, 1.0),
+    "muon": lambda s: (s, 1 / s, 1 / s),
+}
+EPSILONS = ("eps", "variance_epsilon", "epsilon")
+
+
+def multipliers(optimizer: str, factor: float) -> Multipliers:
+    """What lr, weight decay and epsilon are multiplied by for a weight that carries a factor."""
+    if optimizer not in RULES:
+        raise UnknownNameError("optimizer", optimizer, RULES)
+    return RULES[optimizer](factor)
+
+
+def with_levels(plan: Plan, anatomy: Anatomy) -> Plan:
+    """The plan with the level of every junction; 0 where a level is not undone by norms."""
+    levels: list[float] = []
+    for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
+        before = 1.0 if junction.previous is None else levels[junction.previous]
+        levels.append(before * row.skip)
+    undone = _undone(anatomy, levels)
+    rows = [
+        replace(row, level=level if undone[place] or math.isclose(level, 1.0) else 0.0)
+        for place, (row, level) in enumerate(zip(plan.junctions, levels, strict=True))
+    ]
+    return replace(plan, junctions=rows)
+
+
+def _undone(anatomy: Anatomy, levels: list[float]) -> list[bool]:
+    """For each junction, whether its sum and all later ones that carry its level are read through norms only."""
+    found = [junction.scale_free for junction in anatomy.junctions]
+    for place in reversed(range(len(found))):
+        before = anatomy.junctions[place].previous
+        if before is not None and not found[place]:
+            found[before] = False
+    return found
+
+
+def fold(plan: Plan, anatomy: Anatomy, optimizer: str = "adamw", match_epsilon: bool = False) -> Plan:
+    """The plan with every junction's scales in the rows of the branch's last parameters."""
+    plan = with_levels(plan, anatomy)
+    factors: dict[str, float] = {}
+    for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
+        if row.learnable:
+            raise UnsupportedError(
+                f"{plan.meta.get('recipe')}: a learnable branch scale needs a new parameter; pass surgery=True"
+            )
+        factor = _factor(row, junction)
+        for name in row.weights if factor != 1.0 else ():
+            if not math.isclose(factors.setdefault(name, factor), factor):
+                raise UnsupportedError(f"{name} ends several branches that need different scales; pass surgery=True")
+    rows = [_folded(row, factors.get(row.name, 1.0), optimizer) for row in plan.parameters]
+    junctions = [replace(row, folded=True) for row in plan.junctions]
+    scales = plan.scales + (_epsilons(plan, anatomy) if match_epsilon else [])
+    meta = {**plan.meta, "optimizer": optimizer}
+    return Plan(rows, junctions, scales, meta)
+
+
+def _factor(row: JunctionPlan, junction: Junction) -> float:
+    if row.level == 0.0:
+        raise UnsupportedError(
+            f"{row.name}: a skip scale cannot be folded here, because something other than a norm reads the stream "
+            "(no final norm, or no norm at all); pass surgery=True to scale the junctions themselves"
+        )
+    factor = row.branch / row.level
+    if factor != 1.0 and not row.weights:
+        raise UnsupportedError(f"{row.name}: its branch does not end in a weight; pass surgery=True")
+    if factor == 0.0:
+        raise UnsupportedError(f"{row.name}: a branch scale of 0 leaves nothing to train folded; pass surgery=True")
+    return factor
+
+
+def _folded(row: ParameterPlan, factor: float, optimizer: str) -> ParameterPlan:
+    if factor == 1.0:
+        return row
+    lr, decay, eps = multipliers(optimizer, factor)
+    return replace(
+        row,
+        init=times(row.init, factor),
+        lr=row.lr * lr,
+        weight_decay=row.weight_decay * decay,
+        eps=row.eps * eps,
+        why=f"{row.why}, carries x{factor:.4g}",
+    )
+
+
+def _epsilons(plan: Plan, anatomy: Anatomy) -> list[ScalePlan]:
+    """Epsilon of every norm that reads the stream, divided by the square of the level there."""
+    modules = {} if anatomy.model is None else dict(anatomy.model.named_modules())
+    found: dict[str, ScalePlan] = {}
+    for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
+        for name in junction.readers:
+            attribute = _epsilon_of(modules.get(name), name)
+            if not math.isclose(row.level, 1.0):
+                why = "norm epsilon with the same effect on the unscaled stream"
+                found[name] = ScalePlan(name, row.level**-2, f"attribute:{attribute}", why)
+    return list(found.values())
+
+
+def _epsilon_of(module: nn.Module | None, name: str) -> str:
+    for attribute in EPSILONS:
+        if isinstance(getattr(module, attribute, None), float):
+            return attribute
+    raise UnsupportedError(f"{name}: no epsilon found to match; leave match_epsilon off")

@@ -1,0 +1,51 @@
+"""`plan`: any registered recipe or parametrization, for any model, as a `Plan`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from sigprop.errors import UnknownNameError
+from sigprop.recipes.anatomy import Anatomy, examine
+from sigprop.recipes.fold import fold, with_levels
+from sigprop.recipes.registry import get_recipe, recipes
+from sigprop.recipes.surgery import check_surgery
+from sigprop.results import Plan
+from sigprop.scaling import WIDTH_RULES, parametrize
+
+
+def plan(
+    model: nn.Module,
+    recipe: str,
+    *,
+    batch: Any = None,
+    optimizer: str = "adamw",
+    surgery: bool = False,
+    match_epsilon: bool = False,
+    anatomy: Anatomy | None = None,
+    **options: Any,
+) -> Plan:
+    """A prescription for every parameter of the model by a named recipe or parametrization.
+
+    `batch`: an example of the model's input; made up when it is not given. `optimizer`: whose settings the plan
+    multiplies where scales are folded into weights. `surgery=True` scales the residual junctions by hooks
+    instead. `match_epsilon` sets the norms' epsilon so that folding is exact to the last digit. `options` are the
+    recipe's own; parametrizations (`mup`, `neural_tangent`, `sp`, `meta:s`) take those of `parametrize`.
+    """
+    name = recipe.lower()
+    if name in WIDTH_RULES or name.startswith("meta:"):
+        return parametrize(model, name, optimizer=optimizer, **options)
+    if name not in recipes():
+        raise UnknownNameError("recipe", recipe, [*recipes(), *WIDTH_RULES], "`sigprop recipes` lists them all.")
+    anatomy = examine(model, batch) if anatomy is None else anatomy
+    made = get_recipe(name)(anatomy, **options)
+    if not made.junctions:
+        made = replace(made, meta={**made.meta, "optimizer": optimizer})
+    elif surgery:
+        made = check_surgery(with_levels(made, anatomy))
+    else:
+        made = fold(made, anatomy, optimizer, match_epsilon)
+    made.check(model)
+    return made

@@ -1,0 +1,172 @@
+"""The role of every parameter, from the ops that its trace binds it to."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from sigprop.recipes.anatomy import Junction, Parameter, Part
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.trace.layout import Axis
+from sigprop.trace.record import Field, Source, Weight
+from sigprop.trace.rules.convolution import Windows
+from sigprop.trace.sampled import ReplayedAttention
+from sigprop.trace.structural import Gain, ParameterSource
+from sigprop.trace.tracing import Trace
+
+if TYPE_CHECKING:
+    from sigprop.recipes.dissection import Graph
+
+
+def find_parameters(trace: Trace, graph: Graph, junctions: list[Junction]) -> dict[str, Parameter]:
+    """Every parameter of the traced model by its first name."""
+    uses = _uses(trace)
+    attention = _attention(trace)
+    inside = {name: number for number, junction in reversed(list(enumerate(junctions))) for name in junction.inside}
+    last = {name for junction in junctions for name in junction.weights[:1]}
+    places = _places(graph)
+    modules = dict(trace.capture.model.named_modules())
+    found = {}
+    for name, parameter in trace.capture.model.named_parameters():
+        role, fan_in, fan_out = uses.get(name, ("unused", 0, 0))
+        junction = inside.get(name)
+        parts: tuple[Part, ...] = ()
+        if role == "matrix":
+            parts = _parts(attention.get(name, []), fan_out)
+            role = parts[0].role if len(parts) == 1 else "query_key" if parts else "hidden"
+            role = "output" if name in last else role
+            if junction is None:
+                role = places.get(name, "hidden")
+        elif role == "embedding" and junction is not None:
+            role = "unused"
+        elif name in last:
+            role = "output"
+        found[name] = Parameter(
+            name,
+            tuple(parameter.shape),
+            role,
+            fan_in,
+            fan_out,
+            _output_axis(modules, name, tuple(parameter.shape), fan_out),
+            parts if len(parts) > 1 else (),
+            junction,
+            tied=role == "embedding" and name in places,
+            head_width=next((width for _, _, width in attention.get(name, [])), 0),
+        )
+    return found
+
+
+def _uses(trace: Trace) -> dict[str, tuple[str, int, int]]:
+    """By name: kind of use and fans; an embedding that is also a readout stays an embedding."""
+    found: dict[str, tuple[str, int, int]] = {}
+    for node, bound in trace.capture.bindings.items():
+        op = node.op
+        for key, (weight, _) in bound.items():
+            for name, _ in weight.roots():
+                use = _use(op, key, weight)
+                if use is not None and found.get(name, ("",))[0] != "embedding":
+                    found[name] = use
+    return found
+
+
+def _use(op: object, key: str, weight: Weight) -> tuple[str, int, int] | None:
+    if isinstance(op, ParameterSource):
+        return ("embedding", 1, weight.shape[-1]) if len(weight.shape) > 1 else ("bias", 0, 0)
+    if isinstance(op, (Gain, LayerNorm)):
+        return ("gain" if key == "weight" else "bias", 0, 0)
+    if key != "weight":
+        return ("bias", 0, 0)
+    if isinstance(op, Linear):
+        return ("matrix", op.fan_in, op.fan_out)
+    if isinstance(op, Windows):
+        return ("matrix", op.channels_in * op.index.shape[0], op.channels_out * op.index.shape[0])
+    return None
+
+
+def _attention(trace: Trace) -> dict[str, list[tuple[str, Source, int]]]:
+    """By matrix: the pieces of its output that attention uses, each with its role and head width."""
+    found: dict[str, list[tuple[str, Source, int]]] = {}
+    for node in trace.capture.tape.nodes:
+        if not isinstance(node.op, ReplayedAttention):
+            continue
+        width = node.op.value.shape[-1]
+        for role, item in (("query_key", node.op.weight), ("value", node.op.value)):
+            for source in item.sources:
+                for weight in source.field.inputs:
+                    if isinstance(weight, Weight) and len(weight.shape) > 1:
+                        for name, _ in weight.roots():
+                            found.setdefault(name, []).append((role, source, width))
+    return found
+
+
+def _parts(pieces: list[tuple[str, Source, int]], fan_out: int) -> tuple[Part, ...]:
+    """Roles along the output axis, merged; one part when the whole output has one role."""
+    roles = ["hidden"] * fan_out
+    for role, source, _ in sorted(pieces, key=lambda piece: len(piece[1].ranges), reverse=True):
+        for place in _entries(source):
+            if place < fan_out:
+                roles[place] = role
+    parts: list[Part] = []
+    for role in roles if pieces else []:
+        if parts and parts[-1].role == role:
+            parts[-1] = Part(role, parts[-1].size + 1)
+        else:
+            parts.append(Part(role, 1))
+    return tuple(parts)
+
+
+def _entries(source: Source) -> list[int]:
+    """Output channels that a source's outermost slice covers."""
+    axes = [axis for axis in source.field.layout.dims[-1] if not axis.is_position]
+    total = math.prod(axis.size for axis in axes)
+    if not source.ranges or not axes:
+        return list(range(total))
+    wanted, start, stop = source.ranges[0]
+    spot = _inside(tuple(axes), wanted)
+    if spot is None:
+        return list(range(total))
+    inner = spot
+    return [place for place in range(total) if start <= place // inner % wanted.size < stop]
+
+
+def _inside(axes: tuple[Axis, ...], wanted: Axis) -> int | None:
+    """How many entries lie inside one step of an axis, which may be a factor of one of the given axes."""
+    inner = 1
+    for axis in reversed(axes):
+        if axis is wanted:
+            return inner
+        for factors in axis.splits.values():
+            deeper = _inside(factors, wanted)
+            if deeper is not None:
+                return inner * deeper
+        inner *= axis.size
+    return None
+
+
+def _places(graph: Graph) -> dict[str, str]:
+    """Matrices outside all branches: `stem` before the first junction, `readout` after the last sum."""
+    if not graph.sums:
+        return {}
+    first = min(graph.index.get(found.skip, 0) for found in graph.sums.values())
+    end = max(graph.index[total] for total in graph.sums)
+    found: dict[str, str] = {}
+    for item, index in graph.index.items():
+        for weight in item.inputs:
+            if isinstance(weight, Weight) and isinstance(item, Field) and (index <= first or index > end):
+                for name, _ in weight.roots():
+                    if index > end or (item.call is not None and item.call.name != "embedding"):
+                        found[name] = "stem" if index <= first else "readout"
+    return found
+
+
+def _output_axis(modules: dict[str, nn.Module], name: str, shape: tuple[int, ...], fan_out: int) -> int:
+    """The axis of a matrix that its outputs lie along."""
+    owner = modules.get(name.rpartition(".")[0])
+    if isinstance(owner, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) or len(shape) < 2:
+        return 0
+    if type(owner).__name__ == "Conv1D" or shape[0] != fan_out:
+        return len(shape) - 1
+    return 0

@@ -1,0 +1,103 @@
+"""Building blocks of a recipe: one row per parameter from a rule for matrices, one per junction from two scales.
+
+The usual choices are made here once: biases zero, gains kept at what the model sets (one), embeddings normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sigprop.recipes.anatomy import Anatomy, Junction, Parameter, Part
+from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
+
+Draw = Callable[[Parameter, str, int], Init]
+Scales = Callable[[Junction], tuple[float, float]]
+NAMES = {
+    "query_key": "query or key",
+    "value": "value",
+    "hidden": "inside a branch",
+    "output": "last weight of a branch",
+    "stem": "before the first branch",
+    "readout": "readout",
+    "embedding": "embedding",
+    "gain": "gain, kept",
+    "bias": "bias",
+    "unused": "kept",
+}
+
+
+def draw_all(anatomy: Anatomy, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
+    """A plan that draws every parameter: matrices by the rule, embeddings with one std, biases zero, gains kept.
+
+    The rule gets the parameter, the role of the piece (a fused matrix has several) and the piece's outputs.
+    `embedding=None` keeps the model's own embeddings.
+    """
+    return Plan([_row(item, matrix, embedding, kind) for item in anatomy])
+
+
+def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str) -> ParameterPlan:
+    role = item.role
+    if item.is_matrix:
+        parts = item.parts or (Part(role, item.fan_out),)
+        inits = tuple(matrix(item, part.role, part.size) for part in parts)
+        same = all(init == inits[0] for init in inits)
+        init = inits[0] if same else Init("blocks", axis=item.axis, sizes=tuple(p.size for p in parts), parts=inits)
+    elif role == "embedding" and embedding is not None:
+        init = Init(kind if kind != "orthogonal" else "normal", std=embedding)
+    elif role == "bias":
+        init = Init("constant", value=0.0)
+    else:
+        init = Init("keep")
+    return ParameterPlan(item.name, item.shape, init, why=NAMES[role], role=role)
+
+
+def scale_rows(plan: Plan, factor: Callable[[str], float], names: list[str] | None = None, why: str = "") -> Plan:
+    """The plan with the draws of some parameters multiplied."""
+    chosen = None if names is None else set(names)
+    rows = []
+    for row in plan.parameters:
+        number = factor(row.name) if chosen is None or row.name in chosen else 1.0
+        text = row.why if number == 1.0 or not why else f"{row.why}, {why}"
+        rows.append(replace(row, init=times(row.init, number), why=text))
+    return replace(plan, parameters=rows)
+
+
+def times(init: Init, factor: float) -> Init:
+    """The same draw with entries multiplied by a number."""
+    if factor == 1.0:
+        return init
+    if init.kind == "blocks":
+        return replace(init, parts=tuple(times(part, factor) for part in init.parts))
+    if init.kind in ("constant", "keep"):
+        return replace(init, value=init.value * factor)
+    return replace(init, std=init.std * factor)
+
+
+def with_junctions(plan: Plan, anatomy: Anatomy, scales: Scales, why: str, learnable: str = "") -> Plan:
+    """The plan with `skip * x + branch * f(x)` at every junction; `learnable` is `""`, `scalar` or `channel`.
+
+    Of parallel branches that share one sum, the first carries the skip scale.
+    """
+    rows = []
+    for junction in anatomy.junctions:
+        skip, branch = scales(junction)
+        rows.append(
+            JunctionPlan(
+                junction.exit or junction.weights[0].rpartition(".")[0],
+                1.0 if junction.parallel else skip,
+                branch,
+                folded=False,
+                entry=junction.entry if junction.exit else "",
+                weights=junction.weights,
+                learnable=bool(learnable),
+                shape=(anatomy.width,) if learnable == "channel" else (),
+                why=why,
+            )
+        )
+    added = [
+        ParameterPlan(f"{row.name}.branch_scale", row.shape, Init("constant", value=row.branch), why=why, role="scale")
+        for row in rows
+        if row.learnable
+    ]
+    return replace(plan, parameters=plan.parameters + added, junctions=rows)

@@ -1,0 +1,180 @@
+r"""`unit`: DeepScale by the engine, for any traced model and without data.
+
+Walking the model's states in order, at every residual sum `l x + b f`:
+
+    Var f = ratio * Var x        by the std of the branch's last weight
+    l^2 = 1 - b^2,  b^2 = k / N^alpha
+
+so that the scaled stream keeps the variance it starts with. Embeddings are drawn so that it starts with 1; where the
+embedding is also the readout it is drawn with std `width^{-1/2}` and the stream keeps that variance instead. Other
+matrices have variance `1 / fan_in`. Predicted states include causal masks, repeated tokens, gates, grouped
+queries, rotary positions and norms, because they are the interpreter's.
+
+`score_variance` caps the variance of attention scores (inputs normed); `correlation_ceiling` and `gradient_ratio`
+lower `k` until the predicted token correlation of the last sum, or the predicted growth of the gradient from the
+last to the first sum, obeys them.
+Limits: a matrix with pieces of different std counts as one of their average; last weights shared by several branches
+are set at the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from sigprop.errors import UnsupportedError, require
+from sigprop.recipes.anatomy import Anatomy, Junction, Parameter
+from sigprop.recipes.registry import recipe
+from sigprop.recipes.rows import draw_all, times, with_junctions
+from sigprop.recipes.walk import Walk, correlation, variance
+from sigprop.results import Init, Plan
+from sigprop.trace.rules.losses import white_noise
+from sigprop.trace.tracing import first_signal
+
+STEPS = 6
+
+
+@recipe(
+    "unit",
+    paper="dslm, solved by sigprop's engine",
+    applies_to="any model with residual branches that end in a weight",
+    effect="unit variance along the residual stream from predicted states, layer by layer",
+)
+def unit(
+    anatomy: Anatomy,
+    k: float = 2.0,
+    alpha: float = 1.0,
+    ratio: float = 1.0,
+    score_variance: float | None = None,
+    correlation_ceiling: float | None = None,
+    gradient_ratio: float | None = None,
+) -> Plan:
+    anatomy.require_junctions("unit")
+    require(ratio > 0, "ratio", ratio, "a positive number")
+    require(k >= 0, "k", k, "a number that is not negative")
+    tests: list[Callable[[Walk], bool]] = []
+    if correlation_ceiling is not None:
+        require(0 < correlation_ceiling < 1, "correlation_ceiling", correlation_ceiling, "between 0 and 1")
+        tests.append(lambda walk: correlation(anatomy.sums[-1].total.node) <= correlation_ceiling)
+    if gradient_ratio is not None:
+        require(gradient_ratio > 1, "gradient_ratio", gradient_ratio, "a number above 1")
+        tests.append(lambda walk: abs(math.log(_gradient_growth(anatomy))) <= math.log(gradient_ratio))
+
+    def solved(strength: float) -> tuple[Plan, bool]:
+        plan, walk = _solve(anatomy, strength, alpha, ratio, score_variance)
+        return plan, all(test(walk) for test in tests)
+
+    plan, fine = solved(k)
+    if fine:
+        return plan
+    low, high = 0.0, k
+    best: Plan | None = None
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        plan, fine = solved(middle)
+        low, high, best = (middle, high, plan) if fine else (low, middle, best)
+    if best is None:
+        raise UnsupportedError(f"unit: no branch strength k down to {high:.2g} meets the targets; relax them")
+    return best
+
+
+def _solve(
+    anatomy: Anatomy, k: float, alpha: float, ratio: float, score_variance: float | None
+) -> tuple[Plan, Walk]:
+    gain = 1.0 if score_variance is None else min(1.0, score_variance**0.25)
+
+    def lecun(item: Parameter, role: str, size: int) -> Init:
+        return Init("normal", std=(gain if role == "query_key" else 1.0) / math.sqrt(item.fan_in))
+
+    scales = branch_scales(anatomy, k, alpha)
+    plan = draw_all(anatomy, lecun, embedding=1.0)
+    factors = _embedding_factors(anatomy, plan)
+    walk = Walk(anatomy)
+    walk.draw_all(_multiplied(plan, factors))
+    for junction, spot in zip(anatomy.junctions, anatomy.sums, strict=True):
+        if not junction.parallel and not spot.scaled:
+            walk.scale_sum(spot.total, spot.skip, scales(junction))
+    factors |= _last_weights(anatomy, walk, ratio)
+    plan = with_junctions(_multiplied(plan, factors), anatomy, scales, f"branch variance {ratio:g} x skip, predicted")
+    plan.meta = {"stream_variance": variance(anatomy.sums[0].source.node), "k": k, "alpha": alpha, "ratio": ratio}
+    return plan, walk
+
+
+def branch_scales(anatomy: Anatomy, k: float, alpha: float) -> Callable[[Junction], tuple[float, float]]:
+    """(skip, branch) of every junction, `b^2 = k / N^alpha`; (1, 1) where the model has scales of its own."""
+    scaled = any(spot.scaled for spot in anatomy.sums)
+
+    def scales(junction: Junction) -> tuple[float, float]:
+        squared = k / anatomy.layers(junction.stream) ** alpha
+        require(squared < 1, "k / N^alpha", f"{squared:.3g}", "a branch share below 1: lower k for so few layers")
+        return (1.0, 1.0) if scaled else (math.sqrt(1.0 - squared), math.sqrt(squared))
+
+    return scales
+
+
+def _embedding_factors(anatomy: Anatomy, plan: Plan) -> dict[str, float]:
+    """What embeddings and stem are multiplied by so that each stream starts with the wanted variance."""
+    walk = Walk(anatomy)
+    walk.draw_all(plan)
+    start = anatomy.sums[0].source.node
+    walk.run(walk.nodes[: walk.place[start] + 1])
+    tied = any(item.tied for item in anatomy)
+    target = 1.0 / anatomy.width if tied else 1.0
+    factor = math.sqrt(target / variance(start))
+    return {item.name: factor for item in anatomy if item.role in ("embedding", "stem")}
+
+
+def _multiplied(plan: Plan, factors: dict[str, float]) -> Plan:
+    rows = [replace(row, init=times(row.init, factors.get(row.name, 1.0))) for row in plan.parameters]
+    return replace(plan, parameters=rows)
+
+
+def _last_weights(anatomy: Anatomy, walk: Walk, ratio: float) -> dict[str, float]:
+    """Run the walk, setting each branch's last weight on the way; returns what each was multiplied by."""
+    factors: dict[str, float] = {}
+    done = 0
+    branches: dict[int, list[int]] = {}
+    for number, spot in enumerate(anatomy.sums):
+        branches.setdefault(walk.place[spot.total.node], []).append(number)
+    for place, numbers in branches.items():
+        walk.run(walk.nodes[done : place + 1])
+        done = place + 1
+        for number in numbers:
+            _set_last_weight(anatomy, walk, number, ratio / len(numbers), factors)
+    walk.run(walk.nodes[done:])
+    return factors
+
+
+def _set_last_weight(anatomy: Anatomy, walk: Walk, number: int, ratio: float, factors: dict[str, float]) -> None:
+    junction, spot = anatomy.junctions[number], anatomy.sums[number]
+    if not junction.weights or junction.weights[0] not in walk.uses:
+        raise UnsupportedError(f"unit: the branch at {junction.exit or junction.inside[:1]} does not end in a weight")
+    name = junction.weights[0]
+    if name in factors:
+        return
+    present = variance(spot.branch.node)
+    if present <= 0.0:
+        raise UnsupportedError(f"unit: the branch that ends in {name} has no variance to scale")
+    factor = math.sqrt(ratio * variance(spot.skip.node) / present)
+    parameter = anatomy.parameters[name]
+    before = walk.anatomy.trace.capture.parameters[name].distribution
+    if len(parameter.shape) > 1:
+        walk.draw(name, Init("normal", std=math.sqrt(before.variance) * factor), parameter.shape)
+    else:
+        walk.draw(name, Init("keep", value=factor), parameter.shape)
+    factors[name] = factor
+    first = walk.uses[name][0][0]
+    walk.run(walk.between(first, spot.total.node))
+
+
+def _gradient_growth(anatomy: Anatomy) -> float:
+    """Predicted gradient variance of the first sum over that of the last, white noise at the output."""
+    output = first_signal(anatomy.trace.output)
+    if output is None:
+        raise UnsupportedError("unit: the model returned no tensor to differentiate")
+    anatomy.trace.backward(white_noise(output))
+    first, last = (anatomy.sums[place].total.node.gradient for place in (0, -1))
+    if first is None or last is None:
+        raise UnsupportedError("unit: no gradient reached the residual stream")
+    return float(first.summary()[0] / last.summary()[0])

@@ -1,0 +1,112 @@
+"""Walking a trace again with other initializations: the same ops, other variances, no new run of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from sigprop.recipes.anatomy import Anatomy
+from sigprop.results import Init, Plan
+from sigprop.theory import Node
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.residual import Residual
+from sigprop.trace.record import Field, Weight
+from sigprop.trace.rules.convolution import Windows
+from sigprop.trace.skeleton import Distribution
+from sigprop.trace.structural import Gain, ParameterSource
+
+
+class Walk:
+    """States of a traced model under draws that are set name by name; `run` recomputes them in order."""
+
+    def __init__(self, anatomy: Anatomy):
+        self.anatomy = anatomy
+        capture = anatomy.trace.capture
+        self.nodes: list[Node] = capture.tape.nodes
+        self.place = {node: index for index, node in enumerate(self.nodes)}
+        self.own = {weight.name: weight.distribution for weight in capture.parameters.values()}
+        self.uses: dict[str, list[tuple[Node, str, Weight]]] = {}
+        for node, bound in capture.bindings.items():
+            for key, (weight, _) in bound.items():
+                for name, _ in weight.roots():
+                    self.uses.setdefault(name, []).append((node, key, weight))
+
+    def draw(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
+        """Set how a parameter is drawn; states follow when they are run."""
+        law = distribution_of(init, self.own[name], shape)
+        parameter = self.anatomy.trace.capture.parameters[name]
+        changed = {id(parameter): parameter} | {id(weight): weight for _, _, weight in self.uses.get(name, [])}
+        for weight in changed.values():
+            if weight is parameter or len(weight.roots()) == 1:
+                weight.distribution = law
+        for node, key, weight in self.uses.get(name, []):
+            node.op = _with_law(node.op, key, weight.distribution)
+
+    def draw_all(self, plan: Plan) -> None:
+        """Set every parameter as a plan says."""
+        for row in plan.parameters:
+            if row.name in self.own:
+                self.draw(row.name, row.init, row.shape)
+
+    def scale_sum(self, total: Field, skip: Field, scales: tuple[float, float]) -> None:
+        """Make a residual sum `scales[0] * skip + scales[1] * branch` in the walk."""
+        node = total.node
+        first = node.inputs[0] is skip.node
+        node.op = Residual(*(scales if first else scales[::-1]))
+
+    def run(self, nodes: Iterable[Node] | None = None) -> None:
+        """Recompute the states of the given nodes, all of them by default, in order."""
+        for node in self.nodes if nodes is None else nodes:
+            if node.op is not None:
+                node.signal = node.op.forward(*(source.signal for source in node.inputs))
+
+    def between(self, first: Node, last: Node) -> list[Node]:
+        """The nodes of the tape from one to another, both included."""
+        return self.nodes[self.place[first] : self.place[last] + 1]
+
+
+def variance(node: Node) -> float:
+    """Second moment about the overall mean, averaged over tokens."""
+    signal = node.signal
+    overall = signal.mean.mean()
+    return float((signal.kernel.diagonal - 2 * overall * signal.mean + overall**2).mean())
+
+
+def correlation(node: Node) -> float:
+    """Average token correlation."""
+    return float(node.signal.summary()[2])
+
+
+def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Distribution:
+    """The law of one entry; a fused draw counts as a mixture, which is an approximation."""
+    if init.kind == "keep":
+        return Distribution(own.quantiles * init.value, own.mean * init.value, own.variance * init.value**2)
+    if init.kind == "constant":
+        return Distribution.constant(init.value)
+    if init.kind == "uniform":
+        return Distribution.uniform(-math.sqrt(3) * init.std, math.sqrt(3) * init.std)
+    if init.kind == "blocks":
+        laws = [distribution_of(part, own, shape) for part in init.parts]
+        total = sum(init.sizes)
+        second = sum(size * law.second_moment for size, law in zip(init.sizes, laws, strict=True)) / total
+        return Distribution.normal(0.0, math.sqrt(second))
+    return Distribution.normal(0.0, init.std)
+
+
+def _with_law(op: Any, key: str, law: Distribution) -> Any:
+    """The op with the law of one of its parameters replaced."""
+    if isinstance(op, ParameterSource):
+        return replace(op, variance=law.variance, average=law.mean)
+    if isinstance(op, Gain):
+        return replace(op, second_moment=law.second_moment, mean=law.mean)
+    if isinstance(op, LayerNorm):
+        changed = {"gain_second_moment" if key == "weight" else "bias_variance": law.second_moment}
+        return replace(op, **changed)
+    if isinstance(op, Linear):
+        return replace(op, variance=law.variance) if key == "weight" else replace(op, bias_variance=law.second_moment)
+    if isinstance(op, Windows):
+        return replace(op, variance=law.variance) if key == "weight" else replace(op, bias_second_moment=law.second_moment)
+    return op

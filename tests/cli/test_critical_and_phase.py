@@ -1,0 +1,87 @@
+"""`sigprop critical` and `sigprop phase`."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sigprop.cli.critical import critical_command
+from sigprop.cli.phase import phase_command
+from sigprop.cli.ranges import parse_range
+from sigprop.errors import InputError, SigpropError
+from sigprop.results.phase import PhaseDiagram
+
+app = typer.Typer()
+app.command("critical")(critical_command)
+app.command("phase")(phase_command)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.stdout
+
+
+def test_critical_json_and_table():
+    data = json.loads(run("critical", "gelu", "--json"))
+    assert [round(point["sigma_w"], 4) for point in data["points"]] == [2.0, 1.4082]
+    assert "1.408211" in run("critical", "gelu")
+    assert "0.323807" in run("critical", "erf", "--norm", "preactivation")
+    assert "critical everywhere" in run("critical", "erf", "--norm", "preactivation", "--residual", "1")
+    assert "no critical line" in run("critical", "softplus")
+    leaky = json.loads(run("critical", "leaky_relu", "--set", "slope=1", "--json"))
+    assert leaky["points"][0]["sigma_w"] == pytest.approx(1.0)
+
+
+def test_predicted_and_measured_phase(tmp_path):
+    plane = ("--sigma-w", "0.5:2.5:5", "--sigma-b", "0:0.8:3")
+    theory = PhaseDiagram.from_dict(json.loads(run("phase", "mlp", "--activation", "erf", *plane, "--json")))
+    figure = tmp_path / "erf.png"
+    options = ("--measure", "--inits", "3", "--depth", "10", "--width", "100", "--figure", str(figure))
+    text = run("phase", "mlp", "--activation", "erf", *plane, *options, "--json")
+    measured = PhaseDiagram.from_dict(json.loads(text))
+    assert figure.stat().st_size > 5000
+    for row in range(3):
+        for column in range(5):
+            assert measured.chi[row][column] == pytest.approx(theory.chi[row][column], rel=0.5)
+    assert measured.standard_error is not None
+    assert "ordered" in run("phase", "mlp", "--sigma-b", "0", "--residual", "0:1:3", "--sigma-w", "0.5:2:3")
+
+
+def test_phase_of_another_model():
+    small = ("--set", "depth=3", "--set", "width=16", "--sigma-w", "0.5:1.5:2", "--residual", "0:1:2", "--sigma-b", "0")
+    theory = json.loads(run("phase", "mixer", *small, "--json"))
+    assert len(theory["chi"]) == 2
+    measured = json.loads(run("phase", "mixer", *small, "--measure", "--inits", "2", "--json"))
+    assert measured["settings"]["model"] == "mixer"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("phase", "mlp", "--sigma-w", "3:1:5"), "end lies above its start"),
+        (("phase", "mlp", "--sigma-w", "1:3"), "from:to:count"),
+        (("phase", "mlp", "--sigma-w", "1:3:1"), "at least 2"),
+        (("phase", "mlp", "--sigma-w=-1:3:5"), "not negative"),
+        (("phase", "mlp", "--sigma-w", ""), "from:to:count"),
+        (("phase", "mlp", "--sigma-b", "0"), "two ranges"),
+        (("phase", "mlp", "--residual", "2"), "between 0 and 1"),
+        (("phase", "nlp"), "mlp"),
+        (("phase", "mlp", "--activation", "gellu"), "gelu"),
+        (("phase", "vit", "--sigma-w", "0.5:1:2", "--sigma-b", "0:1:2"), "no biases"),
+        (("critical", "relu", "--residual", "-1"), "residual"),
+        (("critical", "relu", "--norm", "layer"), "norm"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(SigpropError, match=message):
+        run(*arguments)
+
+
+def test_ranges():
+    assert parse_range("--x", "1:2:3") == [1.0, 1.5, 2.0]
+    assert parse_range("--x", "0.5") == [0.5]
+    with pytest.raises(InputError, match="finite"):
+        parse_range("--x", "0:inf:3")

@@ -1,0 +1,24 @@
+"""Figures of phase diagrams and of curves over depth."""
+
+from sigprop.report.phase import Curve, Overlay, Panel, curves_figure, phase_figure
+from sigprop.results.phase import PhaseDiagram
+
+
+def diagram():
+    return PhaseDiagram(
+        "sigma_w", [0.5, 1.0, 1.5], "residual", [0.0, 1.0], [[0.3, 1.0, 4.0], [0.0, 1e40, float("nan")]]
+    )
+
+
+def test_heat_maps_with_overlays_and_contours(tmp_path):
+    panels = [
+        Panel("one", diagram(), [Overlay([0.5, 1.0], [0.0, 1.0]), Overlay([1.0], [0.5], "star")], contour=diagram()),
+        Panel("two", diagram(), [Overlay([0.5, 1.0], [0.0, 1.0], "dotted")]),
+    ]
+    path = phase_figure(panels, tmp_path / "deep" / "phase.png", columns=3, title="t")
+    assert path.stat().st_size > 5000
+
+
+def test_curves(tmp_path):
+    curves = [Curve("a", [1, 2, 3], [1.0, 2.0, 4.0], [0.1, 0.1, 0.1]), Curve("b", [1, 2, 3], [1, 2, 3], predicted=True)]
+    assert curves_figure([("x", curves), ("y", curves[:1])], tmp_path / "c.png").stat().st_size > 5000

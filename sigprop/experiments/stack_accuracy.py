@@ -132,8 +132,8 @@ def _rows(profile: Profile) -> dict[str, list[float]]:
     rows = block_rows(profile.sites)
     table = {column: [getattr(row, column) for row in rows] for column in COLUMNS}
     if rows[0].errors:
-        table |= {f"{column}_error": [row.errors[column] for row in rows] for column in COLUMNS}
-        table |= {f"{column}_median": [row.medians[column] for row in rows] for column in COLUMNS}
+        table |= {f"{column}_error": [row.errors.get(column, math.nan) for row in rows] for column in COLUMNS}
+        table |= {f"{column}_median": [row.medians.get(column, math.nan) for row in rows] for column in COLUMNS}
     return {key: [float(f"{value:.6g}") for value in values] for key, values in table.items()}
 
 
@@ -211,11 +211,11 @@ _HEADER = """# Whole stacks against real networks
 
 Written by `python -m sigprop.experiments.stack_accuracy table` from the files `docs/data/stack_*.json`. Reference
 Transformers, width 256, 4 heads, ReLU, 128 Zipf-like token ids, cross-entropy on the next token, 32-bit floats.
-Predictions use the token kernel with sampled
-attention heads (*closed* rows: closed-form attention). Errors are over blocks, of the prediction against the average over
-initializations: percent for variances (median / worst), absolute for correlations (worst); `±` is the median standard
-error of the measurement. *to median*: the same median error against the median over initializations. *range*: largest over
-smallest gradient variance over depth. *rate*: difference of the growth rate per layer, in percent, over the middle half.
+Predictions use the token kernel with sampled attention heads (*closed* rows: closed-form attention). Errors are over
+blocks, of the prediction against the average over initializations: percent for variances (median / worst), absolute
+for correlations (worst); `±` is the median standard error of the measurement. *to median*: the same median error
+against the median over initializations. *range*: largest over smallest gradient variance over depth. *rate*:
+difference of the growth rate per layer, in percent, over the middle half.
 
 | stack | layers | dropout | seeds | variance % | token corr. | gradient % | to median % | range | grad corr. | rate % |
 |---|---|---|---|---|---|---|---|---|---|---|"""

@@ -92,11 +92,12 @@ def test_dense_equals_exchangeable_on_alike_tokens(r, rg, scores, dropout):
     assert full_back.exchangeable().values == pytest.approx(one_back.values, rel=0.02, abs=2e-3)
 
 
-@pytest.mark.parametrize("scores", [0.25, 1.0])
-def test_causal_dense_position_by_position(scores):
+@pytest.mark.parametrize(("scores", "dropout"), [(0.25, 0.0), (1.0, 0.0), (1.0, 0.3)])
+def test_causal_dense_position_by_position(scores, dropout):
+    """With dropout this also settles that a query with a single key sends nothing to it through the scores."""
     r, rg = 0.3, 0.3
-    out, grad = simulate(r, rg, scores, 1500, causal=True)
-    kernel, back = predict(r, rg, scores, causal=True, dense=True)
+    out, grad = simulate(r, rg, scores, 1500, causal=True, dropout=dropout)
+    kernel, back = predict(r, rg, scores, causal=True, dense=True, dropout=dropout)
     assert_close(kernel.diagonal, out.square().mean(2), "forward by position", slack=0.03)
     assert_close(back.diagonal, grad.square().mean(2), "backward by position", slack=0.06)
 

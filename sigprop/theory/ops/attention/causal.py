@@ -109,7 +109,8 @@ def backward(op: Attention, weights: Weights, gradient: Exchangeable, query, key
     signal = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)
     signal = signal + others * _pair_mean(w.pair_growth * w.key_factor * w.tilted, w)
     signal = reach * query.diagonal * live_value * signal
-    key_same = signal + reach * query.diagonal * value.diagonal * noise * own
+    dropped_key = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)
+    key_same = signal + reach * query.diagonal * value.diagonal * noise * dropped_key
     key_different = -signal / max(tokens - 1, 1)
 
     return (

@@ -153,7 +153,7 @@ def _to_keys(op: Attention, w: Weights, gradient: Dense, query: Dense, value: De
     same = _both_see(m, flow)
     others = _both_see(m, flow / (w.shared - 1.0).clamp_min(1.0))
     different = -torch.minimum(others[..., :, None], others[..., None, :])
-    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1) * same_value * query.diagonal
+    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1) * same_value * query.diagonal * w.key_factor
     eye = torch.eye(same.shape[-1], dtype=different.dtype, device=different.device)
     return Dense(different * (1.0 - eye)).add_diagonal(same + reach * noise * own @ m)
 

@@ -108,7 +108,7 @@ def backward(op: Attention, weights: Weights, gradient: Exchangeable, query, key
     query_different = reach * gradient.different * live_value * live_key * (1.0 / op.shared_width + w.pair_overlap)
 
     signal = reach * per_key * query.diagonal * live_value * w.key_factor * (own + pair * w.tilted)
-    key_same = signal + reach * per_key * query.diagonal * value.diagonal * noise * own
+    key_same = signal + reach * per_key * query.diagonal * value.diagonal * noise * own * w.key_factor
     key_different = -signal / max(keys - 1, 1)
 
     return (

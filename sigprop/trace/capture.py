@@ -24,6 +24,7 @@ from sigprop.trace.replay import Replay
 from sigprop.trace.rules import Rule, find_rule
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.skeleton import distribution
+from sigprop.trace.tied import Contact
 
 ROOT = "(output)"
 _RECORD = "_sigprop_record"
@@ -47,7 +48,8 @@ class Capture(TorchFunctionMode):
         self.records: list[Record] = []
         self.parameters: dict[str, Weight] = {}
         self.bindings: dict[Node, dict[str, tuple[Weight, int]]] = {}
-        self.generator = torch.Generator().manual_seed(seed)
+        self.embedded: dict[Node, tuple[str, Tensor]] = {}
+        self.contacts: dict[Node, Contact] = {}
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
         self._names = {id(module): name for name, module in model.named_modules()}
         self._calls: dict[str, int] = {}

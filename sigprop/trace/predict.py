@@ -109,7 +109,7 @@ def _site_rows(found: Trace) -> list[SiteRow]:
     for depth, (name, item) in enumerate(found.sites):
         if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
             continue
-        if item.layout.positions > LARGEST * 4:
+        if item._node is None and item.layout.positions > LARGEST:
             continue
         signal = item.node.signal
         mean, variance, correlation = _summary(signal, item.layout)

@@ -22,6 +22,7 @@ from sigprop.trace.rules import rule
 from sigprop.trace.rules.attention import attended, scored
 from sigprop.trace.rules.elementwise import add, replayed
 from sigprop.trace.structural import Absorb, Modulate, Spread
+from sigprop.trace.tied import meet
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -233,6 +234,7 @@ def _linear(
         shift = bias.distribution.second_moment
         bound["bias"] = (bias, math.prod(bias.shape) * groups)
     made = trace.apply(Linear(fan_in, fan_out, law.variance, shift), node, weights=bound)
+    meet(trace, made, weight)
     if law.mean**2 * fan_in > 1e-3 * law.variance:
         made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")
     return made

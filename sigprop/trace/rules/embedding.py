@@ -32,7 +32,10 @@ def embedding(trace: Capture, call: Call, input: Any, weight: Weight, *args: Any
         law = weight.distribution
         same = (flat[:, None] == flat).double()
         op = ParameterSource(law.variance, law.mean, same, weight.shape, layout.channels)
-        return trace.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+        node = trace.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+        for name, _share in weight.roots():
+            trace.embedded[node] = (name, flat)
+        return node
 
     if ids.numel() > MANY:  # tables over pairs of tokens (relative positions): replayed from the weight
         return Field(layout, make, sources=(), call=call, inputs=(weight,))

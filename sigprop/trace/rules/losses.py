@@ -13,6 +13,7 @@ from sigprop.trace.broadcast import concrete_rows
 from sigprop.trace.record import Call, Field, Loss, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
+from sigprop.trace.tied import contact_of, overlaps, record_radial_share
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -40,7 +41,7 @@ def cross_entropy(
     labels = _per_position(input, target, place)
     counted = (labels != ignore_index).double()
     number = counted.sum() if reduction == "mean" else torch.ones(())
-    gradient = softmax_gradient(input, labels, counted, classes, float(number.clamp_min(1.0)))
+    gradient = softmax_gradient(trace, input, labels, counted, classes, float(number.clamp_min(1.0)))
     return Loss([(input, gradient)])
 
 
@@ -56,12 +57,21 @@ def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:
     return labels
 
 
-def softmax_gradient(logits: Field, labels: Tensor, counted: Tensor, classes: int, number: float) -> Gradient:
+def softmax_gradient(
+    trace: Capture, logits: Field, labels: Tensor, counted: Tensor, classes: int, number: float
+) -> Gradient:
     signal = logits.node.signal
+    shared = _shared(signal.covariance, classes)
+    target = torch.full_like(shared, 1.0 / classes)
+    contact, own = contact_of(trace, logits.node), counted
+    if contact is not None:
+        shared, target, own = overlaps(contact, labels, shared, classes)
     same = (labels[:, None] == labels).double()
-    values = (_shared(signal.covariance, classes) - 2.0 / classes + same) / (classes * number**2)
-    kernel = Dense(values * counted[:, None] * counted)
-    return Gradient(kernel, evidence=signal.evidence).note(Status.FITTED, "softmax overlap of the logits")
+    values = (shared - target - target.T + same) * counted[:, None] * counted
+    if contact is not None:
+        record_radial_share(contact, labels, own * counted, values.diagonal())
+    gradient = Gradient(Dense(values / (classes * number**2)), evidence=signal.evidence)
+    return gradient.note(Status.FITTED, "softmax overlap of the logits")
 
 
 def _shared(kernel: Any, classes: int) -> Tensor:

@@ -1,0 +1,149 @@
+"""Tied embeddings: the output matrix meets its own rows, carried to the top by the skip path.
+
+With `h_t = c_t E_id(t) + rest` the logit of a token's own id has the mean `mu_t = c_t d sigma^2` instead of zero. This
+shifts the variance of the logits and the probability `a_t = e^mu / (V - 1 + e^mu)` of the own id, and part of the
+gradient at `h_t` points along `h_t` itself, where a final norm removes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Dense, Gradient, Node, Signal
+from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.residual import Residual
+from sigprop.trace.record import Weight
+from sigprop.trace.structural import Gain, Gather, Modulate, ParameterSource, Part, Scale
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How much of its own embedding row each position carries, and the id of the row."""
+
+    share: Tensor
+    ids: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TiedHead(Linear):
+    """A linear map by its own embedding; `found` receives the radial share of the gradient at its input."""
+
+    found: dict[str, float] = field(default_factory=dict)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        (made,) = super().backward(gradient, output, *inputs)
+        return (replace(made, radial_share=self.found.get("radial", 1.0)),)
+
+
+@dataclass(frozen=True)
+class Contact:
+    """At the logits: the mean logit of each position's own id, and the part of the input's energy along its row."""
+
+    head: TiedHead
+    logit: Tensor
+    ids: Tensor
+    energy: Tensor
+
+
+def meet(trace: Capture, node: Node, weight: Weight) -> None:
+    """Called on every linear map: if its weight is an embedding whose rows its input carries, correct its state."""
+    names = {name for name, _ in weight.roots()}
+    sources = {made: ids for made, (name, ids) in trace.embedded.items() if name in names}
+    if not sources or not isinstance(node.op, Linear):
+        return
+    carried = _carried(trace, node.inputs[0], sources)
+    if carried is None:
+        return
+    signal, variance = node.inputs[0].signal, weight.distribution.variance
+    logit = carried.share * node.op.fan_in * variance
+    energy = carried.share**2 * variance / signal.kernel.diagonal.clamp_min(1e-300)
+    head = TiedHead(node.op.fan_in, node.op.fan_out, node.op.variance, node.op.bias_variance, node.op.role)
+    node.op = head
+    trace.contacts[node] = Contact(head, logit, carried.ids, energy.clamp(0.0, 1.0))
+    same = (carried.ids[:, None] == carried.ids).double()
+    values = node.signal.kernel.values + same * logit[:, None] * logit / head.fan_out
+    node.signal = replace(node.signal, kernel=Dense(values))
+
+
+def _carried(trace: Capture, target: Node, sources: dict[Node, Tensor]) -> Carried | None:
+    """Follow the rows forward along everything that keeps them: skips, norms, scales and views."""
+    found: dict[Node, Carried] = {}
+    for node in trace.tape.nodes:
+        if node in sources:
+            ids = sources[node].flatten()
+            found[node] = Carried(torch.ones(len(ids), dtype=torch.float64), ids)
+        elif any(above in found for above in node.inputs):
+            kept = _kept(node, [found.get(above) for above in node.inputs])
+            if kept is not None:
+                found[node] = kept
+        if node is target:
+            break
+    return found.get(target)
+
+
+def _kept(node: Node, above: list[Carried | None]) -> Carried | None:
+    op, first = node.op, above[0]
+    if isinstance(op, Residual):
+        known = [(scale, item) for scale, item in zip((op.skip, op.branch), above, strict=True) if item is not None]
+        total = sum(float(scale) * item.share for scale, item in known)
+        assert isinstance(total, Tensor)
+        return Carried(total, known[0][1].ids)
+    if first is None or isinstance(op, ParameterSource):
+        return None
+    if isinstance(op, LayerNorm):
+        kernel, scale = op._scale(node.inputs[0].signal)
+        return Carried(first.share / scale * float(op.gain_second_moment) ** 0.5, first.ids)
+    if isinstance(op, (Scale, Gain, Modulate)):
+        factor = op.factor if isinstance(op, Scale) else op.mean
+        return Carried(first.share * factor, first.ids)
+    if isinstance(op, Gather):
+        return Carried(first.share[op.index], first.ids[op.index])
+    return first if isinstance(op, (Part, Dropout)) else None
+
+
+def contact_of(trace: Capture, node: Node) -> Contact | None:
+    """The contact of logits that were reshaped, scaled or soft-capped after the head."""
+    if node in trace.contacts:
+        return trace.contacts[node]
+    if not node.inputs:
+        return None
+    above = contact_of(trace, node.inputs[0])
+    if above is None:
+        return None
+    if isinstance(node.op, Scale):
+        return replace(above, logit=above.logit * node.op.factor)
+    if isinstance(node.op, Activation):
+        return replace(above, logit=node.op.function(above.logit))
+    if isinstance(node.op, Gather):
+        index = node.op.index
+        return Contact(above.head, above.logit[index], above.ids[index], above.energy[index])
+    return above if isinstance(node.op, (Part, Residual)) else None
+
+
+def overlaps(contact: Contact, labels: Tensor, shared: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`E sum_v p_tv p_t'v`, `E p_t(y_t')` and the own probability, with the shifted own logit."""
+    own = 1.0 / (1.0 + (classes - 1.0) * torch.exp(-contact.logit))
+    rest = 1.0 - own
+    same = (contact.ids[:, None] == contact.ids).double()
+    mixed = own[:, None] * rest / classes
+    both = rest[:, None] * rest * shared + same * own[:, None] * own + (1.0 - same) * (mixed + mixed.T)
+    hit = (contact.ids[:, None] == labels).double()
+    target = hit * own[:, None] + (1.0 - hit) * rest[:, None] / classes
+    return both, target, own
+
+
+def record_radial_share(contact: Contact, labels: Tensor, own: Tensor, energy: Tensor) -> None:
+    """The share of the gradient at the head's input that points along the input, from `sum_v (p - y)^2` per token."""
+    hit = (contact.ids == labels).double()
+    along = (own - hit) ** 2 * contact.energy
+    contact.head.found["radial"] = 1.0 + contact.head.fan_in * float(along.sum() / energy.sum().clamp_min(1e-300))

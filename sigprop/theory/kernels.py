@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 Self = TypeVar("Self", bound="Kernel")
+NO_DIRECTION = 1e-12
+"""A token whose mean square is this small beside the largest has no direction (in norm: a millionth)."""
 
 
 class Kernel(ABC):
@@ -89,6 +91,10 @@ class Kernel(ABC):
     @abstractmethod
     def centred(self: Self) -> Self:
         """The kernel of `x_t - average over tokens of x`."""
+
+    def cosine_average(self) -> Tensor:
+        """Average cosine over pairs of different tokens."""
+        return self.normalized().pair_average()
 
     def scale_diagonal(self: Self, factor: Tensor | float) -> Self:
         """Multiply the same-token pairs by a factor."""
@@ -184,6 +190,15 @@ class Dense(Kernel):
         pairs = self.tokens * (self.tokens - 1)
         different = self.total() - self.diagonal.sum(-1)
         return different / pairs if pairs else torch.full_like(different, torch.nan)
+
+    def cosine_average(self) -> Tensor:
+        """Average cosine over pairs of tokens, those without a direction left out, as in a measurement."""
+        level = self.diagonal
+        known = (level > NO_DIRECTION * level.amax(-1, keepdim=True)).to(level.dtype)
+        count = known.sum(-1)
+        cosines = self.normalized().values * known[..., :, None] * known[..., None, :]
+        different = cosines.sum((-2, -1)) - (cosines.diagonal(dim1=-2, dim2=-1)).sum(-1)
+        return different / (count * (count - 1))
 
     def centred(self) -> Dense:
         half = self.values - self.values.mean(-1, keepdim=True)

@@ -51,7 +51,7 @@ class Signal:
         shift = kernel.outer(level, torch.ones_like(level)).scale(overall)
         centred = kernel - shift - _transposed(shift)
         variance = kernel.token_average(centred.diagonal)
-        return overall, variance, centred.normalized().pair_average()
+        return overall, variance, centred.cosine_average()
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Gradient:
 
     def summary(self) -> tuple[Tensor, Tensor]:
         """Mean square over all entries and token correlation."""
-        return self.energy(), self.kernel.normalized().pair_average()
+        return self.energy(), self.kernel.cosine_average()
 
 
 def exchangeable_signal(variance, correlation=0.0, mean=0.0, *, tokens: int, width: int) -> Signal:

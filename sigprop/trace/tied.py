@@ -7,9 +7,11 @@ gradient at `h_t` points along `h_t` itself, where a final norm removes it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,12 +49,23 @@ class TiedHead(Linear):
 
 @dataclass(frozen=True)
 class Contact:
-    """At the logits: the mean logit of each position's own id, and the part of the input's energy along its row."""
+    """At the logits: mean and variance of the logit of each position's own id, the variance of the other logits, and
+    the part of the input's energy along its row."""
 
     head: TiedHead
     logit: Tensor
+    spread: Tensor
+    others: Tensor
     ids: Tensor
     energy: Tensor
+
+    def probability(self, classes: int) -> tuple[Tensor, Tensor]:
+        """First and second moment of the own probability, over the fluctuation of the own logit."""
+        nodes, weights = (torch.from_numpy(item) for item in np.polynomial.hermite_e.hermegauss(15))
+        logit = self.logit[:, None] + self.spread.sqrt()[:, None] * nodes - self.others[:, None] / 2
+        own = torch.sigmoid(logit - math.log(max(classes - 1, 1)))
+        weights = weights / weights.sum()
+        return own @ weights, own**2 @ weights
 
 
 def meet(trace: Capture, node: Node, weight: Weight) -> None:
@@ -69,7 +82,10 @@ def meet(trace: Capture, node: Node, weight: Weight) -> None:
     energy = carried.share**2 * variance / signal.kernel.diagonal.clamp_min(1e-300)
     head = TiedHead(node.op.fan_in, node.op.fan_out, node.op.variance, node.op.bias_variance, node.op.role)
     node.op = head
-    trace.contacts[node] = Contact(head, logit, carried.ids, energy.clamp(0.0, 1.0))
+    energy = energy.clamp(0.0, 1.0)
+    others = node.signal.kernel.diagonal
+    spread = others * (1.0 - energy) + 2.0 * logit**2 / head.fan_in
+    trace.contacts[node] = Contact(head, logit, spread, others, carried.ids, energy)
     same = (carried.ids[:, None] == carried.ids).double()
     values = node.signal.kernel.values + same * logit[:, None] * logit / head.fan_out
     node.signal = replace(node.signal, kernel=Dense(values))
@@ -121,22 +137,29 @@ def contact_of(trace: Capture, node: Node) -> Contact | None:
     if above is None:
         return None
     if isinstance(node.op, Scale):
-        return replace(above, logit=above.logit * node.op.factor)
+        return _rescaled(above, above.logit * node.op.factor, torch.tensor(node.op.factor))
     if isinstance(node.op, Activation):
-        return replace(above, logit=node.op.function(above.logit))
+        function = node.op.function
+        return _rescaled(above, function(above.logit), function.derivative(above.logit))
     if isinstance(node.op, Gather):
         index = node.op.index
-        return Contact(above.head, above.logit[index], above.ids[index], above.energy[index])
+        picked = (item[index] for item in (above.logit, above.spread, above.others, above.ids, above.energy))
+        return Contact(above.head, *picked)
     return above if isinstance(node.op, (Part, Residual)) else None
+
+
+def _rescaled(contact: Contact, logit: Tensor, slope: Tensor) -> Contact:
+    return replace(contact, logit=logit, spread=contact.spread * slope**2, others=contact.others * slope**2)
 
 
 def overlaps(contact: Contact, labels: Tensor, shared: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """`E sum_v p_tv p_t'v`, `E p_t(y_t')` and the own probability, with the shifted own logit."""
-    own = 1.0 / (1.0 + (classes - 1.0) * torch.exp(-contact.logit))
+    own, square = contact.probability(classes)
     rest = 1.0 - own
     same = (contact.ids[:, None] == contact.ids).double()
     mixed = own[:, None] * rest / classes
     both = rest[:, None] * rest * shared + same * own[:, None] * own + (1.0 - same) * (mixed + mixed.T)
+    both = both + torch.diag((square - own**2) * (1.0 + shared.diagonal()))
     hit = (contact.ids[:, None] == labels).double()
     target = hit * own[:, None] + (1.0 - hit) * rest[:, None] / classes
     return both, target, own

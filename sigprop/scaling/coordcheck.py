@@ -154,6 +154,7 @@ def _exponents(
     tables = [[run.by_pattern() if axis == "depth" else run for run in runs[shape]] for shape in shapes]
     everywhere = [key for key in tables[0][0].sizes if all(key in run.sizes for table in tables for run in table)]
     channels = [table[0].channels for table in tables]
+    noise = _noise([run for table in tables for run in table])
     found = []
     for quantity, name, step in everywhere:
         sizes = np.array([[run.sizes[quantity, name, step] for run in table] for table in tables]).T
@@ -162,7 +163,7 @@ def _exponents(
         exponent, low, high = fit_exponent(expected.scales, sizes)
         means = tuple(float(value) for value in sizes.mean(axis=0))
         finite = len({channel.get(name) for channel in channels}) == 1
-        if quantity in ("update", "rate") and _is_noise(name, tables):
+        if quantity in ("update", "rate") and name in noise:
             wanted, at_most = None, None
         else:
             wanted, at_most = expected.of(quantity, name, step, finite)
@@ -171,14 +172,13 @@ def _exponents(
     return found
 
 
-def _is_noise(name: str, tables: list[list[Run]]) -> bool:
-    """A gradient that vanishes up to rounding (a key's bias): its normalized update means nothing."""
-    for table in tables:
-        for run in table:
-            all_sizes = [size for (quantity, _, step), size in run.sizes.items() if (quantity, step) == ("gradient", 0)]
-            if run.sizes.get(("gradient", name, 0), 0.0) < ROUNDING * max(all_sizes):
-                return True
-    return False
+def _noise(runs: list[Run]) -> set[str]:
+    """Parameters whose gradient vanishes up to rounding (a key's bias): their normalized update means nothing."""
+    found: set[str] = set()
+    for run in runs:
+        gradients = {name: size for (kind, name, step), size in run.sizes.items() if (kind, step) == ("gradient", 0)}
+        found |= {name for name, size in gradients.items() if size < ROUNDING * max(gradients.values())}
+    return found
 
 
 def _passes(low: float, high: float, expected: float | None, at_most: float | None, tolerance: float) -> bool:

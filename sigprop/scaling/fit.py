@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from scipy import stats
@@ -27,5 +28,11 @@ def fit_exponent(scales: Sequence[float], sizes: np.ndarray) -> tuple[float, flo
         return slope, slope, slope
     residual = logs - logs.mean() - slope * x
     error = math.sqrt(float((residual**2).sum()) / freedom / spread)
-    reach = float(stats.t.ppf(0.975, freedom)) * error
+    reach = _student(freedom) * error
     return slope, slope - reach, slope + reach
+
+
+@cache
+def _student(freedom: int) -> float:
+    """Student's 97.5 percent quantile."""
+    return float(stats.t.ppf(0.975, freedom))

@@ -66,13 +66,17 @@ def own_inits(model: nn.Module, base: nn.Module, dims: list[Dimensions], scheme:
         if size is None:
             found[item.name] = Own(*base_size, 1.0, 1.0, has_values=False)
         elif feasible[item.name]:
-            matrix = len(item.shape) > 1
-            best = max(feasible[item.name], key=lambda keys: max(votes[matrix, key] for key in keys))
+            best = max(feasible[item.name], key=lambda keys: _support(keys, votes, len(item.shape) > 1))
             found[item.name] = Own(*base_size, *candidates[item.name][best[0]])
         else:
             ratio = abs(size[0] / base_size[0]) if size[0] and base_size[0] else 1.0
             found[item.name] = Own(*base_size, ratio, 1.0)
     return found
+
+
+def _support(keys: list[tuple[str, float]], votes: Counter, matrix: bool) -> tuple[int, int]:
+    """Entries of parameters of the same kind (matrices, vectors) that show one of the schemes; then of the other."""
+    return max((votes[matrix, key], votes[not matrix, key]) for key in keys)
 
 
 def _sizes(model: nn.Module) -> dict[str, tuple[float, bool] | None]:

@@ -1,0 +1,141 @@
+"""Width exponents of the bigram model, measured: `python -m sigprop.experiments.abc_slopes --help`.
+
+Four parametrizations and three momentumless optimizers on embedding, two hidden layers and readout (no bias, no
+nonlinearity, 16 tokens). Sizes at the start and after every step are fitted over widths and set beside the exact
+exponents; the readout's own alignment is reported, since SP's logits depend on it (Stratos, Table 1, eq. 24).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from sigprop.scaling.fit import fit_exponent
+from sigprop.theory.exponents import PARAMETRIZATIONS, Parametrization, chain, read_alignment, read_optimizer, solve
+
+VOCABULARY, DEPTH = 16, 2
+RATES = {"adam": 0.01, "sgd": 0.003, "adafactor": 0.01}
+ROLES = ("embedding", *("hidden",) * DEPTH, "readout")
+
+
+def train(entry: Parametrization, optimizer: str, width: int, seed: int, steps: int, device: str) -> dict[str, float]:
+    """Sizes of h, h', W' at the start and of every change of h after each step; all tokens in one batch."""
+    generator = torch.Generator().manual_seed(seed)
+    rates = solve(entry, optimizer, "full").c
+    multipliers, stds, powers = (
+        [width ** -float(getattr(values, role)) for role in ROLES] for values in (entry.a, entry.b, rates)
+    )
+    shapes = [(width, VOCABULARY), *[(width, width)] * DEPTH, (VOCABULARY, width)]
+    weights = [
+        (torch.randn(shape, generator=generator) * std).to(device).requires_grad_()
+        for shape, std in zip(shapes, stds, strict=True)
+    ]
+    readout = weights[-1].detach().clone()
+    targets = torch.randperm(VOCABULARY, generator=generator).to(device)
+    sizes, first = {}, []
+    for step in range(steps + 1):
+        h = torch.eye(VOCABULARY, device=device)
+        states = []
+        for weight, multiplier in zip(weights, multipliers, strict=True):
+            h = multiplier * h @ weight.T
+            states.append(h)
+        loss = torch.nn.functional.cross_entropy(h, targets, reduction="sum")
+        gradients = torch.autograd.grad(loss, [*weights, *states])
+        if step == 0:
+            first = [state.detach() for state in states]
+            sizes |= {f"h{layer + 1}": rms(state) for layer, state in enumerate(states)}
+            sizes |= {f"W'{layer}": rms(gradient) for layer, gradient in enumerate(gradients[: len(weights)])}
+            sizes |= {f"h'{layer + 1}": rms(gradient) for layer, gradient in enumerate(gradients[len(weights) :])}
+        else:
+            changes = [state - start for state, start in zip(states, first, strict=True)]
+            sizes |= {f"dh{layer + 1} step {step}": rms(change) for layer, change in enumerate(changes)}
+            sizes[f"W_o dh step {step}"] = rms(multipliers[-1] * changes[-2] @ readout.T)
+        with torch.no_grad():
+            for weight, gradient, power in zip(weights, gradients, powers, strict=False):
+                weight -= RATES[optimizer] * power * direction(optimizer, weight, gradient)
+    return sizes
+
+
+def direction(optimizer: str, weight: Tensor, gradient: Tensor) -> Tensor:
+    """The momentumless update of eq. (12)."""
+    if optimizer == "sgd":
+        return gradient
+    return gradient.sign() * (rms(weight) if optimizer == "adafactor" else 1.0)
+
+
+def rms(values: Tensor) -> float:
+    return values.detach().double().square().mean().sqrt().item()
+
+
+def expected(entry: Parametrization, optimizer: str, alignment: str) -> dict[str, float]:
+    """The exact exponents under the same names."""
+    rates = solve(entry, optimizer, "full").c
+    found = chain(entry, rates, read_optimizer(optimizer), read_alignment(alignment), DEPTH)
+    table = {f"h{i + 1}": -float(p) for i, p in enumerate(found.activations)}
+    table |= {f"h'{i + 1}": -float(q) for i, q in enumerate(found.activation_gradients)}
+    table |= {f"W'{i}": -float(g) for i, g in enumerate(found.weight_gradients)}
+    return table | {f"dh{i + 1}": -float(r) for i, r in enumerate(found.updates)}
+
+
+def main(
+    widths: Annotated[str, typer.Option(help="Widths, separated by commas.")] = "64,128,256,512,1024,2048",
+    seeds: Annotated[int, typer.Option(help="Initializations.")] = 8,
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 3,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Where the table is stored.")] = Path("docs/data/abc_slopes.json"),
+) -> None:
+    """Fit every exponent for all combinations, print the worst deviations, store the table."""
+    scales = [int(part) for part in widths.split(",")]
+    rows = []
+    for name, entry in PARAMETRIZATIONS.items():
+        for optimizer in RATES:
+            runs = [[train(entry, optimizer, width, seed, steps, device) for seed in range(seeds)] for width in scales]
+            theory, aligned = expected(entry, optimizer, "full"), expected(entry, optimizer, "readout")
+            for key in runs[0][0]:
+                sizes = np.array([[run[key] for run in column] for column in runs]).T
+                slope, low, high = fit_exponent(scales, sizes)
+                place = key.split(" step")[0]
+                row = {"parametrization": name, "optimizer": optimizer, "quantity": key, "slope": round(slope, 4)}
+                row |= {"low": round(low, 4), "high": round(high, 4), "theory": theory.get(place)}
+                rows.append(row | {"theory_aligned_readout": aligned.get(place)})
+    rates = {name: {o: [str(x) for x in solve(name, o).c] for o in RATES} for name in PARAMETRIZATIONS}
+    report(rows)
+    data = {"command": "python -m sigprop.experiments.abc_slopes " + " ".join(sys.argv[1:]), "date": str(date.today())}
+    data |= {
+        "widths": scales,
+        "seeds": f"0..{seeds - 1}",
+        "steps": steps,
+        "learning_rate_exponents": rates,
+        "rows": rows,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def report(rows: list[dict]) -> None:
+    """Worst deviation of the start, of features and of logits for every combination."""
+    logits = f"dh{DEPTH + 2}"
+    for name in PARAMETRIZATIONS:
+        for optimizer in RATES:
+            mine = [row for row in rows if (row["parametrization"], row["optimizer"]) == (name, optimizer)]
+            initial = [abs(row["slope"] - row["theory"]) for row in mine if " " not in row["quantity"]]
+            features = [
+                abs(row["slope"]) for row in mine if row["quantity"].startswith("dh") and logits not in row["quantity"]
+            ]
+            moved = [row["slope"] for row in mine if row["quantity"].startswith(logits)]
+            told = (
+                f"start {max(initial):.3f}  features {max(features):.3f}  logits {min(moved):+.2f}..{max(moved):+.2f}"
+            )
+            typer.echo(f"{name:4s} {optimizer:10s} worst: {told}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

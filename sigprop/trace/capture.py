@@ -31,7 +31,34 @@ _RECORD = "_sigprop_record"
 _CPU = torch.device("cpu")
 _GETTERS = {"device": _CPU, "is_meta": False, "is_cuda": False, "is_cpu": True}
 _QUERIES = frozenset(
-    ["size", "dim", "stride", "numel", "nelement", "is_floating_point", "is_contiguous", "len", "is_complex", "element_size", "ndimension", "storage_offset", "requires_grad_", "retain_grad", "register_hook", "hash", "get_device", "is_same_size", "is_tensor", "is_inference", "is_signed", "untyped_storage", "data_ptr", "format", "has_names", "is_storage"]
+    [
+        "size",
+        "dim",
+        "stride",
+        "numel",
+        "nelement",
+        "is_floating_point",
+        "is_contiguous",
+        "len",
+        "is_complex",
+        "element_size",
+        "ndimension",
+        "storage_offset",
+        "requires_grad_",
+        "retain_grad",
+        "register_hook",
+        "hash",
+        "get_device",
+        "is_same_size",
+        "is_tensor",
+        "is_inference",
+        "is_signed",
+        "untyped_storage",
+        "data_ptr",
+        "format",
+        "has_names",
+        "is_storage",
+    ]
 )
 
 

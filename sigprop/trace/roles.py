@@ -13,7 +13,9 @@ from sigprop.trace.record import Field, Record, Weight, leaves
 if TYPE_CHECKING:
     from sigprop.trace.tracing import Trace
 
-CONTRACTIONS = frozenset(["linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"])
+CONTRACTIONS = frozenset(
+    ["linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"]
+)
 ROLES = ("embedding", "positional", "input", "hidden", "readout", "norm gain", "gain", "bias", "expert", "router")
 
 

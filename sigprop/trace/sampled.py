@@ -215,7 +215,9 @@ class ReplayedAttention(Op):
             to_value = to_value + (half @ matrix).mean(0).double() / self.replicas
             if output.requires_grad:
                 drawn = _gradient_rows(gradient, self.heads * width, generator).unflatten(1, (self.heads, width))
-                against = rows_from(replay.kernel(self.value.node), value.mean, self.heads * width, generator).unflatten(1, (self.heads, width))
+                against = rows_from(
+                    replay.kernel(self.value.node), value.mean, self.heads * width, generator
+                ).unflatten(1, (self.heads, width))
                 pairs = drawn.transpose(0, 1) @ against.permute(1, 2, 0)
                 reverse.add(replay, output, self._entries(pairs), self.replicas)
         assert isinstance(to_value, Tensor)

@@ -56,7 +56,9 @@ def matmul(trace: Capture, call: Call, input: Any, other: Any) -> Any:
         front = LETTERS[: len(x.shape) - 2]
         shared = front[len(front) - len(input.shape) + 2 :] if len(input.shape) > 2 else ""
         return contract(trace, call, x, front + "yk", input, shared + "zy", front + "zk")
-    if (isinstance(input, Tensor) and isinstance(other, Field)) or (isinstance(input, Field) and isinstance(other, Tensor)):
+    if (isinstance(input, Tensor) and isinstance(other, Field)) or (
+        isinstance(input, Field) and isinstance(other, Tensor)
+    ):
         return _fixed(trace, call, input, other)
     return replayed(trace, call)
 

@@ -25,7 +25,9 @@ def index_add(trace: Capture, call: Call, input: Any, dim: int, index: Tensor, s
     if not isinstance(source, Field):
         return _written(trace, call, input, [])
     layout = input.layout if isinstance(input, Field) else _grown(source.layout, place, input.shape[place])
-    known = all(axis.is_position for axis in source.layout.dims[place]) and all(a.is_position for a in layout.dims[place])
+    known = all(axis.is_position for axis in source.layout.dims[place]) and all(
+        a.is_position for a in layout.dims[place]
+    )
     base = input if isinstance(input, Field) else None
     if not known or (base is not None and not independent(base, source)):
         return _written(trace, call, input, [source])

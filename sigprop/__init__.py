@@ -1,3 +1,31 @@
-"""sigprop: predict, measure, prescribe and check signal propagation at initialization."""
+"""sigprop: predict, measure, prescribe and check signal propagation at initialization.
+
+| | |
+|---|---|
+| `predict` | moments of a model or blueprint from theory |
+| `measure`, `jacobian` | the same on the real model, which is left as it was |
+| `plan` | initializations, residual scalings and learning rates as data |
+| `coord_check` | do they hold as width and depth grow? |
+"""
+
+from sigprop.api import predict
+from sigprop.measure import jacobian, jacobian_profile, measure
+from sigprop.recipes import plan
+from sigprop.results import Comparison, Plan, Profile
+from sigprop.scaling import coord_check
+from sigprop.trace import trace
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Comparison",
+    "Plan",
+    "Profile",
+    "coord_check",
+    "jacobian",
+    "jacobian_profile",
+    "measure",
+    "plan",
+    "predict",
+    "trace",
+]

@@ -6,15 +6,20 @@ token and from the sum over tokens of the unit vectors `u_t = (x_t - c) / |x_t -
     |x_t - c|^2 = q_t - 2 c s_t + d c^2,        sum over pairs of cos(t, t') = |sum_t u_t|^2 - T.
 
 So the correlation costs O(T d), and nothing is copied to the host. Blocks are converted to float64 in a scratch
-buffer that stays in the cache.
+buffer that stays in the cache; `single.py` has a faster way for float32 on a CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
+
+from sigprop.measure import single
+
+Block = tuple[slice, slice, Tensor]
+Blocks = Callable[[], Iterable[Block]]
 
 CACHE_BLOCK = 1 << 19
 DEVICE_BLOCK = 1 << 25
@@ -33,61 +38,63 @@ class Moments:
     def sums(self, x: Tensor) -> Tensor:
         """Sum and sum of squares of all entries."""
         total = torch.zeros(2, dtype=torch.float64, device=x.device)
-        for _, _, block in self._blocks(x.reshape(-1, 1, x.shape[-1] if x.dim() else 1), None):
+        for _, _, block in self._blocks(x.reshape(-1, 1, x.shape[-1] if x.dim() else 1), None)():
             total[0] += block.sum()
             total[1] += block.square_().sum()
         return total
 
-    def signal(self, x: Tensor, mask: Tensor | None = None, groups: int = 1) -> Tensor:
-        """About the mean of each group."""
-        sums = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
-        squares = torch.empty_like(sums)
-        for rows, columns, block in self._blocks(x, mask):
-            sums[rows, columns] = block.sum(-1)
-            squares[rows, columns] = block.square_().sum(-1)
+    def signal(self, x: Tensor, mask: Tensor | None = None, groups: int = 1, exact: bool = False) -> Tensor:
+        """About the mean of each group; `exact` refuses the fast path."""
+        quick = not exact and _is_quick(x, mask)
+        blocks = None if quick else self._blocks(x, mask)
+        sums, squares = single.token_sums(x) if blocks is None else _token_sums(x, blocks)
         count = _count(x, mask, groups)
         mean = sums.view(groups, -1).sum(1) / count
-        variance = squares.view(groups, -1).sum(1) / count - mean.square()
-        if x.shape[1] < 2:
-            return _columns(mean, variance.clamp_min(0.0))
+        variance = (squares.view(groups, -1).sum(1) / count - mean.square()).clamp_min_(0.0)
         centre = mean.repeat_interleave(x.shape[0] // groups)[:, None]
         shift = x.shape[2] * centre.square()
         distance = squares - 2.0 * centre * sums + shift
+        if quick and not (
+            single.in_range(squares, x.shape[2]) and single.mean_is_small(mean, variance, distance, squares + shift)
+        ):
+            return self.signal(x, mask, groups, exact=True)
+        if x.shape[1] < 2:
+            return _columns(mean, variance)
         floor = torch.maximum(1e-13 * (squares + shift), _floor(distance, x, groups))
         weights = _inverse_norms(distance, floor, mask)
-        total = self._unit_sum(x, mask, weights) - centre * weights.sum(1, keepdim=True)
-        return _columns(mean, variance.clamp_min(0.0), _mean_cosine(total, weights, groups))
+        total = single.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
+        total -= centre * weights.sum(1, keepdim=True)
+        return _columns(mean, variance, _mean_cosine(total, weights, groups))
 
     def gradient(self, x: Tensor, mask: Tensor | None = None, groups: int = 1) -> Tensor:
-        """About zero; the mean is left out. On a CPU usually in one pass."""
-        squares = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
-        paired, at_once = x.shape[1] > 1, x.device.type == "cpu"
-        total = torch.zeros(x.shape[0], x.shape[2] if paired else 0, dtype=torch.float64, device=x.device)
-        for rows, columns, block in self._blocks(x, mask):
-            here = torch.linalg.vector_norm(block, dim=-1).square_()
-            squares[rows, columns] = here
-            if paired and at_once:
-                total[rows] += torch.bmm(_inverse_norms(here, 0.0, None)[:, None], block)[:, 0]
+        """About zero; the mean is left out."""
+        squares = single.token_squares(x) if _is_quick(x, mask) else None
+        blocks = None
+        if squares is None or not single.in_range(squares, x.shape[2]):
+            blocks = self._blocks(x, mask)
+            squares = _token_squares(x, blocks)
         second = squares.view(groups, -1).sum(1) / _count(x, mask, groups)
         missing = torch.full_like(second, torch.nan)
-        if not paired:
+        if x.shape[1] < 2:
             return _columns(missing, second)
         weights = _inverse_norms(squares, _floor(squares, x, groups), mask)
-        if not at_once or bool(((weights == 0) & (squares > 0)).any()):
-            total = self._unit_sum(x, mask, weights)
+        total = single.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
         return _columns(missing, second, _mean_cosine(total, weights, groups))
 
-    def _unit_sum(self, x: Tensor, mask: Tensor | None, weights: Tensor) -> Tensor:
-        """Per sequence, the sum over tokens of `weight * x`."""
-        total = torch.zeros(x.shape[0], x.shape[2], dtype=torch.float64, device=x.device)
-        for rows, columns, block in self._blocks(x, mask):
-            total[rows] += torch.bmm(weights[rows, None, columns], block)[:, 0]
-        return total
+    def _blocks(self, x: Tensor, mask: Tensor | None) -> Blocks:
+        """Pieces of `x` as float64, whole sequences where they fit; padding set to zero.
 
-    def _blocks(self, x: Tensor, mask: Tensor | None) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Pieces of `x` as float64, whole sequences where they fit; padding set to zero."""
-        sequences, tokens, channels = x.shape
+        The result is called once for each pass. A tensor that fits into one block is converted once.
+        """
         limit = CACHE_BLOCK if x.device.type == "cpu" else DEVICE_BLOCK
+        pieces = self._converted(x, mask, limit)
+        if x.numel() > limit:
+            return lambda: self._converted(x, mask, limit)
+        ready = list(pieces)
+        return lambda: ready
+
+    def _converted(self, x: Tensor, mask: Tensor | None, limit: int) -> Iterator[Block]:
+        sequences, tokens, channels = x.shape
         fitting = max(1, limit // channels)
         step, width = max(1, fitting // tokens), min(tokens, fitting)
         scratch = self._buffer(x.device, min(step, sequences) * width * channels)
@@ -105,6 +112,34 @@ class Moments:
         if device not in self._scratch or self._scratch[device].numel() < size:
             self._scratch[device] = torch.empty(size, dtype=torch.float64, device=device)
         return self._scratch[device]
+
+
+def _is_quick(x: Tensor, mask: Tensor | None) -> bool:
+    return mask is None and x.dtype == torch.float32 and x.device.type == "cpu"
+
+
+def _token_sums(x: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+    sums = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
+    squares = torch.empty_like(sums)
+    for rows, columns, block in blocks():
+        sums[rows, columns] = block.sum(-1)
+        squares[rows, columns] = torch.linalg.vector_norm(block, dim=-1).square_()
+    return sums, squares
+
+
+def _token_squares(x: Tensor, blocks: Blocks) -> Tensor:
+    squares = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
+    for rows, columns, block in blocks():
+        squares[rows, columns] = torch.linalg.vector_norm(block, dim=-1).square_()
+    return squares
+
+
+def _unit_sum(x: Tensor, blocks: Blocks, weights: Tensor) -> Tensor:
+    """Per sequence, the sum over tokens of `weight * x`."""
+    total = torch.zeros(x.shape[0], x.shape[2], dtype=torch.float64, device=x.device)
+    for rows, columns, block in blocks():
+        total[rows] += torch.bmm(weights[rows, None, columns], block)[:, 0]
+    return total
 
 
 def _count(x: Tensor, mask: Tensor | None, groups: int) -> Tensor | float:

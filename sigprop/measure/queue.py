@@ -1,7 +1,8 @@
 """Collects the moments of many tensors without waiting for the device.
 
-On a CPU each tensor is reduced at once. On a GPU tensors of one shape wait, as copies, and are reduced together,
-which keeps the number of kernel launches low; the numbers cross to the host once, when `read` is called.
+On a CPU each tensor is reduced at once, and on a GPU a large one. Small tensors of one shape on a GPU wait, as
+copies, and are reduced together, which keeps the number of kernel launches low. The numbers cross to the host once,
+when `read` is called.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from sigprop.measure.moments import DEVICE_BLOCK
 
 WAITING_SIZE = 2 * DEVICE_BLOCK
+LARGE = DEVICE_BLOCK // 8
 
 Reduce = Callable[[Tensor, Tensor | None, int], Tensor]
 
@@ -29,7 +31,7 @@ class Queue:
 
     def add(self, ticket: int, x: Tensor, mask: Tensor | None) -> None:
         """Take in one tensor, read as (sequences, tokens, channels)."""
-        if x.device.type == "cpu" or 2 * x.numel() > DEVICE_BLOCK:
+        if x.device.type == "cpu" or x.numel() > LARGE:
             self._results.append(([ticket], self._reduce(x, mask, 1)))
             return
         key = (x.device, x.dtype, x.shape, None if mask is None else id(mask))

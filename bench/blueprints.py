@@ -32,7 +32,12 @@ def main() -> None:
     at_once = least(lambda: unroll(deep, None), 7)
     table = Table("work", "seconds", "target", "beside")
     rows = [
-        ("1,000-layer Transformer, all layers at once", at_once, "0.05", f"{chain / at_once:.0f}x faster than the chain"),
+        (
+            "1,000-layer Transformer, all layers at once",
+            at_once,
+            "0.05",
+            f"{chain / at_once:.0f}x faster than the chain",
+        ),
         ("the same with its 14,000 rows", least(lambda: predict(deep), 7), "", ""),
         (
             "250 layers at once",
@@ -41,7 +46,12 @@ def main() -> None:
             f"1,000 layers take {at_once / quarter:.1f}x",
         ),
         ("12 layers on 10,000 settings", least(lambda: run(Transformer(query_key_gain=gains)), 3), "1", ""),
-        ("48-layer decoder, dense, 128 tokens", least(lambda: predict(Transformer(depth=48, kind="decoder")), 2), "3", ""),
+        (
+            "48-layer decoder, dense, 128 tokens",
+            least(lambda: predict(Transformer(depth=48, kind="decoder")), 2),
+            "3",
+            "",
+        ),
     ]
     for name, seconds, target, beside in rows:
         table.add_row(name, f"{seconds:.3f}", target, beside)

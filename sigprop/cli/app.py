@@ -7,9 +7,24 @@ import sys
 import typer
 from rich.console import Console
 
+from sigprop.cli.coordcheck import coordcheck_command
+from sigprop.cli.critical import critical_command
 from sigprop.cli.demo import demo_command
+from sigprop.cli.exponents import exponents_command
+from sigprop.cli.measure import measure_command
+from sigprop.cli.phase import phase_command
 from sigprop.cli.predict import predict_command
 from sigprop.errors import SigpropError
+
+COMMANDS = {
+    "predict": predict_command,
+    "measure": measure_command,
+    "critical": critical_command,
+    "phase": phase_command,
+    "coordcheck": coordcheck_command,
+    "exponents": exponents_command,
+    "demo": demo_command,
+}
 
 app = typer.Typer(
     add_completion=False,
@@ -17,13 +32,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Predict, measure, prescribe and check how signals and gradients travel through a network.",
 )
-app.command("predict")(predict_command)
-app.command("demo")(demo_command)
-
-
-@app.callback()
-def _root() -> None:
-    pass
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 def main() -> None:
@@ -31,5 +41,5 @@ def main() -> None:
     try:
         app()
     except SigpropError as error:
-        Console(stderr=True, highlight=False).print(f"sigprop: {error}", style="bold red", markup=False)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"sigprop: {error}", style="bold red", markup=False)
         sys.exit(2)

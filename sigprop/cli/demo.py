@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -28,8 +29,8 @@ def demo_command(
     for name, profile in profiles.items():
         console.print(_table(name, profile))
     path = profile_figure(profiles, out / "demo.png", f"{DEPTH}-layer Transformer at initialization, predicted")
-    console.print("\n" + verdict(profiles))
-    console.print(f"\nfigure: {path}")
+    console.print(_verdict(profiles))
+    console.print(f"figure: {path}")
 
 
 def demo_profiles() -> dict[str, Profile]:
@@ -48,19 +49,18 @@ def gradient_ratio(profile: Profile) -> float:
     return rows[0].grad_variance / rows[-1].grad_variance
 
 
-def verdict(profiles: dict[str, Profile]) -> str:
-    lines = []
+def _verdict(profiles: dict[str, Profile]) -> Table:
+    table = Table(title="end to end", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("stack", "variance, last / first", "gradient, first / last"):
+        table.add_column(heading, justify="left" if heading == "stack" else "right")
     for name, profile in profiles.items():
         rows = blocks(profile)
-        lines.append(
-            f"{name:20s} variance x{number(rows[-1].variance / rows[0].variance)} from first to last block, "
-            f"gradient x{number(gradient_ratio(profile))} from last to first"
-        )
-    return "\n".join(lines)
+        table.add_row(name, number(rows[-1].variance / rows[0].variance), number(gradient_ratio(profile)))
+    return table
 
 
 def _table(name: str, profile: Profile) -> Table:
-    table = Table(title=name, title_justify="left")
+    table = Table(title=name, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("block", "variance", "token corr.", "grad variance", "grad corr.", "status"):
         table.add_column(heading, justify="right")
     rows = blocks(profile)

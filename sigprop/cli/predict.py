@@ -1,40 +1,67 @@
-"""`sigprop predict`: moments of a model from theory."""
+"""`sigprop predict`: moments of a model from theory, beside a measurement if asked."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sigprop.blueprints import BLUEPRINTS, predict
+from sigprop.blueprints import BLUEPRINTS
+from sigprop.blueprints import predict as predict_blueprint
 from sigprop.cli.settings import parse_settings
-from sigprop.errors import UnknownNameError
+from sigprop.cli.sources import Source, read_source
+from sigprop.measure import measure as measure_model
 from sigprop.report.figures import profile_figure
-from sigprop.report.terminal import profile_table
+from sigprop.report.terminal import comparison_table, profile_table
 from sigprop.results import Profile
+from sigprop.trace import predict as predict_model
 
 
 def predict_command(
-    model: Annotated[str, typer.Argument(help=f"A blueprint: {', '.join(BLUEPRINTS)}.")],
+    model: Annotated[
+        str, typer.Argument(help=f"A blueprint ({', '.join(BLUEPRINTS)}), config.json or file.py:factory.")
+    ],
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting, key=value; may be repeated.")] = None,
+    state: Annotated[str, typer.Option(help="Of a traced model: kernel, or preview (faster, less exact).")] = "kernel",
+    tokens: Annotated[int, typer.Option(help="Tokens that a traced model is followed over.")] = 128,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Also measure the real model; a name means the reference network then.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(help="Initializations to measure.")] = 8,
     json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
     figure: Annotated[Path | None, typer.Option(help="Write a figure by depth to this file.")] = None,
 ) -> None:
     """Predict forward and backward moments at initialization."""
-    profile = _predict(model, parse_settings(settings or []))
+    chosen = parse_settings(settings or [])
+    profiles: dict[str, Profile] = {}
+    if model in BLUEPRINTS and not measure:
+        profiles["predicted"] = predict_blueprint(BLUEPRINTS[model].from_settings(chosen))
+    else:
+        source = read_source(model, chosen, batch=1, tokens=tokens)
+        profiles["predicted"] = _traced(source, state, tokens)
+        if measure:
+            profiles["measured"] = measure_model(None, source.batch, source.loss_fn, build=source.build, seeds=seeds)
     if figure is not None:
-        profile_figure({model: profile}, figure)
+        profile_figure(profiles, figure)
     if json:
-        typer.echo(profile.to_json())
+        typer.echo(profiles["predicted"].to_json())
         return
-    Console().print(profile_table(profile, f"predicted: {model}"))
+    console = Console()
+    for name, profile in profiles.items():
+        console.print(profile_table(profile, f"{name}: {model}"))
+    if measure:
+        console.print(comparison_table(profiles["predicted"].compare(profiles["measured"])))
     if figure is not None:
-        Console().print(f"figure: {figure}")
+        console.print(f"figure: {figure}")
 
 
-def _predict(model: str, settings: dict) -> Profile:
-    if model not in BLUEPRINTS:
-        raise UnknownNameError("model", model, BLUEPRINTS)
-    return predict(BLUEPRINTS[model].from_settings(settings))
+def _traced(source: Source, state: str, tokens: int) -> Profile:
+    """The prediction for a model that can be built, with the loss that a measurement would use."""
+    loss: Any = "cross_entropy"
+    if source.loss_fn is not None:
+        loss = lambda output: source.loss_fn(output, source.batch)  # noqa: E731
+    elif not (isinstance(source.batch, dict) and "labels" in source.batch):
+        loss = "noise"
+    return predict_model(source.build, source.batch, loss=loss, state=state, tokens=tokens)

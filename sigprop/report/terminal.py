@@ -5,47 +5,47 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich import box
 from rich.table import Table
 
 from sigprop.results import Comparison, Profile, SiteRow
 
 SITE_HEADINGS = {
     "variance": "variance",
-    "token_correlation": "token corr.",
-    "grad_variance": "grad variance",
+    "token_correlation": "corr.",
+    "grad_variance": "grad var.",
     "grad_token_correlation": "grad corr.",
 }
 
 
 def profile_table(profile: Profile, title: str = "", most: int = 40) -> Table:
     """One line per site; a long profile is thinned evenly, keeping both ends."""
-    table = Table(title=title or None, title_justify="left")
-    table.add_column("site", no_wrap=True)
-    table.add_column("depth", justify="right")
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("site", overflow="fold")
+    table.add_column("depth", justify="right", no_wrap=True)
     for heading in SITE_HEADINGS.values():
-        table.add_column(heading, justify="right")
-    table.add_column("status")
+        table.add_column(heading, justify="right", no_wrap=True)
+    predicted = any(row.status != "measured" for row in profile.sites)
+    if predicted:
+        table.add_column("status", no_wrap=True)
     for row in thin(profile.sites, most):
         cells = [with_error(row, column) for column in SITE_HEADINGS]
-        table.add_row(row.name, str(row.depth), *cells, row.status)
+        table.add_row(row.name, str(row.depth), *cells, *([row.status] if predicted else []))
     return table
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """Median and worst error per column, with the standard error of the reference."""
-    table = Table(title="prediction against measurement", title_justify="left")
-    for heading in ("column", "median error", "worst error", "worst at", "standard error"):
-        table.add_column(heading, justify="left" if heading in ("column", "worst at") else "right")
+    table = Table(title="prediction against measurement", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("column", no_wrap=True)
+    for heading in ("median", "worst", "std. error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("worst at", overflow="fold")
     for row in comparison.summary():
         absolute = "correlation" in str(row["column"]) or row["column"] == "mean"
         show = (lambda x: f"{x:.4f}") if absolute else (lambda x: f"{100 * x:.1f} %")
-        table.add_row(
-            str(row["column"]),
-            show(row["median"]),
-            show(row["worst"]),
-            str(row["worst_name"]),
-            show(row["standard_error"]),
-        )
+        numbers = (show(row[key]) for key in ("median", "worst", "standard_error"))
+        table.add_row(str(row["column"]), *numbers, str(row["worst_name"]))
     return table
 
 
@@ -58,8 +58,13 @@ def thin(rows: Sequence[SiteRow], most: int) -> list[SiteRow]:
 
 
 def with_error(row: SiteRow, column: str) -> str:
+    """A value and, over initializations, its standard error: in percent, or absolute for a correlation."""
     value, error = getattr(row, column), row.errors.get(column)
-    return number(value) if error is None else f"{number(value)} ± {number(error)}"
+    if error is None or not math.isfinite(error):
+        return number(value)
+    if "correlation" in column:
+        return f"{value:.3f} ±{error:.3f}"
+    return f"{value:.3g} ±{100 * error / abs(value):.0f}%" if value else f"{value:.3g}"
 
 
 def number(value: float) -> str:

@@ -33,12 +33,12 @@ def main(
 ) -> None:
     """Twenty (sigma_w, sigma_b) points per architecture, in four groups with random matrices of their own.
 
-    BatchNorm has one factor for all settings: one point, depth 12, batches of 512.
+    BatchNorm has one factor for all settings: one point, depth 6, batches of 512.
     """
     rows = []
     for index, (activation, norm, mu, stages) in enumerate(CASES):
         batch = norm == "batch"
-        network = Network(activation, norm, 12 if batch else depth, width, batch=512 if batch else 1, stages=stages)
+        network = Network(activation, norm, 6 if batch else depth, width, batch=512 if batch else 1, stages=stages)
         seeds = [100 * index] if batch else [100 * index + group for group in range(4)]
         groups = [_group(network, mu, seed, 1 if batch else 5, device, initializations) for seed in seeds]
         rows.append(_row(network, mu, groups))

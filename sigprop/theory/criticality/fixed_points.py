@@ -19,13 +19,17 @@ def reached(square: Map, weight: Tensor, bias: Tensor, start: Tensor, keep: floa
     E phi^2 grows with K, so the iteration is monotone and stops at the first zero of the excess
     weight E phi^2(K) + bias - keep K above the start (excess positive) or below it (negative); `inf` or 0 if
     there is none. All arguments are vectors of settings. The excess is tabulated once on a logarithmic grid.
+    Where E phi^2 falls somewhere (a bump, say), the map is iterated instead; nan where it does not settle.
     """
 
     def excess(kernel: Tensor) -> Tensor:
         return weight * square(kernel) + bias - keep * kernel
 
     grid = torch.logspace(_LOWEST, _HIGHEST, _POINTS, dtype=torch.float64, device=weight.device)
-    table = weight[:, None] * square(grid) + bias[:, None] - keep * grid
+    moments = square(grid)
+    if torch.any(moments[1:] < moments[:-1] * (1 - 1e-9)):
+        return _iterated(lambda kernel: excess(kernel) + kernel, start)
+    table = weight[:, None] * moments + bias[:, None] - keep * grid
     first = excess(start)
     still = first.abs() <= 1e-13 * (start + bias)
     rising = first > 0
@@ -39,6 +43,13 @@ def reached(square: Map, weight: Tensor, bias: Tensor, start: Tensor, keep: floa
     found = _false_position(excess, torch.where(exists, near, start), torch.where(exists, beyond, start))
     end = torch.where(rising, torch.inf, 0.0)
     return torch.where(still, start, torch.where(exists, found, end))
+
+
+def _iterated(step: Map, kernel: Tensor, steps: int = 400) -> Tensor:
+    for _ in range(steps):
+        before, kernel = kernel, step(kernel).clamp(max=10.0**_HIGHEST)
+    kernel = torch.where(kernel >= 10.0**_HIGHEST, torch.inf, kernel)
+    return torch.where((kernel - before).abs() > 1e-6 * kernel, torch.nan, kernel)
 
 
 def _false_position(function: Map, a: Tensor, b: Tensor, steps: int = 30) -> Tensor:

@@ -47,6 +47,13 @@ def test_fixed_point_depends_on_the_start_where_there_are_two():
     assert large == math.inf
 
 
+def test_fixed_point_of_a_map_that_falls():
+    """A bump: E phi^2 falls with K, and the map is not monotone."""
+    network = architecture(lambda x: torch.exp(-x * x))
+    kernel = network.fixed_point(torch.tensor([0.5, 1.0]).double(), 0.3)
+    torch.testing.assert_close(network.step(kernel, torch.tensor([0.5, 1.0]), 0.3), kernel)
+
+
 def test_kernel_slope_closed_forms():
     k = torch.tensor([0.1, 1.0, 30.0], dtype=torch.float64)
     erf = 4 * 1.3**2 / math.pi / ((1 + 2 * k) * torch.sqrt(1 + 4 * k))
@@ -72,6 +79,8 @@ def test_growth_exponent_of_full_residual(activation, sigma_w, sigma_b):
     log_j = torch.log(run.jacobian)
     slope = (log_j[-1] - log_j[4999]).item() / math.log(2)
     assert slope == pytest.approx(growth_exponent(network, sigma_w, sigma_b), rel=3e-4)
+    closed = {"erf": 2 / math.sqrt(5) / math.asin(2 / 3), "relu": 1.0, "gelu": 1.0720}
+    assert growth_exponent(network, sigma_w, 0.0) == pytest.approx(closed[activation], rel=5e-5)
 
 
 @pytest.mark.parametrize("activation", ["erf", "tanh", "sin"])

@@ -61,6 +61,18 @@ def test_gelu(mu):
     close(other.exponent, -64.98, 4)
 
 
+def test_gelu_line():
+    line = critical_line(architecture("gelu", residual=0.6))
+    k = line.kernel
+    bracket = 1 + 2 * k * (3 + 5 * k) / (math.pi * (1 + k) * (1 + 2 * k) ** 1.5) + 2 / math.pi * torch.asin(k / (1 + k))
+    sigma_w = 0.8 * 2 / torch.sqrt(bracket)
+    torch.testing.assert_close(line.sigma_w, sigma_w, rtol=1e-9, atol=0)
+    want = sigma_w * k / (math.sqrt(2 * math.pi) * (1 + 2 * k) ** 0.75)
+    middle = k > 1e-3
+    torch.testing.assert_close(line.sigma_b[middle], want[middle], rtol=1e-8, atol=0)
+    assert (line.stable == (k > (3 + math.sqrt(17)) / 2)).all()
+
+
 def test_gelu_approaches_its_half_stable_point_as_stated():
     """Iterating from above, K - K* ~ 6962 / l and J ~ l^65 only at l far beyond any depth: check the rates at K*."""
     network = architecture("gelu")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sigprop.errors import UnsupportedError
 from sigprop.trace.inputs import default_batch
@@ -126,6 +126,7 @@ class Anatomy:
     trace: Any = field(default=None, repr=False)
     model: nn.Module | None = field(default=None, repr=False)
     batch: Any = field(default=None, repr=False)
+    _keys: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     def __iter__(self) -> Iterator[Parameter]:
         return iter(self.parameters.values())
@@ -162,6 +163,17 @@ class Anatomy:
 
     def junction_of(self, parameter: Parameter) -> Junction | None:
         return None if parameter.junction is None else self.junctions[parameter.junction]
+
+    def visible_keys(self, junction: Junction) -> Tensor:
+        """How many keys each query of a branch's attention can see, from one draw of its weights."""
+        from sigprop.recipes.dissection import visible_keys
+
+        if junction.stream not in self._keys or junction.cross:
+            counts = visible_keys(self.trace, self.sums[self.junctions.index(junction)].branch)
+            if junction.cross:
+                return counts
+            self._keys[junction.stream] = counts
+        return self._keys[junction.stream]
 
     def require_junctions(self, recipe: str) -> None:
         if not self.junctions:

@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sigprop.errors import UnsupportedError
 from sigprop.recipes.anatomy import Anatomy, Junction, Spot
 from sigprop.recipes.roles import find_parameters
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.trace.capture import ROOT, record_of
 from sigprop.trace.record import Field, Record, Weight
+from sigprop.trace.replay import Replay
 from sigprop.trace.sampled import ReplayedAttention
 from sigprop.trace.tracing import Trace, trace
 
@@ -316,6 +319,17 @@ def _names(graph: Graph, passed: set[Record]) -> list[str]:
     known = {name: place for place, name in enumerate(graph.trace.capture.parameters)}
     names = {name for item in passed if isinstance(item, Weight) for name, _ in item.roots()}
     return sorted(names, key=lambda name: known.get(name, math.inf))
+
+
+def visible_keys(trace: Trace, branch: Field) -> Tensor:
+    """Per query, the number of keys with a weight above zero, from one draw of the branch's attention."""
+    node = branch.node
+    while not isinstance(node.op, ReplayedAttention):
+        if not node.inputs:
+            raise UnsupportedError("no attention found behind this branch")
+        node = node.inputs[0]
+    weights = Replay(torch.Generator().manual_seed(0))(node.op.weight)
+    return (weights.reshape(-1, *weights.shape[-2:])[0] > 0).sum(-1).double()
 
 
 def _dropout(model: nn.Module) -> float:

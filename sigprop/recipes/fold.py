@@ -60,6 +60,8 @@ def multipliers(optimizer: str, factor: float) -> Multipliers:
 
 def with_levels(plan: Plan, anatomy: Anatomy) -> Plan:
     """The plan with the level of every junction; 0 where a level is not undone by norms."""
+    if any(row.place == "input" for row in plan.junctions):
+        return plan
     levels: list[float] = []
     for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
         before = 1.0 if junction.previous is None else levels[junction.previous]
@@ -84,13 +86,13 @@ def _undone(anatomy: Anatomy, levels: list[float]) -> list[bool]:
 
 def fold(plan: Plan, anatomy: Anatomy, optimizer: str = "adamw", match_epsilon: bool = False) -> Plan:
     """The plan with every junction's scales in the rows of the branch's last parameters."""
+    if any(row.learnable for row in plan.junctions):
+        raise UnsupportedError(
+            f"{plan.meta.get('recipe')} learns its scales, which needs new parameters: pass surgery=True"
+        )
     plan = with_levels(plan, anatomy)
     factors: dict[str, float] = {}
     for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
-        if row.learnable:
-            raise UnsupportedError(
-                f"{plan.meta.get('recipe')}: a learnable branch scale needs a new parameter; pass surgery=True"
-            )
         factor = _factor(row, junction)
         for name in row.weights if factor != 1.0 else ():
             if not math.isclose(factors.setdefault(name, factor), factor):

@@ -57,6 +57,32 @@ class Exit:
         return scaled + (self.skip - 1.0) * skip
 
 
+class Hold:
+    """Forward hook that holds the output of its module."""
+
+    def __init__(self, held: Held):
+        self.held = held
+
+    def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        self.held.value = output
+
+
+class Blend:
+    """Forward pre-hook that adds what is held, scaled, to the scaled input of its module."""
+
+    def __init__(self, skip: float, branch: float, held: Held):
+        self.skip, self.branch, self.held = skip, branch, held
+
+    def __call__(self, module: nn.Module, inputs: tuple) -> tuple:
+        value, self.held.value = self.held.value, None
+        if value is None or value.shape != inputs[0].shape:
+            raise UnsupportedError("a blended input does not match what was held for it: the model runs it otherwise")
+        return (getattr(module, LEARNED, self.branch) * inputs[0] + self.skip * value, *inputs[1:])
+
+
+HOOKS = (Entry, Exit, Hold, Blend)
+
+
 def learned_names(junctions: list[JunctionPlan]) -> set[str]:
     """Names of the parameters that junctions bring with them."""
     return {f"{row.name}.{LEARNED}" for row in junctions if row.learnable}
@@ -66,7 +92,7 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
     """Put the hooks and learnable scales of every junction that is not folded, in place of earlier ones."""
     remove(modules)
     for row in junctions:
-        if row.folded or (row.skip == 1.0 and row.branch == 1.0 and not row.learnable):
+        if row.folded or (row.skip == 1.0 and row.branch == 1.0 and not row.learnable and row.place == "output"):
             continue
         if row.skip != 1.0 and not row.entry:
             raise UnsupportedError(f"{row.name}: a skip scale of {row.skip:g} needs `entry`, the module that takes x in")
@@ -74,21 +100,26 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
             if name not in modules:
                 raise UnknownNameError("module of a junction", name, modules)
         module, held = modules[row.name], None
-        if row.skip != 1.0:
+        if row.place == "input":
+            held = Held()
+            modules[row.entry].register_forward_hook(Hold(held))
+            module.register_forward_pre_hook(Blend(row.skip, row.branch, held))
+        elif row.skip != 1.0:
             held = Held()
             modules[row.entry].register_forward_pre_hook(Entry(held), with_kwargs=True)
         if row.learnable:
             like = next(module.parameters(), None)
             options = {} if like is None else {"device": like.device, "dtype": like.dtype}
             module.register_parameter(LEARNED, nn.Parameter(torch.full(row.shape, row.branch, **options)))
-        module.register_forward_hook(Exit(row.skip, row.branch, held))
+        if row.place == "output":
+            module.register_forward_hook(Exit(row.skip, row.branch, held))
 
 
 def remove(modules: dict[str, nn.Module]) -> None:
     """Take off every hook and learnable scale that `install` put."""
     for module in modules.values():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            found = [key for key, hook in hooks.items() if isinstance(hook, (Entry, Exit))]
+            found = [key for key, hook in hooks.items() if isinstance(hook, HOOKS)]
             for key in found:
                 del hooks[key]
                 module._forward_pre_hooks_with_kwargs.pop(key, None)

@@ -80,6 +80,8 @@ class JunctionPlan:
     this module and on `entry`, the module that takes `x` in, apply them, and a `learnable` branch scale of the
     given `shape` becomes a parameter. `weights` are the parameters that `f` is linear in; folded, they carry the
     factor `branch / level`, `level` being the scale that the stream has gathered there (0: cannot be folded).
+    `place="input"` scales inside a branch instead: the input `f` of this module becomes `skip * v + branch * f`, with
+    `v` the output of `entry`.
     """
 
     name: str
@@ -91,7 +93,11 @@ class JunctionPlan:
     level: float = 1.0
     learnable: bool = False
     shape: tuple[int, ...] = ()
+    place: str = "output"
     why: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.place in PLACES, "junction place", self.place, " or ".join(PLACES))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,48 @@
+"""Critical: a common gain on the block weights at which partial Jacobians neither grow nor decay."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from sigprop.errors import InputError, UnsupportedError
+from sigprop.measure.criticality import check_criticality
+from sigprop.recipes.anatomy import Anatomy
+from sigprop.recipes.registry import get_recipe, recipe
+from sigprop.recipes.rows import scale_rows
+from sigprop.results import Plan
+
+
+@recipe(
+    "critical",
+    paper="apjn: Doshi, He & Gromov 2023",
+    applies_to="models with repeated blocks and real parameters",
+    effect="block weights times the gain at which the measured chi_J is 1: gradients survive the depth",
+)
+def critical(
+    anatomy: Anatomy, base: str = "lecun", data: Any = None, probes: int = 8, seed: int = 0
+) -> Plan:
+    """The `base` recipe with all matrices of the repeated blocks times `g`, `chi_J(g) = 1` by search."""
+    if anatomy.model is None or any(p.is_meta for p in anatomy.model.parameters()):
+        raise InputError("critical measures partial Jacobians: the model's parameters must not be on the meta device")
+    plan = get_recipe(base)(anatomy)
+    if plan.junctions:
+        raise InputError(f"base = {base!r} is not allowed: needs a recipe that does not scale junctions")
+    twin = copy.deepcopy(anatomy.model)
+    plan.apply_(twin, torch.Generator().manual_seed(seed))
+    found = check_criticality(twin, anatomy.batch if data is None else data, probes=probes, seed=seed)
+    if found.gain is None:
+        raise UnsupportedError(f"critical: {found.notes[-1]}")
+    blocks = tuple(f"{row['name']}." for row in found.blocks)
+    inside = [item.name for item in anatomy if item.is_matrix and item.name.startswith(_stack_of(blocks))]
+    gain = found.gain
+    plan = scale_rows(plan, lambda name: gain, inside, why=f"x{gain:.4g} for chi_J = 1")
+    plan.meta = {"base": base, "gain": gain, "chi_before": found.factor}
+    return plan
+
+
+def _stack_of(blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """Prefixes of the lists that the blocks are numbered in, so that the first block is included."""
+    return tuple({name.rstrip(".").rpartition(".")[0] + "." for name in blocks})

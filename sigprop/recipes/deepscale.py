@@ -1,0 +1,144 @@
+r"""DeepScale (dslm): unit variance out of every branch, skip and branch scaled to keep it.
+
+    b^2 = 2/N, l^2 = 1 - b^2
+    embeddings  Var = (1-p) / kinds                     query, key  Var = 1/d
+    mlp         Var = (1/d) sqrt(2(1-p)/m)              hidden width m d, ReLU: (1/d) sqrt((1-p)/2) at m = 4
+    value, out  Var = (1/d) sqrt((1-p)/v_n)             v_n: variance of attended values of unit variance
+
+with the token correlation followed layer by layer,
+
+    v = average over queries of r + (1-r) Y(n, 1-r)     n keys visible, Y the overlap of softmax weights; v -> r
+    r <- l^2 r + b^2 (1-p) c / v                        c = average over pairs of r + (1-r) / max(n, n')
+    r <- l^2 r + b^2 (1-p) f(r)                         f: correlation (about zero) after the activation
+
+The paper takes `v = c = r`, which is their limit for long bidirectional sequences; `finite=False` does the same. The
+correlation is read before the update (the pseudo-code appends it after). Reference: dslm 4.4, App. C, N.
+For other activations the mlp's last weight follows from the second moment of the activation; gated mlps need `unit`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sigprop.errors import UnsupportedError, require
+from sigprop.recipes.anatomy import Anatomy, Junction, Parameter
+from sigprop.recipes.registry import recipe
+from sigprop.recipes.rows import draw_all, with_junctions
+from sigprop.recipes.unit import branch_scales
+from sigprop.recipes.walk import Walk, correlation
+from sigprop.results import Init, Plan
+from sigprop.theory import activations
+from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.softmax import overlap
+from sigprop.trace.record import Field
+
+
+@recipe(
+    "deepscale",
+    paper="dslm: Kedia et al. 2024, 4.4 and App. N",
+    applies_to="Transformers with plain (not gated) mlps",
+    effect="unit forward variance and steady gradients at any depth; l^2 = 1 - 2/N, b^2 = 2/N",
+)
+def deepscale(
+    anatomy: Anatomy, k: float = 2.0, input_correlation: float | None = None, finite: bool = True
+) -> Plan:
+    """Closed form, layer by layer; see the head of this file. `input_correlation` replaces that of the batch."""
+    anatomy.require_transformer("deepscale")
+    variances = _variances(anatomy, k, input_correlation, finite)
+    return deepscale_plan(anatomy, variances, k)
+
+
+def deepscale_plan(anatomy: Anatomy, variances: dict[str, tuple[float, float]], k: float) -> Plan:
+    """`variances`: by last weight, the variance of the weights inside the branch and of the last one."""
+    kinds = max(anatomy.kinds)
+
+    def rule(item: Parameter, role: str, size: int) -> Init:
+        junction = anatomy.junction_of(item)
+        if junction is None or role == "query_key":
+            share = kinds if role == "stem" else 1
+            return Init("normal", std=1.0 / math.sqrt(share * item.fan_in))
+        inside, last = variances[junction.weights[0]]
+        return Init("normal", std=math.sqrt(last if role == "output" else inside))
+
+    plan = draw_all(anatomy, rule, embedding=math.sqrt((1.0 - anatomy.dropout) / kinds))
+    return with_junctions(plan, anatomy, branch_scales(anatomy, k, 1.0), f"l^2 = 1 - {k:g}/N, b^2 = {k:g}/N")
+
+
+def _variances(
+    anatomy: Anatomy, k: float, given: float | None, finite: bool
+) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    keep = 1.0 - anatomy.dropout
+    start = _input_correlation(anatomy) if given is None else given
+    require(0.0 <= start < 1.0, "input_correlation", start, "from 0 up to but below 1")
+    tokens: dict[int, float] = {}
+    for junction, spot in zip(anatomy.junctions, anatomy.sums, strict=True):
+        r = tokens.get(junction.stream, start)
+        skip, branch = branch_scales(anatomy, k, 1.0)(junction)
+        if junction.attention:
+            attended = tokens.get(0, start) if junction.cross else r
+            v, c = _attended(attended, anatomy.visible_keys(junction) if finite else None)
+            wide = [anatomy.parameters[name] for name in junction.inside]
+            value = next((item for item in wide if item.role == "value" or item.parts), None)
+            last = anatomy.parameters[junction.weights[0]]
+            if value is None:
+                raise UnsupportedError(f"deepscale: no value matrix found in the branch of {last.name}; use unit")
+            both = math.sqrt(keep / v / (value.fan_in * last.fan_in))
+            found[junction.weights[0]] = (both, both)
+            after = keep * c / v
+        else:
+            found[junction.weights[0]] = mlp_variances(anatomy, junction, spot.branch)
+            after = keep * _after_mlp(_activation(junction, spot.branch), r, anatomy.width * found[junction.weights[0]][0])
+        tokens[junction.stream] = skip**2 * r + branch**2 * after
+    return found
+
+
+def _input_correlation(anatomy: Anatomy) -> float:
+    """Token correlation at the start of the first stream, embeddings of equal variance."""
+    walk = Walk(anatomy)
+    walk.draw_all(draw_all(anatomy, lambda item, role, size: Init("normal", std=item.fan_in**-0.5), embedding=1.0))
+    start = anatomy.sums[0].source.node
+    walk.run(walk.nodes[: walk.place[start] + 1])
+    return min(max(correlation(start), 0.0), 0.999)
+
+
+def _attended(r: float, keys: Tensor | None) -> tuple[float, float]:
+    """`(v, c)`: variance and average covariance of attended values of unit variance and correlation `r`."""
+    if keys is None:
+        return max(r, 1e-3), max(r, 1e-3)
+    own = overlap(keys, torch.full_like(keys, 1.0 - r))
+    longest = torch.maximum(keys[:, None], keys[None, :])
+    pairs = (1.0 / longest).sum() - (1.0 / longest.diagonal()).sum()
+    count = max(1, len(keys) * (len(keys) - 1))
+    return r + (1.0 - r) * float(own.mean()), r + (1.0 - r) * float(pairs) / count
+
+
+def mlp_variances(anatomy: Anatomy, junction: Junction, branch: Field) -> tuple[float, float]:
+    """Variances of the first and the last weight of an mlp, for unit variance out."""
+    last = anatomy.parameters[junction.weights[0]]
+    ratio = last.fan_in / anatomy.width
+    first = math.sqrt(2.0 * (1.0 - anatomy.dropout) / ratio) / anatomy.width
+    second = float(_activation(junction, branch).second_moment(anatomy.width * first))
+    return first, (1.0 - anatomy.dropout) / (last.fan_in * second)
+
+
+def _activation(junction: Junction, branch: Field) -> activations.Activation:
+    """The one activation of a plain mlp."""
+    found, item = [], branch.node
+    while item.inputs and len(item.inputs) == 1:
+        found += [item.op.function] if isinstance(item.op, Activation) else []
+        item = item.inputs[0]
+        if found and not isinstance(item.op, Activation):
+            break
+    if len(found) != 1:
+        raise UnsupportedError(f"deepscale is for plain mlps, not gated ones ({junction.exit}); use the recipe unit")
+    return found[0]
+
+
+def _after_mlp(function: activations.Activation, r: float, variance: float) -> float:
+    """Correlation about zero after the activation, for inputs of that variance and correlation `r`."""
+    second = float(function.second_moment(variance))
+    return float(function.cross_moment(variance, variance, r * variance)) / second

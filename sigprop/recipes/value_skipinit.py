@@ -1,0 +1,53 @@
+"""Value-SkipInit: attention starts as the identity over tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sigprop.errors import UnsupportedError
+from sigprop.recipes.anatomy import Anatomy
+from sigprop.recipes.registry import recipe
+from sigprop.recipes.rows import draw_all
+from sigprop.recipes.xavier import xavier_std
+from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
+
+
+@recipe(
+    "value_skipinit",
+    paper="He et al. 2023",
+    applies_to="Transformers with a value matrix as wide as the attention output; needs surgery=True",
+    effect="attention (I + b A) V, b learned from 0: no mixing of tokens, so no rank collapse, at the start",
+)
+def value_skipinit(anatomy: Anatomy) -> Plan:
+    """`(a I + b A(x)) V` in every self-attention, `a = 1` fixed and `b` learnable from 0; Xavier weights."""
+    anatomy.require_transformer("value_skipinit")
+    plan = draw_all(anatomy, lambda item, role, size: Init("normal", std=xavier_std(item, role)))
+    rows = []
+    for junction in anatomy.junctions:
+        if not junction.attention or junction.cross:
+            continue
+        last = anatomy.parameters[junction.weights[0]]
+        values = [anatomy.parameters[name] for name in junction.inside]
+        value = next((item for item in values if item.role == "value" and not item.parts), None)
+        if value is None or value.fan_out != last.fan_in:
+            raise UnsupportedError(
+                f"value_skipinit: {last.name} needs a value matrix of its own, {last.fan_in} wide (no fused or grouped one)"
+            )
+        rows.append(
+            JunctionPlan(
+                last.name.rpartition(".")[0],
+                1.0,
+                0.0,
+                folded=False,
+                entry=value.name.rpartition(".")[0],
+                level=0.0,
+                learnable=True,
+                place="input",
+                why="V + b A V, b learned from 0",
+            )
+        )
+    added = [
+        ParameterPlan(f"{row.name}.branch_scale", (), Init("constant", value=0.0), why=row.why, role="scale")
+        for row in rows
+    ]
+    return replace(plan, parameters=plan.parameters + added, junctions=rows)

@@ -63,8 +63,8 @@ def with_error(row: SiteRow, column: str) -> str:
     if error is None or not math.isfinite(error):
         return number(value)
     if "correlation" in column:
-        return f"{value:.3f} ±{error:.3f}"
-    return f"{value:.3g} ±{100 * error / abs(value):.0f}%" if value else f"{value:.3g}"
+        return f"{value:.3f}±{error:.3f}"
+    return f"{value:.3g}±{100 * error / abs(value):.0f}%" if value else f"{value:.3g}"
 
 
 def number(value: float) -> str:

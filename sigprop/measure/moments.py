@@ -22,7 +22,7 @@ Block = tuple[slice, slice, Tensor]
 Blocks = Callable[[], Iterable[Block]]
 
 CACHE_BLOCK = 1 << 19
-DEVICE_BLOCK = 1 << 25
+DEVICE_BLOCK = 1 << 26
 
 
 class Moments:
@@ -37,11 +37,14 @@ class Moments:
 
     def sums(self, x: Tensor) -> Tensor:
         """Sum and sum of squares of all entries."""
-        total = torch.zeros(2, dtype=torch.float64, device=x.device)
-        for _, _, block in self._blocks(x.reshape(-1, 1, x.shape[-1] if x.dim() else 1), None)():
-            total[0] += block.sum()
-            total[1] += block.square_().sum()
-        return total
+        rows = x.reshape(-1, 1, x.shape[-1] if x.dim() else 1)
+        if _is_quick(x, None):
+            sums, squares = single.token_sums(rows)
+            total, square = sums.sum(), squares.sum()
+            if single.in_range(squares, rows.shape[2]) and total.square() <= 0.8 * square * x.numel():
+                return torch.stack((total, square))
+        sums, squares = _token_sums(rows, self._blocks(rows, None))
+        return torch.stack((sums.sum(), squares.sum()))
 
     def signal(self, x: Tensor, mask: Tensor | None = None, groups: int = 1, exact: bool = False) -> Tensor:
         """About the mean of each group; `exact` refuses the fast path."""

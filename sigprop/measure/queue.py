@@ -14,9 +14,6 @@ from torch import Tensor
 
 from sigprop.measure.moments import DEVICE_BLOCK
 
-WAITING_SIZE = 2 * DEVICE_BLOCK
-LARGE = DEVICE_BLOCK // 8
-
 Reduce = Callable[[Tensor, Tensor | None, int], Tensor]
 
 
@@ -31,14 +28,14 @@ class Queue:
 
     def add(self, ticket: int, x: Tensor, mask: Tensor | None) -> None:
         """Take in one tensor, read as (sequences, tokens, channels)."""
-        if x.device.type == "cpu" or x.numel() > LARGE:
+        if x.device.type == "cpu" or 2 * x.numel() > DEVICE_BLOCK:
             self._results.append(([ticket], self._reduce(x, mask, 1)))
             return
+        if self._waiting_size + x.numel() > DEVICE_BLOCK:
+            self.flush()
         key = (x.device, x.dtype, x.shape, None if mask is None else id(mask))
         self._waiting.setdefault(key, []).append((ticket, x.clone(), mask))
         self._waiting_size += x.numel()
-        if self._waiting_size > WAITING_SIZE:
-            self.flush()
 
     def flush(self) -> None:
         """Reduce what waits, one shape at a time."""

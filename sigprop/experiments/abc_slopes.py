@@ -8,10 +8,9 @@ exponents; the readout's own alignment is reported, since SP's logits depend on 
 from __future__ import annotations
 
 import json
-import sys
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -108,7 +107,8 @@ def main(
                 rows.append(row | {"theory_aligned_readout": aligned.get(place)})
     rates = {name: {o: [str(x) for x in solve(name, o).c] for o in RATES} for name in PARAMETRIZATIONS}
     report(rows)
-    data = {"command": "python -m sigprop.experiments.abc_slopes " + " ".join(sys.argv[1:]), "date": str(date.today())}
+    options = f"--widths {widths} --seeds {seeds} --steps {steps} --device {device}"
+    data: dict[str, Any] = {"command": f"python -m sigprop.experiments.abc_slopes {options}", "date": str(date.today())}
     data |= {
         "widths": scales,
         "seeds": f"0..{seeds - 1}",

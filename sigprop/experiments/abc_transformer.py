@@ -7,7 +7,6 @@ own expectations. Stored: every fitted exponent that the rule asks for, and the 
 from __future__ import annotations
 
 import json
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,7 @@ from sigprop.models import build, sample_text, text_batch
 from sigprop.results import CoordinateReport
 from sigprop.scaling import coord_check
 
-RATES = {"adamw": 3e-3, "sgd": 0.3, "adafactor": 1e-2}
+RATES = {"adamw": 1e-3, "sgd": 0.1, "adafactor": 3e-3}
 
 
 def check(rule: str, optimizer: str, widths: list[int], seeds: int, steps: int, device: str) -> CoordinateReport:
@@ -70,7 +69,8 @@ def main(
             typer.echo(
                 f"{rule} {optimizer}: logits {table[f'{rule} {optimizer}']['logit_change']} worst " + ", ".join(told)
             )
-    data = {"command": "python -m sigprop.experiments.abc_transformer " + " ".join(sys.argv[1:])}
+    options = f"--widths {widths} --seeds {seeds} --steps {steps} --device {device}"
+    data: dict[str, Any] = {"command": f"python -m sigprop.experiments.abc_transformer {options}"}
     data |= {"date": str(date.today()), "device": device, "widths": scales, "seeds": f"0..{seeds - 1}", "checks": table}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(data, indent=1) + "\n")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -115,7 +114,9 @@ def main(
         rows += found
         stem = "language" if language else "vision"
         typer.echo(f"{along} s={s:g} {stem}, heads {'fixed' if fixed else 'grow'}: {worst(found)}")
-    data = {"command": "python -m sigprop.experiments.effective_slopes " + " ".join(sys.argv[1:])}
+    data: dict[str, Any] = {
+        "command": f"python -m sigprop.experiments.effective_slopes --seeds {seeds} --device {device}"
+    }
     data |= {"date": str(date.today()), "seeds": f"0..{seeds - 1}", "setting": SETTING, "sweeps": SWEEPS, "rows": rows}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(data, indent=1) + "\n")

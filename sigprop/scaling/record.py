@@ -71,7 +71,7 @@ class Recorder:
         finally:
             for handle in handles:
                 handle.remove()
-        return {key: float(value) for key, value in self.sizes.items()}
+        return dict(zip(self.sizes, torch.stack(list(self.sizes.values())).tolist(), strict=True))
 
     def _attach(self) -> list[Any]:
         handles = []

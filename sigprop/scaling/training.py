@@ -38,7 +38,7 @@ def make_optimizers(
     if rule.name in ("sign", "lion"):
         return [torch.optim.Adam(groups(), lr=lr, betas=(0.0, 0.0))]
     if rule.name == "adafactor":
-        return [torch.optim.Adafactor(groups(), lr=lr, eps=(1e-30, 0.0))]
+        return [torch.optim.Adafactor(groups(), lr=lr, eps=(1e-16, 0.0))]
     adjust = {"muon:shape": "original", "muon:rms": "match_rms_adamw"}.get(rule.name)
     if adjust is None or plan is None:
         raise InputError(f"{name}: torch's Muon has the scales muon:shape and muon:rms, and needs a plan's roles")

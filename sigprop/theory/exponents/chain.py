@@ -46,9 +46,7 @@ def chain(
 ) -> Chain:
     """All exponents of one step of training with learning-rate exponents `c`."""
     roles = ["embedding", *["hidden"] * depth, "readout"]
-    a, b, rate = (
-        [getattr(values, role) for role in roles] for values in (parametrization.a, parametrization.b, c)
-    )
+    a, b, rate = ([getattr(values, role) for role in roles] for values in (parametrization.a, parametrization.b, c))
     p = [a[0] + b[0]]
     for layer in range(1, depth + 2):
         p.append(p[-1] + a[layer] + b[layer] - HALF)
@@ -61,9 +59,7 @@ def chain(
     e = [optimizer.update(role, b[layer], rate[layer], g[layer]) for layer, role in enumerate(roles)]
     r = [a[0] + e[0]]
     for layer in range(1, depth + 2):
-        r.append(
-            _response(roles[layer], a[layer], b[layer], e[layer], p[layer - 1], r[-1], optimizer, alignment)
-        )
+        r.append(_response(roles[layer], a[layer], b[layer], e[layer], p[layer - 1], r[-1], optimizer, alignment))
     return Chain(tuple(p), tuple(q), tuple(g), tuple(e), tuple(r))
 
 

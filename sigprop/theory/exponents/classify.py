@@ -73,9 +73,7 @@ def classify(
     )
 
 
-def default_rates(
-    parametrization: Parametrization, optimizer: OptimizerRule, alignment: Alignment
-) -> Exponents:
+def default_rates(parametrization: Parametrization, optimizer: OptimizerRule, alignment: Alignment) -> Exponents:
     """The table's rates: features move at order one whatever the readout's own alignment."""
     return solve(parametrization, optimizer, unaligned_readout(alignment)).c
 
@@ -84,9 +82,7 @@ def unaligned_readout(alignment: Alignment) -> Alignment:
     return Alignment(**{**vars(alignment), "omega_readout": HALF})
 
 
-def equivalents(
-    parametrization: Parametrization, optimizer: OptimizerRule, alignment: Alignment
-) -> tuple[str, ...]:
+def equivalents(parametrization: Parametrization, optimizer: OptimizerRule, alignment: Alignment) -> tuple[str, ...]:
     """The table entries that a gauge move turns into this one, learning rates included."""
     names = []
     for name, entry in PARAMETRIZATIONS.items():

@@ -48,7 +48,5 @@ def read_parametrization(text: str) -> Parametrization:
     for key, values in re.findall(r"([a-z]+)\s*=\s*([-\d/.,\s]+)", text):
         found[key] = exponents(*(value.strip() for value in values.strip(" ,;").split(",")))
     if not {"a", "b"} <= set(found) <= {"a", "b", "c"}:
-        raise InputError(
-            f"parametrization {text!r}: needs a=..,..,.. and b=..,..,.. (and c=..,..,.. if fixed)"
-        )
+        raise InputError(f"parametrization {text!r}: needs a=..,..,.. and b=..,..,.. (and c=..,..,.. if fixed)")
     return Parametrization(found["a"], found["b"], found.get("c"))

@@ -46,9 +46,7 @@ def solve(
     alignment = as_alignment(alignment)
     initial = parametrization.initial()
     if initial.embedding != 0 or initial.hidden != HALF or initial.readout < HALF:
-        raise InputError(
-            f"a + b = {initial}: a stable initialization needs 0, 1/2 and at least 1/2; see classify"
-        )
+        raise InputError(f"a + b = {initial}: a stable initialization needs 0, 1/2 and at least 1/2; see classify")
     if alignment.omega_hidden > HALF:
         raise InputError(
             f"omega_hidden = {alignment.omega_hidden}: above 1/2 the change grows with every hidden layer, "
@@ -82,9 +80,7 @@ def gauge(
     shift = as_optimizer(optimizer).gauge_shift()
     a = Exponents(*(x + t for x, t in zip(parametrization.a, theta, strict=True)))
     b = Exponents(*(x - t for x, t in zip(parametrization.b, theta, strict=True)))
-    c = parametrization.c and Exponents(
-        *(x - shift * t for x, t in zip(parametrization.c, theta, strict=True))
-    )
+    c = parametrization.c and Exponents(*(x - shift * t for x, t in zip(parametrization.c, theta, strict=True)))
     return Parametrization(a, b, c)
 
 

@@ -1,7 +1,7 @@
 """Width exponents of a Transformer in training: `python -m sigprop.experiments.abc_transformer --help`.
 
 The coordinate check on a Pre-LN decoder (shipped text, byte tokens) for width rules and optimizers, with the rule's
-own expectations. Stored: every fitted exponent that the rule asks for, and the exponent of the logits' change.
+own expectations. Stored: the fitted exponents of all sites, and the exponent of the logits' change.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def main(
                     {"name": item.name, "quantity": item.quantity, "step": item.step, "expected": item.expected}
                     | {key: round(getattr(item, key), 3) for key in ("exponent", "low", "high")}
                     for item in asked
+                    if item.quantity in ("activation", "change")
                 ],
             }
             told = []

@@ -23,7 +23,7 @@ def predict(blueprint: Blueprint, top: Gradient | None = None) -> Profile:
     """
     meta = {"source": "predict", "model": blueprint.name, "settings": _settings(blueprint)}
     unrolled = unroll(blueprint, top) if isinstance(blueprint, RepeatedBlueprint) else None
-    if unrolled is None:
+    if not isinstance(blueprint, RepeatedBlueprint) or unrolled is None:
         return profile_of(run(blueprint, top)[0], meta)
     first, last = profile_of(unrolled.start, {}), profile_of(unrolled.finish, {})
     sites, parameters = _layers(unrolled.blocks, blueprint.depth)
@@ -83,7 +83,7 @@ def _columns(row: SiteRow | ParameterRow, depth: int) -> tuple[Any, dict[str, li
 
 def _layer_row(columns: tuple[Any, dict[str, list[float]]], layer: int) -> Any:
     row, values = columns
-    numbers = {name: column[layer] for name, column in values.items()}
+    numbers: dict[str, Any] = {name: column[layer] for name, column in values.items()}
     name = STACK + f".{layer}" + row.name.removeprefix(STACK)
     if isinstance(row, SiteRow):
         return SiteRow(name, layer, status=row.status, reason=row.reason, **numbers)

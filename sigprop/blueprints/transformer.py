@@ -42,7 +42,8 @@ POSITIONS = ("learned", "sinusoidal", "none")
 
 @dataclass(frozen=True)
 class Transformer(RepeatedBlueprint):
-    """Settings of a Transformer. `skip_scale` and `branch_scale` take one number or one per layer."""
+    """Settings of a Transformer. `skip_scale` and `branch_scale` take one number or one per layer; `key_value_heads` is
+    the number of heads unless given."""
 
     name: ClassVar[str] = "transformer"
 
@@ -50,7 +51,7 @@ class Transformer(RepeatedBlueprint):
     depth: int = 12
     width: int = 256
     heads: int = 4
-    key_value_heads: int | None = None  # type: ignore[assignment]
+    key_value_heads: int = 0
     hidden: int | None = None
     tokens: int = 128
     target_tokens: int | None = None
@@ -76,7 +77,7 @@ class Transformer(RepeatedBlueprint):
     def __post_init__(self) -> None:
         for key in ("depth", "width", "heads", "tokens", "vocabulary"):
             require_positive_int(key, getattr(self, key))
-        if self.key_value_heads is None:
+        if self.key_value_heads == 0:
             object.__setattr__(self, "key_value_heads", self.heads)
         require(self.kind in KINDS, "kind", self.kind, " or ".join(KINDS))
         require(self.norm_placement in PLACEMENTS, "norm_placement", self.norm_placement, " or ".join(PLACEMENTS))
@@ -87,7 +88,7 @@ class Transformer(RepeatedBlueprint):
         require(self.score_scale in ("1/sqrt(d)", "1/d"), "score_scale", self.score_scale, "1/sqrt(d) or 1/d")
         require(self.width % self.heads == 0, "heads", self.heads, f"a divisor of width {self.width}")
         require(
-            self.heads % self.key_value_heads == 0,
+            self.key_value_heads > 0 and self.heads % self.key_value_heads == 0,
             "key_value_heads",
             self.key_value_heads,
             f"a divisor of heads {self.heads}",

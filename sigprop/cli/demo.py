@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -34,10 +34,10 @@ def demo_command(
 
 
 def demo_profiles() -> dict[str, Profile]:
-    deep = {"init": "deepscale", "skip_scale": (1 - 2 / DEPTH) ** 0.5, "branch_scale": (2 / DEPTH) ** 0.5}
+    deep: dict[str, Any] = {"init": "deepscale", "skip_scale": (1 - 2 / DEPTH) ** 0.5, "branch_scale": (2 / DEPTH) ** 0.5}
     profiles = {}
     for placement in ("post", "pre"):
-        for scheme, settings in (("Xavier", {"init": "xavier"}), ("DeepScale", deep)):
+        for scheme, settings in {"Xavier": {}, "DeepScale": deep}.items():
             blueprint = Transformer(depth=DEPTH, dropout=0.1, norm_placement=placement, **settings)
             profiles[f"{placement.capitalize()}-LN, {scheme}"] = predict(blueprint)
     return profiles

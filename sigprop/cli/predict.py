@@ -60,8 +60,8 @@ def predict_command(
 def _traced(source: Source, state: str, tokens: int) -> Profile:
     """The prediction for a model that can be built, with the loss that a measurement would use."""
     loss: Any = "cross_entropy"
-    if source.loss_fn is not None:
-        loss = lambda output: source.loss_fn(output, source.batch)  # noqa: E731
+    if (loss_fn := source.loss_fn) is not None:
+        loss = lambda output: loss_fn(output, source.batch)  # noqa: E731
     elif not (isinstance(source.batch, dict) and "labels" in source.batch):
         loss = "noise"
     return predict_model(source.build, source.batch, loss=loss, state=state, tokens=tokens)

@@ -111,8 +111,8 @@ class Exchangeable(Kernel):
 
     @classmethod
     def of(cls, same: Tensor | float, different: Tensor | float, tokens: int) -> Exchangeable:
-        same, different = torch.broadcast_tensors(_float64(same), _float64(different))
-        return cls(torch.stack((same, different), -1), tokens)
+        pair = torch.broadcast_tensors(_float64(same), _float64(different))
+        return cls(torch.stack(pair, -1), tokens)
 
     def spread(self, factor: Tensor | float) -> Tensor | float:
         return factor[..., None] if isinstance(factor, Tensor) else factor

@@ -23,6 +23,9 @@ from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.status import EXACT, Evidence, Status
 
 
+Number = Tensor | float
+
+
 @dataclass(frozen=True)
 class Signal:
     """Uncentred second moments over token pairs and the mean per token, of a tensor with `width` channels."""
@@ -93,14 +96,16 @@ class Gradient:
         return self.energy(), self.kernel.cosine_average()
 
 
-def exchangeable_signal(variance, correlation=0.0, mean=0.0, *, tokens: int, width: int) -> Signal:
+def exchangeable_signal(
+    variance: Number, correlation: Number = 0.0, mean: Number = 0.0, *, tokens: int, width: int
+) -> Signal:
     """A state in which all tokens are alike; every argument may be a grid."""
     variance, correlation, mean = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation, mean))
     kernel = Exchangeable.of(variance + mean**2, variance * correlation + mean**2, tokens)
     return Signal(kernel, mean + torch.zeros_like(kernel.diagonal), width)
 
 
-def exchangeable_gradient(variance, correlation=0.0, *, tokens: int) -> Gradient:
+def exchangeable_gradient(variance: Number, correlation: Number = 0.0, *, tokens: int) -> Gradient:
     """A gradient with all tokens alike; `correlation=0` is white noise, the probe of partial Jacobians."""
     variance, correlation = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation))
     return Gradient(Exchangeable.of(variance, variance * correlation, tokens))

@@ -11,8 +11,9 @@ and a ReLU MLP branch of strength `C2`. Three versions are kept because they dif
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 from sigprop.errors import require
 
@@ -32,7 +33,7 @@ def mlp_crossing(dropout: float = 0.0) -> float:
     require(0.0 <= dropout < 1.0, "dropout", dropout, "a probability below 1")
     if dropout == 0.0:
         return 1.0
-    return float(brentq(lambda r: (1.0 - dropout) * relu_mlp_correlation(r) - r, 0.0, 1.0))
+    return _root(lambda r: (1.0 - dropout) * relu_mlp_correlation(r) - r, 0.0)
 
 
 def signal_fixed_point(attention: float, mlp: float, dropout: float, weighting: str = "weighted") -> float:
@@ -44,7 +45,7 @@ def signal_fixed_point(attention: float, mlp: float, dropout: float, weighting: 
         strength = attention * r if weighting == "weighted" else attention
         return (strength * keep + mlp * keep * relu_mlp_correlation(r)) / (strength + mlp) - r
 
-    return float(brentq(excess, 1e-9, 1.0))
+    return _root(excess, 1e-9)
 
 
 def gradient_fixed_point(
@@ -65,7 +66,7 @@ def gradient_fixed_point(
         gain = attention * keep * r
         return (gain + mlp * keep * slope * r) / (gain + mlp) - r
 
-    return float(brentq(excess, 1e-6, 1.0))
+    return _root(excess, 1e-6)
 
 
 def _check(attention: float, mlp: float, dropout: float, weighting: str) -> None:
@@ -73,3 +74,8 @@ def _check(attention: float, mlp: float, dropout: float, weighting: str) -> None
     require(mlp > 0, "mlp", mlp, "a positive branch strength")
     require(0.0 <= dropout < 1.0, "dropout", dropout, "a probability below 1")
     require(weighting in ("weighted", "paper"), "weighting", weighting, "'weighted' or 'paper'")
+
+
+def _root(function: Callable[[float], float], low: float) -> float:
+    """The root between `low` and 1."""
+    return float(root_scalar(function, bracket=(low, 1.0), method="brentq").root)

@@ -64,7 +64,7 @@ class Convolution(Op):
             evidence = x.note(Status.ASSUMED, "image borders averaged").evidence
             return Signal(kernel, torch.zeros_like(kernel.diagonal), self.channels_out, evidence=evidence)
         windows = self._windows(x.kernel.values)
-        values = sum(w @ x.kernel.values @ w.T for w in windows)
+        values = (windows @ x.kernel.values[..., None, :, :] @ windows.transpose(-1, -2)).sum(-3)
         kernel = Dense(values).scale(factor)
         return Signal(kernel, torch.zeros_like(kernel.diagonal), self.channels_out, evidence=x.evidence)
 
@@ -76,7 +76,7 @@ class Convolution(Op):
             kernel: Kernel = Exchangeable(gradient.kernel.scale(factor * self.taps * share).values, pixels)
             return (Gradient(kernel, evidence=gradient.evidence),)
         windows = self._windows(gradient.kernel.values)
-        values = sum(w.T @ gradient.kernel.values @ w for w in windows)
+        values = (windows.transpose(-1, -2) @ gradient.kernel.values[..., None, :, :] @ windows).sum(-3)
         return (Gradient(Dense(values).scale(factor), evidence=gradient.evidence),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
@@ -87,6 +87,6 @@ class Convolution(Op):
             weight = gradient.kernel.contract(seen) * (self.taps / self.size**2)
         else:
             windows = self._windows(x.kernel.values)
-            seen = sum(w @ x.kernel.values @ w.T for w in windows) / len(windows)
+            seen = (windows @ x.kernel.values[..., None, :, :] @ windows.transpose(-1, -2)).mean(-3)
             weight = (gradient.kernel.values * seen).sum((-2, -1))
         return [ParameterState("weight", shape, "hidden", self.variance, weight)]

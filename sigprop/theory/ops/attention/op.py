@@ -53,7 +53,7 @@ class Attention(Op):
     def score_scale(self) -> Tensor | float:
         return self.head_width**-0.5 if self.scale is None else self.scale
 
-    def _rule(self, query: Signal):
+    def _rule(self, query: Signal) -> Any:
         if isinstance(query.kernel, Exchangeable):
             return causal if self.is_causal else exchangeable
         return sampled if self.method == "sampled" or self.bias is not None else dense

@@ -83,7 +83,10 @@ def _heat_map(axis: Axes, panel: Panel, limit: float):
             axis.contour(panel.contour.x, panel.contour.y, height, levels=[0.0], colors="black", linewidths=1.4)
     for overlay in panel.overlays:
         if overlay.kind == "star":
-            axis.plot(overlay.x, overlay.y, "*", color="black", markersize=11, markerfacecolor="gold", clip_on=False)
+            for x, y in zip(overlay.x, overlay.y, strict=True):
+                inside = window[0][0] <= x <= window[0][1] and window[1][0] <= y <= window[1][1]
+                if inside:
+                    axis.plot(x, y, "*", color="black", markersize=11, markerfacecolor="gold", clip_on=False)
         else:
             axis.plot(overlay.x, overlay.y, ":" if overlay.kind == "dotted" else "-", color="black", linewidth=1.4)
     axis.set_xlim(window[0])

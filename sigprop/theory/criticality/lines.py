@@ -50,9 +50,18 @@ def critical_line(network: Architecture, points: int = 400, reach: float = 10.0)
     exists = bias >= 0
     if not exists.any():
         return None
+    if on_axis.all() and (weight / weight[0] - 1).abs().max() < 1e-9:
+        return _vertical(weight[0].sqrt(), points, reach)
     sigma_w = torch.where(exists, weight, torch.nan).sqrt()
     sigma_b = torch.where(exists, bias, torch.nan).sqrt()
     return CriticalLine(sigma_w, sigma_b, kernel, network.kernel_slope(kernel, sigma_w, sigma_b))
+
+
+def _vertical(sigma_w: Tensor, points: int, reach: float) -> CriticalLine:
+    """Scale-invariant activations: chi_J = 1 at one sigma_w and any sigma_b, where the kernel grows linearly."""
+    sigma_b = torch.linspace(0, reach, points, dtype=torch.float64)
+    kernel = torch.full_like(sigma_b, torch.inf)
+    return CriticalLine(sigma_w.expand(points), sigma_b, kernel, torch.ones_like(sigma_b))
 
 
 def critical_sigma_b(network: Architecture, sigma_w: Tensor) -> Tensor:

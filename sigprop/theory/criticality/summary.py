@@ -86,7 +86,9 @@ def criticality(network: Architecture, points: int = 60) -> Criticality:
         columns = (line.sigma_w, line.sigma_b, line.kernel, line.kernel_slope, line.stable)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         keys = ("sigma_w", "sigma_b", "kernel", "kernel_slope", "stable")
-        result.line = [dict(zip(keys, row, strict=True)) for row in rows if row[1] == row[1]]
+        result.line = [dict(zip(keys, row, strict=True)) for row in rows if math.isfinite(row[1] * row[2])]
+        if not result.line:
+            result.notes.append("chi_J = 1 at that sigma_w and any sigma_b > 0 too, where the kernel grows linearly")
     return result
 
 

@@ -26,6 +26,9 @@ def test_relu(mu):
     assert point.sigma_b == 0
     assert point.exponent == 0
     assert "neutral" in point.stability
+    line = critical_line(architecture("relu", residual=mu))
+    torch.testing.assert_close(line.sigma_w, torch.full_like(line.sigma_w, math.sqrt(2 * (1 - mu**2))))
+    assert not line.stable.any()
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.9])

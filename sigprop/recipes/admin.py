@@ -22,6 +22,7 @@ from sigprop.results import Init, Plan
     paper="Liu et al. 2020",
     applies_to="Post-LN Transformers with real parameters",
     effect="norm(w_i x + f(x)), w_i^2 the variance of all earlier branches: each branch's share falls like 1/i",
+    data=True,
 )
 def admin(anatomy: Anatomy, data: Any = None, seed: int = 0) -> Plan:
     """`w_i^2 = 1 + sum_{j<i} Var f_j`, the variances measured on a Xavier draw with all `w = 1`; `w` is not learned."""

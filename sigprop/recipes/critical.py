@@ -20,6 +20,7 @@ from sigprop.results import Plan
     paper="apjn: Doshi, He & Gromov 2023",
     applies_to="models with repeated blocks and real parameters",
     effect="block weights times the gain at which the measured chi_J is 1: gradients survive the depth",
+    data=True,
 )
 def critical(
     anatomy: Anatomy, base: str = "lecun", data: Any = None, probes: int = 8, seed: int = 0

@@ -23,6 +23,7 @@ from sigprop.results import Plan
     paper="Mishkin & Matas 2016",
     applies_to="any model with real parameters and a batch of real data",
     effect="orthogonal, then each layer's output scaled to unit variance on the batch",
+    data=True,
 )
 def lsuv(anatomy: Anatomy, data: Any = None, seed: int = 0) -> Plan:
     """One forward pass on `data` (default: the plan's batch); each matrix is divided by its output's std on the way.

@@ -17,13 +17,17 @@ _RECIPES: dict[str, Recipe] = {}
 
 @dataclass(frozen=True)
 class Recipe:
-    """A pure function from a model's anatomy (and options) to a plan whose junctions are not folded yet."""
+    """A pure function from a model's anatomy (and options) to a plan whose junctions are not folded yet.
+
+    `data` marks the ones that run the model on a batch and need its parameters to be real.
+    """
 
     name: str
     function: Function
     paper: str
     applies_to: str
     effect: str
+    data: bool = False
 
     def __call__(self, anatomy: Any, **options: Any) -> Plan:
         try:
@@ -36,13 +40,15 @@ class Recipe:
         return plan
 
 
-def recipe(name: str, *, paper: str, applies_to: str, effect: str) -> Callable[[Function], Function]:
+def recipe(
+    name: str, *, paper: str, applies_to: str, effect: str, data: bool = False
+) -> Callable[[Function], Function]:
     """Decorator: register a scheme under a name."""
 
     def add(function: Function) -> Function:
         if name in _RECIPES:
             raise InputError(f"recipe {name!r} is already registered by {_RECIPES[name].function.__module__}")
-        _RECIPES[name] = Recipe(name, function, paper, applies_to, effect)
+        _RECIPES[name] = Recipe(name, function, paper, applies_to, effect, data)
         return function
 
     return add

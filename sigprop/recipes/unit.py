@@ -10,8 +10,8 @@ embedding is also the readout it is drawn with std `width^{-1/2}` and the stream
 matrices have variance `1 / fan_in`. Predicted states include causal masks, repeated tokens, gates, grouped
 queries, rotary positions and norms, because they are the interpreter's.
 
-`score_variance` caps the variance of attention scores (inputs normed); `correlation_ceiling` and `gradient_ratio`
-lower `k` until the predicted token correlation of the last sum, or the predicted growth of the gradient from the
+`score_variance` caps the variance of attention scores over the keys of a query, by the std of query and key (T5 has no
+`1/sqrt(d)`, so its scores would have variance `d`). `correlation_ceiling` and `gradient_ratio` lower `k` until the predicted token correlation of the last sum, or the predicted growth of the gradient from the
 last to the first sum, obeys them.
 Limits: a matrix with pieces of different std counts as one of their average; last weights shared by several branches
 are set at the first.
@@ -23,13 +23,20 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from sigprop.errors import UnsupportedError, require
-from sigprop.recipes.anatomy import Anatomy, Junction, Parameter
+from sigprop.recipes.anatomy import Anatomy, Junction
+from sigprop.recipes.lecun import lecun_rule
 from sigprop.recipes.registry import recipe
 from sigprop.recipes.rows import draw_all, times, with_junctions
 from sigprop.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init, Plan
+from sigprop.theory import Node
+from sigprop.trace.record import Weight
+from sigprop.trace.replay import Replay
 from sigprop.trace.rules.losses import white_noise
+from sigprop.trace.sampled import ReplayedAttention
 from sigprop.trace.tracing import first_signal
 
 STEPS = 6
@@ -46,11 +53,12 @@ def unit(
     k: float = 2.0,
     alpha: float = 1.0,
     ratio: float = 1.0,
-    score_variance: float | None = None,
+    score_variance: float = 1.0,
     correlation_ceiling: float | None = None,
     gradient_ratio: float | None = None,
 ) -> Plan:
     anatomy.require_junctions("unit")
+    require(score_variance > 0, "score_variance", score_variance, "a positive number")
     require(ratio > 0, "ratio", ratio, "a positive number")
     require(k >= 0, "k", k, "a number that is not negative")
     tests: list[Callable[[Walk], bool]] = []
@@ -79,24 +87,17 @@ def unit(
     return best
 
 
-def _solve(
-    anatomy: Anatomy, k: float, alpha: float, ratio: float, score_variance: float | None
-) -> tuple[Plan, Walk]:
-    gain = 1.0 if score_variance is None else min(1.0, score_variance**0.25)
-
-    def lecun(item: Parameter, role: str, size: int) -> Init:
-        return Init("normal", std=(gain if role == "query_key" else 1.0) / math.sqrt(item.fan_in))
-
+def _solve(anatomy: Anatomy, k: float, alpha: float, ratio: float, score_variance: float) -> tuple[Plan, Walk]:
     scales = branch_scales(anatomy, k, alpha)
-    plan = draw_all(anatomy, lecun, embedding=1.0)
-    factors = _embedding_factors(anatomy, plan)
+    plan = draw_all(anatomy, lecun_rule, embedding=1.0)
+    factors = embedding_factors(anatomy, plan)
     walk = Walk(anatomy)
-    walk.draw_all(_multiplied(plan, factors))
+    walk.draw_all(multiplied(plan, factors))
     for junction, spot in zip(anatomy.junctions, anatomy.sums, strict=True):
         if not junction.parallel and not spot.scaled:
             walk.scale_sum(spot.total, spot.skip, scales(junction))
-    factors |= _last_weights(anatomy, walk, ratio)
-    plan = with_junctions(_multiplied(plan, factors), anatomy, scales, f"branch variance {ratio:g} x skip, predicted")
+    factors |= _solved_factors(anatomy, walk, ratio, score_variance)
+    plan = with_junctions(multiplied(plan, factors), anatomy, scales, f"branch variance {ratio:g} x skip, predicted")
     plan.meta = {"stream_variance": variance(anatomy.sums[0].source.node), "k": k, "alpha": alpha, "ratio": ratio}
     return plan, walk
 
@@ -113,7 +114,7 @@ def branch_scales(anatomy: Anatomy, k: float, alpha: float) -> Callable[[Junctio
     return scales
 
 
-def _embedding_factors(anatomy: Anatomy, plan: Plan) -> dict[str, float]:
+def embedding_factors(anatomy: Anatomy, plan: Plan) -> dict[str, float]:
     """What embeddings and stem are multiplied by so that each stream starts with the wanted variance."""
     walk = Walk(anatomy)
     walk.draw_all(plan)
@@ -125,25 +126,56 @@ def _embedding_factors(anatomy: Anatomy, plan: Plan) -> dict[str, float]:
     return {item.name: factor for item in anatomy if item.role in ("embedding", "stem")}
 
 
-def _multiplied(plan: Plan, factors: dict[str, float]) -> Plan:
+def multiplied(plan: Plan, factors: dict[str, float]) -> Plan:
+    """The plan with the draws of some parameters multiplied, by name."""
     rows = [replace(row, init=times(row.init, factors.get(row.name, 1.0))) for row in plan.parameters]
     return replace(plan, parameters=rows)
 
 
-def _last_weights(anatomy: Anatomy, walk: Walk, ratio: float) -> dict[str, float]:
-    """Run the walk, setting each branch's last weight on the way; returns what each was multiplied by."""
+def _solved_factors(anatomy: Anatomy, walk: Walk, ratio: float, cap: float) -> dict[str, float]:
+    """Run the walk, setting queries, keys and last weights on the way; returns what each was multiplied by."""
     factors: dict[str, float] = {}
-    done = 0
     branches: dict[int, list[int]] = {}
     for number, spot in enumerate(anatomy.sums):
         branches.setdefault(walk.place[spot.total.node], []).append(number)
+    done = 0
     for place, numbers in branches.items():
+        for attention in [n for n in walk.nodes[done : place + 1] if isinstance(n.op, ReplayedAttention)]:
+            walk.run(walk.nodes[done : walk.place[attention]])
+            done = walk.place[attention]
+            _cap_scores(anatomy, walk, attention, cap, factors)
         walk.run(walk.nodes[done : place + 1])
         done = place + 1
         for number in numbers:
             _set_last_weight(anatomy, walk, number, ratio / len(numbers), factors)
     walk.run(walk.nodes[done:])
     return factors
+
+
+def _cap_scores(anatomy: Anatomy, walk: Walk, attention: Node, cap: float, factors: dict[str, float]) -> None:
+    """Divide query and key so that their scores do not vary more than the cap; fused matrices are left alone."""
+    assert isinstance(attention.op, ReplayedAttention)
+    present = score_variance_of(attention.op)
+    makers = [weight for source in attention.op.sources for weight in source.inputs if isinstance(weight, Weight)]
+    names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
+    chosen = [name for name in names if anatomy.parameters[name].role == "query_key"]
+    if present <= cap or len(chosen) != 2 or any(anatomy.parameters[name].parts for name in chosen):
+        return
+    for name in chosen:
+        before = math.sqrt(walk.law(name).variance)
+        factors[name] = (cap / present) ** 0.25
+        walk.draw(name, Init("normal", std=before * factors[name]), anatomy.parameters[name].shape)
+        for node, _, _ in walk.uses[name]:
+            walk.run([node])
+
+
+def score_variance_of(op: ReplayedAttention) -> float:
+    """Variance of the scores over the keys that a query sees, averaged over queries, from one draw."""
+    weights = Replay(torch.Generator().manual_seed(0))(op.weight).double()
+    logarithms = torch.where(weights > 0, weights.log(), torch.nan)
+    centred = logarithms - logarithms.nanmean(-1, keepdim=True)
+    several = (weights > 0).sum(-1) > 1
+    return float(centred.square().nanmean(-1)[several].mean()) if bool(several.any()) else 0.0
 
 
 def _set_last_weight(anatomy: Anatomy, walk: Walk, number: int, ratio: float, factors: dict[str, float]) -> None:
@@ -158,9 +190,8 @@ def _set_last_weight(anatomy: Anatomy, walk: Walk, number: int, ratio: float, fa
         raise UnsupportedError(f"unit: the branch that ends in {name} has no variance to scale")
     factor = math.sqrt(ratio * variance(spot.skip.node) / present)
     parameter = anatomy.parameters[name]
-    before = walk.anatomy.trace.capture.parameters[name].distribution
     if len(parameter.shape) > 1:
-        walk.draw(name, Init("normal", std=math.sqrt(before.variance) * factor), parameter.shape)
+        walk.draw(name, Init("normal", std=math.sqrt(walk.law(name).variance) * factor), parameter.shape)
     else:
         walk.draw(name, Init("keep", value=factor), parameter.shape)
     factors[name] = factor

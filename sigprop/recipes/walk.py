@@ -45,6 +45,10 @@ class Walk:
         for node, key, weight in self.uses.get(name, []):
             node.op = _with_law(node.op, key, weight.distribution)
 
+    def law(self, name: str) -> Distribution:
+        """How a parameter is drawn now."""
+        return self.anatomy.trace.capture.parameters[name].distribution
+
     def draw_all(self, plan: Plan) -> None:
         """Set every parameter as a plan says."""
         for row in plan.parameters:
@@ -61,6 +65,8 @@ class Walk:
         """Recompute the states of the given nodes, all of them by default, in order."""
         for node in self.nodes if nodes is None else nodes:
             if node.op is not None:
+                if hasattr(node.op, "_reverse"):
+                    node.op._reverse = None
                 node.signal = node.op.forward(*(source.signal for source in node.inputs))
 
     def between(self, first: Node, last: Node) -> list[Node]:

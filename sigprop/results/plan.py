@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PLAN_SCHEMA_VERSION = 1
 KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
 PLACES = ("input", "output")
+PLACES_OF_JUNCTIONS = ("entry", "weights", "level")
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def _collapse(rows: list[Any]) -> list[tuple[tuple[str, Any], int]]:
     """Rows with equal content and equal names up to numbers, as ((shown name, first row), count)."""
     groups: dict[Any, list[Any]] = {}
     for row in rows:
-        content = tuple(getattr(row, item.name) for item in fields(row)[1:])
+        content = tuple(getattr(row, item.name) for item in fields(row)[1:] if item.name not in PLACES_OF_JUNCTIONS)
         name = getattr(row, fields(row)[0].name)
         groups.setdefault((re.sub(r"\d+", "*", name), content), []).append(row)
     shown = []

@@ -1,0 +1,115 @@
+"""What a recipe would do to a model, predicted: the states of its residual stream under the recipe's draws and scales."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sigprop.errors import UnsupportedError
+from sigprop.recipes.anatomy import Anatomy
+from sigprop.recipes.registry import get_recipe
+from sigprop.recipes.rows import draw_all
+from sigprop.recipes.unit import embedding_factors, multiplied
+from sigprop.recipes.walk import Walk, correlation, variance
+from sigprop.results import Init, Plan
+from sigprop.trace.record import Loss
+from sigprop.trace.rules.losses import white_noise
+from sigprop.trace.tracing import first_signal, loss_of
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """Predicted along the residual stream, one entry per sum, scaled as the recipe says.
+
+    `sensitivity` sums, over branches, the variance that a branch adds relative to its skip (dslm 5.6).
+    """
+
+    recipe: str
+    variance: list[float]
+    token_correlation: list[float]
+    grad_variance: list[float]
+    sensitivity: float
+
+    @property
+    def forward_growth(self) -> float:
+        return self.variance[-1] / self.variance[0]
+
+    @property
+    def gradient_growth(self) -> float:
+        """First sum over last sum."""
+        return self.grad_variance[0] / self.grad_variance[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "forward_growth": self.forward_growth,
+            "gradient_growth": self.gradient_growth,
+            "token_correlation": self.token_correlation[-1],
+            "sensitivity": self.sensitivity,
+            "profile": {
+                "variance": self.variance,
+                "token_correlation": self.token_correlation,
+                "grad_variance": self.grad_variance,
+            },
+        }
+
+
+def prospect(anatomy: Anatomy, recipe: str | None, unit_start: bool = False, **options: Any) -> Prospect:
+    """Predict a model under a recipe (None: as the model draws itself now), gradients of its loss or of white noise.
+
+    `unit_start` draws embeddings for unit variance at the start of the stream, whatever the recipe says of them.
+    """
+    anatomy.require_junctions("a prospect")
+    if recipe is None:
+        made = draw_all(anatomy, lambda item, role, size: Init("keep"), embedding=None)
+        rows = [type(row)(row.name, row.shape, Init("keep")) for row in made.parameters]
+        return _walked(anatomy, "as it is", Plan(rows))
+    made = get_recipe(recipe)(anatomy, **options)
+    if unit_start:
+        made = multiplied(made, embedding_factors(anatomy, made))
+    return _walked(anatomy, recipe, made)
+
+
+def _walked(anatomy: Anatomy, name: str, made: Plan) -> Prospect:
+    if any(row.place == "input" for row in made.junctions):
+        raise UnsupportedError(f"{name} changes attention itself: measure it, no prediction is made for it")
+    walk = Walk(anatomy)
+    walk.draw_all(made)
+    scales = {place: (1.0, 1.0) for place in range(len(anatomy.sums))}
+    if made.junctions:
+        scales = {place: (row.skip, row.branch) for place, row in enumerate(made.junctions)}
+    sums: dict[int, int] = {}
+    for place, (junction, spot) in enumerate(zip(anatomy.junctions, anatomy.sums, strict=True)):
+        if not junction.parallel:
+            sums[place] = walk.place[spot.total.node]
+            if not spot.scaled:
+                walk.scale_sum(spot.total, spot.skip, scales[place])
+    walk.run()
+    nodes = [walk.nodes[index] for index in sums.values()]
+    anatomy.trace.backward(_loss(anatomy))
+    gradients = [math.nan if node.gradient is None else float(node.gradient.summary()[0]) for node in nodes]
+    return Prospect(
+        name,
+        [variance(node) for node in nodes],
+        [correlation(node) for node in nodes],
+        gradients,
+        _sensitivity(anatomy, scales),
+    )
+
+
+def _loss(anatomy: Anatomy) -> Loss:
+    own = loss_of(anatomy.trace.output)
+    output = first_signal(anatomy.trace.output)
+    if own is None and output is None:
+        raise UnsupportedError("the model returned no tensor to differentiate")
+    return white_noise(output) if own is None and output is not None else own  # type: ignore[return-value]
+
+
+def _sensitivity(anatomy: Anatomy, scales: dict[int, tuple[float, float]]) -> float:
+    total = 0.0
+    for place, spot in enumerate(anatomy.sums):
+        skip, branch = scales[place]
+        own = variance(spot.skip.node)
+        total += (branch / skip) ** 2 * variance(spot.branch.node) / own if own > 0 and not spot.scaled else 0.0
+    return total

@@ -10,7 +10,7 @@ from torch import nn
 
 from sigprop.errors import InputError
 from sigprop.models import build
-from sigprop.scaling import coord_check, parametrize
+from sigprop.scaling import compare, coord_check, parametrize
 from sigprop.scaling.fit import fit_exponent
 
 WIDTHS = [32, 64, 128, 256]
@@ -50,6 +50,24 @@ def test_other_optimizers_pass(optimizer):
     lr = {"sgd": 0.05, "momentum": 0.02, "muon:shape": 0.02}.get(optimizer, 1e-2)
     report = check("mup", optimizer=optimizer, lr=lr)
     assert report.passed, [str(item) for item in report.culprits]
+
+
+def test_the_rates_of_one_muon_scale_fail_with_another():
+    """`muon:rms` updates grow like the root of the width; the rates of `muon:shape` do not take that back."""
+
+    def shape(model, base):
+        return parametrize(model, "mup", base=base, optimizer="muon:shape", roles=roles(model))
+
+    wrong, right = check(shape, optimizer="muon:rms", lr=0.1), check("mup", optimizer="muon:rms", lr=0.1)
+    assert right.passed, [str(item) for item in right.culprits]
+    assert not wrong.passed
+    sites = [(report.find("blocks.1.mlp.up", "change", 1)) for report in (wrong, right)]
+    assert sites[0].low > sites[1].high
+
+
+def roles(model):
+    known = {item.name: item.role for item in compare(gpt()(64), gpt()(32))}
+    return known if model.config.width == WIDTHS[0] else None
 
 
 def init(power):

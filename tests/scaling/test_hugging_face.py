@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from sigprop.scaling import parametrize
+from sigprop.scaling import coord_check, parametrize
 
 transformers = pytest.importorskip("transformers")
 VOCABULARY = 23
@@ -139,6 +139,29 @@ def test_copies_and_sharded_models_keep_the_plan(name, tmp_path):
         assert losses(model, groups, name, steps=2)[0] == pytest.approx(expected[0], rel=1e-5)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_coordinate_check_passes(name):
+    report = coord_check(
+        lambda width: MODELS[name](width, 4).eval(), [32, 64, 128, 256], batch=batch(name), seeds=2, steps=2, lr=1e-2
+    )
+    assert report.passed, [str(item) for item in report.culprits]
+    assert any(item.name.endswith(".scores") for item in report.exponents)
+
+
+def test_the_coordinate_check_fails_without_a_plan():
+    report = coord_check(
+        lambda width: gpt2(width, 4).eval(),
+        [32, 64, 128, 256],
+        batch=batch("gpt2"),
+        plan=None,
+        seeds=2,
+        steps=2,
+        lr=1e-2,
+    )
+    assert not report.passed
+    assert report.find("transformer.h.0.attn.scores", "change", 1).low > 0.5
 
 
 def test_configurations_serve_as_base():

@@ -28,9 +28,7 @@ def load_idx(path: str | Path) -> Tensor:
     shape = struct.unpack(f">{axes}I", content[4:start]) if len(content) >= start else ()
     expected = int(np.prod(shape)) * kind.itemsize
     if len(content) < start or len(content) - start != expected:
-        raise InputError(
-            f"{path}: shape {shape} needs {expected} bytes of data, the file has {len(content) - start}"
-        )
+        raise InputError(f"{path}: shape {shape} needs {expected} bytes of data, the file has {len(content) - start}")
     values = np.frombuffer(content, dtype=kind, offset=start).reshape(shape)
     return torch.from_numpy(values.astype(kind.newbyteorder("=")))
 

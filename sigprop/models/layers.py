@@ -68,7 +68,5 @@ def per_layer(key: str, value: float | Sequence[float], depth: int) -> list[floa
     if isinstance(value, (int, float)):
         return [float(value)] * depth
     if len(value) != depth:
-        raise InputError(
-            f"{key} has {len(value)} values: needs one number, or one for each of {depth} layers"
-        )
+        raise InputError(f"{key} has {len(value)} values: needs one number, or one for each of {depth} layers")
     return [float(item) for item in value]

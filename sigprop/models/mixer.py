@@ -31,9 +31,7 @@ class MixerConfig:
     mu: float = 1.0
 
     def __post_init__(self) -> None:
-        require(
-            self.image % self.patch == 0, "patch", self.patch, f"a divisor of the image size {self.image}"
-        )
+        require(self.image % self.patch == 0, "patch", self.patch, f"a divisor of the image size {self.image}")
 
 
 class MLP(nn.Module):

@@ -34,9 +34,7 @@ class MLPConfig:
     sigma_b: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            self.norm_placement in PLACEMENTS, "norm_placement", self.norm_placement, " or ".join(PLACEMENTS)
-        )
+        require(self.norm_placement in PLACEMENTS, "norm_placement", self.norm_placement, " or ".join(PLACEMENTS))
         require(self.sigma_w >= 0, "sigma_w", self.sigma_w, "a number that is not negative")
         require(self.sigma_b >= 0, "sigma_b", self.sigma_b, "a number that is not negative")
 

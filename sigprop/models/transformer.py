@@ -52,9 +52,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "kind", self.kind, " or ".join(KINDS))
-        require(
-            self.norm_placement in PLACEMENTS, "norm_placement", self.norm_placement, " or ".join(PLACEMENTS)
-        )
+        require(self.norm_placement in PLACEMENTS, "norm_placement", self.norm_placement, " or ".join(PLACEMENTS))
         require(self.positions in POSITIONS, "positions", self.positions, " or ".join(POSITIONS))
         require(self.width % self.heads == 0, "heads", self.heads, f"a divisor of width {self.width}")
         require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "a probability below 1")
@@ -161,11 +159,8 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(config.dropout) if config.dropout else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            hidden = self.activation(self.up(x))
-        else:
-            hidden = self.activation(self.gate(x)) * self.up(x)
-        out = self.down(hidden)
+        up = self.up(x)
+        out = self.down(self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up)
         return out if self.dropout is None else self.dropout(out)
 
 
@@ -283,9 +278,7 @@ class Transformer(_Embedded):
 
     def __init__(self, config: TransformerConfig):
         super().__init__(config)
-        require(
-            config.kind != "encoder_decoder", "kind", config.kind, "encoder or decoder; see EncoderDecoder"
-        )
+        require(config.kind != "encoder_decoder", "kind", config.kind, "encoder or decoder; see EncoderDecoder")
         self.blocks = make_blocks(config, causal=config.kind == "decoder")
         self.final_norm = final_norm(config)
         self.head = self._make_head()

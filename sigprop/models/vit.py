@@ -33,9 +33,7 @@ class ViTConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            self.image % self.patch == 0, "patch", self.patch, f"a divisor of the image size {self.image}"
-        )
+        require(self.image % self.patch == 0, "patch", self.patch, f"a divisor of the image size {self.image}")
 
     @property
     def tokens(self) -> int:

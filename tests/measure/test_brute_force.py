@@ -11,14 +11,13 @@ from sigprop.measure import measure
 from sigprop.measure.moments import Moments
 
 COMPARED = 1e-6
-CONVOLUTIONAL = ("Conv2d", "BatchNorm2d", "GroupNorm", "ReLU", "Residual", "Block")
 
 
 class Everything:
     """Stores the first floating-point output of every module call, and its gradient."""
 
     def __init__(self, model):
-        self.values, self.gradients, self.kinds, self.calls = {}, {}, {}, {}
+        self.values, self.gradients, self.calls = {}, {}, {}
         self.forward = True
         self.handles = [
             module.register_forward_hook(self.hook(name or "(output)")) for name, module in model.named_modules()
@@ -37,14 +36,13 @@ class Everything:
                 output = tensors[0] if tensors else None
             if isinstance(output, torch.Tensor) and output.is_floating_point():
                 self.values[label] = output.detach().clone()
-                self.kinds[label] = type(module).__name__
                 if output.requires_grad:
                     output.register_hook(lambda gradient: self.gradients.setdefault(label, gradient.clone()))
 
         return keep
 
 
-def as_tokens(x, batch, kind):
+def as_tokens(x, batch):
     """(sequences, tokens, channels) as an array."""
     x = x.double().numpy()
     if x.ndim == 2:
@@ -131,12 +129,12 @@ def test_agrees_with_brute_force(make_specimen, name):
     inputs = next(iter(batch.values())) if isinstance(batch, dict) else batch[0] if isinstance(batch, tuple) else batch
     padding = batch.get("attention_mask") if isinstance(batch, dict) else None
     for label, value in stored.values.items():
-        value = as_tokens(value, len(inputs), stored.kinds[label])
+        value = as_tokens(value, len(inputs))
         keep = np.ones(value.shape[:2], dtype=bool)
         if padding is not None and keep.shape == padding.shape:
             keep = padding.numpy().astype(bool)
         gradient = stored.gradients.get(label)
-        gradient = None if gradient is None else as_tokens(gradient, len(inputs), stored.kinds[label])
+        gradient = None if gradient is None else as_tokens(gradient, len(inputs))
         check(rows[label], value, gradient, keep)
 
     for parameter, row in zip(model.named_parameters(), profile.parameters, strict=True):

@@ -100,9 +100,7 @@ def test_fused_qkv_equals_separate_projections():
     state = separate.state_dict()
     for i, kind in itertools.product(range(2), ("weight", "bias")):
         prefix = f"blocks.{i}.attention."
-        state[f"{prefix}qkv.{kind}"] = torch.cat(
-            [state.pop(f"{prefix}{n}.{kind}") for n in ("query", "key", "value")]
-        )
+        state[f"{prefix}qkv.{kind}"] = torch.cat([state.pop(f"{prefix}{n}.{kind}") for n in ("query", "key", "value")])
     fused.load_state_dict(state)
     torch.testing.assert_close(separate(TOKENS), fused(TOKENS))
 

@@ -39,7 +39,7 @@ class Panel:
 
 @dataclass
 class Curve:
-    """One curve over depth; drawn as a band where it has errors, dashed where it is a prediction."""
+    """One curve over depth, with a band where it has errors; a prediction is drawn dashed."""
 
     label: str
     x: Sequence[float]
@@ -108,8 +108,7 @@ def curves_figure(
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     for axis, (name, curves) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
         for index, curve in enumerate(curves):
-            colour = COLOURS[index // 2 % len(COLOURS)] if any(c.predicted for c in curves) else COLOURS[index]
-            style = "--" if curve.predicted else "-"
+            colour, style = ("#222222", "--") if curve.predicted else (COLOURS[index % len(COLOURS)], "-")
             axis.plot(curve.x, curve.y, style, color=colour, linewidth=1.4, label=curve.label)
             if curve.error is not None:
                 low, high = (np.array(curve.y) + s * np.array(curve.error) for s in (-1, 1))

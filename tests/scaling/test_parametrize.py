@@ -236,3 +236,33 @@ def test_clear_errors():
 def test_groups_stay_few_on_a_deep_model():
     model = gpt(width=64, depth=12)
     assert len(parametrize(model, "mup", base=16).param_groups(model, lr=1e-3, weight_decay=0.1)) <= 5
+
+
+class TorchEncoder(nn.Module):
+    """torch's own encoder layers, whose attention hides its projections in one module."""
+
+    def __init__(self, width):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.embed, self.head = nn.Embedding(19, width), nn.Linear(width, 19)
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(2))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_torch_attention_is_gauged_through_its_fused_projection():
+    torch.manual_seed(3)
+    model, base = TorchEncoder(64).double(), TorchEncoder(16)
+    explicit = copy.deepcopy(model)
+    parametrize(model, "mup", base=base).apply_(model)
+    parametrize(explicit, "mup", base=base, attention="keep").apply_(explicit)
+    assert not torch.allclose(model(tokens()), explicit(tokens()))
+    with torch.no_grad():
+        for layer in explicit.layers:
+            layer.self_attn.in_proj_weight[:64] *= 0.5
+            layer.self_attn.in_proj_bias[:64] *= 0.5
+    torch.testing.assert_close(model(tokens()), explicit(tokens()))

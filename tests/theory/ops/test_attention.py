@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from monte_carlo import assert_close, draw, moments
 
 from sigprop.theory import Dense, Gradient, Tape, exchangeable_gradient, exchangeable_signal
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.linear import Linear
+from tests.theory.ops.monte_carlo import assert_close, draw, moments
 
 WIDTH, HEAD, TOKENS = 64, 32, 24
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from monte_carlo import assert_close
 from torch.nn import functional as F
 
 from sigprop.theory import Dense, Gradient, Signal, exchangeable_signal
 from sigprop.theory.ops import embedding, loss
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.group_norm import ImageNorm
+from tests.theory.ops.monte_carlo import assert_close
 
 SIDE, CHANNELS, DRAWS = 6, 24, 800
 

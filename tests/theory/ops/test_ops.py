@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from monte_carlo import Setting, assert_close, check, draw, moments
 
 from sigprop.theory import activations, exchangeable_signal
 from sigprop.theory.ops import embedding
@@ -18,6 +17,7 @@ from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.softmax import exact_overlap, overlap
 from sigprop.theory.ops.token_mixing import TokenMixing
+from tests.theory.ops.monte_carlo import Setting, assert_close, check, draw, moments
 
 
 def weights(draws, *shape, std, rng):

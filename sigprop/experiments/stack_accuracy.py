@@ -101,7 +101,6 @@ def run(
     for case in cases.split(","):
         blueprint = blueprint_of(case, depth, dropout, ids, "sampled")
         prediction = predict(blueprint)
-        closed = predict(blueprint_of(case, depth, dropout, ids, "closed"))
         measured = measure(
             None,
             ids[None].to(device),
@@ -118,14 +117,31 @@ def run(
             "depth": depth,
             "dropout": dropout,
             "seeds": seeds,
-            "predicted": _rows(prediction),
-            "closed": _rows(closed),
+            **_predictions(case, depth, dropout),
             "measured": _rows(measured),
         }
         path = out / f"stack_{case}_{depth}_{dropout}.json"
         path.write_text(json.dumps(record) + "\n")
         print(summary_line(record), flush=True)
         print(summary_line({**record, "case": "  closed form", "predicted": record["closed"]}), flush=True)
+
+
+def _predictions(case: str, depth: int, dropout: float) -> dict[str, Any]:
+    """Rows with sampled attention heads and in closed form."""
+    methods = {"predicted": "sampled", "closed": "closed"}
+    return {
+        key: _rows(predict(blueprint_of(case, depth, dropout, token_ids(), method))) for key, method in methods.items()
+    }
+
+
+@app.command()
+def repredict(data: Path = Path("docs/data")) -> None:
+    """Put the present predictions beside the stored measurements."""
+    for path in sorted(data.glob("stack_*.json")):
+        record = json.loads(path.read_text())
+        record |= _predictions(record["case"], record["depth"], record["dropout"])
+        path.write_text(json.dumps(record) + "\n")
+        print(summary_line(record), flush=True)
 
 
 def _rows(profile: Profile) -> dict[str, list[float]]:

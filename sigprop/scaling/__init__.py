@@ -1,7 +1,7 @@
 """Parametrizations: width and depth rules for any model and optimizer, and the check that they hold."""
 
 from sigprop.scaling.alignment import AlignmentReport, AlignmentRow, measure_alignment
-from sigprop.scaling.contributions import Contribution, contribution_table, contributions
+from sigprop.scaling.contributions import Contribution, contribution_table, contributions, expected_contributions
 from sigprop.scaling.coordcheck import coord_check
 from sigprop.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
 from sigprop.scaling.dimensions import ROLES, Dimensions, compare
@@ -26,6 +26,7 @@ __all__ = [
     "contributions",
     "coord_check",
     "depth_factors",
+    "expected_contributions",
     "family_factors",
     "measure_alignment",
     "parametrize",

@@ -17,11 +17,12 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from sigprop.errors import require
-from sigprop.results import Plan
+from sigprop.errors import UnsupportedError, require
+from sigprop.results import Plan, Profile
 from sigprop.results.application import plain_name
 from sigprop.scaling.dimensions import pattern
 from sigprop.scaling.training import make_optimizers, make_step
+from sigprop.theory.exponents import read_optimizer
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,25 @@ def contribution_table(rows: list[Contribution]) -> Table:
         numbers = (f"{value:.3g}" for value in (row.output, row.loss, row.predicted))
         table.add_row(row.group, f"{row.parameters:,}", *numbers)
     return table
+
+
+def expected_contributions(
+    profile: Profile, *, lr: float, plan: Plan | None = None, optimizer: str = "adamw", by: str = "pattern"
+) -> dict[str, float]:
+    r"""First-order fall of the loss in one step by group, from the gradient moments of a profile.
+
+    A profile from theory or from measurement: `lr n E g^2` for SGD, and for normalized updates
+    `lr n E|g| = lr n sqrt(2 E g^2 / pi)`, taking gradient entries as Gaussian (Adafactor: times the init std).
+    """
+    rule = read_optimizer(optimizer)
+    if rule.orthogonal:
+        raise UnsupportedError(f"{optimizer}: an orthogonal update does not follow from the gradient's moments")
+    found: dict[str, float] = {}
+    for row in profile.parameters:
+        rate = lr * (plan[row.name].lr if plan is not None else 1.0)
+        role = plan[row.name].role if by == "role" and plan is not None else ""
+        key = role or (pattern(row.name) if by == "pattern" else row.name)
+        entry = row.grad_second_moment if rule.gradient else math.sqrt(2 * row.grad_second_moment / math.pi)
+        size = row.init_std if rule.weight else 1.0
+        found[key] = found.get(key, 0.0) + rate * math.prod(row.shape) * entry * size
+    return found

@@ -1,6 +1,7 @@
 """Measured alignment against constructed cases and the known behaviour of a linear readout."""
 
 import copy
+import math
 from fractions import Fraction
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError
+from sigprop.measure import measure
 from sigprop.models import build
-from sigprop.scaling import contributions, measure_alignment, parametrize
+from sigprop.scaling import contributions, expected_contributions, measure_alignment, parametrize
 from sigprop.scaling.alignment import AlignmentReport, AlignmentRow, _ratio
 from sigprop.theory.exponents import solve
 
@@ -82,6 +84,26 @@ def test_contributions_add_up_to_first_order_and_leave_the_model():
         if abs(row.predicted) > 1e-9:
             assert row.loss == pytest.approx(row.predicted, rel=0.05)
     assert total.loss < 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sign"])
+def test_a_profile_tells_the_contributions(optimizer):
+    """Exact for SGD; for sign updates up to the shape of the gradient's distribution, which only lowers E|g|."""
+    torch.manual_seed(0)
+    model = gpt(32).double()
+
+    def loss(output):
+        return nn.functional.cross_entropy(output[:, :-1].flatten(0, 1), tokens()[:, 1:].flatten())
+
+    profile = measure(model, tokens(), loss)
+    expected = expected_contributions(profile, lr=1e-5, optimizer=optimizer)
+    for row in contributions(model, tokens(), optimizer=optimizer, lr=1e-5):
+        if row.group == "all" or "key.bias" in row.group:
+            continue
+        if optimizer == "sgd":
+            assert -row.predicted == pytest.approx(expected[row.group], rel=1e-6)
+        else:
+            assert -row.predicted < expected[row.group] * (math.pi / 2) ** 0.5
 
 
 def test_contributions_by_role_follow_the_plan():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
-from sigprop.trace.layout import BATCH, TOKEN, Axis, Dim, Layout, Misaligned, common_sizes, cut, leading_positions
+from sigprop.trace.layout import BATCH, KEY, TOKEN, Axis, Dim, Layout, Misaligned, common_sizes, cut, leading_positions
 from sigprop.trace.record import Call, Field, Weight, mapped
 from sigprop.trace.structural import Gather, ParameterSource
 
@@ -36,9 +36,16 @@ def common_layout(layouts: Sequence[Layout]) -> tuple[Layout, list[Layout]]:
         for axes in zip(*candidates, strict=True) if candidates else ():
             if len({axis.is_position for axis in axes}) > 1:
                 raise Misaligned("a position meets a channel")
+        seen = [axis for earlier in dims for axis in earlier]
+        dim = tuple(_second(axis) if axis in seen else axis for axis in dim)
         dims.append(dim)
         extra += [axis for axis in dim if axis.is_position and axis not in main.order]
     return Layout(tuple(dims), main.order + tuple(extra)), padded
+
+
+def _second(axis: Axis) -> Axis:
+    """The axis of a tensor that meets itself in another dimension: pairs of tokens, or an outer product."""
+    return Axis(axis.size, KEY if axis.is_position else axis.role)
 
 
 def _preferred(candidates: list[Dim]) -> Dim:

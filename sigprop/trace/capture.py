@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.theory import Node, Signal, Tape
 from sigprop.theory.ops.base import Op
+from sigprop.trace.aliases import is_view, remember, written_through
 from sigprop.trace.layout import Misaligned
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, leaves, mapped
 from sigprop.trace.replay import Replay
@@ -95,6 +96,9 @@ class Capture(TorchFunctionMode):
     def apply(self, op: Op, *inputs: Node, weights: dict[str, tuple[Weight, int]] | None = None) -> Node:
         """Apply an op on the tape; `weights` binds the op's parameters to weights, with their number of entries."""
         node = self.tape.apply(op, *inputs)
+        if not bool(torch.isfinite(node.signal.kernel.values).all()):
+            made = getattr(op, "reason", type(op).__name__)
+            raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
         if weights:
             self.bindings[node] = weights
         return node
@@ -152,6 +156,8 @@ class Capture(TorchFunctionMode):
             with self, _without_overrides():
                 return func(*args, **kwargs)
         kwargs.pop("device", None)
+        if name == "to":
+            args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
         in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
         call = Call(func, name, *mapped((args, kwargs), _to_record), self.module, in_place)
@@ -173,14 +179,23 @@ class Capture(TorchFunctionMode):
 
     def _attach(self, call: Call, args: tuple, result: Any) -> Any:
         """Tensors for the records a rule returned; what is written in place takes the new record."""
+        view = is_view(call, args[0] if args else None)
         if isinstance(result, Record):
             target = args[0] if call.in_place or call.name == "setitem" else None
-            return self._tensor(result, call, target)
+            made = self._tensor(result, call, target)
+            if target is not None:
+                written_through(self, target, result)
+            elif view:
+                remember(made, args[0], call, None)
+            return made
         if isinstance(result, (tuple, list)):
             made = [self._tensor(item, call) if isinstance(item, Record) else item for item in result]
+            for number, item in enumerate(made):
+                if view and isinstance(item, Tensor):
+                    remember(item, args[0], call, number)
             if call.name == "iter":
                 return iter(made)
-            return type(result)(made) if type(result) in (tuple, list) else type(result)(*made)
+            return type(result)(made)
         return result
 
     def _tensor(self, record: Record, call: Call, target: Tensor | None = None) -> Tensor:
@@ -191,6 +206,15 @@ class Capture(TorchFunctionMode):
             target = torch.empty(record.shape, dtype=record.dtype, device="meta")
         setattr(target, _RECORD, record)
         return target
+
+    def attach(self, tensor: Tensor, record: Record) -> None:
+        """Make a record what is known of a tensor."""
+        self.records.append(record)
+        setattr(tensor, _RECORD, record)
+
+    @staticmethod
+    def record_of(tensor: Tensor) -> Record | None:
+        return _record(tensor)
 
     def _complaint(self, call: Call, error: Exception) -> str:
         shapes = [

@@ -26,7 +26,7 @@ def default_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
     names = inspect.signature(model.forward).parameters
     if config is None or not hasattr(config, "model_type"):
         return _plain_batch(model, tokens, seed)
-    if "pixel_values" in names:
+    if "pixel_values" in names and "input_ids" not in names:
         return _image(model, config, names, seed)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     vocabulary = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None)
@@ -51,7 +51,7 @@ def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -
     elif isinstance(size, Mapping):
         height, width = int(size["height"]), int(size["width"])
     else:
-        height = width = int(size or 64)
+        height = width = int(size or 32)
     channels = int(getattr(config, "num_channels", 3) or 3)
     generator = torch.Generator().manual_seed(seed)
     batch: dict[str, Any] = {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}

@@ -67,7 +67,7 @@ class Layout:
 
     @property
     def channels(self) -> int:
-        return math.prod(axis.size for dim in self.dims for axis in dim if axis.role == CHANNEL)
+        return math.prod(axis.size for dim in self.dims for axis in dim if not axis.is_position)
 
     def permuted(self, order: Sequence[int]) -> Layout:
         return Layout(tuple(self.dims[index] for index in order), self.order)

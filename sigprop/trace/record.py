@@ -7,6 +7,7 @@ can be replayed on drawn numbers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from sigprop.trace.layout import Axis, Layout
 from sigprop.trace.skeleton import Distribution
 
 Function = Callable[[Tensor], Tensor]
+FEW = 4
 
 
 @dataclass(eq=False, repr=False)
@@ -93,7 +95,8 @@ class Field(Record):
 
     `make` builds the node when it is first asked for, given the field. `root` and `function`: this tensor is `function(root)`, entry by
     entry; `slope` is set when that function is multiplication by a number. `sources` is None for a tensor that is its
-    own source, empty for a function of weights alone. `statistic` marks an average over the channels of a function of another field.
+    own source, empty for a function of weights alone. `transparent`: every entry is a function of the same entry of its
+    source. `statistic` marks an average over the channels of a function of another field.
     """
 
     layout: Layout
@@ -104,6 +107,7 @@ class Field(Record):
     slope: float | None = None
     statistic: Statistic | None = None
     centred: Field | None = None
+    transparent: bool = False
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()
@@ -164,7 +168,9 @@ def independent(first: Field, second: Field) -> bool:
 
 def united(fields: Iterable[Field]) -> tuple[Source, ...]:
     """All sources of several fields."""
-    return tuple(dict.fromkeys(source for item in fields for source in item.sources))
+    found = dict.fromkeys(source for item in fields for source in item.sources)
+    count = Counter(source.field for source in found)
+    return tuple(dict.fromkeys(s if count[s.field] <= FEW else Source(s.field) for s in found))
 
 
 def leaves(value: Any) -> list[Any]:

@@ -76,7 +76,8 @@ class Replay:
         if call.in_place and args and isinstance(args[0], Tensor):
             args = (args[0].clone(), *args[1:])
         with torch.set_grad_enabled(self.gradients):
-            result = call.function(*args, **kwargs)
+            function = torch.Tensor.reshape if call.name == "view" else call.function
+            result = function(*args, **kwargs)
         if call.name == "setitem":
             result = args[0]
         return result if record.output is None else result[record.output]

@@ -16,6 +16,7 @@ from sigprop.trace.replay import DTYPE, Replay, root, rows_from
 
 HEADS = 32
 ENTRIES = 2048
+LARGEST = 1 << 23
 
 
 def _generator(seed: int, replica: int) -> torch.Generator:
@@ -86,7 +87,9 @@ class Sampled(Op):
 
     @property
     def replicas(self) -> int:
-        return max(2, min(64, math.ceil(ENTRIES / max(self.target.layout.channels, 1))))
+        size = sum(math.prod(source.shape) for source in self.sources) + math.prod(self.target.shape)
+        wanted = math.ceil(ENTRIES / max(self.target.layout.channels, 1))
+        return max(2, min(64, wanted, LARGEST // size))
 
     @property
     def weights(self) -> list[Weight]:

@@ -100,7 +100,7 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "empty" and "device" not in kwargs and _count(args) > LARGE:
+        if name == "empty" and kwargs.get("device") is None and _count(args) > LARGE:
             kwargs = kwargs | {"device": "meta"}
         target = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("tensor")
         if isinstance(target, Tensor) and name.endswith("_") and not name.startswith("__") and target.is_meta:

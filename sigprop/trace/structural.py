@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Gradient, Signal
+from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import Op, ParameterState
 
 
@@ -249,3 +250,16 @@ class ParameterSource(Op):
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         total = self.channels * (gradient.kernel.values * self.same).sum()
         return [ParameterState("weight", self.shape, "source", self.variance, total / math.prod(self.shape))]
+
+
+@dataclass(frozen=True)
+class TokenActivation(Activation):
+    """An activation on a dense kernel; one quadrature serves all tokens when they are alike, as after a norm."""
+
+    def _arguments(self, x: Signal):
+        covariance, mean = x.covariance.values, x.mean
+        variance = covariance.diagonal()
+        if bool(((variance - variance[0]).abs() <= 1e-9 * variance[0].abs()).all()) and bool((mean == mean[0]).all()):
+            level, shift = variance[:1, None], mean[:1, None]
+            return level, level, covariance, shift, shift
+        return variance[:, None], variance[None, :], covariance, mean[:, None], mean[None, :]

@@ -123,7 +123,8 @@ class _Finder:
                 return
             before = self.by_record.get(origin)
             if before is not None and _depends(branch, before.skip) and not _depends(branch, origin):
-                self.found.remove(before)
+                if before in self.found:
+                    self.found.remove(before)
                 merged = _Found(item, before.skip, [*before.branches, branch], "", scale=before.scale)
                 self._record(merged)
                 return

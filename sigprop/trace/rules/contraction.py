@@ -77,8 +77,9 @@ def _fixed(trace: Capture, call: Call, input: Any, other: Any) -> Any:
 
 @rule("addmm", "baddbmm")
 def addmm(
-    trace: Capture, call: Call, input: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0
+    trace: Capture, call: Call, input: Any, *args: Any, beta: float = 1.0, alpha: float = 1.0, **kwargs: Any
 ) -> Any:
+    mat1, mat2 = (*args, *(kwargs[key] for key in ("mat1", "batch1", "mat2", "batch2") if key in kwargs))
     if isinstance(input, Weight) and isinstance(mat2, Weight) and call.name == "addmm" and beta == alpha == 1:
         x = _as_field(trace, mat1)
         return contract(trace, call, x, "xy", mat2, "yz", "xz", input)
@@ -104,7 +105,8 @@ def einsum(trace: Capture, call: Call, equation: Any, *operands: Any) -> Any:
     if not isinstance(equation, str):
         return replayed(trace, call)
     items = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else list(operands)
-    left, _, right = equation.replace(" ", "").partition("->")
+    equation = _spelt_out(equation.replace(" ", ""), items)
+    left, _, right = equation.partition("->")
     labels = left.split(",")
     if "." in equation or len(items) != 2 or not right:
         return _einsum_fallback(trace, call, equation, items)
@@ -114,6 +116,16 @@ def einsum(trace: Capture, call: Call, equation: Any, *operands: Any) -> Any:
     if isinstance(a, Weight):
         return contract(trace, call, _as_field(trace, b), lb, a, la, right)
     return _einsum_fallback(trace, call, equation, items)
+
+
+def _spelt_out(equation: str, items: list) -> str:
+    """The equation with `...` replaced by letters it does not use, where all operands have as many."""
+    labels = equation.partition("->")[0].split(",")
+    if "..." not in equation or len(labels) != len(items):
+        return equation
+    counts = {len(x.shape) - len(c.replace("...", "")) for x, c in zip(items, labels, strict=True) if "..." in c}
+    free = [c for c in LETTERS.upper() if c not in equation]
+    return equation.replace("...", "".join(free[: counts.pop()])) if len(counts) == 1 else equation
 
 
 def _einsum_fallback(trace: Capture, call: Call, equation: str, items: list) -> Any:

@@ -14,7 +14,7 @@ from sigprop.theory import Dense, Gradient, Signal
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.trace.broadcast import concrete_field, weight_field
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
-from sigprop.trace.record import Call, Field, Weight
+from sigprop.trace.record import Call, Field, Weight, mapped
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.views import result_shape
@@ -77,6 +77,34 @@ class Windows(Op):
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class PixelWindows(Op):
+    """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions.
+
+    Forward   `K = variance * gram + bias`;  weights: total `channels_out * sum_pp' G gram`
+    """
+
+    gram: Tensor
+    channels_out: int
+    variance: float
+    bias_second_moment: float | None
+    fan_in: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        values = self.gram * self.variance + (self.bias_second_moment or 0.0)
+        return Signal(Dense(values), torch.zeros(len(values), dtype=values.dtype), self.channels_out)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        return ()
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        weight = (gradient.kernel.values * self.gram).sum() / self.fan_in
+        found = [ParameterState("weight", (self.channels_out, self.fan_in), "input", self.variance, weight)]
+        if self.bias_second_moment is not None:
+            found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.kernel.total()))
+        return found
+
+
 @rule("conv1d", "conv2d", "conv3d")
 def convolution(
     trace: Capture,
@@ -92,8 +120,10 @@ def convolution(
     rank = int(call.name[-2])
     if not isinstance(weight, Weight):
         return replayed(trace, call)
-    x = _as_image(trace, input, rank)
     shape = result_shape(call)
+    if isinstance(input, Tensor) and groups == 1:
+        return _pixels(trace, call, input, weight, bias, shape, rank)
+    x = _as_image(trace, input, rank)
     spatial = x.layout.dims[-rank:]
     if any(not a.is_position for dim in spatial for a in dim) or any(a.is_position for a in x.layout.dims[-rank - 1]):
         return _replayed_image(trace, call, x, shape, rank)
@@ -107,6 +137,30 @@ def convolution(
         bound["bias"] = (bias, math.prod(bias.shape))
     node = trace.apply(op, x.node, weights=bound)
     inputs = (x, weight) if bias is None else (x, weight, bias)
+    return Field(layout, lambda _: node, call=call, inputs=inputs)
+
+
+def _pixels(
+    trace: Capture, call: Call, input: Tensor, weight: Weight, bias: Weight | None, shape: tuple[int, ...], rank: int
+) -> Field:
+    """A convolution of the model's input: windows are read off a convolution with unit kernels."""
+    fan_in = math.prod(weight.shape[1:])
+    units = torch.eye(fan_in, dtype=torch.float64).reshape(fan_in, *weight.shape[1:])
+    args = tuple(units if item is weight else input.double() if item is input else item for item in call.args)
+    kwargs = {key: units if item is weight else item for key, item in call.kwargs.items()}
+    args, kwargs = mapped((args, kwargs), lambda item: None if item is bias and bias is not None else item)
+    windows = call.function(*args, **kwargs).movedim(-rank - 1, -1)
+    roles = [BATCH] * (len(shape) - rank - 1) + [CHANNEL] + [TOKEN] * rank
+    layout = of_roles(shape, roles)
+    rows = windows.reshape(-1, fan_in)
+    shift = None if bias is None else bias.distribution.second_moment
+    op = PixelWindows(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in)
+    bound = {"weight": (weight, math.prod(weight.shape))}
+    if bias is not None:
+        bound["bias"] = (bias, math.prod(bias.shape))
+    node = trace.apply(op, weights=bound)
+    source = Field(of_roles(tuple(input.shape), [CHANNEL] * input.dim()), lambda _: node)
+    inputs = (source, weight) if bias is None else (source, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sigprop.errors import InputError
 from sigprop.theory import Node, activations
-from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.broadcast import (
@@ -28,11 +28,11 @@ from sigprop.trace.broadcast import (
     weight_field,
     weight_sharing,
 )
-from sigprop.trace.layout import Layout, Misaligned
+from sigprop.trace.layout import BATCH, CHANNEL, KEY, TOKEN, Axis, Layout, Misaligned
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.normalization import centred, normalized
-from sigprop.trace.structural import Gain, Modulate, Scale
+from sigprop.trace.structural import Gain, Modulate, Scale, TokenActivation
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -86,6 +86,7 @@ def pointwise(
         function=composed,
         slope=total,
         statistic=item.statistic,
+        transparent=item.transparent or item.is_source,
         call=call,
         inputs=(item,),
     )
@@ -97,9 +98,15 @@ def _activation_node(trace: Capture, item: Field, call: Call | None) -> Node:
         return trace.sampled(item, "function of a channel statistic")
     if item.slope is not None:
         return trace.apply(Scale(item.slope), item.root.node)
-    with torch.enable_grad():
-        function = _known(call) or activations.get(item.function, name="spelt-out")
-    return trace.apply(Activation(function), item.root.node)
+    node = item.root.node
+    try:
+        with torch.enable_grad():
+            function = _known(call) or activations.get(item.function, name="spelt-out")
+            largest = node.signal.covariance.diagonal.max()
+            function.derivative_second_moment(largest, node.signal.mean.mean())
+        return trace.apply(TokenActivation(function), node)
+    except InputError:
+        return trace.sampled(item, "an activation beyond the reach of quadrature")
 
 
 def _known(call: Call | None) -> activations.Activation | None:
@@ -251,14 +258,14 @@ def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual |
         layout, (own_first, own_second) = common_layout([first.layout, second.layout])
     except Misaligned:
         return replayed(trace, call)
-    if not independent(first, second):
+    if not independent(first, second) or any(a.role == KEY for dim in layout.dims for a in dim):
         return replayed(trace, call)
     node = trace.apply(op, aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second))
     return Field(layout, lambda _: node, call=call, inputs=(first, second))
 
 
 def _has_keys(item: Any) -> bool:
-    return isinstance(item, Field) and any(a.role == "key" for dim in item.layout.dims for a in dim)
+    return isinstance(item, Field) and any(a.role == KEY for dim in item.layout.dims for a in dim)
 
 
 def _as_fields(trace: Capture, first: Any, second: Any) -> tuple[Field, Field]:
@@ -276,8 +283,6 @@ def _as_fields(trace: Capture, first: Any, second: Any) -> tuple[Field, Field]:
 
 def _broadcast_layout(model: Layout, shape: tuple[int, ...]) -> Layout:
     """Roles of a real tensor or weight that meets a field: those of the dimensions it is aligned with."""
-    from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis
-
     dims: list = []
     for back, n in enumerate(reversed(shape)):
         place = len(model.dims) - 1 - back

@@ -13,6 +13,7 @@ from sigprop.trace.broadcast import concrete_rows
 from sigprop.trace.record import Call, Field, Loss, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
+from sigprop.trace.rules.views import viewed
 from sigprop.trace.tied import contact_of, overlaps, record_radial_share
 
 if TYPE_CHECKING:
@@ -81,6 +82,21 @@ def _shared(kernel: Any, classes: int) -> Tensor:
     cosine = kernel.normalized().values.clamp(-1.0, 1.0)
     count = torch.full_like(smaller, float(classes))
     return (classes * overlap(count, smaller)) ** cosine / classes
+
+
+@rule("nll_loss")
+def nll_loss(trace: Capture, call: Call, input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+    """The negative log-likelihood of a log-softmax is the cross-entropy of its logits."""
+    made = input.call if isinstance(input, Field) else None
+    seen = input
+    while isinstance(seen, Field) and seen.call is not None and seen.call.name != "log_softmax" and seen.inputs:
+        seen = seen.inputs[0]
+    if made is None or not isinstance(seen, Field) or seen.call is None or seen.call.name != "log_softmax":
+        return replayed(trace, call)
+    logits = seen.call.args[0]
+    if logits.shape != input.shape:
+        logits = viewed(logits, logits.layout.reshaped(input.shape), seen.call)
+    return cross_entropy(trace, call, logits, target, *args, **kwargs)
 
 
 @rule("mse_loss")

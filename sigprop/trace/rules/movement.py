@@ -13,6 +13,7 @@ from sigprop.trace.broadcast import common_layout, concrete_field, positions_of,
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, Source, Weight, independent, mapped, united
 from sigprop.trace.rules import rule
+from sigprop.trace.rules.fallback import sample as replayed
 from sigprop.trace.rules.views import on_meta, viewed
 from sigprop.trace.structural import Absorb, Gather, Join, Part, Stack
 
@@ -47,6 +48,8 @@ def getitem(trace: Capture, call: Call, input: Any, index: Any) -> Any:
         start, stop, step = item.indices(size)
         if (start, stop, step) != (0, size, 1):
             result = sliced(trace, call, result, place, start, stop, step)
+            if isinstance(result, Tensor):
+                return torch.empty(result.shape)[(slice(None),) * (place + 1) + tuple(items[items.index(item) + 1 :])]
         place += 1
     return _as_result_of(result, call, input)
 
@@ -76,6 +79,8 @@ def sliced(
     """Entries `start:stop:step` of one dimension."""
     layout, dim = item.layout, item.layout.dims[place]
     count = len(range(start, stop, step))
+    if count == 0:
+        return torch.empty([0 if d == place else n for d, n in enumerate(item.shape)])  # type: ignore[return-value]
     if count == item.shape[place]:
         return viewed(item, layout, call)
     kinds = {axis.is_position for axis in dim}
@@ -100,15 +105,15 @@ def _channel_slice(
     dims = list(item.layout.dims)
     dims[place] = new
     layout = Layout(tuple(dims), item.layout.order)
-    sources = item.sources
-    if len(dim) == 1 and span[2] == 1:
+    sources, transparent = item.sources, item.transparent or item.is_source
+    if len(dim) == 1 and span[2] == 1 and transparent:
         sources = tuple(Source(s.field, (*s.ranges, (dim[0], span[0], span[1]))) for s in sources)
     share = layout.channels / item.layout.channels
 
     def make(_: Field) -> Node:
         return trace.apply(Part(share, layout.channels), item.node)
 
-    return Field(layout, make, sources=sources, call=call, output=output, inputs=(item,))
+    return Field(layout, make, sources, transparent=transparent, call=call, output=output, inputs=(item,))
 
 
 def _position_slice(trace: Capture, call: Call, item: Field, place: int, keep: Tensor, output: int | None) -> Field:
@@ -134,7 +139,8 @@ def split(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -
     for number, part in enumerate(parts):
         stop = start + part.shape[place]
         piece = sliced(trace, call, input, place, start, stop, output=number)
-        piece.call, piece.output = call, number
+        if isinstance(piece, Field):
+            piece.call, piece.output = call, number
         found.append(piece)
         start = stop
     return tuple(found)
@@ -181,7 +187,7 @@ def rearranged(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any
 
 def moved(trace: Capture, call: Call, input: Field, shape: tuple[int, ...] | None = None) -> Field:
     """Run the function on the kernel row of every entry and see where each entry of the result comes from."""
-    labels = _apply_to(call, input, input.layout.labels())
+    labels = _apply_to(call, input, input.layout.labels().double().contiguous()).long()
     varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
     tokens = max(1, input.layout.positions // max(input.layout.sequences, 1))
     dims: list[tuple[Axis, ...]] = []
@@ -215,7 +221,11 @@ def _apply_to(call: Call, input: Field, labels: Tensor) -> Tensor:
 @rule("cat", "concat", "concatenate")
 def cat(trace: Capture, call: Call, tensors: Sequence[Any], dim: int = 0, **kwargs: Any) -> Field:
     dim = kwargs.get("axis", dim)
-    tensors = [t for t in tensors if tuple(t.shape) != (0,)]
+    tensors = [t for t in tensors if 0 not in t.shape]
+    if len(tensors) == 1 and isinstance(tensors[0], Field):
+        return tensors[0]
+    if not any(isinstance(t, Field) for t in tensors):
+        return replayed(trace, call)
     fields = _as_fields(trace, tensors, dim % len(tensors[0].shape))
     return joined(trace, call, fields, dim % len(fields[0].shape))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.normalization import LayerNorm, RMSNorm
+from sigprop.trace.broadcast import weight_field
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Call, Field, Function, Statistic, Weight
 from sigprop.trace.rules import rule
@@ -57,6 +58,8 @@ def _norm(
     weight: Weight | None,
     bias: Weight | None,
 ) -> Any:
+    if isinstance(x, Weight):
+        x = weight_field(trace, x)
     axes = [axis for dim in x.layout.dims[len(x.shape) - count :] for axis in dim]
     known = all(isinstance(item, Weight) or item is None for item in (weight, bias))
     if any(axis.is_position for axis in axes) or not known:
@@ -110,6 +113,21 @@ def mean(trace: Capture, call: Call, input: Field, dim: Any = None, keepdim: boo
     return _statistic(trace, call, input, layout, statistic)
 
 
+@rule("amax", "amin", "logsumexp", "prod", "std")
+def reduction(trace: Capture, call: Call, input: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Any other reduction: replayed."""
+    from sigprop.trace.rules.fallback import sample
+    from sigprop.trace.rules.views import result_shape
+
+    if not isinstance(input, Field):
+        return sample(trace, call)
+    rank = len(input.shape)
+    places = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    places = sorted(place % rank for place in places)
+    keepdim = len(result_shape(call)) == rank
+    return _statistic(trace, call, input, reduced(input.layout, places, keepdim), None)
+
+
 @rule("norm", "linalg_vector_norm", "vector_norm", "linalg_norm")
 def norm(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
     """The root of the sum of squares over channels."""
@@ -125,7 +143,7 @@ def norm(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) ->
     places = sorted(place % len(input.shape) for place in places)
     axes = [axis for place in places for axis in input.layout.dims[place]]
     if any(axis.is_position for axis in axes):
-        return sample(trace, call)
+        return _statistic(trace, call, input, reduced(input.layout, places, bool(keepdim)), None)
     count = float(math.prod(axis.size for axis in axes))
     inner = Call(_sum_of_squares, "sum", (input, places, keepdim), {}, call.module)
     squares = Statistic(input.base, lambda x: input.apply(x) ** 2, count)
@@ -140,14 +158,14 @@ def _sum_of_squares(x: Tensor, places: list[int], keepdim: bool) -> Tensor:
 
 @rule("var")
 def var(trace: Capture, call: Call, input: Field, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-    from sigprop.trace.rules.fallback import sample
+    from sigprop.trace.rules.views import result_shape
 
     places = [dim] if isinstance(dim, int) else list(dim or range(len(input.shape)))
     places = sorted(place % len(input.shape) for place in places)
     axes = [axis for place in places for axis in input.layout.dims[place]]
+    layout = reduced(input.layout, places, len(result_shape(call)) == len(input.shape))
     if any(axis.is_position for axis in axes) or input.function is not None:
-        return sample(trace, call)
-    layout = reduced(input.layout, places, kwargs.get("keepdim", args[1] if len(args) > 1 else False))
+        return _statistic(trace, call, input, layout, None)
     return _statistic(trace, call, input, layout, Statistic(_centre(trace, input), torch.square))
 
 

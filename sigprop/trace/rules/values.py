@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from sigprop.trace.layout import CHANNEL, Axis, Layout
@@ -51,7 +52,8 @@ def ranked(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) ->
         inputs=(input,),
     )
     indices = call.function(trace.value_of(input), *args, **kwargs)[1]
-    return values, indices.detach()
+    kind = getattr(torch.return_types, call.name, None)
+    return kind((values, indices.detach())) if kind is not None else (values, indices.detach())
 
 
 def _ranked_layout(layout: Layout, place: int, shape: tuple[int, ...], keep: bool) -> Layout:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned
-from sigprop.trace.record import Call, Field, Record
+from sigprop.trace.record import Call, Field, Record, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.structural import Gather
 
@@ -28,6 +29,7 @@ def viewed(item: Field, layout: Layout, call: Call) -> Field:
         slope=item.slope,
         statistic=item.statistic,
         centred=item.centred,
+        transparent=item.transparent or item.is_source,
         call=call,
         inputs=(item,),
     )
@@ -41,7 +43,7 @@ def same(trace: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -
     if any(isinstance(a, torch.dtype) and not a.is_floating_point for a in (*args, *kwargs.values())):
         return call.function(trace.value_of(input), *args, **kwargs)
     if isinstance(input, Tensor):
-        return call.function(input, *[a for a in args if not isinstance(a, Record)])
+        return input.to(args[0].dtype) if args and isinstance(args[0], Record) else call.function(input, *args, **kwargs)
     return input
 
 
@@ -49,6 +51,8 @@ def same(trace: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -
 def reshape(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
     if args and isinstance(args[0], torch.dtype):
         return input
+    if isinstance(input, Tensor):
+        return input.reshape(result_shape(call))
     return _to_shape(trace, call, input, result_shape(call))
 
 
@@ -117,10 +121,35 @@ def squeeze(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any)
     return _to_shape(trace, call, input, result_shape(call))
 
 
+@rule("view_as_complex")
+def view_as_complex(trace: Capture, call: Call, input: Field) -> Field:
+    """Pairs of channels become complex numbers: followed by replay."""
+    made = viewed(input, Layout(input.layout.dims[:-1], input.layout.order), call)
+    made.make, made.root, made.function, made.dtype = _complex, None, None, torch.complex64
+    return made
+
+
+def _complex(item: Field) -> Node:
+    raise UnsupportedError("a complex tensor has no state of its own")
+
+
+@rule("view_as_real")
+def view_as_real(trace: Capture, call: Call, input: Field) -> Field:
+    dims = (*input.layout.dims, (Axis(2, CHANNEL),))
+    make = lambda made: trace.sampled(made, "complex rotation sampled")  # noqa: E731
+    return Field(Layout(dims, input.layout.order), make, input.sources, call=call, inputs=(input,))
+
+
 @rule("expand", "expand_as", "broadcast_to")
-def expand(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
+def expand(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """New axes are copies: of positions where the neighbours are positions, else of channels."""
     shape = result_shape(call)
+    if isinstance(input, Tensor):
+        return input.expand(shape)
+    if isinstance(input, Weight):
+        from sigprop.trace.rules.weights import of_weights
+
+        return of_weights(trace, Call(torch.Tensor.expand, "expand", (input, shape), {}, call.module))
     layout = input.layout
     dims = [()] * (len(shape) - len(layout.dims)) + list(layout.dims)
     grown = [place for place, (dim, n) in enumerate(zip(dims, shape, strict=True)) if not dim and n > 1]

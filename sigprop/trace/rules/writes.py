@@ -12,6 +12,7 @@ from sigprop.theory.ops.residual import Residual
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, independent, united
 from sigprop.trace.rules import rule
+from sigprop.trace.rules.views import expand, viewed
 from sigprop.trace.structural import Scatter
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ def index_add(trace: Capture, call: Call, input: Any, dim: int, index: Tensor, s
     """`input[index] += source` along one dimension of positions."""
     place = dim % len(input.shape)
     if not isinstance(source, Field):
-        return _written(trace, call, input, [])
+        return written(trace, call, input, [])
     layout = input.layout if isinstance(input, Field) else _grown(source.layout, place, input.shape[place])
     known = all(axis.is_position for axis in source.layout.dims[place]) and all(
         a.is_position for a in layout.dims[place]
     )
     base = input if isinstance(input, Field) else None
     if not known or (base is not None and not independent(base, source)):
-        return _written(trace, call, input, [source])
+        return written(trace, call, input, [source])
     rows = layout.index().index_select(place, trace.value_of(index))
     target = torch.empty(source.layout.positions, dtype=torch.long)
     target[source.layout.index().flatten()] = rows.flatten()
@@ -55,7 +56,7 @@ def setitem(trace: Capture, call: Call, input: Any, index: Any, value: Any) -> A
     call.function = _with_items
     index = tuple(trace.value_of(item) for item in index) if isinstance(index, tuple) else trace.value_of(index)
     call.args = (input, index, value)
-    return _written(trace, call, input, fields)
+    return written(trace, call, input, fields)
 
 
 def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:
@@ -68,13 +69,21 @@ def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:
       "select_scatter", "scatter_reduce")  # fmt: skip
 def write(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     if call.name == "copy":
-        source = args[0]
-        return source if isinstance(source, Field) and source.shape == tuple(input.shape) else input
+        return _copied(trace, call, input, args[0])
     fields = [item for item in call.records() if isinstance(item, Field)]
-    return _written(trace, call, input, fields)
+    return written(trace, call, input, fields)
 
 
-def _written(trace: Capture, call: Call, input: Any, fields: list[Field]) -> Field:
+def _copied(trace: Capture, call: Call, input: Any, source: Any) -> Any:
+    if isinstance(source, Field):
+        if source.shape == tuple(input.shape):
+            return viewed(source, source.layout, Call(torch.clone, "clone", (source,), {}, call.module))
+        wide = Call(torch.broadcast_to, "broadcast_to", (source, tuple(input.shape)), {}, call.module)
+        return expand(trace, wide, source, tuple(input.shape))
+    return input
+
+
+def written(trace: Capture, call: Call, input: Any, fields: list[Field]) -> Field:
     same = [item for item in fields if item.shape == tuple(input.shape)]
     if isinstance(input, Field):
         layout = input.layout

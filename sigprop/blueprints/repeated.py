@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.linalg import solve_banded
 from torch import Tensor
 
 from sigprop.blueprints.base import Blueprint
@@ -117,17 +118,21 @@ def _walk(step: Step, first: Tensor, layers: int) -> Tensor | None:
     table = step(inputs)
     if table.shape != inputs.shape:
         return None
-    table = table.reshape(len(levels), len(bends), 4).numpy()
-    levels_list, bends_list = levels.tolist(), bends.tolist()
-    rows, state = [first.tolist()], first.tolist()
+    corners, places = table.reshape(len(levels), len(bends), 4).tolist(), (levels.tolist(), bends.tolist())
+    rows = [first.tolist()]
     for _ in range(layers):
-        i, a = _locate(levels_list, state[0])
-        j, b = _locate(bends_list, state[1])
-        corner = table[i : i + 2, j : j + 2]
-        mixed = (1 - a) * ((1 - b) * corner[0, 0] + b * corner[0, 1]) + a * ((1 - b) * corner[1, 0] + b * corner[1, 1])
-        state = mixed.tolist()
-        rows.append(state)
+        rows.append(_interpolated(corners, places, rows[-1]))
     return torch.tensor(rows, dtype=torch.float64)
+
+
+def _interpolated(table: list, places: tuple[list[float], list[float]], state: list[float]) -> list[float]:
+    """Bilinear in the first two coordinates; plain numbers, because this runs once per layer."""
+    i, a = _locate(places[0], state[0])
+    j, b = _locate(places[1], state[1])
+    p, q, r, s = (1 - a) * (1 - b), (1 - a) * b, a * (1 - b), a * b
+    low, high = table[i], table[i + 1]
+    cells = zip(low[j], low[j + 1], high[j], high[j + 1], strict=True)
+    return [p * w + q * x + r * y + s * z for w, x, y, z in cells]
 
 
 def _locate(nodes: list[float], value: float) -> tuple[int, float]:
@@ -158,7 +163,7 @@ def _descend(step: Step, first: Tensor, layers: int) -> Tensor:
 def _polish(step: Step, x: Tensor, precision: Step) -> Tensor | None:
     """Newton's method on the whole trajectory `x_{l+1} = step(x_l)`, or None without convergence.
 
-    `precision` weighs the coordinates in the test of convergence; an update of 1e-6 leaves an error of about its square.
+    `precision` weighs the coordinates in the test of convergence; an update of 1e-6 leaves an error of its square.
     """
     size = x.shape[1]
     bumps = torch.cat((torch.zeros(1, size, dtype=x.dtype), torch.eye(size, dtype=x.dtype)))[:, None, :]
@@ -176,12 +181,14 @@ def _polish(step: Step, x: Tensor, precision: Step) -> Tensor | None:
 
 
 def _linear_recursion(slopes: np.ndarray, defects: np.ndarray) -> np.ndarray:
-    """`d_{l+1} = slopes_l d_l + defects_l`, from `d_0 = 0`."""
-    out, current = np.empty_like(defects), np.zeros(defects.shape[1])
-    for layer, (slope, defect) in enumerate(zip(slopes, defects, strict=True)):
-        current = slope.dot(current) + defect
-        out[layer] = current
-    return out
+    """`d_{l+1} = slopes_l d_l + defects_l` from `d_0 = 0`: a system with a narrow band below its unit diagonal."""
+    layers, size = defects.shape
+    band = np.zeros((2 * size, layers * size))
+    band[0] = 1.0
+    for row in range(size):
+        for column in range(size):
+            band[size + row - column, column : (layers - 1) * size : size] = -slopes[1:, row, column]
+    return solve_banded((2 * size - 1, 0), band, defects.ravel(), check_finite=False).reshape(layers, size)
 
 
 class _Codec:

@@ -37,8 +37,8 @@ class Growth:
 def growth_class(values: Sequence[float], depths: Sequence[float] | None = None) -> Growth:
     """The simplest law that fits positive values over depths (layers 1, 2, ... unless given).
 
-    Constant when the extreme values are within a factor of 3. Otherwise linear, `y = a + b n`, if that fits within 10 %;
-    otherwise the better of a power, `log y = a + c log(n + n0)` (the hyperbolic law of Pre-LN gradients), and an
+    Constant when the extreme values are within a factor of 3. Otherwise linear, `y = a + b n`, if that fits within
+    10 %; otherwise the better of a power, `log y = a + c log(n + n0)` (the hyperbolic law of Pre-LN gradients), and an
     exponential, `log y = a + c n`. Errors are root mean squares of `log y`.
     """
     y = torch.as_tensor(values, dtype=torch.float64)

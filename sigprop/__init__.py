@@ -8,9 +8,8 @@
 | `coord_check` | do they hold as width and depth grow? |
 """
 
-from sigprop.api import predict
+from sigprop.api import plan, predict
 from sigprop.measure import jacobian, jacobian_profile, measure
-from sigprop.recipes import plan
 from sigprop.results import Comparison, Plan, Profile
 from sigprop.scaling import coord_check
 from sigprop.trace import trace

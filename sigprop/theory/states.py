@@ -22,7 +22,6 @@ from torch import Tensor
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.status import EXACT, Evidence, Status
 
-
 Number = Tensor | float
 
 

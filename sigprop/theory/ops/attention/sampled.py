@@ -2,8 +2,8 @@
 
 Queries and keys of a few heads are drawn from their kernels at the true head width, the softmax is taken, and the
 kernels are averaged over heads. Exact for wide models up to the sampling error, which falls with the root of
-`samples`; the draw is fixed by `seed`. Keys and values made from one input of finite width are aligned: a query pulls the
-output towards itself. That part, of order `score variance / width`, is added in closed form; it matters where
+`samples`; the draw is fixed by `seed`. Keys and values made from one input of finite width are aligned: a query pulls
+the output towards itself. That part, of order `score variance / width`, is added in closed form; it matters where
 tokens are nearly uncorrelated and the rest is of order `1 / tokens`.
 """
 

@@ -17,7 +17,13 @@ def recipes_command(
 ) -> None:
     """List the initializations and residual scalings that `sigprop plan` knows."""
     found = [
-        {"name": item.name, "paper": item.paper, "applies_to": item.applies_to, "effect": item.effect, "data": item.data}
+        {
+            "name": item.name,
+            "paper": item.paper,
+            "applies_to": item.applies_to,
+            "effect": item.effect,
+            "data": item.data,
+        }
         for item in recipes().values()
     ]
     if json:

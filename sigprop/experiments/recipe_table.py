@@ -2,7 +2,8 @@
 
 dslm Table 3 with numbers instead of orders: growth of the variance along the residual stream, growth of the gradient
 from the last sum to the first, token correlation at the end, and sensitivity (the variance that branches add,
-relative to the skip, summed). Every recipe starts with unit variance. Prints the table and writes `docs/data/recipe_table.json`.
+relative to the skip, summed). Every recipe starts with unit variance. Prints the table and writes
+`docs/data/recipe_table.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def main(
     chosen = names.split(",") if names else [name for name in recipes() if name not in skip.split(",")]
     ids = text_batch(sample_text(), 1, tokens)
     for placement in placements.split(","):
-        model = build("transformer", kind="encoder", norm_placement=placement, depth=depth, width=width, activation="relu")
+        model = build(
+            "transformer", kind="encoder", norm_placement=placement, depth=depth, width=width, activation="relu"
+        )
         anatomy = examine(model, ids)
         for name in chosen:
             key = f"{placement} {name}"

@@ -36,7 +36,7 @@ def family(name: str, depth: int, width: int) -> nn.Module:
     """A Hugging Face model from its config, in evaluation mode."""
     import transformers as hf
 
-    shape = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": 4}
+    shape: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": 4}
     if name == "llama":
         config = hf.LlamaConfig(
             **shape, num_key_value_heads=2, intermediate_size=3 * width, vocab_size=256, bos_token_id=0, eos_token_id=0
@@ -48,9 +48,7 @@ def family(name: str, depth: int, width: int) -> nn.Module:
     if name == "vit":
         config = hf.ViTConfig(**shape, intermediate_size=4 * width, image_size=32, patch_size=4)
         return hf.ViTForImageClassification(config).eval()
-    config = hf.T5Config(
-        d_model=width, num_layers=depth, num_heads=4, d_kv=width // 4, d_ff=4 * width, vocab_size=256
-    )
+    config = hf.T5Config(d_model=width, num_layers=depth, num_heads=4, d_kv=width // 4, d_ff=4 * width, vocab_size=256)
     return hf.T5ForConditionalGeneration(config).eval()
 
 
@@ -116,8 +114,6 @@ def compare(
 def _options(recipe: str) -> dict[str, Any]:
     """Xavier starts at unit variance too, so that only its growth is seen."""
     return {"embedding": 0.5**0.5} if recipe == "xavier" else {}
-
-
 
 
 if __name__ == "__main__":

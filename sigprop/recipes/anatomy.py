@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sigprop.errors import UnsupportedError
+from sigprop.recipes.attending import Attending, visible_keys
 from sigprop.trace.inputs import default_batch
 from sigprop.trace.record import Field
 
@@ -100,7 +101,7 @@ class Junction:
 class Spot:
     """Where a junction lies in the trace: its sum, its two operands without their own scales, what the branch reads.
 
-    `scaled` says that the model multiplies one of the operands by a number of its own.
+    `scaled` says that the model multiplies one of the operands by a number of its own; `attention` is the branch's.
     """
 
     total: Field
@@ -108,6 +109,7 @@ class Spot:
     branch: Field
     source: Field
     scaled: bool
+    attention: Attending | None = None
 
 
 @dataclass
@@ -126,7 +128,7 @@ class Anatomy:
     trace: Any = field(default=None, repr=False)
     model: nn.Module | None = field(default=None, repr=False)
     batch: Any = field(default=None, repr=False)
-    _keys: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _keys: dict[tuple[int, bool], Tensor] = field(default_factory=dict, repr=False)
 
     def __iter__(self) -> Iterator[Parameter]:
         return iter(self.parameters.values())
@@ -166,14 +168,13 @@ class Anatomy:
 
     def visible_keys(self, junction: Junction) -> Tensor:
         """How many keys each query of a branch's attention can see, from one draw of its weights."""
-        from sigprop.recipes.dissection import visible_keys
-
-        if junction.stream not in self._keys or junction.cross:
-            counts = visible_keys(self.trace, self.sums[self.junctions.index(junction)].branch)
-            if junction.cross:
-                return counts
-            self._keys[junction.stream] = counts
-        return self._keys[junction.stream]
+        key = (junction.stream, junction.cross)
+        if key not in self._keys:
+            found = self.sums[self.junctions.index(junction)].attention
+            if found is None:
+                raise UnsupportedError(f"no attention in the branch at {junction.exit}")
+            self._keys[key] = visible_keys(found)
+        return self._keys[key]
 
     def require_junctions(self, recipe: str) -> None:
         if not self.junctions:

@@ -22,9 +22,7 @@ from sigprop.results import Plan
     effect="block weights times the gain at which the measured chi_J is 1: gradients survive the depth",
     data=True,
 )
-def critical(
-    anatomy: Anatomy, base: str = "lecun", data: Any = None, probes: int = 8, seed: int = 0
-) -> Plan:
+def critical(anatomy: Anatomy, base: str = "lecun", data: Any = None, probes: int = 8, seed: int = 0) -> Plan:
     """The `base` recipe with all matrices of the repeated blocks times `g`, `chi_J(g) = 1` by search."""
     if anatomy.model is None or any(p.is_meta for p in anatomy.model.parameters()):
         raise InputError("critical measures partial Jacobians: the model's parameters must not be on the meta device")

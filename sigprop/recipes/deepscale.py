@@ -42,9 +42,7 @@ from sigprop.trace.record import Field
     applies_to="Transformers with plain (not gated) mlps",
     effect="unit forward variance and steady gradients at any depth; l^2 = 1 - 2/N, b^2 = 2/N",
 )
-def deepscale(
-    anatomy: Anatomy, k: float = 2.0, input_correlation: float | None = None, finite: bool = True
-) -> Plan:
+def deepscale(anatomy: Anatomy, k: float = 2.0, input_correlation: float | None = None, finite: bool = True) -> Plan:
     """Closed form, layer by layer; see the head of this file. `input_correlation` replaces that of the batch."""
     anatomy.require_transformer("deepscale")
     variances = _variances(anatomy, k, input_correlation, finite)
@@ -67,9 +65,7 @@ def deepscale_plan(anatomy: Anatomy, variances: dict[str, tuple[float, float]], 
     return with_junctions(plan, anatomy, branch_scales(anatomy, k, 1.0), f"l^2 = 1 - {k:g}/N, b^2 = {k:g}/N")
 
 
-def _variances(
-    anatomy: Anatomy, k: float, given: float | None, finite: bool
-) -> dict[str, tuple[float, float]]:
+def _variances(anatomy: Anatomy, k: float, given: float | None, finite: bool) -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
     keep = 1.0 - anatomy.dropout
     start = _input_correlation(anatomy) if given is None else given
@@ -91,7 +87,9 @@ def _variances(
             after = keep * c / v
         else:
             found[junction.weights[0]] = mlp_variances(anatomy, junction, spot.branch)
-            after = keep * _after_mlp(_activation(junction, spot.branch), r, anatomy.width * found[junction.weights[0]][0])
+            after = keep * _after_mlp(
+                _activation(junction, spot.branch), r, anatomy.width * found[junction.weights[0]][0]
+            )
         tokens[junction.stream] = skip**2 * r + branch**2 * after
     return found
 

@@ -8,25 +8,46 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from sigprop.errors import UnsupportedError
 from sigprop.recipes.anatomy import Anatomy, Junction, Spot
+from sigprop.recipes.attending import Attending, attending
 from sigprop.recipes.roles import find_parameters
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.trace.capture import ROOT, record_of
 from sigprop.trace.record import Field, Record, Weight
-from sigprop.trace.replay import Replay
-from sigprop.trace.sampled import ReplayedAttention
 from sigprop.trace.tracing import Trace, trace
 
 SUMS = ("add", "radd")
 SCALINGS = ("mul", "rmul", "div", "truediv")
 LOOK_BACK = 3
 CARRIED = frozenset(
-    "view reshape flatten unflatten transpose permute contiguous clone to float dropout mul rmul div truediv getitem "
-    "squeeze unsqueeze type_as movedim split chunk cat neg".split()
+    [
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "transpose",
+        "permute",
+        "contiguous",
+        "clone",
+        "to",
+        "float",
+        "dropout",
+        "mul",
+        "rmul",
+        "div",
+        "truediv",
+        "getitem",
+        "squeeze",
+        "unsqueeze",
+        "type_as",
+        "movedim",
+        "split",
+        "chunk",
+        "cat",
+        "neg",
+    ]
 )
 
 
@@ -202,10 +223,11 @@ def dissect(model: nn.Module, batch: Any) -> Anatomy:
 def _spots(graph: Graph) -> list[Spot]:
     spots = []
     for total, found in graph.sums.items():
-        for branch in found.branches:
+        for branch, passed in zip(found.branches, found.passed, strict=True):
             plain = core(branch)
             scaled = plain is not branch or found.skip not in total.inputs
-            spots.append(Spot(total, found.skip, plain, found.source, scaled))
+            mixed = next((spot for item in passed if isinstance(item, Field) and (spot := attending(item))), None)
+            spots.append(Spot(total, found.skip, plain, found.source, scaled, mixed))
     return spots
 
 
@@ -248,7 +270,7 @@ def _junctions(graph: Graph, entries: dict[Record, str], exits: dict[Field, str]
         norms = _norms(graph, found)
         for branch, passed in zip(found.branches, found.passed, strict=True):
             parallel = branch is not found.branches[0]
-            attentions = [item for item in passed if isinstance(item, Field) and _attends(item)]
+            attentions = [spot for item in passed if isinstance(item, Field) and (spot := attending(item))]
             made.append(
                 Junction(
                     exit=exits.get(core(branch), ""),
@@ -298,18 +320,16 @@ def _origin(graph: Graph, item: Field) -> Field | None:
     return item
 
 
-def _attends(item: Field) -> bool:
-    return isinstance(op_of(item), ReplayedAttention) and bool(item.inputs) and len(item.inputs) == 2
-
-
-def _crosses(graph: Graph, attention: Field, passed: set[Record]) -> bool:
+def _crosses(graph: Graph, attention: Attending, passed: set[Record]) -> bool:
     """Whether the values come from outside the branch."""
-    value = attention.inputs[1]
+    value: Any = attention.value
     while isinstance(value, Field):
         fields = [item for item in value.inputs if isinstance(item, Field)]
         if any(isinstance(item, Weight) for item in value.inputs):
-            return bool(fields) and fields[0] not in passed and not any(
-                fields[0] is found.source for found in graph.sums.values()
+            return (
+                bool(fields)
+                and fields[0] not in passed
+                and not any(fields[0] is found.source for found in graph.sums.values())
             )
         value = fields[0] if fields else None
     return False
@@ -319,17 +339,6 @@ def _names(graph: Graph, passed: set[Record]) -> list[str]:
     known = {name: place for place, name in enumerate(graph.trace.capture.parameters)}
     names = {name for item in passed if isinstance(item, Weight) for name, _ in item.roots()}
     return sorted(names, key=lambda name: known.get(name, math.inf))
-
-
-def visible_keys(trace: Trace, branch: Field) -> Tensor:
-    """Per query, the number of keys with a weight above zero, from one draw of the branch's attention."""
-    node = branch.node
-    while not isinstance(node.op, ReplayedAttention):
-        if not node.inputs:
-            raise UnsupportedError("no attention found behind this branch")
-        node = node.inputs[0]
-    weights = Replay(torch.Generator().manual_seed(0))(node.op.weight)
-    return (weights.reshape(-1, *weights.shape[-2:])[0] > 0).sum(-1).double()
 
 
 def _dropout(model: nn.Module) -> float:

@@ -14,7 +14,7 @@ from sigprop.results import Init, Plan
     "fixup",
     paper="Zhang, Dauphin & Ma 2019",
     applies_to="residual networks without norms",
-    effect="last weight of each branch and the readout zero, others Kaiming times L^{-1/(2m-2)}: the identity at the start",
+    effect="branches and readout end in zeros, other weights Kaiming times L^{-1/(2m-2)}: the identity at the start",
 )
 def fixup(anatomy: Anatomy, multiplier: bool = False) -> Plan:
     """With L branches of m weights: the last 0, the others Kaiming times `L^{-1/(2m-2)}`; the readout 0.

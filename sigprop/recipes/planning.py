@@ -1,4 +1,4 @@
-"""`plan`: any registered recipe or parametrization, for any model, as a `Plan`."""
+"""`plan`: any registered recipe, for any model, as a `Plan`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.errors import UnknownNameError
 from sigprop.recipes.anatomy import Anatomy, examine
 from sigprop.recipes.fold import fold, with_levels
-from sigprop.recipes.registry import get_recipe, recipes
+from sigprop.recipes.registry import get_recipe
 from sigprop.recipes.surgery import check_surgery
 from sigprop.results import Plan
-from sigprop.scaling import WIDTH_RULES, parametrize
 
 
 def plan(
@@ -27,20 +25,16 @@ def plan(
     anatomy: Anatomy | None = None,
     **options: Any,
 ) -> Plan:
-    """A prescription for every parameter of the model by a named recipe or parametrization.
+    """A prescription for every parameter of the model by a named recipe.
 
     `batch`: an example of the model's input; made up when it is not given. `optimizer`: whose settings the plan
     multiplies where scales are folded into weights. `surgery=True` scales the residual junctions by hooks
-    instead. `match_epsilon` sets the norms' epsilon so that folding is exact to the last digit. `options` are the
-    recipe's own; parametrizations (`mup`, `neural_tangent`, `sp`, `meta:s`) take those of `parametrize`.
+    instead. `match_epsilon` sets the norms' epsilon so that folding is exact to the last digit. `anatomy`
+    saves a trace where one was made before. `options` are the recipe's own.
     """
-    name = recipe.lower()
-    if name in WIDTH_RULES or name.startswith("meta:"):
-        return parametrize(model, name, optimizer=optimizer, **options)
-    if name not in recipes():
-        raise UnknownNameError("recipe", recipe, [*recipes(), *WIDTH_RULES], "`sigprop recipes` lists them all.")
+    scheme = get_recipe(recipe)
     anatomy = examine(model, batch) if anatomy is None else anatomy
-    made = get_recipe(name)(anatomy, **options)
+    made = scheme(anatomy, **options)
     if not made.junctions:
         made = replace(made, meta={**made.meta, "optimizer": optimizer})
     elif surgery:

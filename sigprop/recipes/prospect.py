@@ -1,4 +1,4 @@
-"""What a recipe would do to a model, predicted: the states of its residual stream under the recipe's draws and scales."""
+"""What a recipe would do to a model, predicted: the states of its residual stream under its draws and scales."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _walked(anatomy: Anatomy, name: str, made: Plan) -> Prospect:
         raise UnsupportedError(f"{name} changes attention itself: measure it, no prediction is made for it")
     walk = Walk(anatomy)
     walk.draw_all(made)
-    scales = {place: (1.0, 1.0) for place in range(len(anatomy.sums))}
+    scales = dict.fromkeys(range(len(anatomy.sums)), (1.0, 1.0))
     if made.junctions:
         scales = {place: (row.skip, row.branch) for place, row in enumerate(made.junctions)}
     sums: dict[int, int] = {}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from sigprop.recipes.anatomy import Junction, Parameter, Part
+from sigprop.recipes.attending import attending
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.trace.layout import Axis
 from sigprop.trace.record import Field, Source, Weight
 from sigprop.trace.rules.convolution import Windows
-from sigprop.trace.sampled import ReplayedAttention
 from sigprop.trace.structural import Gain, ParameterSource
 from sigprop.trace.tracing import Trace
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def find_parameters(trace: Trace, graph: Graph, junctions: list[Junction]) -> dict[str, Parameter]:
     """Every parameter of the traced model by its first name."""
     uses = _uses(trace)
-    attention = _attention(trace)
+    attention = _attention(graph)
     inside = {name: number for number, junction in reversed(list(enumerate(junctions))) for name in junction.inside}
     last = {name for junction in junctions for name in junction.weights[:1]}
     places = _places(graph)
@@ -86,15 +86,16 @@ def _use(op: object, key: str, weight: Weight) -> tuple[str, int, int] | None:
     return None
 
 
-def _attention(trace: Trace) -> dict[str, list[tuple[str, Source, int]]]:
+def _attention(graph: Graph) -> dict[str, list[tuple[str, Source, int]]]:
     """By matrix: the pieces of its output that attention uses, each with its role and head width."""
     found: dict[str, list[tuple[str, Source, int]]] = {}
-    for node in trace.capture.tape.nodes:
-        if not isinstance(node.op, ReplayedAttention):
+    for item in graph.index:
+        spot = attending(item)
+        if spot is None:
             continue
-        width = node.op.value.shape[-1]
-        for role, item in (("query_key", node.op.weight), ("value", node.op.value)):
-            for source in item.sources:
+        width = spot.value.shape[-1]
+        for role, fields in (("query_key", spot.scores), ("value", (spot.value,))):
+            for source in dict.fromkeys(source for field in fields for source in field.sources):
                 for weight in source.field.inputs:
                     if isinstance(weight, Weight) and len(weight.shape) > 1:
                         for name, _ in weight.roots():

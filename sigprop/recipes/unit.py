@@ -11,8 +11,9 @@ matrices have variance `1 / fan_in`. Predicted states include causal masks, repe
 queries, rotary positions and norms, because they are the interpreter's.
 
 `score_variance` caps the variance of attention scores over the keys of a query, by the std of query and key (T5 has no
-`1/sqrt(d)`, so its scores would have variance `d`). `correlation_ceiling` and `gradient_ratio` lower `k` until the predicted token correlation of the last sum, or the predicted growth of the gradient from the
-last to the first sum, obeys them.
+`1/sqrt(d)`, so its scores would have variance `d`). `correlation_ceiling` and `gradient_ratio` lower `k` until the
+predicted token correlation of the last sum, or the predicted growth of the gradient from the last sum to the first,
+obeys them.
 Limits: a matrix with pieces of different std counts as one of their average; last weights shared by several branches
 are set at the first.
 """
@@ -27,6 +28,7 @@ import torch
 
 from sigprop.errors import UnsupportedError, require
 from sigprop.recipes.anatomy import Anatomy, Junction
+from sigprop.recipes.attending import score_variance as score_variance_of
 from sigprop.recipes.lecun import lecun_rule
 from sigprop.recipes.registry import recipe
 from sigprop.recipes.rows import draw_all, times, with_junctions
@@ -155,7 +157,7 @@ def _solved_factors(anatomy: Anatomy, walk: Walk, ratio: float, cap: float) -> d
 def _cap_scores(anatomy: Anatomy, walk: Walk, attention: Node, cap: float, factors: dict[str, float]) -> None:
     """Divide query and key so that their scores do not vary more than the cap; fused matrices are left alone."""
     assert isinstance(attention.op, ReplayedAttention)
-    present = score_variance_of(attention.op)
+    present = score_variance_of(Replay(torch.Generator().manual_seed(0))(attention.op.weight))
     makers = [weight for source in attention.op.sources for weight in source.inputs if isinstance(weight, Weight)]
     names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
     chosen = [name for name in names if anatomy.parameters[name].role == "query_key"]
@@ -167,15 +169,6 @@ def _cap_scores(anatomy: Anatomy, walk: Walk, attention: Node, cap: float, facto
         walk.draw(name, Init("normal", std=before * factors[name]), anatomy.parameters[name].shape)
         for node, _, _ in walk.uses[name]:
             walk.run([node])
-
-
-def score_variance_of(op: ReplayedAttention) -> float:
-    """Variance of the scores over the keys that a query sees, averaged over queries, from one draw."""
-    weights = Replay(torch.Generator().manual_seed(0))(op.weight).double()
-    logarithms = torch.where(weights > 0, weights.log(), torch.nan)
-    centred = logarithms - logarithms.nanmean(-1, keepdim=True)
-    several = (weights > 0).sum(-1) > 1
-    return float(centred.square().nanmean(-1)[several].mean()) if bool(several.any()) else 0.0
 
 
 def _set_last_weight(anatomy: Anatomy, walk: Walk, number: int, ratio: float, factors: dict[str, float]) -> None:

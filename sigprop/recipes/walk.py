@@ -15,6 +15,7 @@ from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.rules.convolution import Windows
+from sigprop.trace.sampled import Sampled
 from sigprop.trace.skeleton import Distribution
 from sigprop.trace.structural import Gain, ParameterSource
 
@@ -65,7 +66,7 @@ class Walk:
         """Recompute the states of the given nodes, all of them by default, in order."""
         for node in self.nodes if nodes is None else nodes:
             if node.op is not None:
-                if hasattr(node.op, "_reverse"):
+                if isinstance(node.op, Sampled):
                     node.op._reverse = None
                 node.signal = node.op.forward(*(source.signal for source in node.inputs))
 
@@ -114,5 +115,7 @@ def _with_law(op: Any, key: str, law: Distribution) -> Any:
     if isinstance(op, Linear):
         return replace(op, variance=law.variance) if key == "weight" else replace(op, bias_variance=law.second_moment)
     if isinstance(op, Windows):
-        return replace(op, variance=law.variance) if key == "weight" else replace(op, bias_second_moment=law.second_moment)
+        return (
+            replace(op, variance=law.variance) if key == "weight" else replace(op, bias_second_moment=law.second_moment)
+        )
     return op

@@ -95,7 +95,9 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
         if row.folded or (row.skip == 1.0 and row.branch == 1.0 and not row.learnable and row.place == "output"):
             continue
         if row.skip != 1.0 and not row.entry:
-            raise UnsupportedError(f"{row.name}: a skip scale of {row.skip:g} needs `entry`, the module that takes x in")
+            raise UnsupportedError(
+                f"{row.name}: a skip scale of {row.skip:g} needs `entry`, the module that takes x in"
+            )
         for name in (row.name, row.entry or row.name):
             if name not in modules:
                 raise UnknownNameError("module of a junction", name, modules)

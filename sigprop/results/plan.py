@@ -176,7 +176,8 @@ class Plan:
     ) -> list[dict[str, Any]]:
         """Parameter groups for a torch optimizer, one per distinct set of multipliers.
 
-        `eps` defaults to torch's 1e-8 where the plan multiplies it; of Adafactor's pair, the second is multiplied. `roles` keeps only those rows, for
+        `eps` defaults to torch's 1e-8 where the plan multiplies it; of Adafactor's pair, the second is multiplied.
+        `roles` keeps only those rows, for
         optimizers that take some parameters (Muon: `roles=["hidden"]`). `options` (betas, momentum, ...) go to
         every group unchanged. Each group also carries `param_names`.
         """
@@ -235,9 +236,8 @@ class Plan:
             ParameterPlan(**{**row, "shape": tuple(row["shape"]), "init": _init(row["init"])})
             for row in data["parameters"]
         ]
-        tuples = ("weights", "shape")
         junctions = [
-            JunctionPlan(**{key: tuple(value) if key in tuples else value for key, value in row.items()})
+            JunctionPlan(**{**row, "weights": tuple(row["weights"]), "shape": tuple(row["shape"])})
             for row in data["junctions"]
         ]
         return cls(parameters, junctions, [ScalePlan(**row) for row in data["scales"]], data["meta"])

@@ -1,0 +1,110 @@
+"""Junctions, last weights, norm placement and roles, found on models that spell them differently."""
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.models import build
+from sigprop.recipes import examine
+
+
+def ids():
+    return torch.randint(50, (1, 12), generator=torch.Generator().manual_seed(0))
+
+
+def hugging_face(name):
+    hf = pytest.importorskip("transformers")
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50}
+    wide = {"intermediate_size": 64, "bos_token_id": 0, "eos_token_id": 0}
+    models = {
+        "gpt2": lambda: hf.GPT2LMHeadModel(
+            hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=0, eos_token_id=0)
+        ),
+        "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**shape, **wide, num_key_value_heads=2)),
+        "neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**shape, **wide)),
+        "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**shape, intermediate_size=64)),
+        "gemma2": lambda: hf.Gemma2ForCausalLM(
+            hf.Gemma2Config(**shape, intermediate_size=64, num_key_value_heads=2, head_dim=8)
+        ),
+    }
+    return examine(models[name]().eval(), {"input_ids": ids()})
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "none"])
+def test_reference_transformer(placement):
+    anatomy = examine(build("transformer", depth=3, width=16, heads=2, norm_placement=placement), ids())
+    assert len(anatomy.junctions) == 6
+    assert anatomy.layers() == 3
+    assert anatomy.placement == {"sandwich": "pre"}.get(placement, placement)
+    ends = "attention_output_norm" if placement == "sandwich" else "attention.output"
+    assert anatomy.junctions[2].weights == (f"blocks.1.{ends}.weight", f"blocks.1.{ends}.bias")
+    assert all(junction.scale_free == (placement != "none") for junction in anatomy.junctions)
+    assert [junction.attention for junction in anatomy.junctions] == [True, False] * 3
+
+
+def test_encoder_decoder_has_two_streams():
+    anatomy = examine(build("transformer", kind="encoder_decoder", depth=2, width=16, heads=2), (ids(), ids()))
+    assert [len(stream) for stream in anatomy.streams] == [4, 6]
+    assert [junction.cross for junction in anatomy.streams[1]] == [False, True, False] * 2
+    assert anatomy.kinds == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "placement", "exits"),
+    [
+        ("gpt2", "pre", ("transformer.h.1.attn", "transformer.h.1.mlp")),
+        ("llama", "pre", ("model.layers.1.self_attn", "model.layers.1.mlp")),
+        ("bert", "post", ("bert.encoder.layer.1.attention.output.dropout", "bert.encoder.layer.1.output.dropout")),
+        ("gemma2", "pre", ("model.layers.1.post_attention_layernorm", "model.layers.1.post_feedforward_layernorm")),
+    ],
+)
+def test_hugging_face_junctions(name, placement, exits):
+    anatomy = hugging_face(name)
+    assert anatomy.placement == placement
+    assert tuple(junction.exit for junction in anatomy.junctions[2:]) == exits
+    assert all(junction.scale_free and junction.entry for junction in anatomy.junctions)
+
+
+def test_parallel_branches_share_one_sum():
+    first, second = hugging_face("neox").junctions[:2]
+    assert first.order == second.order == 1
+    assert not first.parallel
+    assert second.parallel
+    assert second.previous == 0
+
+
+def test_fused_matrices_are_taken_apart():
+    contiguous = hugging_face("gpt2").parameters["transformer.h.0.attn.c_attn.weight"]
+    assert [(part.role, part.size) for part in contiguous.parts] == [("query_key", 64), ("value", 32)]
+    assert contiguous.axis == 1
+    by_head = hugging_face("neox").parameters["gpt_neox.layers.0.attention.query_key_value.weight"]
+    assert [(part.role, part.size) for part in by_head.parts] == [("query_key", 16), ("value", 8)] * 4
+    assert by_head.axis == 0
+
+
+def test_roles_and_fans():
+    anatomy = hugging_face("llama")
+    roles = {name: item.role for name, item in anatomy.parameters.items()}
+    assert roles["model.layers.0.self_attn.k_proj.weight"] == "query_key"
+    assert roles["model.layers.0.self_attn.v_proj.weight"] == "value"
+    assert roles["model.layers.0.mlp.gate_proj.weight"] == "hidden"
+    assert roles["model.layers.0.mlp.down_proj.weight"] == "output"
+    assert roles["lm_head.weight"] == "readout"
+    assert roles["model.norm.weight"] == "gain"
+    down = anatomy.parameters["model.layers.0.mlp.down_proj.weight"]
+    assert (down.fan_in, down.fan_out) == (64, 32)
+    assert hugging_face("gpt2").parameters["transformer.wte.weight"].tied
+
+
+def test_sums_that_are_not_residual_are_left_alone():
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(50, 8)
+            self.first, self.second, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 50)
+
+        def forward(self, tokens):
+            x = self.embed(tokens)
+            return self.head(self.first(x) + self.second(x) + torch.tanh(x) * 0.5)
+
+    assert examine(Plain(), ids()).junctions == []

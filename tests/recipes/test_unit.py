@@ -1,0 +1,146 @@
+"""`unit` keeps the variance of the residual stream: predicted exactly, measured within its error; Xavier does not."""
+
+import math
+
+import pytest
+import torch
+
+from sigprop.errors import InputError, UnsupportedError
+from sigprop.experiments.recipes_shared import measure_stream
+from sigprop.experiments.unit_profiles import batch_for, family, loss_of
+from sigprop.models import build
+from sigprop.recipes import examine, plan
+from sigprop.recipes.attending import score_variance
+from sigprop.recipes.prospect import prospect
+from sigprop.recipes.walk import variance
+from sigprop.trace import trace
+
+SEEDS = 12
+
+
+def model_of(placement="pre", **settings):
+    settings = {"kind": "decoder", "depth": 6, "width": 96, "heads": 4} | settings
+    return build("transformer", norm_placement=placement, context=32, vocabulary=64, **settings)
+
+
+def ids():
+    return torch.randint(64, (1, 32), generator=torch.Generator().manual_seed(3))
+
+
+def stream(model, recipe, batch, **options):
+    anatomy = examine(model, batch)
+    made = plan(model, recipe, anatomy=anatomy, **options)
+    return measure_stream(model, anatomy, made, batch, loss_of, SEEDS)
+
+
+def within(found, tolerance=0.05):
+    """Every sum within the tolerance of 1, give or take three standard errors."""
+    pairs = zip(found.variance, found.error, strict=True)
+    return all(abs(value - 1.0) <= tolerance + 3 * error for value, error in pairs)
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_measured_variance_is_kept_where_xavier_loses_it(placement, activation):
+    model = model_of(placement, activation=activation)
+    assert within(stream(model, "unit", ids()))
+    assert not within(stream(model, "xavier", ids(), embedding=0.5**0.5))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_deepscale_keeps_it_too(kind):
+    assert within(stream(model_of(kind=kind, activation="relu"), "deepscale", ids()))
+
+
+@pytest.mark.parametrize("name", ["llama", "neox", "t5"])
+def test_hugging_face_models(name):
+    pytest.importorskip("transformers")
+    model, batch = family(name, 4, 64), batch_for(name, 24, 1, "cpu")
+    assert within(stream(model, "unit", batch, k=1.0))
+    assert not within(stream(model, "xavier", batch))
+
+
+def test_another_trace_of_the_drawn_model_agrees():
+    """A real draw of the folded plan, traced anew, has the predicted variances, up to its own draw."""
+    model = model_of(width=256)
+    made = plan(model, "unit", batch=ids())
+    made.apply_(model, torch.Generator().manual_seed(0))
+    anatomy = examine(model, ids())
+    found = [variance(spot.total.node) * row.level**2 for spot, row in zip(anatomy.sums, made.junctions, strict=True)]
+    spread = math.sqrt(2 / 256)
+    assert found == pytest.approx([1.0] * 12, abs=4 * spread)
+
+
+def test_ratio_of_branch_to_skip():
+    anatomy = examine(model_of(), ids())
+    for ratio in (0.5, 2.0):
+        plan(anatomy.model, "unit", anatomy=anatomy, ratio=ratio)
+        shares = [variance(spot.branch.node) / variance(spot.skip.node) for spot in anatomy.sums]
+        assert shares == pytest.approx([ratio] * 12, rel=1e-9)
+
+
+def test_tied_embeddings_are_drawn_for_the_readout():
+    model = model_of(tied_head=True)
+    made = plan(model, "unit", batch=ids())
+    assert made.meta["stream_variance"] == pytest.approx(1 / 96)
+    assert made["token_embedding.weight"].init.std == pytest.approx(math.sqrt(0.5 / 96))
+    assert plan(model_of(), "unit", batch=ids()).meta["stream_variance"] == pytest.approx(1.0)
+
+
+def test_scales_of_the_model_itself_are_used():
+    model = model_of("pre", skip_scale=math.sqrt(0.8), branch_scale=math.sqrt(0.2))
+    made = plan(model, "unit", batch=ids())
+    assert all(row.skip == row.branch == 1.0 for row in made.junctions)
+    anatomy = examine(made.apply_(model, torch.Generator().manual_seed(0)), ids())
+    assert [variance(spot.total.node) for spot in anatomy.sums] == pytest.approx([1.0] * 12, abs=0.3)
+
+
+def test_scores_without_a_scale_are_capped():
+    pytest.importorskip("transformers")
+    model = family("t5", 3, 64)
+    batch = batch_for("t5", 16, 1, "cpu")
+    anatomy = examine(model, batch)
+    made = plan(model, "unit", anatomy=anatomy, k=1.0)
+    query = made["encoder.block.1.layer.0.SelfAttention.q.weight"].init.std
+    assert 0.9 * 64**-0.5 * 16**-0.25 < query < 0.7 * 64**-0.5
+    drawn = [score_variance(spot.attention.draw()) for spot in anatomy.sums if spot.attention is not None]
+    assert len(drawn) == 9
+    assert drawn == pytest.approx([1.0] * 9, abs=0.3)
+
+
+def test_a_ceiling_on_the_correlation_weakens_the_branches():
+    anatomy = examine(model_of(), ids())
+    free = prospect(anatomy, "unit").token_correlation[-1]
+    made = plan(anatomy.model, "unit", anatomy=anatomy, correlation_ceiling=0.5 * free)
+    assert made.meta["k"] < 2.0
+    assert prospect(anatomy, "unit", k=made.meta["k"]).token_correlation[-1] <= 0.5 * free
+    with pytest.raises(UnsupportedError, match="no branch strength"):
+        plan(anatomy.model, "unit", anatomy=anatomy, correlation_ceiling=1e-4)
+
+
+def test_a_bound_on_the_gradient_is_met():
+    anatomy = examine(model_of(kind="encoder"), ids())
+    free = abs(math.log(prospect(anatomy, "unit").gradient_growth))
+    bound = math.exp(0.6 * free)
+    made = plan(anatomy.model, "unit", anatomy=anatomy, gradient_ratio=bound)
+    growth = prospect(anatomy, "unit", k=made.meta["k"]).gradient_growth
+    assert made.meta["k"] < 2.0
+    assert abs(math.log(growth)) <= math.log(bound) * 1.02
+
+
+def test_prediction_without_a_recipe_is_the_models_own():
+    model = model_of()
+    anatomy = examine(model, ids())
+    own = prospect(anatomy, None)
+    again = trace(model, ids())
+    values = [float(item.node.signal.summary()[1]) for name, item in again.sites if name.endswith("_residual")]
+    assert own.variance == pytest.approx(values, rel=0.02)
+
+
+def test_refuses_what_it_cannot_set():
+    with pytest.raises(UnsupportedError, match="no residual junction"):
+        plan(build("mlp", depth=2, width=8, inputs=8), "unit", batch=torch.randn(4, 8))
+    with pytest.raises(InputError, match="lower k"):
+        plan(model_of(depth=2), "unit", batch=ids())
+    with pytest.raises(InputError, match="positive"):
+        plan(model_of(), "unit", batch=ids(), ratio=0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from sigprop.errors import SigpropError, UnsupportedError
-from sigprop.theory import Node, Signal, Tape
+from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
 from sigprop.trace.layout import Misaligned
@@ -96,6 +97,8 @@ class Capture(TorchFunctionMode):
     def apply(self, op: Op, *inputs: Node, weights: dict[str, tuple[Weight, int]] | None = None) -> Node:
         """Apply an op on the tape; `weights` binds the op's parameters to weights, with their number of entries."""
         node = self.tape.apply(op, *inputs)
+        if self.preview:
+            node.signal = _alike(node.signal)
         if not bool(torch.isfinite(node.signal.kernel.values).all()):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
@@ -265,6 +268,18 @@ class Capture(TorchFunctionMode):
             if isinstance(found, Field):
                 found.seal()
                 self.sites.append((label if number == 0 else label + path, found))
+
+
+def _alike(signal: Signal) -> Signal:
+    """The state with every token, and every pair of tokens, replaced by the average one."""
+    kernel = signal.kernel.values
+    count = len(kernel)
+    level = kernel.diagonal().mean()
+    between = (kernel.sum() - kernel.diagonal().sum()) / max(count * (count - 1), 1)
+    values = torch.full_like(kernel, float(between)).fill_diagonal_(float(level))
+    mean = torch.full_like(signal.mean, float(signal.mean.mean()))
+    made = replace(signal, kernel=Dense(values), mean=mean)
+    return made.note(Status.ASSUMED, "preview: all tokens taken as alike")
 
 
 def _record(tensor: Tensor) -> Record | None:

@@ -14,7 +14,7 @@ from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import DTYPE, Replay, root, rows_from
 
-HEADS = 32
+HEADS = 64
 ENTRIES = 2048
 LARGEST = 1 << 23
 
@@ -165,7 +165,7 @@ class ReplayedAttention(Op):
 
     @property
     def replicas(self) -> int:
-        return max(1, math.ceil(HEADS / self.heads))
+        return max(1, min(16, math.ceil(HEADS / self.heads)))
 
     @property
     def weights(self) -> list[Weight]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sigprop.theory import Dense, Gradient, Signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.linear import Linear
 
 
 def gradient_of(values: Tensor, like: Gradient) -> Gradient:
@@ -96,7 +97,7 @@ class Absorb(Op):
         values = torch.zeros(size, size, dtype=gradient.kernel.values.dtype)
         for q in self.rows.T:
             values[q[:, None], q[None, :]] += gradient.kernel.values
-        return (Gradient(Dense(values), evidence=gradient.evidence),)
+        return (gradient_of(values, gradient),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,3 +264,28 @@ class TokenActivation(Activation):
             level, shift = variance[:1, None], mean[:1, None]
             return level, level, covariance, shift, shift
         return variance[:, None], variance[None, :], covariance, mean[:, None], mean[None, :]
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        (made,) = super().backward(gradient, output, *inputs)
+        (x,) = inputs
+        variance, mean = x.covariance.diagonal.mean(), x.mean.mean()
+        slope = self.function.derivative_mean(variance, mean) ** 2
+        kept = slope / self.function.derivative_second_moment(variance, mean).clamp_min(1e-300)
+        return (replace(made, uniform_share=1.0 - (1.0 - gradient.uniform_share) * kept),)
+
+
+@dataclass(frozen=True)
+class TokenLinear(Linear):
+    """A linear map over tokens, the same for every channel: what is uniform over channels stays so.
+
+    Weights   the bias of an output token sums the gradient over channels: `width * G * uniform share`
+    """
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        (made,) = super().backward(gradient, output, *inputs)
+        return (replace(made, uniform_share=gradient.uniform_share),)
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        weight, *bias = super().parameters(gradient, *inputs)
+        share = gradient.uniform_share
+        return [weight, *(replace(item, grad_second_moment=item.grad_second_moment * share) for item in bias)]

@@ -21,7 +21,7 @@ from sigprop.trace.record import Call, Field, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.attention import attended, scored
 from sigprop.trace.rules.elementwise import add, replayed
-from sigprop.trace.structural import Absorb, Modulate, Spread
+from sigprop.trace.structural import Absorb, Modulate, Spread, TokenLinear
 from sigprop.trace.tied import meet
 
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ def contract(
     common = [axis for c in shared for axis in dims[c]]
     groups = _channels_of(x.layout, but=[*axes, *common])
     entries = fan_in * fan_out * groups * math.prod(axis.size for axis in common if axis.role == CHANNEL)
-    node = _linear(trace, node, weight, bias, fan_in, fan_out, entries, groups)
+    kind = TokenLinear if role == TOKEN else Linear
+    node = _linear(trace, kind, node, weight, bias, fan_in, fan_out, entries, groups)
     if role == TOKEN and fan_out > 1:
         node = trace.apply(Spread(fan_out), node)
     inputs = (x, weight) if bias is None else (x, weight, bias)
@@ -233,6 +234,7 @@ def _channels_of(layout: Layout, but: list[Axis]) -> int:
 
 def _linear(
     trace: Capture,
+    kind: type[Linear],
     node: Node,
     weight: Weight,
     bias: Weight | None,
@@ -247,7 +249,7 @@ def _linear(
     if bias is not None:
         shift = bias.distribution.second_moment
         bound["bias"] = (bias, math.prod(bias.shape) * groups)
-    made = trace.apply(Linear(fan_in, fan_out, law.variance, shift), node, weights=bound)
+    made = trace.apply(kind(fan_in, fan_out, law.variance, shift), node, weights=bound)
     meet(trace, made, weight)
     if law.mean**2 * fan_in > 1e-3 * law.variance:
         made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")

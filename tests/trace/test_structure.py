@@ -1,0 +1,97 @@
+"""Structure read off the trace: junctions, last weights, placements, blocks and roles."""
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.models import build as reference
+from sigprop.trace import build, trace
+from sigprop.trace.inputs import zipf_ids
+
+IDS = zipf_ids(64, (1, 12))
+
+
+def structure_of(**settings):
+    make = lambda: reference("transformer", width=32, depth=3, vocabulary=64, context=16, **settings)  # noqa: E731
+    return trace(build(make), IDS).structure
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "none"])
+def test_junctions_of_a_transformer(placement):
+    found = structure_of(norm_placement=placement)
+    assert len(found.junctions) == 6
+    assert {junction.placement for junction in found.junctions} == {placement}
+    attention, mlp = found.junctions[:2]
+    assert attention.last_weights == ("blocks.0.attention.output.weight",)
+    assert mlp.last_weights == ("blocks.0.mlp.down.weight",)
+    assert [branch.kind for junction in (attention, mlp) for branch in junction.branches] == ["attention", "mlp"]
+    assert found.blocks == (("blocks.0", "blocks.1", "blocks.2"),)
+    assert found.final_norm == ("final_norm" if placement in ("pre", "sandwich") else found.final_norm)
+
+
+def test_scales_are_read():
+    junction = structure_of(skip_scale=0.5, branch_scale=0.25).junctions[2]
+    assert junction.skip_scale == pytest.approx(0.5)
+    assert junction.branches[0].scale == pytest.approx(0.25)
+
+
+def test_roles():
+    roles = {name: info.role for name, info in structure_of(tied_head=False).parameters.items()}
+    assert roles["token_embedding.weight"] == "embedding"
+    assert roles["position_embedding.weight"] == "positional"
+    assert roles["blocks.1.mlp.up.weight"] == "hidden"
+    assert roles["blocks.1.mlp.up.bias"] == "bias"
+    assert roles["blocks.1.mlp_norm.weight"] == "norm gain"
+    assert roles["head.weight"] == "readout"
+    assert "unused" not in roles.values()
+
+
+def test_fans_and_blocks():
+    info = structure_of().parameters["blocks.2.mlp.down.weight"]
+    assert (info.fan_in, info.fan_out, info.block) == (128, 32, "blocks.2")
+
+
+def test_tied_head():
+    info = structure_of(tied_head=True).parameters["token_embedding.weight"]
+    assert info.role == "embedding"
+    assert info.tied
+
+
+class Parallel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, 16), nn.LayerNorm(16)
+        self.left, self.right, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        h = self.norm(x)
+        return self.head(x + self.left(h) + self.right(h).relu())
+
+
+def test_parallel_branches_are_one_junction():
+    found = trace(build(Parallel), torch.randn(5, 8)).structure
+    assert len(found.junctions) == 1
+    assert found.junctions[0].last_weights == ("left.weight", "right.weight")
+    assert found.parameters["first.weight"].role == "input"
+
+
+def test_projected_skip_of_a_resnet():
+    model = build(lambda: reference("resnet", width=4, depth=1).eval())
+    found = trace(model, torch.randn(1, 3, 8, 8)).structure
+    assert len(found.junctions) == 3
+    assert all(branch.kind == "convolution" for j in found.junctions for branch in j.branches)
+
+
+def test_experts_and_router():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        vocab_size=64, num_local_experts=3, bos_token_id=0, eos_token_id=0, pad_token_id=1,
+    )  # fmt: skip
+    model = build(lambda: transformers.MixtralForCausalLM(config)).eval()
+    parameters = trace(model, {"input_ids": IDS}).structure.parameters
+    roles = {name.split("layers.0.")[-1]: info.role for name, info in parameters.items()}
+    assert roles["mlp.gate.weight"] == "router"
+    assert roles["mlp.experts.down_proj"] == "expert"
+    assert roles["lm_head.weight"] == "readout"

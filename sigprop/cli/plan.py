@@ -19,7 +19,7 @@ from sigprop.recipes.prospect import Prospect, prospect
 from sigprop.report.terminal import number
 from sigprop.results import Plan
 from sigprop.scaling import WIDTH_RULES
-from sigprop.trace import build
+from sigprop.trace.skeleton import build
 
 SHOWN = 8
 

@@ -45,7 +45,8 @@ class Part:
 class Parameter:
     """One parameter: role, fans as the contraction uses them, and the junction whose branch it lies in.
 
-    `parts` split its output axis `axis`; `tied` says that an embedding is also the readout.
+    `parts` split its output axis `axis`; `tied` says that an embedding is also the readout; `constant` is the value
+    that the model itself gives to all its entries, if it does.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Parameter:
     junction: int | None = None
     tied: bool = False
     head_width: int = 0
+    constant: float | None = None
 
     @property
     def is_matrix(self) -> bool:
@@ -197,4 +199,7 @@ def examine(model: nn.Module, batch: Any = None) -> Anatomy:
     """The anatomy of a model, from one run on a batch without weights."""
     from sigprop.recipes.dissection import dissect
 
-    return dissect(model, default_batch(model, TOKENS) if batch is None else batch)
+    if batch is None:
+        context = getattr(getattr(model, "config", None), "context", TOKENS)
+        batch = default_batch(model, min(TOKENS, context))
+    return dissect(model, batch)

@@ -56,8 +56,7 @@ def recipe(
 
 def recipes() -> dict[str, Recipe]:
     """All recipes, in alphabetical order."""
-    from sigprop import recipes as room
-
+    room = import_module(__package__ or "")
     for module in iter_modules(room.__path__):
         import_module(f"{room.__name__}.{module.name}")
     return dict(sorted(_RECIPES.items()))

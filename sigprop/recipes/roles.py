@@ -55,8 +55,15 @@ def find_parameters(trace: Trace, graph: Graph, junctions: list[Junction]) -> di
             junction,
             tied=role == "embedding" and name in places,
             head_width=next((width for _, _, width in attention.get(name, [])), 0),
+            constant=_constant(trace, name),
         )
     return found
+
+
+def _constant(trace: Trace, name: str) -> float | None:
+    """The one value of a parameter's entries, as the model draws it."""
+    weight = trace.weights.get(name)
+    return weight.distribution.mean if weight is not None and weight.distribution.variance == 0.0 else None
 
 
 def _uses(trace: Trace) -> dict[str, tuple[str, int, int]]:

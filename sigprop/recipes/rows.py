@@ -1,6 +1,6 @@
 """Building blocks of a recipe: one row per parameter from a rule for matrices, one per junction from two scales.
 
-The usual choices are made here once: biases zero, gains kept at what the model sets (one), embeddings normal.
+The usual choices are made here once: biases zero, gains at what the model sets (one), embeddings normal.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ NAMES = {
     "stem": "before the first branch",
     "readout": "readout",
     "embedding": "embedding",
-    "gain": "gain, kept",
+    "gain": "gain",
     "bias": "bias",
     "unused": "kept",
 }
 
 
 def draw_all(anatomy: Anatomy, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
-    """A plan that draws every parameter: matrices by the rule, embeddings with one std, biases zero, gains kept.
+    """A plan that draws every parameter: matrices by the rule, embeddings with one std, biases zero, gains as set.
 
     The rule gets the parameter, the role of the piece (a fused matrix has several) and the piece's outputs.
     `embedding=None` keeps the model's own embeddings.
@@ -48,7 +48,7 @@ def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str) -> P
     elif role == "bias":
         init = Init("constant", value=0.0)
     else:
-        init = Init("keep")
+        init = Init("keep") if item.constant is None else Init("constant", value=item.constant)
     return ParameterPlan(item.name, item.shape, init, why=NAMES[role], role=role)
 
 

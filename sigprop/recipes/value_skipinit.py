@@ -30,9 +30,7 @@ def value_skipinit(anatomy: Anatomy) -> Plan:
         values = [anatomy.parameters[name] for name in junction.inside]
         value = next((item for item in values if item.role == "value" and not item.parts), None)
         if value is None or value.fan_out != last.fan_in:
-            raise UnsupportedError(
-                f"value_skipinit: {last.name} needs a value matrix of its own, {last.fan_in} wide"
-            )
+            raise UnsupportedError(f"value_skipinit: {last.name} needs a value matrix of its own, {last.fan_in} wide")
         rows.append(
             JunctionPlan(
                 last.name.rpartition(".")[0],

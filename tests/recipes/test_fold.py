@@ -9,7 +9,8 @@ from torch import nn
 
 from sigprop.errors import UnknownNameError, UnsupportedError
 from sigprop.models import build
-from sigprop.recipes import examine, multipliers, plan
+from sigprop.recipes import multipliers, plan
+from sigprop.results import Plan
 
 STEPS = 200
 OPTIMIZERS = {
@@ -235,6 +236,17 @@ def test_fold_for_inference_refuses_a_skip_scale_without_norms():
         made.fold_for_inference(model)
 
 
-def test_anatomy_is_found_on_wrapped_parameters_only_once():
-    anatomy = examine(reference("pre"), batches(1)[0])
-    assert sorted(anatomy.parameters) == sorted(name for name, _ in reference("pre").named_parameters())
+def test_hooked_models_can_be_copied_saved_and_planned_again():
+    model = reference("pre")
+    made = plan(model, "layer_scale", surgery=True)
+    assert Plan.from_json(made.to_json()) == made
+    made.apply_(model, torch.Generator().manual_seed(1))
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        model.blocks[0].mlp.branch_scale.fill_(3.0)
+    assert not torch.equal(twin(batches(1)[0]), model(batches(1)[0]))
+    again = reference("pre")
+    made.apply_(again)
+    again.load_state_dict(twin.state_dict())
+    assert torch.equal(again(batches(1)[0]), twin(batches(1)[0]))
+    assert {row.name for row in made} == {name for name, _ in model.named_parameters()}

@@ -12,6 +12,7 @@ from sigprop.recipes import examine, get_recipe, plan, recipe, recipes
 from sigprop.recipes.deepnorm import deepnorm_constants
 from sigprop.recipes.layer_scale import layer_scale_start
 from sigprop.results import Plan
+from sigprop.trace.skeleton import build as build_on_meta
 
 TESTED: set[str] = set()
 WIDTH, DEPTH, HEADS = 32, 4, 4
@@ -390,6 +391,18 @@ def test_learned_scales_ask_for_surgery(anatomies):
     for name in ("rezero", "layer_scale", "value_skipinit"):
         with pytest.raises(UnsupportedError, match="surgery=True"):
             plan(model_of(), name, anatomy=anatomies["pre"])
+
+
+def test_a_model_built_on_meta_is_materialized_by_its_plan():
+    model = build_on_meta(model_of)
+    made = plan(model, "unit", k=1.0, batch=ids())
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(math.nan)
+    drawn(made, model)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    assert torch.equal(model.final_norm.weight, torch.ones(WIDTH))
 
 
 def test_gated_mlps_are_sent_to_unit():

@@ -13,7 +13,7 @@ from sigprop.recipes import examine, plan
 from sigprop.recipes.attending import score_variance
 from sigprop.recipes.prospect import prospect
 from sigprop.recipes.walk import variance
-from sigprop.trace import trace
+from sigprop.trace.tracing import trace
 
 SEEDS = 12
 

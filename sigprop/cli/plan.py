@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sigprop.api import plan
 from sigprop.cli.settings import parse_settings
 from sigprop.cli.sources import read_source
 from sigprop.errors import InputError, SigpropError
-from sigprop.planning import plan
 from sigprop.recipes import Anatomy, examine, get_recipe
 from sigprop.recipes.prospect import Prospect, prospect
 from sigprop.report.terminal import number

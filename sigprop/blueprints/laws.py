@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sigprop.blueprints.base import run
-from sigprop.blueprints.prediction import predict, profile_of
+from sigprop.blueprints.prediction import predict
+from sigprop.blueprints.repeated import unroll
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import UnknownNameError, require
 from sigprop.results import SiteRow
@@ -82,10 +83,11 @@ class StackLaws:
 def stack_laws(blueprint: Transformer, collapse: float = 0.99) -> StackLaws:
     """The laws of one stack, predicted."""
     require(0.0 < collapse < 1.0, "collapse", collapse, "between 0 and 1")
-    tape, _ = run(blueprint)
-    rows = block_rows(profile_of(tape, {}).sites)
+    rows = block_rows(predict(blueprint).sites)
     passed = [index for index, row in enumerate(rows) if row.token_correlation > collapse]
-    shares = [_share(node) for node in tape.nodes if isinstance(node.op, Residual)]
+    unrolled = unroll(blueprint, None)
+    tape = run(blueprint)[0] if unrolled is None else unrolled.blocks
+    shares = [share for node in tape.nodes if isinstance(node.op, Residual) for share in _shares(node)]
     return StackLaws(
         rows[-1].variance / rows[0].variance,
         rows[0].grad_variance / rows[-1].grad_variance,
@@ -118,11 +120,11 @@ def correlation_fixed_points(blueprint: Transformer) -> tuple[float, float]:
     return middle.token_correlation, middle.grad_token_correlation
 
 
-def _share(junction: Node) -> float:
-    """Variance that a branch adds, relative to its skip path: what dslm 5.6 calls the block's sensitivity."""
+def _shares(junction: Node) -> list[float]:
+    """Per layer: variance that a branch adds, relative to its skip path: what dslm 5.6 calls the block's sensitivity."""
     x, f = (node.signal for node in junction.inputs)
     op = junction.op
     assert isinstance(op, Residual)
     branch = op.branch**2 * f.kernel.token_average(f.kernel.diagonal)
     skip = op.skip**2 * x.kernel.token_average(x.kernel.diagonal)
-    return float(branch / skip)
+    return (branch / skip).flatten().tolist()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from sigprop.blueprints import Transformer, predict
+from sigprop.blueprints import predict
+from sigprop.blueprints.laws import scaled_transformer
 from sigprop.report.figures import blocks, profile_figure
 from sigprop.report.terminal import number
 from sigprop.results import Profile
@@ -25,7 +26,7 @@ def demo_command(
     """Predict a 48-layer Transformer, Post-LN and Pre-LN, under Xavier and under DeepScale."""
     console = Console()
     profiles = demo_profiles()
-    console.print(f"{DEPTH}-layer Transformer encoder, width 256, 128 tokens, dropout 0.1, at initialization\n")
+    console.print(f"{DEPTH}-layer Transformer encoder, width 256, 128 tokens, dropout 0.1\n")
     for name, profile in profiles.items():
         console.print(_table(name, profile))
     path = profile_figure(profiles, out / "demo.png", f"{DEPTH}-layer Transformer at initialization, predicted")
@@ -34,13 +35,13 @@ def demo_command(
 
 
 def demo_profiles() -> dict[str, Profile]:
-    deep: dict[str, Any] = {"init": "deepscale", "skip_scale": (1 - 2 / DEPTH) ** 0.5, "branch_scale": (2 / DEPTH) ** 0.5}
-    profiles = {}
-    for placement in ("post", "pre"):
-        for scheme, settings in {"Xavier": {}, "DeepScale": deep}.items():
-            blueprint = Transformer(depth=DEPTH, dropout=0.1, norm_placement=placement, **settings)
-            profiles[f"{placement.capitalize()}-LN, {scheme}"] = predict(blueprint)
-    return profiles
+    return {
+        f"{placement.capitalize()}-LN, {scheme}": predict(
+            scaled_transformer(scaling, DEPTH, dropout=0.1, norm_placement=placement)
+        )
+        for placement in ("post", "pre")
+        for scheme, scaling in {"Xavier": "vanilla", "DeepScale": "deepscale"}.items()
+    }
 
 
 def gradient_ratio(profile: Profile) -> float:

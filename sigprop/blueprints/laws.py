@@ -121,7 +121,7 @@ def correlation_fixed_points(blueprint: Transformer) -> tuple[float, float]:
 
 
 def _shares(junction: Node) -> list[float]:
-    """Per layer: variance that a branch adds, relative to its skip path: what dslm 5.6 calls the block's sensitivity."""
+    """Per layer: variance that a branch adds, relative to its skip path (the sensitivity of dslm 5.6)."""
     x, f = (node.signal for node in junction.inputs)
     op = junction.op
     assert isinstance(op, Residual)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.linear import Linear
+from sigprop.trace.layout import Layout
 from sigprop.trace.record import Field, Record, Weight, mapped
 from sigprop.trace.structural import Gather, Part
 
@@ -84,8 +85,13 @@ class Replay:
 
     def _draw(self, item: Field) -> Tensor:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""
-        rows = rows_from(self.kernel(item.node), item.node.signal.mean, item.layout.channels, self.generator)
-        return item.layout.from_rows(rows).contiguous()
+        layout = self.layout(item)
+        rows = rows_from(self.kernel(item.node), item.node.signal.mean, layout.channels, self.generator)
+        return layout.from_rows(rows).contiguous()
+
+    def layout(self, item: Field) -> Layout:
+        """The layout that a field is drawn in."""
+        return item.layout
 
     def kernel(self, node: Node) -> Tensor:
         """The kernel of one initialization: that of a linear map follows the drawn kernel of its input.

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.layout import CHANNEL, KEY, Axis, Layout
 from sigprop.trace.record import Call, Field, independent, united
 from sigprop.trace.rules import rule
-from sigprop.trace.sampled import ReplayedAttention
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules.attention import attention_weights
-from sigprop.trace.sampled import ReplayedAttention
 
 FUSED = "scaled_dot_product_attention"
 

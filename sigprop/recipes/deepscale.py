@@ -79,7 +79,7 @@ def _variances(anatomy: Anatomy, k: float, given: float | None, finite: bool) ->
             v, c = _attended(attended, anatomy.visible_keys(junction) if finite else None)
             wide = [anatomy.parameters[name] for name in junction.inside]
             value = next((item for item in wide if item.role == "value" or item.parts), None)
-            last = anatomy.parameters[junction.weights[0]]
+            last = _last_matrix(anatomy, junction)
             if value is None:
                 raise UnsupportedError(f"deepscale: no value matrix found in the branch of {last.name}; use unit")
             both = math.sqrt(keep / v / (value.fan_in * last.fan_in))
@@ -116,11 +116,18 @@ def _attended(r: float, keys: Tensor | None) -> tuple[float, float]:
 
 def mlp_variances(anatomy: Anatomy, junction: Junction, branch: Field) -> tuple[float, float]:
     """Variances of the first and the last weight of an mlp, for unit variance out."""
-    last = anatomy.parameters[junction.weights[0]]
+    last = _last_matrix(anatomy, junction)
     ratio = last.fan_in / anatomy.width
     first = math.sqrt(2.0 * (1.0 - anatomy.dropout) / ratio) / anatomy.width
     second = float(_activation(junction, branch).second_moment(anatomy.width * first))
     return first, (1.0 - anatomy.dropout) / (last.fan_in * second)
+
+
+def _last_matrix(anatomy: Anatomy, junction: Junction) -> Parameter:
+    last = anatomy.parameters[junction.weights[0]] if junction.weights else None
+    if last is None or not last.is_matrix:
+        raise UnsupportedError(f"deepscale: the branch at {junction.exit} does not end in a matrix; use unit")
+    return last
 
 
 def _activation(junction: Junction, branch: Field) -> activations.Activation:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from sigprop.recipes.anatomy import Anatomy, Junction, Spot
 from sigprop.recipes.attending import Attending, attending
 from sigprop.recipes.roles import find_parameters
+from sigprop.recipes.walk import is_same
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.trace.capture import ROOT, record_of
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.tracing import Trace, trace
 
 SUMS = ("add", "radd")
+VIEWS = ("view", "reshape", "flatten", "unflatten")
 SCALINGS = ("mul", "rmul", "div", "truediv")
 LOOK_BACK = 3
 CARRIED = frozenset(
@@ -60,6 +62,7 @@ class Found:
     source: Field
     branches: list[Field]
     passed: list[set[Record]] = field(default_factory=list)
+    scaled: bool = False
 
 
 class Graph:
@@ -94,13 +97,16 @@ class Graph:
             passed = [self._passed(leaf, stream) for leaf in leaves]
             hits = [stream.index(source) for source, _ in passed if source is not None]
             if leaves and len(hits) == len(leaves):
-                return Found(total, core(skip), stream[min(hits)], leaves, [set(inside) for _, inside in passed])
+                inside = [set(records) for _, records in passed]
+                return Found(total, plain(skip), stream[min(hits)], leaves, inside, core(skip) is not skip)
         return None
 
     def _stream(self, skip: Field) -> list[Field]:
         """The skip operand, with and without its scale, and the skips that it is itself a sum of."""
-        chain = list(dict.fromkeys((skip, core(skip))))
-        while chain[-1] in self.sums and len(chain) < LOOK_BACK:
+        chain = list(dict.fromkeys((skip, core(skip), plain(skip))))
+        for _ in range(LOOK_BACK):
+            if chain[-1] not in self.sums:
+                break
             chain.append(self.sums[chain[-1]].skip)
         return chain
 
@@ -137,8 +143,8 @@ class Graph:
         if isinstance(op_of(reader), LayerNorm) or reader.statistic is not None:
             return True
         readers = self.readers.get(reader, [])
-        plain = reader.root is not None or (reader.call is not None and reader.call.name in ("to", "float"))
-        return plain and depth > 0 and bool(readers) and all(self.is_norm(item, depth - 1) for item in readers)
+        simple = reader.root is not None or (reader.call is not None and reader.call.name in ("to", "float"))
+        return simple and depth > 0 and bool(readers) and all(self.is_norm(item, depth - 1) for item in readers)
 
     def only_norms(self, item: Field, but: tuple[Field, ...] = ()) -> bool:
         """Whether everything that reads a field, apart from the given ones, is a norm."""
@@ -148,7 +154,10 @@ class Graph:
     def scale_free(self, total: Field) -> bool:
         """Whether every reader of a sum is a norm or the next junction's skip."""
         readers = self.readers.get(total, [])
-        return bool(readers) and all(self.is_norm(item) or self._skips(item, total) for item in readers)
+        return bool(readers) and all(
+            self.is_norm(item) or self._skips(item, total) or (is_view(item) and self.scale_free(item))
+            for item in readers
+        )
 
     def norm_names(self, total: Field) -> list[str]:
         """Modules of the norms that read a sum."""
@@ -157,7 +166,7 @@ class Graph:
 
     def _skips(self, reader: Field, total: Field) -> bool:
         if reader in self.sums:
-            return self.sums[reader].skip is total
+            return self.sums[reader].skip is plain(total)
         scaled = reader.slope is not None and bool(self.readers.get(reader))
         return scaled and all(self._skips(item, total) for item in self.readers[reader])
 
@@ -177,6 +186,18 @@ def core(item: Field) -> Field:
     return item
 
 
+def is_view(item: Field) -> bool:
+    return item.call is not None and item.call.name in VIEWS and len(item.inputs) == 1
+
+
+def plain(item: Field) -> Field:
+    """The field without numbers that multiply it and without views of it."""
+    item = core(item)
+    while is_view(item) and isinstance(item.inputs[0], Field):
+        item = core(item.inputs[0])
+    return item
+
+
 def last_weights(branch: Field) -> tuple[str, ...]:
     """Names of the parameters that a branch is linear in: its last weight and bias; empty when it has none."""
     biases: list[str] = []
@@ -184,6 +205,8 @@ def last_weights(branch: Field) -> tuple[str, ...]:
         weights = [item for item in branch.inputs if isinstance(item, Weight)]
         fields = [item for item in branch.inputs if isinstance(item, Field)]
         if weights and not all(item.shape == () for item in weights):
+            if not all(is_same(item) for item in weights):
+                return ()
             return tuple(dict.fromkeys(name for item in weights for name, _ in item.roots())) + tuple(biases)
         added = [item for item in fields if item.inputs and all(isinstance(i, Weight) for i in item.inputs)]
         if branch.call is not None and branch.call.name in SUMS and len(fields) == 2 and len(added) == 1:
@@ -224,10 +247,10 @@ def _spots(graph: Graph) -> list[Spot]:
     spots = []
     for total, found in graph.sums.items():
         for branch, passed in zip(found.branches, found.passed, strict=True):
-            plain = core(branch)
-            scaled = plain is not branch or found.skip not in total.inputs
+            unscaled = core(branch)
             mixed = next((spot for item in passed if isinstance(item, Field) and (spot := attending(item))), None)
-            spots.append(Spot(total, found.skip, plain, found.source, scaled, mixed))
+            scaled = found.scaled or unscaled is not branch
+            spots.append(Spot(total, found.skip, unscaled, found.source, scaled, mixed))
     return spots
 
 

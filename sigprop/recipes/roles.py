@@ -13,7 +13,8 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.trace.layout import Axis
 from sigprop.trace.record import Field, Source, Weight
-from sigprop.trace.rules.convolution import Windows
+from sigprop.trace.roles import CONTRACTIONS
+from sigprop.trace.rules.convolution import PixelWindows, Windows
 from sigprop.trace.structural import Gain, ParameterSource
 from sigprop.trace.tracing import Trace
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def find_parameters(trace: Trace, graph: Graph, junctions: list[Junction]) -> dict[str, Parameter]:
     """Every parameter of the traced model by its first name."""
-    uses = _uses(trace)
+    uses = _sampled_matrices(graph) | _uses(trace)
     attention = _attention(graph)
     inside = {name: number for number, junction in reversed(list(enumerate(junctions))) for name in junction.inside}
     last = {name for junction in junctions for name in junction.weights[:1]}
@@ -90,7 +91,22 @@ def _use(op: object, key: str, weight: Weight) -> tuple[str, int, int] | None:
         return ("matrix", op.fan_in, op.fan_out)
     if isinstance(op, Windows):
         return ("matrix", op.channels_in * op.index.shape[0], op.channels_out * op.index.shape[0])
+    if isinstance(op, PixelWindows):
+        return ("matrix", op.fan_in, op.channels_out)
     return None
+
+
+def _sampled_matrices(graph: Graph) -> dict[str, tuple[str, int, int]]:
+    """Matrices that only sampled calls use (experts): fans by shape, as for a stack of `[outputs, inputs]`."""
+    found = {}
+    for item in graph.index:
+        if item.call is None or item.call.name not in CONTRACTIONS:
+            continue
+        for weight in item.inputs:
+            if isinstance(weight, Weight) and len(weight.shape) > 1:
+                for name, _ in weight.roots():
+                    found[name] = ("matrix", weight.shape[-1], weight.shape[-2])
+    return found
 
 
 def _attention(graph: Graph) -> dict[str, list[tuple[str, Source, int]]]:

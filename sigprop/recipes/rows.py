@@ -84,7 +84,7 @@ def with_junctions(plan: Plan, anatomy: Anatomy, scales: Scales, why: str, learn
         skip, branch = scales(junction)
         rows.append(
             JunctionPlan(
-                junction.exit or junction.weights[0].rpartition(".")[0],
+                junction.exit or (junction.weights or ("",))[0].rpartition(".")[0],
                 1.0 if junction.parallel else skip,
                 branch,
                 folded=False,

@@ -35,10 +35,10 @@ from sigprop.recipes.rows import draw_all, times, with_junctions
 from sigprop.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init, Plan
 from sigprop.theory import Node
+from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Weight
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules.losses import white_noise
-from sigprop.trace.sampled import ReplayedAttention
 from sigprop.trace.tracing import first_signal
 
 STEPS = 6

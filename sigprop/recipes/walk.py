@@ -14,7 +14,8 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.record import Field, Weight
-from sigprop.trace.rules.convolution import Windows
+from sigprop.trace.rules.convolution import PixelWindows, Windows
+from sigprop.trace.rules.weights import MOVES
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.skeleton import Distribution
 from sigprop.trace.structural import Gain, ParameterSource
@@ -41,10 +42,11 @@ class Walk:
         parameter = self.anatomy.trace.capture.parameters[name]
         changed = {id(parameter): parameter} | {id(weight): weight for _, _, weight in self.uses.get(name, [])}
         for weight in changed.values():
-            if weight is parameter or len(weight.roots()) == 1:
+            if is_same(weight):
                 weight.distribution = law
         for node, key, weight in self.uses.get(name, []):
-            node.op = _with_law(node.op, key, weight.distribution)
+            if is_same(weight):
+                node.op = _with_law(node.op, key, law)
 
     def law(self, name: str) -> Distribution:
         """How a parameter is drawn now."""
@@ -73,6 +75,11 @@ class Walk:
     def between(self, first: Node, last: Node) -> list[Node]:
         """The nodes of the tape from one to another, both included."""
         return self.nodes[self.place[first] : self.place[last] + 1]
+
+
+def is_same(weight: Weight) -> bool:
+    """Whether a weight is a parameter or a view of one, and not a function of it such as `1 + w`."""
+    return weight.call is None or (weight.call.name in MOVES and all(is_same(parent) for parent, _ in weight.parents))
 
 
 def variance(node: Node) -> float:
@@ -114,7 +121,7 @@ def _with_law(op: Any, key: str, law: Distribution) -> Any:
         return replace(op, **changed)
     if isinstance(op, Linear):
         return replace(op, variance=law.variance) if key == "weight" else replace(op, bias_variance=law.second_moment)
-    if isinstance(op, Windows):
+    if isinstance(op, (Windows, PixelWindows)):
         return (
             replace(op, variance=law.variance) if key == "weight" else replace(op, bias_second_moment=law.second_moment)
         )

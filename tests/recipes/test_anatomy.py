@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from sigprop.errors import UnsupportedError
 from sigprop.models import build
-from sigprop.recipes import examine
+from sigprop.recipes import examine, plan
 
 
 def ids():
@@ -63,6 +64,27 @@ def test_hugging_face_junctions(name, placement, exits):
     assert anatomy.placement == placement
     assert tuple(junction.exit for junction in anatomy.junctions[2:]) == exits
     assert all(junction.scale_free and junction.entry for junction in anatomy.junctions)
+
+
+def test_a_branch_that_ends_in_one_plus_a_gain_is_not_linear_in_it():
+    anatomy = hugging_face("gemma2")
+    assert anatomy.junctions[0].weights == ()
+    with pytest.raises(UnsupportedError, match="does not end in a weight"):
+        plan(anatomy.model, "depth_scaling", anatomy=anatomy, k=1.0)
+    made = plan(anatomy.model, "depth_scaling", anatomy=anatomy, k=1.0, surgery=True)
+    assert {row.skip for row in made.junctions} == {0.5**0.5}
+
+
+def test_views_of_the_stream_do_not_hide_its_norms():
+    hf = pytest.importorskip("transformers")
+    config = hf.OPTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50, ffn_dim=64, word_embed_proj_dim=32,
+        bos_token_id=0, eos_token_id=0, pad_token_id=1,
+    )  # fmt: skip
+    anatomy = examine(hf.OPTForCausalLM(config).eval(), {"input_ids": ids()})
+    assert len(anatomy.junctions) == 4
+    assert all(junction.scale_free for junction in anatomy.junctions)
+    assert [junction.previous for junction in anatomy.junctions] == [None, 0, 1, 2]
 
 
 def test_parallel_branches_share_one_sum():

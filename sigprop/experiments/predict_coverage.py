@@ -137,9 +137,7 @@ def markdown(rows: list[dict[str, Any]], version: str) -> str:
                 lines.append(f"| {row['model']} | {row['kind']} | {reason} |")
     lines += ["", "## Predicted", "", "| model | kind | sites | with gradient | seconds |", "|---|---|---|---|---|"]
     for row in good:
-        lines.append(
-            f"| {row['model']} | {row['kind']} | {row['sites']} | {row['with_gradient']} | {row['seconds']} |"
-        )
+        lines.append(f"| {row['model']} | {row['kind']} | {row['sites']} | {row['with_gradient']} | {row['seconds']} |")
     return "\n".join(lines) + "\n"
 
 

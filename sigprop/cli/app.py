@@ -13,12 +13,16 @@ from sigprop.cli.demo import demo_command
 from sigprop.cli.exponents import exponents_command
 from sigprop.cli.measure import measure_command
 from sigprop.cli.phase import phase_command
+from sigprop.cli.plan import plan_command
 from sigprop.cli.predict import predict_command
+from sigprop.cli.recipes import recipes_command
 from sigprop.errors import SigpropError
 
 COMMANDS = {
     "predict": predict_command,
     "measure": measure_command,
+    "recipes": recipes_command,
+    "plan": plan_command,
     "critical": critical_command,
     "phase": phase_command,
     "coordcheck": coordcheck_command,

@@ -1,4 +1,4 @@
-"""The tables of `docs/recipes.md`, from the data of the recipe experiments: `python -m sigprop.experiments.recipes_page`.
+"""The tables of `docs/recipes.md` from the data of the experiments: `python -m sigprop.experiments.recipes_page`.
 
 Each table stands between `<!-- name -->` and `<!-- end name -->`; run it again after adding results.
 """

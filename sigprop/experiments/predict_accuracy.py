@@ -85,7 +85,7 @@ def decoder(kind: str, **extra: Any) -> Callable[[Setting], Case]:
     return case
 
 
-def _special() -> dict[str, int]:
+def _special() -> dict[str, Any]:
     return {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
 
 
@@ -118,7 +118,7 @@ def t5(s: Setting) -> Case:
 
     config = T5Config(
         d_model=s.width, d_ff=2 * s.width, d_kv=s.width // 4, num_layers=s.depth // 2, num_heads=4,
-        vocab_size=s.vocabulary, tie_word_embeddings=s.tied, decoder_start_token_id=2, **_special(),
+        vocab_size=s.vocabulary, **{"tie_word_embeddings": s.tied, "decoder_start_token_id": 2, **_special()},
     )  # fmt: skip
     return Case(lambda: T5ForConditionalGeneration(config), _pair(s))
 
@@ -144,8 +144,9 @@ def vit(s: Setting) -> Case:
 
     config = ViTConfig(
         hidden_size=s.width, intermediate_size=4 * s.width, num_hidden_layers=s.depth, num_attention_heads=4,
-        image_size=32, patch_size=4, num_labels=100, initializer_range=s.deviation,
+        image_size=32, patch_size=4, initializer_range=s.deviation,
     )  # fmt: skip
+    config.num_labels = 100
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     batch = {"pixel_values": pixels, "labels": torch.tensor([3, 7])}
     return Case(lambda: ViTForImageClassification(config), batch)

@@ -32,8 +32,8 @@ LAYERS = 2
 SMALL = {
     "num_hidden_layers": LAYERS, "n_layer": LAYERS, "n_layers": LAYERS, "num_layers": LAYERS, "encoder_layers": LAYERS,
     "decoder_layers": LAYERS, "num_decoder_layers": LAYERS, "num_encoder_layers": LAYERS, "image_size": 64,
-    "max_position_embeddings": 128, "n_positions": 128, "block_size": 128, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
-    "decoder_start_token_id": 2,
+    "max_position_embeddings": 128, "n_positions": 128, "block_size": 128,
+    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
 
 

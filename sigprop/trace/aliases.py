@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
 
 VIEWS = frozenset(
-    "getitem narrow select view reshape transpose permute unsqueeze squeeze flatten unflatten split chunk unbind".split()
-)
+    ("getitem", "narrow", "select", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten")
+).union(("unflatten", "split", "chunk", "unbind"))
 _BEHIND = "_sigprop_behind"
 
 

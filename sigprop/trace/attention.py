@@ -18,6 +18,7 @@ from sigprop.trace.thinning import Thinning, ThinReplay, possible_thinning
 
 HEADS = 64
 FEWEST = 16
+FIRST = 12
 
 
 @dataclass(eq=False)
@@ -26,16 +27,22 @@ class ReplayedAttention(Op):
 
     Forward   `K_o = E[A K_v A^T]`
     Backward  `G_v = E[A^T G_o A]`; the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
+
+    `order` counts the attentions of the model: the first ones are drawn most often, since the error of one layer
+    weighs less the more layers there are.
     """
 
     weight: Field
     value: Field
     out: Layout
     seed: int
+    order: int = 1
     _reverse: Reverse | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._all_heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
+        wanted = HEADS / self._all_heads * min(1.0, FIRST / self.order)
+        self.replicas = max(1, min(16, math.ceil(wanted)))
         self._thinning = self._possible_thinning()
         self._arrange()
 
@@ -82,10 +89,6 @@ class ReplayedAttention(Op):
         return tuple(dict.fromkeys(source.field for source in self.weight.sources))
 
     @property
-    def replicas(self) -> int:
-        return max(1, min(16, math.ceil(HEADS / self._all_heads)))
-
-    @property
     def weights(self) -> list[Weight]:
         return list(self._reverse.weights) if self._reverse is not None else []
 
@@ -118,7 +121,8 @@ class ReplayedAttention(Op):
             half = matrix @ replay.kernel(self.value.node).to(DTYPE)
             kernel = kernel + (half @ matrix.mT).mean(0).double() / self.replicas
             mean = mean + matrix.mean(0).double() @ value.mean / self.replicas
-        assert isinstance(kernel, Tensor) and isinstance(mean, Tensor)
+        assert isinstance(kernel, Tensor)
+        assert isinstance(mean, Tensor)
         evidence = Evidence(Status.SAMPLED, "attention heads sampled from the token kernel")
         for x in inputs:
             evidence = x.evidence.join(evidence)

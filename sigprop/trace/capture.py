@@ -82,6 +82,7 @@ class Capture(TorchFunctionMode):
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
         self._names = {id(module): name for name, module in model.named_modules()}
         self._calls: dict[str, int] = {}
+        self.attentions = 0
         self._seeds = seed * 100003
         self._adopt_parameters()
 
@@ -163,7 +164,8 @@ class Capture(TorchFunctionMode):
             args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
         in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
-        call = Call(func, name, *mapped((args, kwargs), _to_record), self.module, in_place)
+        given, named = mapped((args, kwargs), _to_record)
+        call = Call(func, name, given, named, self.module, in_place)
         try:
             result = self._result(rule, call)
         except (SigpropError, RecursionError):

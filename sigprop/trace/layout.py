@@ -2,8 +2,8 @@
 
 A dimension is a tuple of axes; an axis has a size and a role. `batch` and `token` axes are *positions*: the kernel has
 one row for each. `channel` axes (heads and head widths among them) are what the kernel averages over. `key` axes are
-the second token axis of attention weights. A dimension of size one has no axes. Views only regroup, split and reorder axes, so the kernel of a view is the kernel of its
-source. `order` is the order in which the kernel numbers the positions.
+the second token axis of attention weights. A dimension of size one has no axes. Views only regroup, split and reorder
+axes, so the kernel of a view is the kernel of its source. `order` is the order in which the kernel numbers positions.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ can be replayed on drawn numbers.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from sigprop.trace.skeleton import Distribution
 
 Function = Callable[[Tensor], Tensor]
 FEW = 4
+_NUMBERS = itertools.count()
 
 
 @dataclass(eq=False, repr=False)
@@ -115,6 +117,7 @@ class Field(Record):
 
     def __post_init__(self) -> None:
         self.shape = self.layout.shape
+        self.number = next(_NUMBERS)
         if self.sources is None:
             self.sources = (Source(self),)
 

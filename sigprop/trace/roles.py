@@ -119,13 +119,13 @@ def _counts_up(item: Field) -> bool:
 
 
 def _fans(item: Field, weight: Weight) -> tuple[int, int]:
-    shape = weight.shape
+    shape: tuple[int, ...] = tuple(weight.shape)
     name = item.call.name if item.call is not None else ""
     if name.startswith("conv"):
         return math.prod(shape[1:]), shape[0] * math.prod(shape[2:])
     if name == "linear":
         return shape[-1], shape[-2] if len(shape) > 1 else 1
-    return shape[-2] if len(shape) > 1 else shape[-1], shape[-1]
+    return (shape[-2], shape[-1]) if len(shape) > 1 else (math.prod(shape), math.prod(shape))
 
 
 def _is_expert(name: str, weight: Weight, root: Weight) -> bool:

@@ -160,8 +160,8 @@ def _kaiming(
     nonlinearity: str = "leaky_relu",
     generator: torch.Generator | None = None,
 ) -> Distribution:
-    fan = nn.init._calculate_correct_fan(tensor, mode)
-    deviation = nn.init.calculate_gain(nonlinearity, a) / math.sqrt(fan)
+    init: Any = nn.init
+    deviation = init.calculate_gain(nonlinearity, a) / math.sqrt(init._calculate_correct_fan(tensor, mode))
     if name == "kaiming_normal_":
         return Distribution.normal(0.0, deviation)
     return Distribution.uniform(-math.sqrt(3) * deviation, math.sqrt(3) * deviation)

@@ -142,7 +142,8 @@ class Join(Op):
     def forward(self, *inputs: Signal) -> Signal:
         kernel = sum(share * x.kernel.values for share, x in zip(self.shares, inputs, strict=True))
         mean = sum(share * x.mean for share, x in zip(self.shares, inputs, strict=True))
-        assert isinstance(kernel, Tensor) and isinstance(mean, Tensor)
+        assert isinstance(kernel, Tensor)
+        assert isinstance(mean, Tensor)
         evidence = inputs[0].evidence
         for x in inputs[1:]:
             evidence = evidence.join(x.evidence)

@@ -239,15 +239,16 @@ def _origin_is(source: Record, skip: Field) -> bool:
     return isinstance(source, Field) and (source is skip or source.base is skip)
 
 
-def _depends(item: Record, origin: Record, limit: int = 20000) -> bool:
-    return any(record is origin for record in _ancestors(item, limit))
+def _depends(item: Record, origin: Record) -> bool:
+    return any(record is origin for record in _ancestors(item, getattr(origin, "number", 0)))
 
 
-def _ancestors(item: Record, limit: int = 20000) -> Iterable[Record]:
+def _ancestors(item: Record, oldest: int = 0) -> Iterable[Record]:
+    """Everything a record was made from, not looking behind records older than `oldest`."""
     stack, seen = [item], set()
-    while stack and len(seen) < limit:
+    while stack:
         record = stack.pop()
-        if id(record) in seen:
+        if id(record) in seen or getattr(record, "number", oldest) < oldest:
             continue
         seen.add(id(record))
         yield record

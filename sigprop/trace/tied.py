@@ -117,7 +117,7 @@ def _kept(node: Node, above: list[Carried | None]) -> Carried | None:
     if first is None or isinstance(op, ParameterSource):
         return None
     if isinstance(op, LayerNorm):
-        kernel, scale = op._scale(node.inputs[0].signal)
+        _kernel, scale = op._scale(node.inputs[0].signal)
         return Carried(first.share / scale * float(op.gain_second_moment) ** 0.5, first.ids)
     if isinstance(op, (Scale, Gain, Modulate)):
         factor = op.factor if isinstance(op, Scale) else op.mean

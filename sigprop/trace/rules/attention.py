@@ -119,7 +119,8 @@ def attended(trace: Capture, call: Call, weights: Field, value: Field) -> Field 
     layout = _out_layout(weights.layout, value.layout)
     if layout is None:
         return None
-    op = ReplayedAttention(weights, value, layout, trace.seed())
+    trace.attentions += 1
+    op = ReplayedAttention(weights, value, layout, trace.seed(), trace.attentions)
     node = trace.apply(op, *(source.node for source in op.sources), value.node)
     return Field(layout, lambda _: node, call=call, inputs=(weights, value))
 

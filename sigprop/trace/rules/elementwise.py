@@ -93,7 +93,8 @@ def pointwise(
 
 
 def _activation_node(trace: Capture, item: Field, call: Call | None) -> Node:
-    assert item.root is not None and item.function is not None
+    assert item.root is not None
+    assert item.function is not None
     if item.statistic is not None:
         return trace.sampled(item, "function of a channel statistic")
     if item.slope is not None:
@@ -134,8 +135,8 @@ def sub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.
 
 @rule("rsub")
 def rsub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
-    if as_constant(other) is not None and isinstance(input, Field):
-        number = as_constant(other)
+    number = as_constant(other)
+    if number is not None and isinstance(input, Field):
         return pointwise(trace, call, input, lambda x: number - alpha * x)
     return replayed(trace, call)
 
@@ -155,8 +156,8 @@ def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> An
         if constant == 0.0:
             return first
         return pointwise(trace, call, first, lambda x: x + sign * constant)
-    if isinstance(second, Field) and as_constant(first) is not None:
-        number = as_constant(first)
+    number = as_constant(first)
+    if isinstance(second, Field) and number is not None:
         return pointwise(trace, call, second, lambda x: number + sign * x)
     return combined(trace, call, first, second, Residual(1.0, sign))
 
@@ -276,7 +277,7 @@ def _as_fields(trace: Capture, first: Any, second: Any) -> tuple[Field, Field]:
             made.append(item)
         else:
             layout = _broadcast_layout(model.layout, tuple(item.shape))
-            build = weight_field if isinstance(item, Weight) else concrete_field
+            build: Any = weight_field if isinstance(item, Weight) else concrete_field
             made.append(build(trace, item, layout))
     return made[0], made[1]
 

@@ -253,7 +253,7 @@ def _as_fields(trace: Capture, tensors: list, skip: int | None) -> list[Field]:
             role = like[0].role if like else (TOKEN if place == skip else CHANNEL)
             dims.append((Axis(n, role),) if n > 1 else ())
         layout = Layout(tuple(dims), tuple(a for d in dims for a in d if a.is_position))
-        make = weight_field if isinstance(item, Weight) else concrete_field
+        make: Any = weight_field if isinstance(item, Weight) else concrete_field
         made = make(trace, item, layout)
         found.append(made)
     return found

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
-from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned
+from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned
 from sigprop.trace.record import Call, Field, Record, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.structural import Gather
@@ -43,7 +43,9 @@ def same(trace: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -
     if any(isinstance(a, torch.dtype) and not a.is_floating_point for a in (*args, *kwargs.values())):
         return call.function(trace.value_of(input), *args, **kwargs)
     if isinstance(input, Tensor):
-        return input.to(args[0].dtype) if args and isinstance(args[0], Record) else call.function(input, *args, **kwargs)
+        return (
+            input.to(args[0].dtype) if args and isinstance(args[0], Record) else call.function(input, *args, **kwargs)
+        )
     return input
 
 
@@ -151,7 +153,7 @@ def expand(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) ->
 
         return of_weights(trace, Call(torch.Tensor.expand, "expand", (input, shape), {}, call.module))
     layout = input.layout
-    dims = [()] * (len(shape) - len(layout.dims)) + list(layout.dims)
+    dims: list[Dim] = [*[()] * (len(shape) - len(layout.dims)), *layout.dims]
     grown = [place for place, (dim, n) in enumerate(zip(dims, shape, strict=True)) if not dim and n > 1]
     if not grown:
         return viewed(input, Layout(tuple(dims), layout.order), call)

@@ -66,8 +66,26 @@ MOVES = frozenset(
     ]
 )
 MAKE_FIELDS = frozenset(
-    "embedding linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d scaled_dot_product_attention one_hot "
-    "layer_norm rms_norm item tolist bool".split()
+    [
+        "embedding",
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "scaled_dot_product_attention",
+        "one_hot",
+        "layer_norm",
+        "rms_norm",
+        "item",
+        "tolist",
+        "bool",
+    ]
 )
 
 

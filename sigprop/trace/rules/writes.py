@@ -96,7 +96,7 @@ def written(trace: Capture, call: Call, input: Any, fields: list[Field]) -> Fiel
     def make(item: Field) -> Node:
         return trace.sampled(item, f"{call.name} sampled")
 
-    return Field(layout, make, sources=united([*made, *fields]), call=call, inputs=tuple([*made, *fields]))
+    return Field(layout, make, sources=united([*made, *fields]), call=call, inputs=(*made, *fields))
 
 
 def _target_layout(shape: tuple[int, ...], fields: list[Field]) -> Layout:

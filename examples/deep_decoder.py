@@ -76,7 +76,7 @@ def figure(curves: dict[str, list[float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--depth", type=int, default=96)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)

@@ -45,7 +45,7 @@ def default_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
 
 
 def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    size = getattr(config, "image_size", None)
+    size = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", None)
     if isinstance(size, (tuple, list)):
         height, width = int(size[0]), int(size[1])
     elif isinstance(size, Mapping):
@@ -54,9 +54,9 @@ def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -
         height = width = int(size or 32)
     channels = int(getattr(config, "num_channels", 3) or 3)
     generator = torch.Generator().manual_seed(seed)
-    batch: dict[str, Any] = {"pixel_values": torch.randn(2, channels, height, width, generator=generator)}
+    batch: dict[str, Any] = {"pixel_values": torch.randn(1, channels, height, width, generator=generator)}
     if "labels" in names:
-        batch["labels"] = torch.randint(int(getattr(config, "num_labels", 2)), (2,), generator=generator)
+        batch["labels"] = torch.randint(int(getattr(config, "num_labels", 2)), (1,), generator=generator)
     return batch
 
 

@@ -79,8 +79,6 @@ class Replay:
         with torch.set_grad_enabled(self.gradients):
             function = torch.Tensor.reshape if call.name == "view" else call.function
             result = function(*args, **kwargs)
-        if call.name == "setitem":
-            result = args[0]
         return result if record.output is None else result[record.output]
 
     def _draw(self, item: Field) -> Tensor:

@@ -96,9 +96,9 @@ class Field(Record):
     """A tensor that depends on the input.
 
     `make` builds the node when it is first asked for, given the field. `root` and `function`: this tensor is
-    `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None for a tensor that is its
-    own source, empty for a function of weights alone. `transparent`: every entry is a function of the same entry of its
-    source. `statistic` marks an average over the channels of a function of another field.
+    `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None
+    for a tensor that is its own source, empty for a function of weights alone. `transparent`: every entry is a function
+    of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
     """
 
     layout: Layout

@@ -21,7 +21,7 @@ NORMS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm")
 class Branch:
     """One branch of a junction: its output site, the weights that end it, all weights on it.
 
-    `kind`: attention, cross attention, mlp or convolution. `scale`: the number it is multiplied by after its last weight.
+    `kind`: attention, cross attention, mlp or convolution. `scale`: its factor after its last weight.
     """
 
     site: str

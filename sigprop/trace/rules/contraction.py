@@ -21,6 +21,7 @@ from sigprop.trace.record import Call, Field, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.attention import attended, scored
 from sigprop.trace.rules.elementwise import add, replayed
+from sigprop.trace.rules.views import viewed
 from sigprop.trace.structural import Absorb, Modulate, Spread, TokenLinear
 from sigprop.trace.tied import meet
 
@@ -138,22 +139,19 @@ def _einsum_fallback(trace: Capture, call: Call, equation: str, items: list) -> 
         shared, summed = [c for c in both if c in right], [c for c in both if c not in right]
         only_a, only_b = [c for c in la if c not in lb], [c for c in lb if c not in la]
         if len(summed) == len(only_a) == len(only_b) == 1:
-            from sigprop.trace.rules.views import viewed
-
-            first = viewed(items[0], items[0].layout.permuted([la.index(c) for c in shared + only_a + summed]), call)
-            second = viewed(items[1], items[1].layout.permuted([lb.index(c) for c in shared + summed + only_b]), call)
-            first.call = Call(torch.Tensor.permute, "permute", (items[0], [la.index(c) for c in shared + only_a + summed]),
-                              {}, call.module)  # fmt: skip
-            second.call = Call(torch.Tensor.permute, "permute", (items[1], [lb.index(c) for c in shared + summed + only_b]),
-                               {}, call.module)  # fmt: skip
+            first = _permuted(items[0], [la.index(c) for c in shared + only_a + summed], call)
+            second = _permuted(items[1], [lb.index(c) for c in shared + summed + only_b], call)
             inner = Call(torch.matmul, "matmul", (first, second), {}, call.module)
             product = _fields(trace, inner, first, second)
             product.call = inner
             natural = shared + only_a + only_b
-            order = [natural.index(c) for c in right]
-            outer = Call(torch.Tensor.permute, "permute", (product, order), {}, call.module)
-            return viewed(product, product.layout.permuted(order), outer)
+            return _permuted(product, [natural.index(c) for c in right], call)
     return replayed(trace, call)
+
+
+def _permuted(item: Field, order: list[int], call: Call) -> Field:
+    made = Call(torch.Tensor.permute, "permute", (item, order), {}, call.module)
+    return viewed(item, item.layout.permuted(order), made)
 
 
 def _as_field(trace: Capture, item: Any) -> Field:

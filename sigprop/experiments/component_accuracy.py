@@ -105,12 +105,14 @@ def one_input(op: Op, x: Tensor, y: Tensor, d: Draws, grad_correlation: float) -
     signal = realized(x.detach())
     out = op.forward(signal)
     (back,) = op.backward(realized_gradient(g), out, signal)
+    assert back is not None
     return errors(out, back, y.detach(), grad)
 
 
 def linear(d: Draws) -> list[float]:
-    fan_in, fan_out, tokens = (int(d.log_uniform(low, high)) for low, high in ((10, 1000), (10, 1000), (100, 1000)))
-    draws = max(40, min(100_000 // fan_out, 40_000_000 // (tokens * (fan_in + fan_out))))
+    """100 tokens (the rule does not know their number), so that many weight matrices can be drawn."""
+    fan_in, fan_out, tokens = int(d.log_uniform(10, 1000)), int(d.log_uniform(10, 1000)), 100
+    draws = max(100, min(400_000 // fan_out, 80_000_000 // (tokens * (fan_in + fan_out))))
     variance = d.log_uniform(0.01, 100) / fan_in
     x = d.tokens((draws, tokens, fan_in), d.log_uniform(0.1, 10), d.uniform(0, 0.99), d.uniform(-10, 10))
     y = x.requires_grad_() @ (d.normal(draws, fan_in, fan_out) * variance**0.5)

@@ -28,6 +28,7 @@ from sigprop.theory.ops.softmax import gradient_factor, overlap
 
 app = typer.Typer(add_completion=False, help=__doc__)
 ATTENTION_DRAWS = 3
+UNMEASURED = (math.nan, math.nan)
 COLUMNS = ("mean", "variance", "grad variance", "covariance", "grad covariance")
 PAPER = {
     "linear": [(0.0, 0.4, 1.3), (0.4, 1.4, 2.8), (0.2, 1.0, 2.2), (0.4, 1.4, 2.8), (0.2, 1.0, 2.2)],
@@ -157,7 +158,7 @@ def softmax(d: Draws) -> list[float]:
     factor = gradient_factor(n, s)
     measured, energy = weights.detach().var().cpu(), (grad.square().mean() / g.square().mean()).cpu()
     centre = abs(float(weights.detach().mean()) * count - 1)
-    return [100 * centre, 100 * float(abs(spread / measured - 1)), 100 * float(abs(factor / energy - 1)), 0.0, 0.0]
+    return [100 * centre, 100 * float(abs(spread / measured - 1)), 100 * float(abs(factor / energy - 1)), *UNMEASURED]
 
 
 def attention(d: Draws) -> list[float]:
@@ -183,7 +184,7 @@ def attention(d: Draws) -> list[float]:
     relative = 100 * (predicted / measured - 1).abs()
     forward = 100 * (predicted[1] - measured[1]).abs() / measured[0]
     backward = 100 * (predicted[3] - measured[3]).abs() / measured[2]
-    return [0.0, float(relative[0]), float(relative[2]), float(forward), float(backward)]
+    return [math.nan, float(relative[0]), float(relative[2]), float(forward), float(backward)]
 
 
 def _attention_draw(
@@ -228,7 +229,7 @@ def run(
         draws = Draws(seed, device)
         found = torch.tensor([component(draws) for _ in range(settings)], dtype=torch.float64)
         table = found.quantile(torch.tensor([0.5, 0.9, 0.99], dtype=torch.float64), 0).T
-        percentiles[name] = [[round(float(x), 3) for x in row] for row in table]
+        percentiles[name] = [None if bool(row.isnan().any()) else [round(float(x), 3) for x in row] for row in table]
         print(name, percentiles[name], flush=True)
     command = f"python -m sigprop.experiments.component_accuracy run --settings {settings} --seed {seed}"
     record = {"command": command, "date": str(date.today()), "settings": settings, "percentiles": percentiles}
@@ -245,8 +246,8 @@ def table(
     for name, rows in record["percentiles"].items():
         cells = []
         for row, paper in zip(rows, PAPER[name], strict=True):
-            ours = " / ".join(f"{x:.1f}" for x in row)
-            cells.append("-" if paper is None else f"{ours} ({' / '.join(map(str, paper))})")
+            ours = "-" if row is None else " / ".join(f"{x:.1f}" for x in row)
+            cells.append(ours if paper is None else f"{ours} ({' / '.join(map(str, paper))})")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     out.write_text("\n".join(lines) + "\n")
 

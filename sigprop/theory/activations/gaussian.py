@@ -12,6 +12,7 @@ from torch import Tensor
 SQRT_TWO_PI = math.sqrt(2 * math.pi)
 _TINY = 1e-300
 _FAR = 38.0  # in standard deviations: the density is zero in float64 beyond
+_NEAR = 1e-150  # below this, ratios of two such numbers are rounded away
 
 
 def as_double(*values: Tensor | float) -> tuple[Tensor, ...]:
@@ -94,6 +95,7 @@ def bivariate_cumulative(h: Tensor, k: Tensor, rho: Tensor, rest: Tensor) -> Ten
     (Phi(h) + Phi(k)) / 2 - T(h, a_h) - T(k, a_k) - [h and k of opposite sign] / 2, absolute error 1e-15
     (Owen 1956, eq. 2.1).
     """
+    h, k = (torch.where(value.abs() < _NEAR, 0.0, value) for value in (h, k))
     at_origin = 0.5 - torch.atan2(rest, rho) / (2 * math.pi)
     if not (torch.any(h) or torch.any(k)):
         return at_origin + torch.zeros_like(h + k)

@@ -219,3 +219,13 @@ def test_cauchy_schwarz(name, vx, vy, rho, mx, my):
     cross = activation.cross_moment(vx, vy, c, mx, my)
     bound = torch.sqrt(activation.second_moment(vx, mx) * activation.second_moment(vy, my))
     assert abs(cross.item()) <= bound.item() * (1 + 1e-7)
+
+
+@every
+@pytest.mark.parametrize("mean", [5e-324, 1e-200, -1e-100])
+def test_a_vanishing_mean_is_no_mean(name, mean):
+    activation = build(name)
+    for moment in (activation.second_moment, activation.derivative_second_moment):
+        assert moment(0.5, mean).item() == pytest.approx(moment(0.5, 0.0).item(), rel=1e-6)
+    cross = activation.cross_moment(0.5, 0.4, 0.2, mean, 0.0).item()
+    assert cross == pytest.approx(activation.cross_moment(0.5, 0.4, 0.2).item(), rel=1e-6)

@@ -246,8 +246,8 @@ early positions carry nearly all of the gradient, which widens the spread furthe
 agree with the prediction and with each other.
 
 **How the figures came about.** Two terms of the theory were corrected after looking at these stacks (the dropout factor
-of the key path, seen in the causal ones; the alignment term, seen at the first block): neither is fitted, and the first is
-tested on single heads. The vanilla Post-LN stacks other than the causal one of 192 layers were drawn again with more
+of the key path, seen in the causal ones; the alignment term, seen at the first block): neither is fitted, and the first
+is tested on single heads. The vanilla Post-LN stacks other than the causal one of 192 layers were drawn again with more
 initializations after the first 60 (40) gave errors of 16 to 18 %; the first draws are among them. Gradient correlations
 of the causal vanilla Post-LN stack of 192 layers were measured before tokens without direction were left out.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable
 
 
@@ -36,7 +35,3 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise one clear `InputError` naming the key, the value and what is allowed."""
     if not condition:
         raise InputError(f"{key} = {value!r} is not allowed: needs {allowed}")
-
-
-def require_finite(key: str, value: float, allowed: str = "a finite number") -> None:
-    require(math.isfinite(value), key, value, allowed)

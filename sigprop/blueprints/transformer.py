@@ -157,7 +157,8 @@ class Transformer(RepeatedBlueprint):
         variance = get_init(self.init).embedding(self)
         shape = {"tokens": tokens, "width": self.width}
         signal = self._embedding_sum(variance, shape)
-        if self.state == "dense" or (self.state == "auto" and self.kind != "encoder"):
+        per_token = self.kind != "encoder" or self.attention_method == "sampled"
+        if self.state == "dense" or (self.state == "auto" and per_token):
             signal = embedding.as_dense(signal)
         x = tape.source(signal, name="" if self._has_dropout else f"{prefix}embedding")
         return self._dropout(tape, x, f"{prefix}embedding")

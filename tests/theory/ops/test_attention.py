@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Gradient, Tape, exchangeable_gradient, exchangeable_signal
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.linear import Linear
@@ -170,6 +171,13 @@ def test_head_scale():
 def test_large_scores_are_marked_as_assumed():
     signal = exchangeable_signal(3.0, 0.0, tokens=16, width=64)
     assert str(Attention(32).forward(signal, signal, signal).evidence.status) == "assumed"
+
+
+@pytest.mark.parametrize("extra", [{"mask": torch.ones(16, 16)}, {"bias": torch.zeros(16, 16)}, {"method": "sampled"}])
+def test_what_needs_a_dense_kernel_is_not_ignored(extra):
+    signal = exchangeable_signal(1.0, 0.0, tokens=16, width=64)
+    with pytest.raises(UnsupportedError, match="dense token kernel"):
+        Attention(32, **extra).forward(signal, signal, signal)
 
 
 def test_dense_kernels_keep_their_type_and_symmetry():

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sigprop.errors import require
+from sigprop.errors import UnsupportedError, require
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.attention import causal, dense, exchangeable, sampled
 from sigprop.theory.ops.base import Op
@@ -55,6 +55,8 @@ class Attention(Op):
 
     def _rule(self, query: Signal) -> Any:
         if isinstance(query.kernel, Exchangeable):
+            if self.mask is not None or self.bias is not None or self.method == "sampled":
+                raise UnsupportedError("attention with a mask, a bias or sampled heads needs a dense token kernel")
             return causal if self.is_causal else exchangeable
         return sampled if self.method == "sampled" or self.bias is not None else dense
 

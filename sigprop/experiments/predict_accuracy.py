@@ -1,8 +1,9 @@
 """Prediction against many initializations: `python -m sigprop.experiments.predict_accuracy --help`.
 
 For each architecture the moments predicted from its config, without weights, beside those measured over fresh
-initializations. Errors are taken at the outputs of the repeated blocks (relative for variances, absolute for token
-correlations) and at the hidden matrices; each with the standard error of the measurement beside it.
+initializations. `measure` stores one profile per setting, `compare` predicts and takes the errors at the outputs of the
+repeated blocks (relative for variances, absolute for token correlations) and at the hidden matrices, each with the
+standard error of the measurement beside it.
 """
 
 from __future__ import annotations
@@ -11,218 +12,98 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
+from sigprop.experiments.accuracy_models import CASES, Setting, settings
 from sigprop.measure import measure
-from sigprop.models import mixer, resnet
 from sigprop.results import Profile
 from sigprop.trace import build, predict, trace
-from sigprop.trace.inputs import zipf_ids
 
 COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_second_moment")
-IMAGES = ("vit", "resnet", "mixer")
+app = typer.Typer(add_completion=False, help=__doc__)
+Models = Annotated[str, typer.Option(help="Comma-separated names, or all.")]
+Depths = Annotated[str, typer.Option(help="Comma-separated numbers of layers.")]
+Inits = Annotated[str, typer.Option(help="standard, width (std 1/sqrt(width)), or both, comma-separated.")]
+Tied = Annotated[str, typer.Option(help="no, yes, or both, comma-separated.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the measured profiles.")]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One cell of the study."""
-
-    name: str
-    width: int = 256
-    depth: int = 12
-    tokens: int = 128
-    vocabulary: int = 4096
-    tied: bool = False
-    init: str = "standard"
-
-    @property
-    def deviation(self) -> float:
-        return 0.02 if self.init == "standard" else self.width**-0.5
-
-
-@dataclass(frozen=True)
-class Case:
-    """A way to make the model, its batch, and the loss if the model has none of its own."""
-
-    make: Callable[[], nn.Module]
-    batch: Any
-    loss: Callable[[Any], Tensor] | None = None
+@app.command("measure")
+def measure_all(
+    models: Models = "all",
+    depth: Depths = "12",
+    inits: Inits = "standard,width",
+    tied: Tied = "no,yes",
+    seeds: Annotated[int, typer.Option(help="Initializations to measure.")] = 100,
+    device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")] = "cpu",
+    folder: Folder = Path("out/predict_accuracy"),
+) -> None:
+    """Measure every setting over fresh initializations and store its profile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting in _chosen(models, depth, inits, tied):
+        start = time.perf_counter()
+        measured_profile(setting, seeds, device).to_json(folder / f"{setting.label}.json")
+        print(f"{setting.label}: {time.perf_counter() - start:.1f} s", flush=True)
 
 
-def decoder(kind: str, **extra: Any) -> Callable[[Setting], Case]:
-    """A causal language model of transformers with Llama's config names."""
-
-    def case(s: Setting) -> Case:
-        import transformers
-
-        settings = {
-            "hidden_size": s.width,
-            "intermediate_size": 2 * s.width,
-            "num_hidden_layers": s.depth,
-            "num_attention_heads": 4,
-            "vocab_size": s.vocabulary,
-            "initializer_range": s.deviation,
-            "tie_word_embeddings": s.tied,
-            **_special(),
-        }
-        width = s.width // 4
-        given = {key: width if value == "head" else value for key, value in extra.items()}
-        config = getattr(transformers, f"{kind}Config")(**(settings | given))
-        ids = zipf_ids(s.vocabulary, (1, s.tokens))
-        model = getattr(transformers, f"{kind}ForCausalLM")
-        return Case(lambda: model(config), {"input_ids": ids, "labels": ids})
-
-    return case
+@app.command()
+def compare(
+    models: Models = "all",
+    depth: Depths = "12",
+    inits: Inits = "standard,width",
+    tied: Tied = "no,yes",
+    folder: Folder = Path("out/predict_accuracy"),
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+) -> None:
+    """Median and worst errors of the prediction over blocks, beside the standard error of the measurement."""
+    results: list[dict[str, Any]] = []
+    for setting in _chosen(models, depth, inits, tied):
+        path = folder / f"{setting.label}.json"
+        if not path.exists():
+            print(f"{setting.label}: not measured, skipped")
+            continue
+        results.append(errors_of(setting, Profile.from_json(path)))
+        show(results[-1:])
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps({"date": str(date.today()), "results": results}, indent=1) + "\n")
+    show(results)
 
 
-def _special() -> dict[str, Any]:
-    return {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1}
+def _chosen(models: str, depth: str, inits: str, tied: str) -> list[Setting]:
+    names = list(CASES) if models == "all" else models.split(",")
+    return settings(names, [int(d) for d in depth.split(",")], inits.split(","), [t == "yes" for t in tied.split(",")])
 
 
-def gpt2(s: Setting) -> Case:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        n_layer=s.depth, n_embd=s.width, n_head=4, vocab_size=s.vocabulary, initializer_range=s.deviation,
-        tie_word_embeddings=s.tied, **_special(),
-    )  # fmt: skip
-    ids = zipf_ids(s.vocabulary, (1, s.tokens))
-    return Case(lambda: GPT2LMHeadModel(config), {"input_ids": ids, "labels": ids})
-
-
-def bert(s: Setting) -> Case:
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(
-        hidden_size=s.width, intermediate_size=4 * s.width, num_hidden_layers=s.depth, num_attention_heads=4,
-        vocab_size=s.vocabulary, initializer_range=s.deviation, tie_word_embeddings=s.tied, **_special(),
-    )  # fmt: skip
-    ids = zipf_ids(s.vocabulary, (1, s.tokens))
-    hidden = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
-    labels = ids.masked_fill(~hidden, -100)
-    return Case(lambda: BertForMaskedLM(config), {"input_ids": ids.masked_fill(hidden, 3), "labels": labels})
-
-
-def t5(s: Setting) -> Case:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    config = T5Config(
-        d_model=s.width, d_ff=2 * s.width, d_kv=s.width // 4, num_layers=s.depth // 2, num_heads=4,
-        vocab_size=s.vocabulary, **{"tie_word_embeddings": s.tied, "decoder_start_token_id": 2, **_special()},
-    )  # fmt: skip
-    return Case(lambda: T5ForConditionalGeneration(config), _pair(s))
-
-
-def bart(s: Setting) -> Case:
-    from transformers import BartConfig, BartForConditionalGeneration
-
-    config = BartConfig(
-        d_model=s.width, encoder_ffn_dim=4 * s.width, decoder_ffn_dim=4 * s.width, encoder_layers=s.depth // 2,
-        decoder_layers=s.depth // 2, encoder_attention_heads=4, decoder_attention_heads=4, vocab_size=s.vocabulary,
-        init_std=s.deviation, tie_word_embeddings=s.tied, decoder_start_token_id=2, **_special(),
-    )  # fmt: skip
-    return Case(lambda: BartForConditionalGeneration(config), _pair(s))
-
-
-def _pair(s: Setting) -> dict[str, Tensor]:
-    ids, labels = zipf_ids(s.vocabulary, (1, s.tokens)), zipf_ids(s.vocabulary, (1, s.tokens), 1)
-    return {"input_ids": ids, "labels": labels}
-
-
-def vit(s: Setting) -> Case:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    config = ViTConfig(
-        hidden_size=s.width, intermediate_size=4 * s.width, num_hidden_layers=s.depth, num_attention_heads=4,
-        image_size=32, patch_size=4, initializer_range=s.deviation,
-    )  # fmt: skip
-    config.num_labels = 100
-    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    batch = {"pixel_values": pixels, "labels": torch.tensor([3, 7])}
-    return Case(lambda: ViTForImageClassification(config), batch)
-
-
-class Encoder(nn.Module):
-    """`nn.TransformerEncoder` between an embedding and a head; every layer initialized anew."""
-
-    def __init__(self, s: Setting):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(s.width, 4, 4 * s.width, 0.0, batch_first=True, norm_first=True)
-        self.embedding = nn.Embedding(s.vocabulary, s.width)
-        self.encoder = nn.TransformerEncoder(layer, s.depth, nn.LayerNorm(s.width), enable_nested_tensor=False)
-        self.head = nn.Linear(s.width, s.vocabulary, bias=False)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, 0.0, s.deviation)
-        if s.tied:
-            self.head.weight = self.embedding.weight
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.encoder(self.embedding(ids)))
-
-
-def encoder(s: Setting) -> Case:
-    ids = zipf_ids(s.vocabulary, (1, s.tokens))
-    targets = zipf_ids(s.vocabulary, (s.tokens,), 1)
-    return Case(lambda: Encoder(s), ids, lambda out: F.cross_entropy(out.flatten(0, 1), targets.to(out.device)))
-
-
-def _images(model: Callable[[], nn.Module], count: int, size: int) -> Case:
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randn(count, 3, size, size, generator=generator)
-    targets = torch.randint(10, (count,), generator=generator)
-    return Case(model, pixels, lambda out: F.cross_entropy(out, targets.to(out.device)))
-
-
-CASES: dict[str, Callable[[Setting], Case]] = {
-    "gpt2": gpt2,
-    "llama": decoder("Llama", num_key_value_heads=2),
-    "bert": bert,
-    "vit": vit,
-    "t5": t5,
-    "bart": bart,
-    "qwen3": decoder("Qwen3", num_key_value_heads=2, head_dim="head"),
-    "gemma2": decoder("Gemma2", num_key_value_heads=2, head_dim="head", sliding_window=32),
-    "neox": decoder("GPTNeoX"),
-    "mixtral": decoder("Mixtral", num_key_value_heads=2, num_local_experts=4),
-    "encoder": encoder,
-    "resnet": lambda s: _images(lambda: resnet(width=s.width // 4, depth=max(1, s.depth // 6)), 8, 8),
-    "mixer": lambda s: _images(lambda: mixer(width=s.width, depth=s.depth, image=32, patch=4), 2, 32),
-}
-
-
-def study(setting: Setting, seeds: int, device: str) -> dict[str, Any]:
-    """Predict, measure, and reduce to median and worst errors."""
+def measured_profile(setting: Setting, seeds: int, device: str) -> Profile:
     case = CASES[setting.name](setting)
-    training = setting.name == "resnet"
-    model = build(lambda: case.make().train(training))
+
+    def make() -> torch.nn.Module:
+        with torch.device(device):
+            return case.make().train(setting.name == "resnet")
+
+    return measure(None, _moved(case.batch, device), case.loss, build=make, seeds=seeds)
+
+
+def errors_of(setting: Setting, measured: Profile) -> dict[str, Any]:
+    """Predict one setting and reduce its comparison to median and worst errors."""
+    case = CASES[setting.name](setting)
+    model = build(lambda: case.make().train(setting.name == "resnet"))
     start = time.perf_counter()
     predicted = predict(model, case.batch, loss=case.loss or "cross_entropy", tokens=max(setting.tokens, 128))
     seconds = time.perf_counter() - start
-    start = time.perf_counter()
-    measured = measure(
-        None,
-        _moved(case.batch, device),
-        case.loss,
-        build=lambda: case.make().train(training).to(device),
-        seeds=seeds,
-    )
     blocks = [name for group in trace(model, case.batch).structure.blocks for name in group]
     return {
         **setting.__dict__,
-        "seeds": seeds,
+        "seeds": len(measured.meta["seeds"]),
         "predict_seconds": seconds,
-        "measure_seconds": time.perf_counter() - start,
         "errors": {column: _errors(predicted, measured, column, blocks) for column in COLUMNS},
     }
 
@@ -267,37 +148,5 @@ def show(results: list[dict[str, Any]]) -> None:
     Console(width=160).print(table)
 
 
-def main(
-    models: Annotated[str, typer.Option(help="Comma-separated names, or all.")] = "all",
-    seeds: Annotated[int, typer.Option(help="Initializations to measure.")] = 100,
-    device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")] = "cpu",
-    depth: Annotated[str, typer.Option(help="Comma-separated numbers of layers.")] = "12,24",
-    width: Annotated[int, typer.Option()] = 256,
-    tokens: Annotated[int, typer.Option()] = 128,
-    inits: Annotated[str, typer.Option(help="standard, width (std 1/sqrt(width)), or both.")] = "standard,width",
-    tied: Annotated[str, typer.Option(help="no, yes, or both.")] = "no,yes",
-    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
-) -> None:
-    """Median and worst errors of the prediction over blocks, beside the standard error of the measurement."""
-    results: list[dict[str, Any]] = []
-    for name in CASES if models == "all" else models.split(","):
-        for layers in depth.split(","):
-            for init in inits.split(","):
-                for bound in tied.split(","):
-                    if name in IMAGES and (bound == "yes" or (init != "standard" and name != "vit")):
-                        continue
-                    setting = Setting(name, width, int(layers), tokens, tied=bound == "yes", init=init)
-                    try:
-                        results.append(study(setting, seeds, device))
-                    except Exception as error:
-                        print(f"{setting}: {type(error).__name__}: {error}")
-                        continue
-                    show(results[-1:])
-                    if out is not None:
-                        out.parent.mkdir(parents=True, exist_ok=True)
-                        out.write_text(json.dumps(results, indent=1) + "\n")
-    show(results)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +25,17 @@ from sigprop.errors import UnsupportedError
 QUANTILES = 4096
 LARGE = 1 << 20
 _ATTRIBUTE = "_sigprop_distribution"
+_FILLS = (
+    "normal_",
+    "uniform_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "zero_",
+    "zeros_",
+    "ones_",
+    "fill_",
+    "constant_",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class Distribution:
         return cls(values, mean, variance if variance > 1e-14 * mean**2 else 0.0)
 
     @classmethod
+    @cache
     def normal(cls, mean: float, deviation: float) -> Distribution:
         grid = torch.special.ndtri(_levels())
         return cls(mean + deviation * grid / grid.square().mean().sqrt(), float(mean), float(deviation) ** 2)
@@ -51,6 +64,7 @@ class Distribution:
         return cls(low + (high - low) * _levels(), (low + high) / 2, (high - low) ** 2 / 12)
 
     @classmethod
+    @cache
     def truncated_normal(cls, mean: float, deviation: float, low: float, high: float) -> Distribution:
         bounds = torch.tensor([(low - mean) / deviation, (high - mean) / deviation], dtype=torch.float64)
         left, right = torch.special.ndtr(bounds)
@@ -105,6 +119,8 @@ class _Recorder(TorchFunctionMode):
         target = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("tensor")
         if isinstance(target, Tensor) and name.endswith("_") and not name.startswith("__") and target.is_meta:
             _follow(func, name, target, args, kwargs)
+            if name in _FILLS:  # nothing is left to do on meta
+                return target
         return func(*args, **kwargs)
 
 

@@ -77,13 +77,17 @@ def check_criticality(
 def _settled(found: list[PartialJacobian]) -> tuple[float, float]:
     """Mean log chi_J over the later half of the blocks, and its standard error from the probes."""
     late = found[len(found) // 2 :]
-    if not all(math.isfinite(j.value) and j.value > 0 for j in late):
-        bad = next(j for j in late if not (math.isfinite(j.value) and j.value > 0))
-        raise InputError(
-            f"{bad.target}: the Jacobian factor is {bad.value}; the signal has overflowed or died before this block"
-        )
+    for bad in late:
+        if not _usable(bad):
+            raise InputError(
+                f"{bad.target}: the Jacobian factor is {bad.value}; the signal has overflowed or died before this block"
+            )
     errors = [j.standard_error / j.value for j in late]
     return sum(math.log(j.value) for j in late) / len(late), math.hypot(*errors) / len(late)
+
+
+def _usable(factor: PartialJacobian) -> bool:
+    return math.isfinite(factor.value) and factor.value > 0
 
 
 def _power_law(found: list[PartialJacobian]) -> float | None:
@@ -92,7 +96,7 @@ def _power_law(found: list[PartialJacobian]) -> float | None:
     For g / l the mean over the second half of the blocks is half that over the second quarter.
     """
     count = len(found)
-    if count < 12:
+    if count < 12 or not all(map(_usable, found)):
         return None
     early = [math.log(j.value) for j in found[count // 4 : count // 2]]
     late = [math.log(j.value) for j in found[count // 2 :]]

@@ -71,7 +71,7 @@ def summarize(profiles: Sequence[Profile], seeds: Sequence[int]) -> Profile:
     meta = {**profiles[0].meta, "seeds": list(seeds)}
     losses = [profile.meta["loss"] for profile in profiles if "loss" in profile.meta]
     if losses:
-        meta["loss"] = statistics.fmean(losses)
+        meta["loss"] = _mean(losses)
     for key in ("first_non_finite", "first_non_finite_gradient"):
         named = [profile.meta[key] for profile in profiles if key in profile.meta]
         if named:
@@ -101,13 +101,18 @@ def _filled(row, rows: list):
     """Mean, standard error and median of every column and extra."""
     for column in type(row).COLUMNS:
         values = [getattr(item, column) for item in rows]
-        setattr(row, column, statistics.fmean(values))
+        setattr(row, column, _mean(values))
         _spread(row, column, values)
     for key in rows[0].extras:
         values = [item.extras.get(key, math.nan) for item in rows]
-        row.extras[key] = statistics.fmean(values)
+        row.extras[key] = _mean(values)
         _spread(row, key, values)
     return row
+
+
+def _mean(values: list[float]) -> float:
+    """Plain summation where a value is not finite: infinities of both signs give not-a-number, not an error."""
+    return statistics.fmean(values) if all(map(math.isfinite, values)) else sum(values) / len(values)
 
 
 def _spread(row, key: str, values: list[float]) -> None:

@@ -35,7 +35,10 @@ PROBES = 8
 
 @dataclass(frozen=True)
 class PartialJacobian:
-    """J from `source` to `target`; the standard error is over probes, zero when exact."""
+    """J from `source` to `target`; the standard error is over probes, zero when exact.
+
+    Where the signal has overflowed the value is not finite, and the standard error is nan.
+    """
 
     source: str
     target: str
@@ -137,8 +140,12 @@ def _checked(probes: int | None) -> int:
 
 
 def _estimate(source: str, target: str, values: list[float], exact: bool) -> PartialJacobian:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0 if exact else math.nan
-    return PartialJacobian(source, target, statistics.fmean(values), error, exact)
+    """Mean and standard error; a value that is not finite is passed on, with no error."""
+    mean = sum(values) / len(values)
+    if not math.isfinite(mean) or (len(values) == 1 and not exact):
+        return PartialJacobian(source, target, mean, math.nan, exact)
+    error = 0.0 if exact else statistics.stdev(values) / math.sqrt(len(values))
+    return PartialJacobian(source, target, mean, error, exact)
 
 
 def _signs(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -188,6 +188,21 @@ def test_a_gradient_that_overflows_is_named():
     assert "first_non_finite_gradient" in measure(model, TOKENS, poison).meta
 
 
+def test_infinities_of_both_signs_over_seeds():
+    """One network overflows upwards, the other downwards: their mean is no number, and no crash."""
+
+    def build_infinite():
+        model = nn.Linear(4, 1, bias=False)
+        with torch.no_grad():
+            model.weight.fill_(math.inf if torch.initial_seed() % 2 else -math.inf)
+        return model
+
+    profile = measure(None, torch.ones(2, 4), build=build_infinite, seeds=2, backward=False)
+    assert math.isnan(profile["(output)"].mean)
+    assert profile.meta["first_non_finite"] == "(output)"
+    assert "mean" not in profile["(output)"].errors
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_scores(causal):
     """Fused attention against scores, weights and score gradients computed by autograd."""

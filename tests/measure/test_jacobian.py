@@ -100,6 +100,24 @@ def test_seeds_repeat():
     assert jacobian_profile(model, x, probes=3) != jacobian_profile(model, x, probes=3, seed=1)
 
 
+@pytest.mark.parametrize("probes", [None, 3])
+def test_an_overflowing_signal_is_reported_not_raised(probes):
+    """Attention without norms overflows: the blocks before it keep their numbers, the others say inf or nan."""
+    torch.manual_seed(0)
+    model = build("transformer", vocabulary=11, context=4, width=8, depth=4, heads=2, norm_placement="none")
+    tokens = torch.arange(4)[None]
+    clean = jacobian_profile(model, tokens, probes=probes)
+    with torch.no_grad():
+        model.blocks[2].mlp.down.weight.fill_(1e30)
+        model.blocks[3].mlp.up.weight.fill_(1e30)
+    found = jacobian_profile(model, tokens, probes=probes)
+    assert found[0] == clean[0]
+    assert [math.isfinite(row.value) for row in found] == [True, True, False]
+    assert math.isnan(found[2].standard_error)
+    later = jacobian_profile(model, tokens, start="blocks.0", probes=2)
+    assert [math.isfinite(row.value) for row in later] == [True, True, False]
+
+
 def test_errors():
     model, x = perceptron(), torch.randn(2, 6)
     with pytest.raises(UnknownNameError, match=r"blocks\.0"):

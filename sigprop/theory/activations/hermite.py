@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.activations.gaussian import correlation, unit_gauss_legendre
-from sigprop.theory.activations.quadrature import Function, rule, samples
+from sigprop.theory.activations.quadrature import Function, fixed_rule, rule, samples
 
 TERMS = 96
+ROUNDING = 1e-17
 _LAST = 16  # terms from which the sign and the coherence of the unresolved rest are read
 
 
@@ -54,9 +56,20 @@ def cross_moment(
     same = _equal_in_order(variance_x, variance_y) and _equal_in_order(mean_x, mean_y)
     y = x.reshape(variance_y.shape) if same else _series(function, derivative, variance_y, mean_y, kinks)
     total = _rest(x, y, rho, jumps=derivative is None)
-    for k in reversed(range(TERMS)):
-        total = total * rho + x.coefficients[k] * y.coefficients[k]
+    for k in reversed(range(_significant(x, y))):
+        total = torch.addcmul(x.coefficients[k] * y.coefficients[k], total, rho)
     return total
+
+
+def _significant(x: Series, y: Series) -> int:
+    """How many terms matter: those after add less than rounding, whatever the correlation."""
+    if torch.any(x.rest) or torch.any(y.rest):
+        return TERMS
+    largest = torch.ones(TERMS, dtype=x.coefficients.dtype, device=x.coefficients.device)
+    for series in (x, y):
+        norm = series.coefficients.norm(dim=0).clamp(min=1e-300)
+        largest = largest * (series.coefficients / norm).abs().flatten(1).amax(1)
+    return int((largest.flip(0).cumsum(0) > ROUNDING).sum())
 
 
 def _equal_in_order(a: Tensor, b: Tensor) -> bool:
@@ -82,9 +95,16 @@ def _series(
 
 def _project(values: Tensor, z: Tensor, w: Tensor) -> Tensor:
     """c_k = E[f(m + s z) he_k(z)] for k < TERMS: [..., n] -> [TERMS, ...]."""
+    if z is fixed_rule(z.device)[0]:
+        return (values @ _fixed_basis(z.device)).movedim(-1, 0)
     if z.dim() == 1:
         return (values @ torch.stack(list(_weighted_basis(z, w)), dim=1)).movedim(-1, 0)
     return torch.stack([(values * basis).sum(-1) for basis in _weighted_basis(z, w)])
+
+
+@cache
+def _fixed_basis(device: torch.device) -> Tensor:
+    return torch.stack(list(_weighted_basis(*fixed_rule(device))), dim=1)
 
 
 def _weighted_basis(z: Tensor, w: Tensor) -> Iterator[Tensor]:

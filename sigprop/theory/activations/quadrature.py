@@ -48,7 +48,8 @@ def _rule(edges: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def _fixed_rule(device: torch.device) -> tuple[Tensor, Tensor]:
+def fixed_rule(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The grid that serves centred inputs of moderate variance."""
     return _rule(torch.tensor(_mirrored(_GRADED), dtype=torch.float64, device=device))
 
 
@@ -56,7 +57,7 @@ def rule(variance: Tensor, mean: Tensor, kinks: tuple[float, ...]) -> tuple[Tens
     """Standard normal nodes and weights, [n] where one grid serves all settings, else [..., n]."""
     sharp = bool(torch.any(variance > _SHARP))
     if all(k == 0 for k in kinks) and not sharp and not torch.any(mean):
-        return _fixed_rule(variance.device)
+        return fixed_rule(variance.device)
     variance, mean = torch.broadcast_tensors(variance, mean)
     places = torch.tensor([*_mirrored(_STRUCTURE), *kinks], dtype=torch.float64, device=variance.device)
     deviation = torch.sqrt(variance.clamp(min=1e-300)).unsqueeze(-1)

@@ -65,11 +65,13 @@ def _significant(x: Series, y: Series) -> int:
     """How many terms matter: those after add less than rounding, whatever the correlation."""
     if torch.any(x.rest) or torch.any(y.rest):
         return TERMS
-    largest = torch.ones(TERMS, dtype=x.coefficients.dtype, device=x.coefficients.device)
-    for series in (x, y):
-        norm = series.coefficients.norm(dim=0).clamp(min=1e-300)
-        largest = largest * (series.coefficients / norm).abs().flatten(1).amax(1)
-    return int((largest.flip(0).cumsum(0) > ROUNDING).sum())
+    first, second = (_largest(series.coefficients.detach().reshape(TERMS, -1)) for series in (x, y))
+    return int(((first * second).flip(0).cumsum(0) > ROUNDING).sum())
+
+
+def _largest(coefficients: Tensor) -> Tensor:
+    """Of each order, the largest coefficient of any setting, relative to the norm of its series."""
+    return (coefficients.abs() / coefficients.norm(dim=0).clamp(min=1e-300)).amax(1)
 
 
 def _equal_in_order(a: Tensor, b: Tensor) -> bool:

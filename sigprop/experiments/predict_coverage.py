@@ -11,7 +11,9 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,33 +34,110 @@ LAYERS = 2
 SMALL = {
     "num_hidden_layers": LAYERS, "n_layer": LAYERS, "n_layers": LAYERS, "num_layers": LAYERS, "encoder_layers": LAYERS,
     "decoder_layers": LAYERS, "num_decoder_layers": LAYERS, "num_encoder_layers": LAYERS, "image_size": 64,
-    "max_position_embeddings": 128, "n_positions": 128, "block_size": 128,
+    "max_position_embeddings": 128, "n_positions": 128, "block_size": 128, "num_experts": 16, "n_routed_experts": 16,
+    "num_local_experts": 16, "num_experts_per_tok": 3, "moe_k": 3, "num_kv_shared_layers": 0,
     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
+BLANK = {
+    "vocab_size": 1024, "num_experts_per_tok": 3, "n_routed_experts": 16, "n_shared_experts": 1,
+    "layer_types": ["full_attention"] * LAYERS, "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 128,
+    "indexer_budget": 8, "indexer_compress_ratio": 4,
+}  # fmt: skip
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+LAYER_KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types", "attention_types")
 
 
-def small_config(kind: type) -> Any:
-    """The default config with few layers, tokens and experts; what a config refuses is left as it was."""
-    config = kind()
-    for part in [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))]:
-        for key, value in SMALL.items():
-            current = getattr(part, key, None) if part is not None else None
-            if isinstance(current, int) and not isinstance(current, bool) and current > value:
-                try:
-                    setattr(part, key, value)
-                except Exception:
-                    continue
-        for key in ("layer_types", "layers_block_type", "mlp_layer_types", "block_types", "attention_types"):
-            listed = getattr(part, key, None)
-            if isinstance(listed, list) and len(listed) > LAYERS:
-                setattr(part, key, listed[:LAYERS])
+def small_config(kind: type, decoder: bool, copies: int = 1) -> Any:
+    """The default config with few layers, tokens and experts; what a config refuses is left as it was.
+
+    Of every kind of layer `copies` are kept. What a default config leaves open and a published one gives is filled in.
+    """
+    config = smaller(kind(), copies)
+    if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
+        _set(config, "is_decoder", decoder)
     return config
+
+
+def smaller(config: Any, copies: int) -> Any:
+    """Built anew where the constructor takes the changes, since settings may depend on each other."""
+    changes = _changes(config.to_dict(), copies)
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None:
+            changes[name] = smaller(part, copies)
+            _set(changes[name], "rope_theta", getattr(part, "rope_theta", ROTARY["rope_theta"]))
+    try:
+        return type(config)(**changes)
+    except Exception:
+        for key, value in changes.items():
+            _set(config, key, value)
+        return config
+
+
+def _changes(settings: dict[str, Any], copies: int) -> dict[str, Any]:
+    kinds = [value for key, value in settings.items() if key in LAYER_KINDS and isinstance(value, list)]
+    length = len(kinds[0]) if kinds else 0
+    kept = some_of_each([kind for kind in kinds if len(kind) == length], copies)
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, list) and len(value) == length > LAYERS:
+            found[key] = [value[layer] for layer in kept]
+        if isinstance(value, int) and not isinstance(value, bool) and key in SMALL and value > SMALL[key]:
+            found[key] = len(kept) if SMALL[key] == LAYERS and kept else SMALL[key]
+    return found | _blanks(settings)
+
+
+def some_of_each(kinds: list[list[str]], copies: int) -> list[int]:
+    """The first layers of every kind, and the next ones up to the number of layers wanted."""
+    rows = list(zip(*kinds, strict=True))
+    first = [number for number, row in enumerate(rows) if rows[:number].count(row) < copies]
+    others = [number for number in range(len(rows)) if number not in first]
+    return sorted(first + others[: max(0, LAYERS - len(first))])
+
+
+def _blanks(settings: dict[str, Any]) -> dict[str, Any]:
+    heads, width = settings.get("num_attention_heads"), settings.get("hidden_size")
+    derived: dict[str, Any] = {
+        "num_key_value_heads": heads,
+        "default_language": next(iter(settings.get("languages", [])), 0),
+    }
+    if isinstance(heads, int) and isinstance(width, int):
+        derived["head_dim"] = width // heads
+    found = {key: value for key, value in (BLANK | derived).items() if key in settings and settings[key] is None}
+    if settings.get("rope_parameters") == {} and settings.get("layer_types"):
+        found["rope_parameters"] = {kind: dict(ROTARY) for kind in settings["layer_types"]}
+    return found
+
+
+def _set(part: Any, key: str, value: Any) -> None:
+    try:
+        setattr(part, key, value)
+    except Exception:
+        return
+
+
+def built(config_class: type, model_class: Any, decoder: bool) -> Any:
+    """The model of a small config on meta; some classes need two layers of each kind."""
+    try:
+        return _built(config_class, model_class, decoder, 1)
+    except Exception:
+        return _built(config_class, model_class, decoder, 2)
+
+
+def _built(config_class: type, model_class: Any, decoder: bool, copies: int) -> Any:
+    config = small_config(config_class, decoder, copies)
+    config.dtype = torch.float32
+    return build(lambda: model_class(config)).eval()
+
+
+class _Late(BaseException):
+    """Not an Exception, so that no rule mistakes it for a failure of its own."""
 
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
     def stop(*_: Any) -> None:
-        raise TimeoutError(f"took more than {seconds} s")
+        raise _Late(f"took more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
@@ -69,16 +148,16 @@ def limited(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def attempt(config_class: type, model_class: type, tokens: int, seconds: int) -> dict[str, Any]:
+def attempt(kind: str, number: int, tokens: int, seconds: int) -> dict[str, Any]:
     """Build and predict one class: outcome is predicted, failed, or not built (with the reason)."""
-    row: dict[str, Any] = {"model": model_class.__name__, "config": config_class.__name__}
+    config_class, model_class = classes(kind)[number]
+    config_class = model_class.config_class or config_class
+    row: dict[str, Any] = {"model": model_class.__name__, "config": config_class.__name__, "kind": kind}
     start = time.perf_counter()
     try:
         with limited(seconds):
-            config = small_config(config_class)
-            config.dtype = torch.float32
-            model = build(lambda: model_class(config)).eval()
-    except Exception as error:
+            model = built(config_class, model_class, decoder=kind == "causal LM")
+    except (Exception, _Late) as error:
         return row | {"outcome": "not built", "reason": _reason(error)}
     try:
         with limited(seconds):
@@ -86,18 +165,19 @@ def attempt(config_class: type, model_class: type, tokens: int, seconds: int) ->
         finite = [s for s in profile.sites if s.grad_variance == s.grad_variance]
         row["sampled"] = sum(s.status == "sampled" for s in profile.sites)
         row |= {"outcome": "predicted", "sites": len(profile.sites), "with_gradient": len(finite), "reason": ""}
-    except SigpropError as error:
+    except (SigpropError, _Late) as error:
         row |= {"outcome": "failed", "reason": _reason(error)}
     except Exception as error:
         row |= {"outcome": "failed", "reason": f"unclear error, {_reason(error)}"}
     return row | {"seconds": round(time.perf_counter() - start, 1)}
 
 
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+def _reason(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__.strip('_')}: {lines[0] if lines else ''}"[:200]
 
 
-def classes(kind: str) -> list[tuple[type, type]]:
+def classes(kind: str) -> list[tuple[type, Any]]:
     import transformers
 
     mapping = getattr(transformers, KINDS[kind])
@@ -141,28 +221,44 @@ def markdown(rows: list[dict[str, Any]], version: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _quiet(gigabytes: int) -> None:
+    """One thread for each process, and an error instead of a machine without memory."""
+    import resource
+
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
+
+
 def main(
     kinds: Annotated[str, typer.Option(help="Comma-separated kinds, or all.")] = "all",
-    only: Annotated[str, typer.Option(help="Part of a class name.")] = "",
+    only: Annotated[str, typer.Option(help="Parts of class names, comma-separated.")] = "",
     tokens: Annotated[int, typer.Option()] = 16,
     seconds: Annotated[int, typer.Option(help="Limit for each model.")] = 60,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
     out: Annotated[Path | None, typer.Option(help="JSON file for the rows.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page, e.g. docs/coverage.md.")] = None,
 ) -> None:
     """Predict every class and report the share that works."""
     import transformers
 
-    transformers.logging.set_verbosity_error()
+    wanted = [
+        (kind, number, tokens, seconds)
+        for kind in (KINDS if kinds == "all" else kinds.split(","))
+        for number, (_, model_class) in enumerate(classes(kind))
+        if any(part.lower() in model_class.__name__.lower() for part in only.split(","))
+    ]
     rows: list[dict[str, Any]] = []
-    for kind in KINDS if kinds == "all" else kinds.split(","):
-        for config_class, model_class in classes(kind):
-            if only.lower() in model_class.__name__.lower():
-                row = attempt(config_class, model_class, tokens, seconds) | {"kind": kind}
-                rows.append(row)
-                print(kind, row["model"], row["outcome"], row.get("seconds", ""), row["reason"], flush=True)
-                if out is not None:
-                    out.parent.mkdir(parents=True, exist_ok=True)
-                    out.write_text(json.dumps(rows, indent=1) + "\n")
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_quiet, initargs=(gigabytes,)) as pool:
+        for row in pool.map(attempt, *zip(*wanted, strict=True)):
+            rows.append(row)
+            print(row["kind"], row["model"], row["outcome"], row.get("seconds", ""), row["reason"], flush=True)
+            if out is not None:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                out.write_text(json.dumps(rows, indent=1) + "\n")
     if page is not None:
         page.write_text(markdown(rows, transformers.__version__))
     Console().print(Counter((row["kind"], row["outcome"]) for row in rows))

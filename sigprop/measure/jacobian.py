@@ -28,6 +28,7 @@ from sigprop.errors import InputError, require
 from sigprop.measure.batch import call, copied, tensors_in
 from sigprop.measure.cuts import Cuts, module_names, repeated_blocks
 from sigprop.measure.guard import untouched
+from sigprop.measure.probes import bases, pulled_back, signs
 
 EXACT_ENTRIES = 256
 PROBES = 8
@@ -98,15 +99,8 @@ def _local(cuts: Cuts, pairs: list[tuple[str, str]], probes: int | None, seed: i
     entries = [output.numel() for output in outputs]
     exact = probes is None and max(entries) <= EXACT_ENTRIES
     count = max(entries) if exact else _checked(probes)
-    generators = {device: torch.Generator(device).manual_seed(seed) for device in {o.device for o in outputs}}
-    squares = []
-    for index in range(count):
-        vectors = [_basis(o, index) if exact else _signs(o, generators[o.device]) for o in outputs]
-        gradients = torch.autograd.grad(
-            outputs, inputs, vectors, retain_graph=index + 1 < count, allow_unused=True, materialize_grads=True
-        )
-        squares.append(torch.stack([_square(gradient) for gradient in gradients]))
-    table = torch.stack(squares).tolist()
+    vectors = bases(outputs) if exact else signs(outputs, count, seed)
+    table = torch.cat(list(pulled_back(outputs, inputs, vectors))).tolist()
     found = []
     for column, ((source, target), size) in enumerate(zip(pairs, entries, strict=True)):
         values = [row[column] / size for row in table]
@@ -146,18 +140,6 @@ def _estimate(source: str, target: str, values: list[float], exact: bool) -> Par
         return PartialJacobian(source, target, mean, math.nan, exact)
     error = 0.0 if exact else statistics.stdev(values) / math.sqrt(len(values))
     return PartialJacobian(source, target, mean, error, exact)
-
-
-def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    bits = torch.randint(0, 2, like.shape, generator=generator, device=like.device)
-    return (2 * bits - 1).to(like.dtype)
-
-
-def _basis(like: Tensor, index: int) -> Tensor:
-    vector = torch.zeros_like(like)
-    if index < vector.numel():
-        vector.view(-1)[index] = 1.0
-    return vector
 
 
 def _square(x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Partial Jacobians against the full matrix, computed by autograd."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.measure import jacobian, jacobian_profile
+from sigprop.measure.probes import signs
 from sigprop.models import build
 
 
@@ -116,6 +118,52 @@ def test_an_overflowing_signal_is_reported_not_raised(probes):
     assert math.isnan(found[2].standard_error)
     later = jacobian_profile(model, tokens, start="blocks.0", probes=2)
     assert [math.isfinite(row.value) for row in later] == [True, True, False]
+
+
+class ThroughNumpy(torch.autograd.Function):
+    """A backward pass that takes one vector at a time, as hand-written kernels do."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.from_numpy(2 * gradient.numpy())
+
+
+@pytest.mark.parametrize("probes", [None, 3])
+def test_a_backward_pass_that_cannot_be_batched(probes):
+    class Doubled(nn.Module):
+        def forward(self, x):
+            return ThroughNumpy.apply(x)
+
+    model = nn.Sequential(*[Doubled() for _ in range(3)])
+    found = jacobian_profile(model, torch.randn(2, 6), probes=probes)
+    assert [row.value for row in found] == pytest.approx([4.0, 4.0], rel=1e-12)
+
+
+def test_a_block_that_ignores_its_input():
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.value = nn.Parameter(torch.ones(6))
+
+        def forward(self, x):
+            return self.value.expand(len(x), -1)
+
+    model = nn.Sequential(*[Constant() for _ in range(3)])
+    assert [row.value for row in jacobian_profile(model, torch.randn(2, 6), probes=3)] == [0.0, 0.0]
+
+
+def test_chunks_of_probes_do_not_show(monkeypatch):
+    model, x = perceptron(), torch.randn(5, 6)
+    exact, sampled = jacobian_profile(model, x), jacobian_profile(model, x, probes=7)
+    monkeypatch.setattr(sys.modules[signs.__module__], "CHUNK_ENTRIES", 400)
+    for cut, whole in zip(jacobian_profile(model, x), exact, strict=True):
+        assert cut.value == pytest.approx(whole.value, rel=1e-6)
+    for cut, whole in zip(jacobian_profile(model, x, probes=7), sampled, strict=True):
+        assert abs(cut.value - whole.value) < 5 * math.hypot(cut.standard_error, whole.standard_error)
 
 
 def test_errors():

@@ -11,10 +11,10 @@ from pathlib import Path
 import typer
 
 from sigprop.experiments.apjn_networks import overlays
-from sigprop.experiments.apjn_shared import axis, progress, store
+from sigprop.experiments.apjn_shared import axis, progress, publish
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_phase
-from sigprop.report.phase import Overlay, Panel, phase_figure
+from sigprop.report.phase import Overlay, Panel
 from sigprop.theory.criticality import architecture
 
 ACTIVATIONS = ("relu", "erf", "gelu")
@@ -47,9 +47,7 @@ def main(
             panels.append(Panel(title, diagram, above))
     seconds = time.perf_counter() - begin
     print(f"{len(panels)} diagrams in {seconds:.1f} s, {seconds / len(panels):.2f} s each")
-    command = f"python -m sigprop.experiments.apjn_figure2 --initializations {initializations} --points {points}"
-    store("apjn_figure2", command, out, [panel.diagram for panel in panels])
-    phase_figure(panels, out / "figures" / "apjn_figure2.png", columns=len(COLUMNS))
+    publish("apjn_figure2", panels, out, initializations, points, columns=len(COLUMNS))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from sigprop.experiments.apjn_networks import measured_diagram
-from sigprop.experiments.apjn_shared import axis, progress, store
-from sigprop.report.phase import Panel, phase_figure
+from sigprop.experiments.apjn_shared import axis, progress, publish
+from sigprop.report.phase import Panel
 
 
 def main(
@@ -19,6 +20,12 @@ def main(
 ) -> None:
     """Over (sigma_w, sigma_b) at mu = 1, and over (sigma_w, mu) at sigma_b = 0."""
     run = {"initializations": initializations, "device": device, "chunk": chunk}
+    panels = resnet_panels("layer_norm", "ResNet-110, LayerNorm", points, run)
+    publish("apjn_figure4", panels, out, initializations, points)
+
+
+def resnet_panels(norm: str, title: str, points: int, run: dict[str, Any]) -> list[Panel]:
+    """The planes (sigma_w, sigma_b) at mu = 1 and (sigma_w, mu) at sigma_b = 0 of ResNet-110."""
     weights, biases, strengths = axis(0.2, 3.0, points), axis(0.0, 1.5, points), axis(0.0, 1.0, points)
     planes = (
         ("mu = 1", ("sigma_b", biases), {"residual": 1.0}),
@@ -27,12 +34,10 @@ def main(
     panels = []
     for label, y, fixed in planes:
         diagram = measured_diagram(
-            "resnet", ("sigma_w", weights), y, fixed, {"norm": "layer_norm"}, progress=progress(label), **run
+            "resnet", ("sigma_w", weights), y, fixed, {"norm": norm}, progress=progress(label), **run
         )
-        panels.append(Panel(f"ResNet-110, LayerNorm, {label}", diagram))
-    command = f"python -m sigprop.experiments.apjn_figure4 --initializations {initializations} --points {points}"
-    store("apjn_figure4", command, out, [panel.diagram for panel in panels])
-    phase_figure(panels, out / "figures" / "apjn_figure4.png", columns=2, limit=2.0)
+        panels.append(Panel(f"{title}, {label}", diagram))
+    return panels
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 
 from sigprop.experiments.apjn_networks import measured_diagram
-from sigprop.experiments.apjn_shared import axis, progress, store
-from sigprop.report.phase import Panel, phase_figure
+from sigprop.experiments.apjn_shared import axis, progress, publish
+from sigprop.report.phase import Panel
 
 
 def main(
@@ -25,9 +25,7 @@ def main(
         label = f"Mixer, mu = {mu:g}"
         diagram = measured_diagram("mixer", x, y, {"residual": mu}, {}, progress=progress(label), **run)
         panels.append(Panel(label, diagram, contour=diagram))
-    command = f"python -m sigprop.experiments.apjn_figure5 --initializations {initializations} --points {points}"
-    store("apjn_figure5", command, out, [panel.diagram for panel in panels])
-    phase_figure(panels, out / "figures" / "apjn_figure5.png", columns=2, limit=2.0)
+    publish("apjn_figure5", panels, out, initializations, points)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pathlib import Path
 import typer
 
 from sigprop.experiments.apjn_networks import measured_diagram
-from sigprop.experiments.apjn_shared import axis, progress, store
-from sigprop.report.phase import Panel, phase_figure
+from sigprop.experiments.apjn_shared import axis, progress, publish
+from sigprop.report.phase import Panel
 
 
 def main(
@@ -27,9 +27,7 @@ def main(
             settings = {"norm_placement": placement, "mlp": mlp}
             diagram = measured_diagram("vit", x, y, {"sigma_b": 0.0}, settings, progress=progress(label), **run)
             panels.append(Panel(label, diagram))
-    command = f"python -m sigprop.experiments.apjn_figure7 --initializations {initializations} --points {points}"
-    store("apjn_figure7", command, out, [panel.diagram for panel in panels])
-    phase_figure(panels, out / "figures" / "apjn_figure7.png", columns=2, limit=2.0)
+    publish("apjn_figure7", panels, out, initializations, points)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sigprop.report.phase import Panel, phase_figure
 from sigprop.results.phase import PhaseDiagram
 
 
@@ -33,6 +34,21 @@ def store(name: str, command: str, out: Path, diagrams: Sequence[PhaseDiagram], 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record) + "\n")
     return path
+
+
+def publish(
+    name: str,
+    panels: Sequence[Panel],
+    out: Path,
+    initializations: int,
+    points: int,
+    columns: int = 2,
+    limit: float = 2.0,
+) -> None:
+    """Store the diagrams with the command that made them, and draw them."""
+    command = f"python -m sigprop.experiments.{name} --initializations {initializations} --points {points}"
+    store(name, command, out, [panel.diagram for panel in panels])
+    phase_figure(panels, out / "figures" / f"{name}.png", columns=columns, limit=limit)
 
 
 def _rounded(value: Any) -> Any:

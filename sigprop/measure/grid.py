@@ -98,12 +98,28 @@ class Points:
         return cls(*(c.flatten().to(device, torch.float32)[:, None, None] for c in columns))
 
 
+@dataclass(frozen=True)
+class Linear:
+    """x -> sigma_w W x + sigma_b b at every point."""
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor
+
+    def product(self, x: Tensor) -> Tensor:
+        return (x.to(self.weight.dtype) @ self.weight).float() * self.scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.product(x) + self.bias
+
+
 class Layers:
     """The random layers of one initialization, drawn one after another from one generator."""
 
     def __init__(self, network: Network, points: Points, seed: int):
         self.network, self.points = network, points
         self.device = points.sigma_w.device
+        self.residual = bool((points.residual != 0).any())
         self.generator = Generator(self.device).manual_seed(seed)
 
     def normal(self, *shape: int) -> Tensor:
@@ -112,16 +128,17 @@ class Layers:
     def signs(self, *shape: int) -> Tensor:
         return torch.randint(0, 2, shape, generator=self.generator, device=self.device).float() * 2 - 1
 
-    def linear(self, fan_in: int, dtype: torch.dtype = torch.float32) -> Callable[[Tensor], Tensor]:
-        """x -> sigma_w W x + sigma_b b, with W and b drawn now."""
-        weight = self.normal(fan_in, self.network.width) / fan_in**0.5
-        bias = self.points.sigma_b * self.normal(self.network.width)
-        return lambda x: _product(x, weight, dtype) * self.points.sigma_w + bias
+    def linear(self, fan_in: int, dtype: torch.dtype = torch.float32) -> Linear:
+        """sigma_w W x + sigma_b b with W and b drawn now, from inputs [batch, inputs] or states [P, batch, width]."""
+        weight = self.normal(fan_in, self.network.width).div_(fan_in**0.5).to(dtype)
+        return Linear(weight, self.points.sigma_w, self.points.sigma_b * self.normal(self.network.width))
 
-    def first(self) -> Callable[[Tensor], Tensor]:
-        """From inputs [batch, inputs] to states [P, batch, width]."""
-        linear = self.linear(self.network.inputs)
-        return lambda x: linear(x.expand(len(self.points.sigma_w), *x.shape[-2:]))
+    def carry(self, h: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor]:
+        """One layer applied to states and to directions of change; the linear part needs no automatic derivative."""
+        linear = self.linear(self.network.width)
+        value, change = torch.func.jvp(self._activate, (h,), (tangent,))[:2]
+        mu = self.points.residual
+        return linear(value) + mu * h, linear.product(change) + mu * tangent
 
     def block(self, dtype: torch.dtype = torch.float32) -> Callable[[Tensor], Tensor]:
         """One layer (or one block of several BatchNorm stages), from states to states."""
@@ -131,7 +148,7 @@ class Layers:
             x = h
             for linear in linears:
                 x = linear(self._activate(x))
-            return x + self.points.residual * h
+            return x + self.points.residual * h if self.residual else x
 
         return apply
 
@@ -145,7 +162,3 @@ class Layers:
             centred = h - h.mean(1, keepdim=True)
             return self.network.function(centred * torch.rsqrt(centred.square().mean(1, keepdim=True)))
         return self.network.function(h)
-
-
-def _product(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    return (x.to(dtype) @ weight.to(dtype)).float()

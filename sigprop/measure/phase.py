@@ -25,7 +25,7 @@ def block_factors(network: Network, points: Points, seed: int, probes: int = 1) 
     """chi_J of the penultimate block at every point [P], for one initialization and one random input."""
     layers = Layers(network, points, seed)
     with torch.no_grad():
-        h = layers.first()(layers.normal(network.batch, network.inputs))
+        h = layers.linear(network.inputs)(layers.normal(network.batch, network.inputs))
         for _ in range(network.depth - 3):
             h = layers.block(PRECISIONS[network.precision])(h)
     pull = torch.func.vjp(layers.block(), h)[1]
@@ -123,13 +123,14 @@ def mlp_jacobians(
     def sample(index: int) -> Tensor:
         layers = Layers(network, points, _seed(seed, index))
         x = layers.normal(1, network.inputs).repeat(probes, 1)
-        step, tangent = layers.first(), layers.signs(probes, network.inputs)
+        first = layers.linear(network.inputs)
         rows = []
         with torch.no_grad():
-            for _ in range(network.depth):
-                x, tangent = torch.func.jvp(step, (x,), (tangent,))[:2]
+            h, tangent = first(x), first.product(layers.signs(probes, network.inputs))
+            for layer in range(network.depth):
+                if layer:
+                    h, tangent = layers.carry(h, tangent)
                 rows.append(tangent.double().square().sum(2).mean(1) / network.width)
-                step = layers.block()
         return torch.stack(rows)
 
     settings = {**network.settings(), "seed": seed, "probes": probes, "kind": "profile"}

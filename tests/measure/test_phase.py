@@ -22,7 +22,7 @@ def test_probes_give_the_frobenius_norm(norm):
     points = Points.of(SIGMA_W, SIGMA_B, torch.tensor([0.0, 0.5, 1.0]), "cpu")
     layers = Layers(network, points, seed=5)
     with torch.no_grad():
-        h = layers.first()(layers.normal(network.batch, network.inputs))
+        h = layers.linear(network.inputs)(layers.normal(network.batch, network.inputs))
         h = layers.block()(h)
     block = layers.block()
     exact = []

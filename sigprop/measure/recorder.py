@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,9 +17,9 @@ from sigprop.measure.formats import format_fractions
 from sigprop.measure.layout import Layout
 from sigprop.measure.moments import Moments
 from sigprop.measure.queue import Queue
+from sigprop.results.depth import DepthCounter
 
 ROOT = "(output)"
-BLOCK_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|@|\[|$)")
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Recorder:
         self._replayed: dict[str, int] = {}
         self._seen: dict[int, tuple[weakref.ref, int, int]] = {}
         self._unmatched = set(self.patterns or ())
-        self._deepest = 0
+        self._depth = DepthCounter()
 
     @contextmanager
     def attached(self, track_modules: bool = False) -> Iterator[None]:
@@ -168,15 +167,6 @@ class Recorder:
         matching = [pattern for pattern in self.patterns if name == pattern or fnmatch.fnmatchcase(name, pattern)]
         self._unmatched.difference_update(matching)
         return bool(matching)
-
-    def _depth(self, name: str) -> int:
-        """How many repeated blocks the signal has entered: the block's number counted from one."""
-        number = BLOCK_NUMBER.search(name)
-        if number is None:
-            return self._deepest
-        depth = int(number.group(1)) + 1
-        self._deepest = max(self._deepest, depth)
-        return depth
 
     def require_matches(self) -> None:
         """Raise for a pattern that named no site."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,11 +11,13 @@ from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
 from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.results.depth import DepthCounter
 from sigprop.theory import Evidence, Signal
 from sigprop.trace.inputs import default_batch, shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.loading import load
 from sigprop.trace.record import Field, Loss
+from sigprop.trace.roles import find_roles
 from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.tracing import Trace, first_signal, loss_of, trace
 
@@ -51,7 +54,9 @@ def predict(
         batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
         if cut:
             note["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
-    found = trace(loaded, batch, seed=seed, loss=loss if callable(loss) else None, preview=state == "preview")
+    own = loaded is not model and all(parameter.is_meta for parameter in loaded.parameters())
+    traced = loss if callable(loss) else None
+    found = trace(loaded, batch, seed=seed, loss=traced, preview=state == "preview", copy=not own)
     start = _loss(found, batch, loss, seed)
     found.backward(start)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}
@@ -105,15 +110,15 @@ def _applied(found: Trace, output: Field, batch: Any, loss: str, seed: int) -> L
 
 
 def _site_rows(found: Trace) -> list[SiteRow]:
-    rows = []
-    for depth, (name, item) in enumerate(found.sites):
+    rows, depth = [], DepthCounter()
+    for name, item in found.sites:
         if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
             continue
         if item._node is None and item.layout.positions > LARGEST:
             continue
         signal = item.node.signal
         mean, variance, correlation = _summary(signal, item.layout)
-        row = SiteRow(name, depth, mean, variance, correlation, status=str(signal.evidence.status))
+        row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
         row.reason = signal.evidence.reason
         gradient = item.node.gradient
         if gradient is not None:
@@ -131,30 +136,29 @@ def _summary(signal: Signal, layout: Layout) -> tuple[float, float, float]:
     overall = mean.mean()
     centred = kernel - overall * (mean[:, None] + mean) + overall**2
     level = centred.diagonal().clamp_min(0.0)
-    sequence = _sequences(layout)
-    same = (sequence[:, None] == sequence).double().fill_diagonal_(0.0)
     usable = (level > 1e-13 * (kernel.diagonal() + overall**2)).double()
-    same = same * usable[:, None] * usable
-    root = level.clamp_min(1e-300).sqrt()
-    cosine = centred / (root[:, None] * root)
-    pairs = same.sum()
-    correlation = float((cosine * same).sum() / pairs) if pairs > 0 else float("nan")
+    inverse = usable / level.clamp_min(1e-300).sqrt()
+    same = _same_sequence(tuple((axis.size, axis.role == BATCH) for axis in layout.order))
+    pairs = usable @ same @ usable
+    correlation = float(inverse @ (centred * same) @ inverse / pairs) if pairs > 0 else float("nan")
     return float(overall), float(level.mean()), correlation
 
 
-def _sequences(layout: Layout) -> Tensor:
-    """Which sequence each row of the kernel belongs to."""
-    index = torch.zeros([axis.size for axis in layout.order] or [1], dtype=torch.long)
-    for axis in layout.order:
-        if axis.role == BATCH:
-            shape = [-1 if other is axis else 1 for other in layout.order]
-            index = index * axis.size + torch.arange(axis.size).reshape(shape)
-    return index.flatten()
+@lru_cache(maxsize=4)
+def _same_sequence(axes: tuple[tuple[int, bool], ...]) -> Tensor:
+    """1 for pairs of different positions of one sequence; for each axis its size and whether it is the batch."""
+    index = torch.zeros([size for size, _ in axes] or [1], dtype=torch.long)
+    for place, (size, is_batch) in enumerate(axes):
+        if is_batch:
+            shape = [-1 if other == place else 1 for other in range(len(axes))]
+            index = index * size + torch.arange(size).reshape(shape)
+    sequence = index.flatten()
+    return (sequence[:, None] == sequence).double().fill_diagonal_(0.0)
 
 
 def _parameter_rows(found: Trace) -> list[ParameterRow]:
     energy, evidence = found.parameter_gradients()
-    roles = found.structure.parameters
+    roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)], ())
     rows = []
     for name, weight in found.weights.items():
         count = 1

@@ -100,12 +100,21 @@ def _levels() -> Tensor:
 
 def distribution(parameter: Tensor) -> Distribution:
     """What the builder recorded for a parameter, or what a real tensor measures."""
-    found = getattr(parameter, _ATTRIBUTE, None)
+    found = _recorded(parameter)
     if found is not None:
         return found
     if parameter.is_meta:
         return Distribution.constant(0.0)
     return Distribution.measured(parameter)
+
+
+def _recorded(parameter: Tensor) -> Distribution | None:
+    """What is known of a parameter; its first entries are measured only if nothing has overwritten them."""
+    found = getattr(parameter, _ATTRIBUTE, None)
+    if isinstance(found, Tensor):
+        found = Distribution.measured(found)
+        setattr(parameter, _ATTRIBUTE, found)
+    return found
 
 
 class _Recorder(TorchFunctionMode):
@@ -132,7 +141,7 @@ def _count(args: tuple) -> int:
 def _follow(func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any]) -> None:
     root = target if target._base is None else target._base
     share = target.numel() / max(root.numel(), 1)
-    before = getattr(root, _ATTRIBUTE, None)
+    before = None if name in _FILLS and share == 1.0 else _recorded(root)
     after = _initialized(func, name, before, args, kwargs)
     if after is None:
         return
@@ -223,13 +232,12 @@ def _register(original: Callable) -> Callable:
         if parameter is None or parameter.is_meta or isinstance(parameter, nn.UninitializedParameter):
             return
         if parameter.requires_grad or parameter.numel() > LARGE:
-            found = Distribution.measured(parameter) if parameter.numel() <= LARGE else None
-            self._parameters[name] = _meta_parameter(parameter, found)
+            self._parameters[name] = _meta_parameter(parameter, parameter if parameter.numel() <= LARGE else None)
 
     return register_parameter
 
 
-def _meta_parameter(parameter: Tensor, found: Distribution | None) -> nn.Parameter:
+def _meta_parameter(parameter: Tensor, found: Distribution | Tensor | None) -> nn.Parameter:
     twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
     if found is not None:
         setattr(twin, _ATTRIBUTE, found)
@@ -271,7 +279,10 @@ def _orthogonal(original: Callable) -> Callable:
 def build(factory: Callable[[], nn.Module]) -> nn.Module:
     """Call a function that makes a model, without allocating its weights."""
     with building():
-        return factory()
+        made = factory()
+    for parameter in made.parameters() if isinstance(made, nn.Module) else ():
+        _recorded(parameter)
+    return made
 
 
 def skeleton_of(model: nn.Module) -> nn.Module:

@@ -73,13 +73,16 @@ class Trace:
         return energy, evidence
 
 
-def trace(model: nn.Module, batch: Any, *, seed: int = 0, loss: Any = None, preview: bool = False) -> Trace:
+def trace(
+    model: nn.Module, batch: Any, *, seed: int = 0, loss: Any = None, preview: bool = False, copy: bool = True
+) -> Trace:
     """Run the model's own forward on the batch with its parameters on meta.
 
-    The model is left as it was. `loss`, if given, is called on the output inside the trace.
+    The model is left as it was. `loss`, if given, is called on the output inside the trace. `copy=False` is for a
+    model that was built on meta for this trace alone.
     """
-    twin = skeleton_of(model)
-    _plain_experts(twin)
+    twin = skeleton_of(model) if copy else model
+    _plain_settings(twin)
     capture = Capture(twin, seed, preview)
     batch = _copied(batch)
     with torch.no_grad(), capture.watching():
@@ -88,12 +91,13 @@ def trace(model: nn.Module, batch: Any, *, seed: int = 0, loss: Any = None, prev
     return Trace(capture, output, made if isinstance(made, Loss) else None)
 
 
-def _plain_experts(model: nn.Module) -> None:
-    """Hugging Face mixtures run their experts one by one instead of in a fused kernel; the numbers are the same."""
+def _plain_settings(model: nn.Module) -> None:
+    """Hugging Face models run their experts one by one and keep no cache; the numbers are the same."""
     for module in model.modules():
         config = getattr(module, "config", None)
-        if hasattr(config, "_experts_implementation"):
-            config._experts_implementation = "eager"  # type: ignore[union-attr]
+        for name, value in (("_experts_implementation", "eager"), ("use_cache", False)):
+            if hasattr(config, name):
+                setattr(config, name, value)
 
 
 def _copied(batch: Any) -> Any:

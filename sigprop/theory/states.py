@@ -6,6 +6,8 @@ Besides the kernel each state carries what first-order finite-width corrections 
   channels, 0 after a normalization);
 - `Signal.uniform_share`: `d` times the share of the squared norm along the all-ones direction (1 for independent
   channels, 0 after centring);
+- `Signal.common_share`: the share of the squared norm in a part that is the same in all channels and independent
+  between tokens, as a map over tokens makes it; not small, and removed by centring;
 - `Gradient.radial_share`, `Gradient.uniform_share`: the same shares of the gradient, along the signal itself and
   along the all-ones direction. A normalization removes exactly these.
 
@@ -34,6 +36,7 @@ class Signal:
     width: int
     norm_fluctuation: Tensor | float = 2.0
     uniform_share: Tensor | float = 1.0
+    common_share: Tensor | float = 0.0
     evidence: Evidence = EXACT
 
     @property

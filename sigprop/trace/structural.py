@@ -266,6 +266,16 @@ class TokenActivation(Activation):
             return level, level, covariance, shift, shift
         return variance[:, None], variance[None, :], covariance, mean[:, None], mean[None, :]
 
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        made = super().forward(x)
+        if not isinstance(x.common_share, Tensor):
+            return made
+        variance, mean = x.covariance.diagonal.mean(), x.mean.mean()
+        level, average = self.function.second_moment(variance, mean), self.function.mean(variance, mean)
+        shared = self.function.cross_moment(variance, variance, variance * x.common_share, mean, mean)
+        return replace(made, common_share=(shared - average**2) / level)
+
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)
         (x,) = inputs
@@ -279,8 +289,16 @@ class TokenActivation(Activation):
 class TokenLinear(Linear):
     """A linear map over tokens, the same for every channel: what is uniform over channels stays so.
 
+    Forward   the mean of the inputs and the bias give every output token a part common to all its channels
     Weights   the bias of an output token sums the gradient over channels: `width * G * uniform share`
     """
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        made = super().forward(x)
+        level = x.kernel.diagonal.mean().clamp_min(1e-300)
+        common = (x.mean.square().mean() + x.common_share * level) * self.fan_in * self.variance
+        return replace(made, common_share=(common + (self.bias_variance or 0.0)) / made.kernel.diagonal.mean())
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)

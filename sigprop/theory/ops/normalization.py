@@ -36,7 +36,7 @@ class LayerNorm(Op):
 
     def _scale(self, x: Signal) -> tuple[Kernel, Tensor]:
         """Moments about what the norm subtracts, and the per-token scale it divides by."""
-        kernel = x.covariance if self.centres else x.kernel
+        kernel = x.covariance.scale_diagonal(1.0 - x.common_share) if self.centres else x.kernel
         return kernel, (kernel.diagonal + self.epsilon).sqrt()
 
     def forward(self, *inputs: Signal) -> Signal:
@@ -54,6 +54,7 @@ class LayerNorm(Op):
             x.width,
             norm_fluctuation=0.0,
             uniform_share=0.0 if self.centres else x.uniform_share,
+            common_share=0.0 if self.centres else x.common_share,
             evidence=x.evidence.join(Evidence(Status.ASYMPTOTIC, "normalization to first order in 1/width")),
         )
 

@@ -39,6 +39,7 @@ class Residual(Op):
             x.width,
             norm_fluctuation=fluctuation,
             uniform_share=part_x * x.uniform_share + part_f * f.uniform_share,
+            common_share=part_x * x.common_share + part_f * f.common_share,
             evidence=x.evidence.join(f.evidence),
         )
 

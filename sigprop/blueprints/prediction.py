@@ -33,7 +33,7 @@ def predict(blueprint: Blueprint, top: Gradient | None = None) -> Profile:
 def profile_of(tape: Tape, meta: dict[str, Any]) -> Profile:
     """Rows from the named nodes of a tape."""
     sites = [_site(node) for node in tape.nodes if node.name]
-    return Profile(sites, [row for node in tape.nodes for row in _parameters(node)], meta)
+    return Profile(sites, _merged([row for node in tape.nodes for row in _parameters(node)]), meta)
 
 
 def _site(node: Node) -> SiteRow:
@@ -61,6 +61,17 @@ def _parameters(node: Node) -> list[ParameterRow]:
         for state in node.parameters
         if node.parameter_prefix
     ]
+
+
+def _merged(rows: list[ParameterRow]) -> list[ParameterRow]:
+    """A parameter used in several places has one row: its gradients add, taken as independent."""
+    found: dict[str, ParameterRow] = {}
+    for row in rows:
+        if row.name in found:
+            row.grad_second_moment = row.grad_second_moment + found[row.name].grad_second_moment
+            row.role = found[row.name].role
+        found[row.name] = row
+    return list(found.values())
 
 
 def _layers(tape: Tape, depth: int) -> tuple[list[SiteRow], list[ParameterRow]]:

@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -236,13 +236,13 @@ def _item(value: Tensor | float, layer: int) -> Tensor | float:
 
 
 def _at(signal: Signal, layer: int) -> Signal:
-    return Signal(
-        signal.kernel.like(signal.kernel.values[layer]),
-        signal.mean[layer],
-        signal.width,
-        _item(signal.norm_fluctuation, layer),
-        _item(signal.uniform_share, layer),
-        signal.evidence,
+    return replace(
+        signal,
+        kernel=signal.kernel.like(signal.kernel.values[layer]),
+        mean=signal.mean[layer],
+        norm_fluctuation=_item(signal.norm_fluctuation, layer),
+        uniform_share=_item(signal.uniform_share, layer),
+        common_share=_item(signal.common_share, layer),
     )
 
 

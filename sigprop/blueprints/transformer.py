@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sigprop.blueprints import embeddings
 from sigprop.blueprints.base import (
     TOPS,
     PerLayer,
@@ -22,7 +23,7 @@ from sigprop.blueprints.base import (
 from sigprop.blueprints.inits import Init, get_init
 from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
-from sigprop.theory import Gradient, Node, Signal, Tape, activations, exchangeable_signal
+from sigprop.theory import Gradient, Node, Tape, activations
 from sigprop.theory.ops import embedding, loss
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention import Attention
@@ -115,6 +116,11 @@ class Transformer(RepeatedBlueprint):
         return self.hidden or 4 * self.width
 
     @property
+    def context(self) -> int:
+        """Rows of the table of positions."""
+        return max(self.tokens, self.target_tokens or 0)
+
+    @property
     def embedding_kinds(self) -> int:
         return 1 + (self.positions != "none") + self.segments
 
@@ -154,29 +160,22 @@ class Transformer(RepeatedBlueprint):
         return loss.cross_entropy(output.signal, coincidence=embedding.zipf_coincidence(self.vocabulary))
 
     def _embed(self, tape: Tape, tokens: int, prefix: str) -> Node:
-        variance = get_init(self.init).embedding(self)
-        shape = {"tokens": tokens, "width": self.width}
-        signal = self._embedding_sum(variance, shape)
-        per_token = self.kind != "encoder" or self.attention_method == "sampled"
-        if self.state == "dense" or (self.state == "auto" and per_token):
-            signal = embedding.as_dense(signal)
-        x = tape.source(signal, name="" if self._has_dropout else f"{prefix}embedding")
-        return self._dropout(tape, x, f"{prefix}embedding")
+        x = self._embedding_sum(tape, tokens)
+        if self._has_dropout:
+            return tape.apply(Dropout(self.dropout), x, name=f"{prefix}embedding")
+        x.name = f"{prefix}embedding"
+        return x
 
-    def _embedding_sum(self, variance: Setting, shape: dict[str, int]) -> Signal:
-        if self.input_correlation is not None:
-            return exchangeable_signal(variance * self.embedding_kinds, self.input_correlation, **shape)
-        if self.ids is not None:
-            parts = [embedding.token_embedding(self.ids, variance, self.width)]
-        else:
-            parts = [embedding.zipf_embedding(variance, self.vocabulary, **shape)]
-        if self.positions == "learned":
-            parts.append(embedding.learned_positions(variance, **shape))
-        elif self.positions == "sinusoidal":
-            parts.append(embedding.sinusoidal_positions(**shape))
-        if self.segments:
-            parts.append(embedding.segments(variance, **shape))
-        return embedding.add_sources(*parts)
+    def _embedding_sum(self, tape: Tape, tokens: int) -> Node:
+        return embeddings.token_sum(self, tape, tokens)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the state has all pairs of tokens."""
+        per_token = self.kind != "encoder" or self.attention_method == "sampled"
+        return self.state == "dense" or (
+            self.state == "auto" and (per_token or self.ids is not None or self.positions == "sinusoidal")
+        )
 
     def _stack(self, tape: Tape, x: Node, prefix: str, causal: bool, memory: Node | None = None) -> Node:
         for layer in range(self.depth):
@@ -260,9 +259,6 @@ class Transformer(RepeatedBlueprint):
             out.name, out.depth = name, depth_of(layer)
             return out
         return tape.apply(Dropout(self.dropout), out, name=name, depth=depth_of(layer))
-
-    def _dropout(self, tape: Tape, x: Node, name: str) -> Node:
-        return tape.apply(Dropout(self.dropout), x, name=name) if self._has_dropout else x
 
     @property
     def _has_dropout(self) -> bool:

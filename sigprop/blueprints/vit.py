@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from sigprop.blueprints import embeddings
 from sigprop.blueprints.base import Setting, require_positive_int
 from sigprop.blueprints.inits import get_init
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import require
-from sigprop.theory import Gradient, Node, Signal, Tape, exchangeable_signal
-from sigprop.theory.ops import embedding, loss
+from sigprop.theory import Gradient, Node, Tape
+from sigprop.theory.ops import loss
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.pooling import MeanPool
 
@@ -53,15 +53,9 @@ class ViT(Transformer):
     def top_gradient(self, output: Node) -> Gradient:
         return loss.white_noise(output.signal) if self.top == "white_noise" else loss.cross_entropy(output.signal)
 
-    def _embedding_sum(self, variance: Setting, shape: dict[str, int]) -> Signal:
-        per_weight = variance / self.patch_values
-        if self.pixels is not None:
-            patches = embedding.patches(self.pixels, per_weight, self.width)
-        else:
-            patches = exchangeable_signal(variance, self.input_correlation, **shape)
-        if self.positions == "none":
-            return patches
-        if self.positions == "sinusoidal":
-            return embedding.add_sources(patches, embedding.sinusoidal_positions(**shape))
-        level = torch.as_tensor(variance, dtype=torch.float64)
-        return embedding.add_sources(patches, embedding.learned_positions(level, **shape))
+    def _embedding_sum(self, tape: Tape, tokens: int) -> Node:
+        return embeddings.patch_sum(self, tape)
+
+    @property
+    def is_dense(self) -> bool:
+        return super().is_dense or (self.state == "auto" and self.pixels is not None)

@@ -92,6 +92,14 @@ class Kernel(ABC):
     def centred(self: Self) -> Self:
         """The kernel of `x_t - average over tokens of x`."""
 
+    @abstractmethod
+    def dense(self) -> Dense:
+        """With all pairs written out."""
+
+    @abstractmethod
+    def exchangeable(self) -> Exchangeable:
+        """With all tokens taken as alike."""
+
     def cosine_average(self) -> Tensor:
         """Average cosine over pairs of different tokens."""
         return self.normalized().pair_average()
@@ -148,6 +156,9 @@ class Exchangeable(Kernel):
     def centred(self) -> Exchangeable:
         return self.like(self.values - (self.total() / self.tokens**2)[..., None])
 
+    def exchangeable(self) -> Exchangeable:
+        return self
+
     def dense(self) -> Dense:
         """The same kernel with all pairs written out (the grid, if any, stays in front)."""
         eye = torch.eye(self.tokens, dtype=self.values.dtype, device=self.values.device)
@@ -203,6 +214,9 @@ class Dense(Kernel):
     def centred(self) -> Dense:
         half = self.values - self.values.mean(-1, keepdim=True)
         return self.like(half - half.mean(-2, keepdim=True))
+
+    def dense(self) -> Dense:
+        return self
 
     def exchangeable(self) -> Exchangeable:
         """The closest exchangeable kernel: averages over tokens and over pairs."""

@@ -48,6 +48,17 @@ class Signal:
         """The same state with the evidence worsened."""
         return replace(self, evidence=self.evidence.join(Evidence(status, reason)))
 
+    def dense(self) -> Signal:
+        """The same state with all pairs of tokens written out."""
+        if isinstance(self.kernel, Exchangeable):
+            kernel = self.kernel.dense()
+            return replace(self, kernel=kernel, mean=self.mean[..., None].expand_as(kernel.diagonal))
+        return self
+
+    def exchangeable(self) -> Signal:
+        """The closest state in which all tokens are alike."""
+        return replace(self, kernel=self.kernel.exchangeable(), mean=self.kernel.token_average(self.mean))
+
     def summary(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean over all entries, variance about it, token correlation about it."""
         kernel = self.kernel

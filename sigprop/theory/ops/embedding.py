@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.kernels import Dense, Exchangeable
-from sigprop.theory.states import Signal
-from sigprop.theory.status import Status
+from sigprop.theory.kernels import Dense, Exchangeable, Kernel
+from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.states import Gradient, Signal, exchangeable_signal
+from sigprop.theory.status import EXACT, Evidence
 
 EULER = 0.5772156649015329
 SEGMENT_CORRELATION = 2.0 / 3.0
@@ -30,31 +32,53 @@ def zipf_coincidence_asymptotic(vocabulary: int) -> float:
     return (math.pi**2 / 6) / (EULER + math.log(vocabulary)) ** 2
 
 
-def token_embedding(ids: Tensor, variance: Tensor | float, width: int) -> Signal:
-    """Embeddings of real token ids: two tokens share a vector exactly when their ids are equal."""
-    equal = (ids[..., :, None] == ids[..., None, :]).double()
-    kernel = Dense(equal).scale(variance)
-    return Signal(kernel, torch.zeros_like(kernel.diagonal), width)
+@dataclass(frozen=True)
+class Embedding(Op):
+    """`x_t = E[id_t]`: rows of a table with `Var E = variance`. `same` holds `P(id_t = id_t')`.
+
+    Forward   `K = variance * same`, mean 0
+    Weights   `E[(dL/dE)^2] = sum_tt' G same / rows`, averaged over the entries of the table
+
+    It has no input: the signal starts here. Exact.
+    """
+
+    same: Kernel
+    variance: Tensor | float
+    width: int
+    rows: int
+    role: str = "embedding"
+    evidence: Evidence = EXACT
+
+    def forward(self, *inputs: Signal) -> Signal:
+        kernel = self.same.scale(self.variance)
+        return Signal(kernel, torch.zeros_like(kernel.diagonal), self.width, evidence=self.evidence)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[()]:
+        return ()
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        found = gradient.kernel.contract(self.same) / self.rows
+        return [ParameterState("weight", (self.rows, self.width), self.role, self.variance, found)]
 
 
-def zipf_embedding(variance, vocabulary: int, *, tokens: int, width: int) -> Signal:
-    """Embeddings of exchangeable tokens drawn from Zipf's law."""
-    kernel = Exchangeable.of(variance, zipf_coincidence(vocabulary) * torch.as_tensor(variance), tokens)
-    out = Signal(kernel, torch.zeros_like(kernel.diagonal), width)
-    return out.note(Status.ASYMPTOTIC, "tokens drawn from Zipf's law")
+def equal_ids(ids: Tensor) -> Dense:
+    """Real token ids: two tokens share a row exactly when their ids are equal."""
+    return Dense((ids[..., :, None] == ids[..., None, :]).double())
 
 
-def learned_positions(variance, *, tokens: int, width: int) -> Signal:
-    """A learned vector per position: independent over positions."""
-    kernel = Exchangeable.of(variance, torch.zeros_like(torch.as_tensor(variance, dtype=torch.float64)), tokens)
-    return Signal(kernel, torch.zeros_like(kernel.diagonal), width)
+def zipf_tokens(vocabulary: int, tokens: int) -> Exchangeable:
+    """Exchangeable tokens drawn from Zipf's law."""
+    return Exchangeable.of(1.0, zipf_coincidence(vocabulary), tokens)
 
 
-def segments(variance, *, tokens: int, width: int) -> Signal:
+def one_per_position(tokens: int) -> Exchangeable:
+    """A row for each position."""
+    return Exchangeable.of(1.0, 0.0, tokens)
+
+
+def two_segments(tokens: int) -> Exchangeable:
     """Two segments split at a uniformly random point: correlation 2/3."""
-    variance = torch.as_tensor(variance, dtype=torch.float64)
-    kernel = Exchangeable.of(variance, SEGMENT_CORRELATION * variance, tokens)
-    return Signal(kernel, torch.zeros_like(kernel.diagonal), width)
+    return Exchangeable.of(1.0, SEGMENT_CORRELATION, tokens)
 
 
 def sinusoidal_positions(tokens: int, width: int, amplitude: float = 1.0) -> Signal:
@@ -65,32 +89,13 @@ def sinusoidal_positions(tokens: int, width: int, amplitude: float = 1.0) -> Sig
     return Signal(Dense(table @ table.T / table.shape[-1]), table.mean(-1), width)
 
 
-def patches(pixels: Tensor, variance: Tensor | float, width: int) -> Signal:
-    """Linear embedding of image patches `[..., T, pixels_per_patch]`: `K = n_patch * variance * (x x^T / n_patch)`."""
+def patches(pixels: Tensor) -> Signal:
+    """Image patches `[..., T, pixels_per_patch]`, given: `K = x x^T / pixels_per_patch`."""
     x = pixels.double()
-    kernel = Dense(x @ x.transpose(-1, -2)).scale(variance)
-    return Signal(kernel, torch.zeros_like(kernel.diagonal), width)
+    return Signal(Dense(x @ x.transpose(-1, -2) / x.shape[-1]), x.mean(-1), x.shape[-1], norm_fluctuation=0.0)
 
 
-def add_sources(*signals: Signal) -> Signal:
-    """Sum of independent sources (token + position + segment)."""
-    first = signals[0]
-    if any(isinstance(s.kernel, Dense) for s in signals):
-        signals = tuple(as_dense(s) for s in signals)
-    kernel, mean, evidence = signals[0].kernel, signals[0].mean, signals[0].evidence
-    for other in signals[1:]:
-        cross = kernel.outer(mean, other.mean) + kernel.outer(other.mean, mean)
-        kernel, mean, evidence = (
-            kernel + other.kernel + cross,
-            mean + other.mean,
-            evidence.join(other.evidence),
-        )
-    return Signal(kernel, mean, first.width, evidence=evidence)
-
-
-def as_dense(signal: Signal) -> Signal:
-    if isinstance(signal.kernel, Dense):
-        return signal
-    assert isinstance(signal.kernel, Exchangeable)
-    kernel = signal.kernel.dense()
-    return Signal(kernel, signal.mean[..., None].expand_as(kernel.diagonal), signal.width, evidence=signal.evidence)
+def noise_patches(correlation: Tensor | float, tokens: int, values: int) -> Signal:
+    """Patches of unit second moment with a given correlation between them."""
+    signal = exchangeable_signal(1.0, correlation, tokens=tokens, width=values)
+    return replace(signal, norm_fluctuation=0.0)

@@ -8,6 +8,7 @@ from sigprop.theory import Dense, Gradient, Signal, exchangeable_signal
 from sigprop.theory.ops import embedding, loss
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.group_norm import ImageNorm
+from sigprop.theory.ops.linear import Linear
 from tests.theory.ops.monte_carlo import assert_close
 
 SIDE, CHANNELS, DRAWS = 6, 24, 800
@@ -107,5 +108,17 @@ def test_patches_are_an_exact_linear_kernel():
     pixels = torch.rand(5, 12, generator=rng)
     weight = torch.randn(4000, 12, 8, generator=rng, dtype=torch.float64) * 0.3
     y = pixels.double() @ weight
-    signal = embedding.patches(pixels, 0.09, 8)
+    signal = Linear(12, 8, 0.09).forward(embedding.patches(pixels))
     assert_close(signal.kernel.values.flatten(), (y @ y.transpose(1, 2) / 8).flatten(1), "patches")
+
+
+def test_gradient_of_an_embedding_table_sums_over_equal_ids():
+    rng = torch.Generator().manual_seed(3)
+    ids, width, rows = torch.tensor([1, 0, 1, 4, 1]), 6, 5
+    root = torch.randn(5, 5, generator=rng, dtype=torch.float64)
+    gradient = root @ torch.randn(4000, 5, width, generator=rng, dtype=torch.float64)
+    table = torch.zeros(4000, rows, width, dtype=torch.float64).index_add(1, ids, gradient)
+    op = embedding.Embedding(embedding.equal_ids(ids), 0.5, width, rows)
+    (state,) = op.parameters(Gradient(Dense(root @ root.T)))
+    assert_close(state.grad_second_moment[None], table.square().mean((1, 2))[:, None], "embedding table")
+    assert op.backward(Gradient(Dense(root @ root.T)), op.forward()) == ()

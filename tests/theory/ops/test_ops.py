@@ -178,11 +178,8 @@ def test_zipf_coincidence_exact_and_asymptotic():
 
 
 def test_bert_input_correlation():
-    parts = (
-        embedding.zipf_embedding(1.0, 32000, tokens=256, width=64),
-        embedding.learned_positions(1.0, tokens=256, width=64),
-        embedding.segments(1.0, tokens=256, width=64),
-    )
-    _, variance, correlation = embedding.add_sources(*parts).summary()
+    tables = (embedding.zipf_tokens(32000, 256), embedding.one_per_position(256), embedding.two_segments(256))
+    token, position, segment = (embedding.Embedding(same, 1.0, 64, 512).forward() for same in tables)
+    _, variance, correlation = Residual().forward(Residual().forward(token, position), segment).summary()
     assert float(variance) == pytest.approx(3.0)
     assert float(correlation) == pytest.approx(0.2268, abs=1e-4)

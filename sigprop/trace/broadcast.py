@@ -37,13 +37,13 @@ def common_layout(layouts: Sequence[Layout]) -> tuple[Layout, list[Layout]]:
             if len({axis.is_position for axis in axes}) > 1:
                 raise Misaligned("a position meets a channel")
         seen = [axis for earlier in dims for axis in earlier]
-        dim = tuple(_second(axis) if axis in seen else axis for axis in dim)
+        dim = tuple(second_axis(axis) if axis in seen else axis for axis in dim)
         dims.append(dim)
         extra += [axis for axis in dim if axis.is_position and axis not in main.order]
     return Layout(tuple(dims), main.order + tuple(extra)), padded
 
 
-def _second(axis: Axis) -> Axis:
+def second_axis(axis: Axis) -> Axis:
     """The axis of a tensor that meets itself in another dimension: pairs of tokens, or an outer product."""
     return Axis(axis.size, KEY if axis.is_position else axis.role)
 

@@ -152,6 +152,8 @@ class Capture(TorchFunctionMode):
             return tensor
         if attribute in ("T", "mT", "H", "mH"):
             return self._traced(torch.Tensor.transpose, "transpose", (tensor, -2, -1), {})
+        if attribute in ("real", "imag"):
+            return self._traced(getattr(torch, attribute), attribute, (tensor,), {})
         return func(*args)
 
     def _traced(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -82,7 +82,8 @@ def _transposed(layout: Layout) -> Layout:
 def pair_layout(first: Layout, second: Layout) -> Layout:
     """Layout of `first @ second`: the second's positions become keys when both have positions."""
     rows, columns = first.dims[-2], second.dims[-1]
-    if any(a.is_position for a in rows) or not any(a.is_position for a in columns):
+    earlier = [a for dim in first.dims[:-1] for a in dim]
+    if any(a.is_position for a in rows) or any(a in earlier for a in columns):
         columns = tuple(Axis(a.size, KEY) if a.is_position else a for a in columns)
     rank = max(len(first.dims), len(second.dims)) - 2
     front = []

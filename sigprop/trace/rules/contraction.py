@@ -8,6 +8,7 @@ positions were contracted.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor
 
 from sigprop.theory import Node, Status
 from sigprop.theory.ops.linear import Linear
-from sigprop.trace.broadcast import concrete_field, weight_field
-from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Layout
-from sigprop.trace.record import Call, Field, Weight
+from sigprop.trace.broadcast import concrete_field, second_axis, weight_field
+from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Dim, Layout
+from sigprop.trace.record import Call, Field, Weight, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.attention import attended, scored
 from sigprop.trace.rules.elementwise import add, replayed
@@ -72,8 +73,12 @@ def _fields(trace: Capture, call: Call, first: Field, second: Field) -> Any:
 
 
 def _fixed(trace: Capture, call: Call, input: Any, other: Any) -> Any:
-    """A fixed matrix on a field, kept as a replay with the layout of the field where shapes allow."""
-    return replayed(trace, call, "product with fixed numbers")
+    """A fixed matrix on a field, kept as a replay."""
+    if len(input.shape) < 2 or len(other.shape) < 2:
+        return replayed(trace, call, "product with fixed numbers")
+    front = LETTERS[: max(len(input.shape), len(other.shape)) - 2]
+    labels = [front[len(front) - len(item.shape) + 2 :] + end for item, end in ((input, "xy"), (other, "yz"))]
+    return product(trace, call, [input, other], labels, front + "xz", "product with fixed numbers")
 
 
 @rule("addmm", "baddbmm")
@@ -130,28 +135,60 @@ def _spelt_out(equation: str, items: list) -> str:
 
 
 def _einsum_fallback(trace: Capture, call: Call, equation: str, items: list) -> Any:
-    """Two fields: as a matrix product of permuted views."""
+    """Two fields: as a matrix product of permuted views. Anything else: replayed."""
     left, _, right = equation.replace(" ", "").partition("->")
     labels = left.split(",")
-    if len(items) == 2 and right and "." not in equation and all(isinstance(item, Field) for item in items):
+    if not right or "." in equation:
+        return replayed(trace, call)
+    if len(items) == 2 and all(isinstance(item, Field) for item in items):
         la, lb = labels
         both = [c for c in la if c in lb]
         shared, summed = [c for c in both if c in right], [c for c in both if c not in right]
         only_a, only_b = [c for c in la if c not in lb], [c for c in lb if c not in la]
-        if len(summed) == len(only_a) == len(only_b) == 1:
-            first = _permuted(items[0], [la.index(c) for c in shared + only_a + summed], call)
-            second = _permuted(items[1], [lb.index(c) for c in shared + summed + only_b], call)
+        if len(summed) == len(only_b) == 1 and only_a and set(only_a + only_b) <= set(right):
+            front = [*only_a[:-1], *shared]
+            first = _arranged(items[0], la, [*front, only_a[-1], *summed], call)
+            second = _arranged(items[1], lb, [*front, *summed, *only_b], call)
             inner = Call(torch.matmul, "matmul", (first, second), {}, call.module)
-            product = _fields(trace, inner, first, second)
-            product.call = inner
-            natural = shared + only_a + only_b
-            return _permuted(product, [natural.index(c) for c in right], call)
-    return replayed(trace, call)
+            made = _fields(trace, inner, first, second)
+            made.call = inner
+            return _arranged(made, [*front, only_a[-1], *only_b], list(right), call)
+    return product(trace, call, items, labels, right)
 
 
-def _permuted(item: Field, order: list[int], call: Call) -> Field:
+def _arranged(item: Field, labels: Sequence[str], wanted: Sequence[str], call: Call) -> Field:
+    """The dimensions of an operand in the wanted order, with a dimension of size one for each it has not."""
+    for missing in [c for c in wanted if c not in labels]:
+        made = Call(torch.unsqueeze, "unsqueeze", (item, 0), {}, call.module)
+        item, labels = viewed(item, item.layout.inserted(0), made), [missing, *labels]
+    order = [list(labels).index(c) for c in wanted]
     made = Call(torch.Tensor.permute, "permute", (item, order), {}, call.module)
     return viewed(item, item.layout.permuted(order), made)
+
+
+def product(trace: Capture, call: Call, items: list, labels: list[str], result: str, reason: str = "") -> Any:
+    """Any product of tensors, replayed: each label of the result has the axes of the first field that has it.
+
+    What only real tensors and weights bring is a token axis where positions were summed over, else a channel axis;
+    tokens that meet tokens of the same axis are keys.
+    """
+    fields = [(item, names) for item, names in zip(items, labels, strict=True) if isinstance(item, Field)]
+    summed = [a for x, names in fields for c, d in zip(names, x.layout.dims, strict=True) if c not in result for a in d]
+    role = TOKEN if summed and all(axis.is_position for axis in summed) else CHANNEL
+    dims: list[Dim] = []
+    for c in result:
+        sizes = {item.shape[names.index(c)] for item, names in zip(items, labels, strict=True) if c in names}
+        mine = [x.layout.dims[names.index(c)] for x, names in fields if c in names and x.layout.dims[names.index(c)]]
+        fresh: Dim = (Axis(max(sizes), role),) if max(sizes) > 1 else ()
+        seen = [axis for dim in dims for axis in dim]
+        dims.append(tuple(second_axis(a) if a in seen else a for a in mine[0]) if mine else fresh)
+    inside = [axis for dim in dims for axis in dim if axis.is_position]
+    order = [axis for x, _ in fields for axis in x.layout.order if axis in inside]
+    layout = Layout(tuple(dims), tuple(dict.fromkeys(order + inside)))
+    reason = reason or f"{call.name} sampled on the predicted state"
+    records = tuple(item for item in items if isinstance(item, (Field, Weight)))
+    sources = united(x for x, _ in fields)
+    return Field(layout, lambda made: trace.sampled(made, reason), sources, call=call, inputs=records)
 
 
 def _as_field(trace: Capture, item: Any) -> Field:

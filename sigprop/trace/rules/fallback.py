@@ -43,11 +43,13 @@ def _like(trace: Capture, call: Call, result: Tensor, fields: list[Field], outpu
     if not (result.is_floating_point() or result.is_complex()):
         values = trace.concrete(_field(trace, call, _layout(call, tuple(result.shape), fields), fields, output, reason))
         return values.detach()
-    return _field(trace, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
+    made = _field(trace, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
+    made.dtype = result.dtype if result.is_complex() else made.dtype
+    return made
 
 
 def _field(trace: Capture, call: Call, layout: Layout, fields: list[Field], output: int | None, reason: str) -> Field:
-    made = Field(
+    return Field(
         layout,
         lambda made: trace.sampled(made, reason),
         sources=united(fields),
@@ -55,9 +57,6 @@ def _field(trace: Capture, call: Call, layout: Layout, fields: list[Field], outp
         output=output,
         inputs=tuple(item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Field, Weight))),
     )
-    if any(item.dtype.is_complex for item in fields):
-        made.dtype = fields[0].dtype if fields[0].dtype.is_complex else fields[-1].dtype
-    return made
 
 
 def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:

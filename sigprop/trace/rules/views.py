@@ -142,6 +142,14 @@ def view_as_real(trace: Capture, call: Call, input: Field) -> Field:
     return Field(Layout(dims, input.layout.order), make, input.sources, call=call, inputs=(input,))
 
 
+@rule("real", "imag")
+def part_of_complex(trace: Capture, call: Call, input: Field) -> Field:
+    if not input.dtype.is_complex:
+        return input
+    make = lambda made: trace.sampled(made, f"{call.name} part sampled")  # noqa: E731
+    return Field(input.layout, make, input.sources, call=call, inputs=(input,))
+
+
 @rule("expand", "expand_as", "broadcast_to")
 def expand(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """New axes are copies: of positions where the neighbours are positions, else of channels."""

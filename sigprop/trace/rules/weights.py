@@ -119,7 +119,7 @@ def _law(call: Call, parents: list[Weight], shape: tuple[int, ...]) -> tuple[Dis
         return parents[0].distribution, 1.0
     only = parents[0]
     others = [item for item in (*call.args, *call.kwargs.values()) if isinstance(item, Tensor) and item.numel() > 1]
-    if len(parents) == 1 and not others and shape == only.shape and "dim" not in call.kwargs:
+    if len(parents) == 1 and not others and shape == only.shape and _is_elementwise(call):
         x = only.distribution.quantiles.clone().requires_grad_()
         try:
             with torch.enable_grad():
@@ -131,6 +131,12 @@ def _law(call: Call, parents: list[Weight], shape: tuple[int, ...]) -> tuple[Dis
         if value.shape == x.shape:
             return Distribution.of(value.detach()), float(slope.square().mean())
     return None, 1.0
+
+
+def _is_elementwise(call: Call) -> bool:
+    from sigprop.trace.rules.elementwise import UNARY
+
+    return call.name in UNARY.split() or call.name.removeprefix("r") in ("add", "sub", "mul", "div", "truediv", "pow")
 
 
 def _out_of_place(call: Call) -> Any:

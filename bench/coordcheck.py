@@ -1,6 +1,6 @@
-"""Cost of the coordinate check: recorded training against the same steps without recording.
+"""Cost of the coordinate check: against the same steps of the same seeds without recording.
 
-python -m bench.coordcheck [cpu|cuda]
+python -m bench.coordcheck [cpu|cuda] [seeds]
 """
 
 from __future__ import annotations
@@ -35,39 +35,55 @@ def seconds(work: Callable[[], object], device: str) -> float:
 
 
 def make(device: str) -> Callable[[int], nn.Module]:
-    return lambda width: build("transformer", vocabulary=256, context=128, width=width, depth=4, heads=4).to(device)
+    def built(width: int) -> nn.Module:
+        with torch.device(device):
+            return build("transformer", vocabulary=256, context=128, width=width, depth=4, heads=4)
+
+    return built
 
 
 def main() -> None:
-    """A 4-layer GPT at widths 64 to 512, 3 steps of AdamW under muP: both ways, in turns."""
+    """A 4-layer GPT at widths 64 to 512, 3 steps of AdamW under muP: plain (build, plan once per width, train), the
+    check as it chooses, with its seeds together, and with its seeds one by one, in turns."""
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     ids = torch.randint(0, 256, (8, 128), generator=torch.Generator().manual_seed(0)).to(device)
     models, step = make(device), make_step(ids, None)
 
     def plain() -> None:
         base = models(WIDTHS[0])
         for width in WIDTHS:
-            model = models(width)
-            plan = parametrize(model, "mup", base=base)
-            plan.apply_(model)
-            optimizers = make_optimizers("adamw", model, plan, LR)
-            for _ in range(STEPS):
-                step(model)[1].backward()
-                for optimizer in optimizers:
-                    optimizer.step()
-                    optimizer.zero_grad()
-            step(model)
+            plan = None
+            for seed in range(seeds):
+                torch.manual_seed(seed)
+                model = models(width)
+                plan = plan or parametrize(model, "mup", base=base)
+                plan.apply_(model)
+                optimizers = make_optimizers("adamw", model, plan, LR)
+                for _ in range(STEPS):
+                    step(model)[1].backward()
+                    for optimizer in optimizers:
+                        optimizer.step()
+                        optimizer.zero_grad()
 
-    def checked() -> None:
-        coord_check(models, WIDTHS, batch=ids, seeds=1, steps=STEPS, lr=LR)
+    def checked(vectorize: bool | None) -> None:
+        coord_check(models, WIDTHS, batch=ids, seeds=seeds, steps=STEPS, lr=LR, vectorize=vectorize)
 
-    plain(), checked()
-    times = [(seconds(plain, device), seconds(checked, device)) for _ in range(3)]
+    ways: dict[str, Callable[[], None]] = {
+        "plain training": plain,
+        "check": lambda: checked(None),
+        "check, seeds together": lambda: checked(True),
+        "check, seeds one by one": lambda: checked(False),
+    }
+    for work in ways.values():
+        work()
+    times = [[seconds(work, device) for work in ways.values()] for _ in range(3 if device == "cpu" else 7)]
     least = [min(column) for column in zip(*times, strict=True)]
-    table = Table(title=f"coordinate check, 4-layer GPT, widths {WIDTHS}, {STEPS} steps, {device}")
-    for heading in ("plain training", "with the check", "ratio"):
+    table = Table(title=f"4-layer GPT, widths {WIDTHS}, {STEPS} steps, {seeds} seeds, {device}")
+    for heading in ("", "seconds", "ratio"):
         table.add_column(heading)
-    table.add_row(f"{least[0]:.2f} s", f"{least[1]:.2f} s", f"{least[1] / least[0]:.2f}")
+    for name, value in zip(ways, least, strict=True):
+        table.add_row(name, f"{value:.2f}", f"{value / least[0]:.2f}")
     Console().print(table)
 
 

@@ -28,7 +28,7 @@ def coordcheck_command(
     lr: Annotated[float | None, typer.Option(help="Learning rate at the smallest width.")] = None,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 3,
     seeds: Annotated[int, typer.Option(help="Initializations at every width.")] = 3,
-    tolerance: Annotated[float, typer.Option(help="Largest allowed deviation of an exponent.")] = 0.25,
+    tolerance: Annotated[float, typer.Option(help="Largest allowed deviation of an exponent.")] = 0.2,
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting, key=value; may be repeated.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     figure: Annotated[Path | None, typer.Option(help="Write a figure of sizes over width to this file.")] = None,

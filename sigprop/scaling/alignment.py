@@ -23,8 +23,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
-from sigprop.scaling.coordcheck import PlanMaker, build_seeded, plan_maker
 from sigprop.scaling.dimensions import compare
+from sigprop.scaling.factories import PlanMaker, build_seeded, plan_maker
 from sigprop.scaling.fit import fit_exponent
 from sigprop.scaling.training import make_optimizers, make_step
 from sigprop.theory.exponents import Alignment

@@ -90,18 +90,23 @@ def _sizes(model: nn.Module) -> dict[str, tuple[float, bool] | None]:
             name = plain_name(f"{owner}.{leaf}" if owner else leaf)
             layers[name] = (pattern(name), alike)
             groups.setdefault(layers[name], []).append(parameter.detach())
-    pooled = {layer: _size(group) for layer, group in groups.items()}
-    return {name: pooled[layer] for name, layer in layers.items()}
+    values = {layer: _values(group) for layer, group in groups.items() if not any(tensor.is_meta for tensor in group)}
+    table = torch.stack(list(values.values())).tolist() if values else []
+    pooled = {layer: _size(*row) for layer, row in zip(values, table, strict=True)}
+    return {name: pooled.get(layer) for name, layer in layers.items()}
 
 
-def _size(group: list[torch.Tensor]) -> tuple[float, bool] | None:
-    if any(tensor.is_meta for tensor in group):
-        return None
+def _values(group: list[torch.Tensor]) -> torch.Tensor:
+    """(first entry, whether all are equal to it, mean square): read once for all parameters, to wait but once."""
     first = group[0].reshape(-1)[0]
-    if all(bool((tensor == first).all()) for tensor in group):
-        return float(first), True
-    total = sum(float(tensor.double().square().sum()) for tensor in group)
-    return math.sqrt(total / sum(tensor.numel() for tensor in group)), False
+    alike = torch.stack([(tensor == first).all() for tensor in group]).all()
+    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in group]
+    mean = torch.stack(norms).square().sum() / sum(tensor.numel() for tensor in group)
+    return torch.stack([first.double(), alike.double(), mean])
+
+
+def _size(first: float, alike: float, mean_square: float) -> tuple[float, bool]:
+    return (first, True) if alike else (math.sqrt(mean_square), False)
 
 
 def _all_candidates(dims: list[Dimensions]) -> dict[str, dict[tuple[str, float], tuple[float, float]]]:

@@ -1,0 +1,152 @@
+"""Training all seeds of one build: stacked under `vmap`, or one after another.
+
+Stacked, the seeds share every call and launch, which is what small models wait for. On a CPU that gains up to 40
+percent below half a million parameters and loses up to 50 above (docs/scaling.md). A model that `vmap` cannot take
+(control flow on values, say) is trained seed by seed, and the reason is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sigprop.errors import SigpropError
+from sigprop.results import Plan
+from sigprop.scaling.record import OUTPUT, Recorder, Run
+from sigprop.scaling.training import make_optimizers
+from sigprop.theory.exponents import read_optimizer
+
+SMALL = 500_000
+
+
+def worth_stacking(model: nn.Module, seeds: int) -> bool:
+    """Several seeds on an accelerator, or of a small model on a CPU."""
+    parameters = list(model.parameters())
+    on_cpu = all(parameter.device.type == "cpu" for parameter in parameters)
+    return seeds > 1 and (not on_cpu or sum(parameter.numel() for parameter in parameters) < SMALL)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What all seeds of one build share: plan, step, optimizer, learning rate and number of steps."""
+
+    plan: Plan | None
+    step_fn: Callable[[Any], tuple[Tensor, Tensor]]
+    optimizer: str
+    lr: float | None
+    steps: int
+
+    def run(self, models: Iterable[nn.Module], together: bool) -> tuple[list[Run], str]:
+        """One run per model, and how they were trained. All meet the same random numbers (dropout)."""
+        way = "one by one"
+        if together:
+            models = [self._prepared(model) for model in models]
+            try:
+                return self._seeded(self._stacked, models), "together"
+            except SigpropError:
+                raise
+            except (RuntimeError, TypeError, ValueError) as error:
+                way += f", since vmap refused: {str(error).strip().splitlines()[0]}"
+                return [run for model in models for run in self._seeded(self._alone, model)], way
+        return [run for model in models for run in self._seeded(self._alone, self._prepared(model))], way
+
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        if self.plan is not None:
+            self.plan.apply_(model)
+        return model
+
+    def _seeded(self, work: Callable[[Any], list[Run]], models: Any) -> list[Run]:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return work(models)
+
+    def _alone(self, model: nn.Module) -> list[Run]:
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        recorder = Recorder(model, trained)
+        optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr)
+        return self._train(recorder, lambda: self._loss(recorder, model), optimizers)
+
+    def _stacked(self, models: Sequence[nn.Module]) -> list[Run]:
+        model = models[0]
+        parameters, buffers = stack_module_state(list(models))
+        trained = {name: values for name, values in parameters.items() if values.requires_grad}
+        recorder = Recorder(model, trained, len(models))
+
+        def one(*state: dict[str, Tensor]) -> Tensor:
+            return self._loss(recorder, lambda *args, **kwargs: functional_call(model, state, args, kwargs))
+
+        def all_seeds() -> Tensor:
+            with _batched_attention(next(iter(parameters.values())).device):
+                return vmap(one, randomness="same")(parameters, buffers).sum()
+
+        stacks = {id(parameter): trained[name] for name, parameter in model.named_parameters() if name in trained}
+        optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr)
+        return self._train(recorder, all_seeds, [_on_stacks(each, stacks, self.optimizer) for each in optimizers])
+
+    def _loss(self, recorder: Recorder, model: Callable) -> Tensor:
+        output, loss = self.step_fn(model)
+        recorder.activation(OUTPUT, output)
+        return loss
+
+    def _train(self, recorder: Recorder, loss: Callable[[], Tensor], optimizers: Sequence[Any]) -> list[Run]:
+        """The state before each step and after the last is recorded."""
+        with recorder.watching():
+            for step in range(self.steps + 1):
+                value = recorder.forward(step, loss)
+                recorder.weights()
+                if step < self.steps:
+                    value.backward()
+                    recorder.gradients()
+                    for each in optimizers:
+                        each.step()
+                        each.zero_grad()
+        return recorder.runs()
+
+
+def _batched_attention(device: torch.device) -> Any:
+    """The CPU's fused attention has no rule for `vmap`; the plain one has."""
+    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
+
+
+def _on_stacks(optimizer: torch.optim.Optimizer, stacks: dict[int, Tensor], name: str) -> Any:
+    """The optimizer moved from the parameters of one model to the stacks: whole where it acts entry by entry."""
+    rule = read_optimizer(name)
+    if rule.orthogonal or rule.weight:
+        return Slices(optimizer, stacks)
+    for group in optimizer.param_groups:
+        group["params"] = [stacks[id(parameter)] for parameter in group["params"]]
+    return optimizer
+
+
+class Slices:
+    """An optimizer that sees every seed of the stacks as a parameter of its own, sharing its storage.
+
+    For updates that are no function of single entries: Muon's and Adafactor's.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, stacks: dict[int, Tensor]):
+        self.optimizer, self.pairs = optimizer, []
+        for group in optimizer.param_groups:
+            own = [stacks[id(parameter)] for parameter in group["params"]]
+            slices = [[nn.Parameter(part) for part in stack.detach().unbind()] for stack in own]
+            self.pairs += zip(own, slices, strict=True)
+            group["params"] = [part for parts in slices for part in parts]
+
+    def step(self) -> None:
+        for stack, parts in self.pairs:
+            gradients = stack.grad.unbind() if stack.grad is not None else [None] * len(parts)
+            for part, gradient in zip(parts, gradients, strict=True):
+                part.grad = gradient
+        self.optimizer.step()
+
+    def zero_grad(self) -> None:
+        for stack, _ in self.pairs:
+            stack.grad = None
+        self.optimizer.zero_grad()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from sigprop.models.text import sample_text, text_batch
 from sigprop.recipes import examine, recipes
 from sigprop.recipes.prospect import prospect
 
+COLUMNS = ("forward_growth", "gradient_growth", "token_correlation", "sensitivity")
 OPTIONS: dict[str, dict[str, Any]] = {"critical": {"probes": 1}}
 
 
@@ -48,7 +50,7 @@ def main(
             key = f"{placement} {name}"
             try:
                 found = prospect(anatomy, name, unit_start=True, **OPTIONS.get(name, {})).to_dict()
-                del found["profile"]
+                found = {key: value for key, value in found.items() if value == value and key != "profile"}
             except SigpropError as error:
                 found = {"recipe": name, "refused": str(error)}
             results[key] = found | {"depth": depth, "width": width, "tokens": tokens, "command": command}
@@ -61,8 +63,12 @@ def line(placement: str, found: dict[str, Any]) -> str:
     """One row of the table in Markdown."""
     if "refused" in found:
         return f"| {placement} | {found['recipe']} | {found['refused']} |||"
-    numbers = [found[key] for key in ("forward_growth", "gradient_growth", "token_correlation", "sensitivity")]
-    return f"| {placement} | {found['recipe']} | " + " | ".join(f"{value:.3g}" for value in numbers) + " |"
+    return f"| {placement} | {found['recipe']} | " + " | ".join(cells(found, COLUMNS)) + " |"
+
+
+def cells(found: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    """Numbers as text; empty where there is none."""
+    return [f"{found[key]:.3g}" if key in found else "" for key in keys]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.recipes.attending import Attending, visible_keys
+from sigprop.trace.attending import Attending, visible_keys
 from sigprop.trace.inputs import default_batch
 from sigprop.trace.record import Field
 
@@ -70,13 +70,14 @@ class Parameter:
 class Junction:
     """One residual sum `x + f(x)`.
 
-    `exit` is the module whose output is `f(x)`, `entry` one that takes `x` in; `weights` are the parameters that
-    `f` is linear in, its last weight first; `inside` all parameters of the branch. `stream` numbers the residual
-    streams (encoder, decoder), `order` the junctions of one stream from 1; parallel branches share their order.
-    `norms` says where norms stand: `pre` (the branch reads a norm of `x`), `post` (a norm reads the sum), `out` (the
-    branch ends in one). `previous` is the number of the junction whose sum is the skip here, with no norm between;
-    `parallel` says that it is one sum with that junction. `scale_free`: everything that reads the sum is a norm or
-    another junction, so that a common factor of the stream is undone later. `readers` are those norms.
+    `exit` is the module whose output is `f(x)`, `entry` one that takes `x` in. `weights` are the last parameters of
+    `f`, matrices first: `f` is multiplied by a number when all of them are; they enter as `shift + w`. `inside` are
+    all parameters of the branch. `stream` numbers the residual streams (encoder, decoder), `order` the junctions of one
+    stream from 1; parallel branches share their order. `norms` says where norms stand: `pre` (the branch reads a norm
+    of `x`), `post` (a norm reads the sum), `out` (the branch ends in one). `previous` is the number of the junction
+    whose sum is the skip here, with no norm between; `parallel` says that it is one sum with that junction.
+    `scale_free`: everything that reads the sum is a norm or another junction, so that a common factor of the stream is
+    undone later. `readers` are those norms.
     """
 
     exit: str
@@ -92,6 +93,7 @@ class Junction:
     previous: int | None = None
     parallel: bool = False
     readers: tuple[str, ...] = ()
+    shift: float = 0.0
 
     @property
     def placement(self) -> str:
@@ -154,6 +156,11 @@ class Anatomy:
             return junction.order
         earlier = branches[: branches.index(junction) + 1]
         return max(1, sum(item.attention and not item.cross for item in earlier))
+
+    @property
+    def starting(self) -> list[str]:
+        """Parameters that the streams start from."""
+        return [item.name for item in self if item.role in ("embedding", "stem")]
 
     @property
     def placement(self) -> str:

@@ -36,9 +36,8 @@ def critical(anatomy: Anatomy, base: str = "lecun", data: Any = None, probes: in
         raise UnsupportedError(f"critical: {found.notes[-1]}")
     blocks = tuple(f"{row['name']}." for row in found.blocks)
     inside = [item.name for item in anatomy if item.is_matrix and item.name.startswith(_stack_of(blocks))]
-    gain = found.gain
-    plan = scale_rows(plan, lambda name: gain, inside, why=f"x{gain:.4g} for chi_J = 1")
-    plan.meta = {"base": base, "gain": gain, "chi_before": found.factor}
+    plan = scale_rows(plan, dict.fromkeys(inside, found.gain), f"x{found.gain:.4g} for chi_J = 1")
+    plan.meta = {"base": base, "gain": found.gain, "chi_before": found.factor}
     return plan
 
 

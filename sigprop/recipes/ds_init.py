@@ -21,12 +21,6 @@ def ds_init(anatomy: Anatomy, alpha: float = 1.0) -> Plan:
     """`W ~ U` with Xavier's variance times `alpha^2 / l` in layer l."""
     anatomy.require_transformer("ds_init")
     plan = draw_all(anatomy, lambda item, role, size: Init("uniform", std=xavier_std(item, role)))
-
-    def factor(name: str) -> float:
-        parameter = anatomy.parameters[name]
-        junction = anatomy.junction_of(parameter)
-        if junction is None or not parameter.is_matrix:
-            return 1.0
-        return alpha / math.sqrt(anatomy.layer_of(junction))
-
-    return scale_rows(plan, factor, why="over sqrt(layer)")
+    places = {item.name: anatomy.junction_of(item) for item in anatomy if item.is_matrix}
+    factors = {name: alpha / math.sqrt(anatomy.layer_of(place)) for name, place in places.items() if place is not None}
+    return scale_rows(plan, factors, "over sqrt(layer)")

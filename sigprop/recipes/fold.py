@@ -8,7 +8,8 @@ level turns every sum into `y + (branch / level) f`, and norms undo the level:
 
 `f` is linear in its last weight and bias, which take the factor s. Norms see their input divided by the level,
 which equals an epsilon multiplied by `1 / level^2` (`match_epsilon` sets it so; else the relative change of a
-norm's output is below `epsilon |1 - level^2| / (2 variance)`).
+norm's output is below `epsilon |1 - level^-2| / (2 variance)`). A gain that enters as `c + w` takes the factor as
+`c + w' = s (c + w)`.
 
 Training. A weight `w' = s w` has the gradient `g' = g / s`. It follows `s w` exactly when
 
@@ -20,8 +21,9 @@ Training. A weight `w' = s w` has the gradient `g' = g / s`. It follows `s w` ex
     lion, sign       s       1/s            -
     muon             s       1/s            1/s
 
-Adafactor's first epsilon mixes units in torch and must lie below the squares of the gradients. Clipping the global
-gradient norm sees `g / s` and is not the same clip.
+Of `c + w`, the decay of `w` towards 0 has no counterpart: it is switched off, and the trajectory is that of the scaled
+model without decay of this gain. Adafactor's first epsilon mixes units in torch and must lie below the squares of the
+gradients. Clipping the global gradient norm sees `g / s` and is not the same clip.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from dataclasses import replace
 from torch import nn
 
 from sigprop.errors import UnknownNameError, UnsupportedError
-from sigprop.recipes.anatomy import Anatomy, Junction
+from sigprop.recipes.anatomy import Anatomy
 from sigprop.recipes.rows import times
 from sigprop.results import JunctionPlan, ParameterPlan, Plan, ScalePlan
 
@@ -92,19 +94,20 @@ def fold(plan: Plan, anatomy: Anatomy, optimizer: str = "adamw", match_epsilon: 
         )
     plan = with_levels(plan, anatomy)
     factors: dict[str, float] = {}
-    for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
-        factor = _factor(row, junction)
+    shifts = {name: row.shift for row in plan.junctions for name in row.weights}
+    for row in plan.junctions:
+        factor = _factor(row)
         for name in row.weights if factor != 1.0 else ():
             if not math.isclose(factors.setdefault(name, factor), factor):
                 raise UnsupportedError(f"{name} ends several branches that need different scales; pass surgery=True")
-    rows = [_folded(row, factors.get(row.name, 1.0), optimizer) for row in plan.parameters]
+    rows = [_folded(row, factors.get(row.name, 1.0), optimizer, shifts.get(row.name, 0.0)) for row in plan.parameters]
     junctions = [replace(row, folded=True) for row in plan.junctions]
     scales = plan.scales + (_epsilons(plan, anatomy) if match_epsilon else [])
     meta = {**plan.meta, "optimizer": optimizer}
     return Plan(rows, junctions, scales, meta)
 
 
-def _factor(row: JunctionPlan, junction: Junction) -> float:
+def _factor(row: JunctionPlan) -> float:
     if row.level == 0.0:
         raise UnsupportedError(
             f"{row.name}: a skip scale cannot be folded here, because something other than a norm reads the stream "
@@ -118,17 +121,19 @@ def _factor(row: JunctionPlan, junction: Junction) -> float:
     return factor
 
 
-def _folded(row: ParameterPlan, factor: float, optimizer: str) -> ParameterPlan:
+def _folded(row: ParameterPlan, factor: float, optimizer: str, shift: float) -> ParameterPlan:
     if factor == 1.0:
         return row
+    if shift and optimizer == "adafactor":
+        raise UnsupportedError(f"{row.name} enters as {shift:g} + w, whose size Adafactor misreads; pass surgery=True")
     lr, decay, eps = multipliers(optimizer, factor)
     return replace(
         row,
-        init=times(row.init, factor),
+        init=times(row.init, factor, shift),
         lr=row.lr * lr,
-        weight_decay=row.weight_decay * decay,
+        weight_decay=0.0 if shift else row.weight_decay * decay,
         eps=row.eps * eps,
-        why=f"{row.why}, carries x{factor:.4g}",
+        why=f"{row.why}, carries x{factor:.4g}" + (", not decayed" if shift else ""),
     )
 
 

@@ -54,4 +54,4 @@ def lsuv(anatomy: Anatomy, data: Any = None, seed: int = 0) -> Plan:
             if not isinstance(module, nn.Embedding) and isinstance(getattr(module, "weight", None), nn.Parameter):
                 module.register_forward_hook(correct)
         run_model(twin, anatomy.batch if data is None else data)
-    return scale_rows(plan, lambda name: factors.get(name, 1.0), why="unit output on the batch")
+    return scale_rows(plan, factors, "unit output on the batch")

@@ -9,8 +9,8 @@ from typing import Any
 from sigprop.errors import UnsupportedError
 from sigprop.recipes.anatomy import Anatomy
 from sigprop.recipes.registry import get_recipe
-from sigprop.recipes.rows import draw_all
-from sigprop.recipes.unit import embedding_factors, multiplied
+from sigprop.recipes.rows import draw_all, scale_rows
+from sigprop.recipes.unit import start_variance
 from sigprop.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init, Plan
 from sigprop.trace.record import Loss
@@ -37,8 +37,8 @@ class Prospect:
 
     @property
     def gradient_growth(self) -> float:
-        """First sum over last sum."""
-        return self.grad_variance[0] / self.grad_variance[-1]
+        """First sum over last sum; not a number where no gradient comes back (a readout of zeros)."""
+        return self.grad_variance[0] / self.grad_variance[-1] if self.grad_variance[-1] else math.nan
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -67,7 +67,8 @@ def prospect(anatomy: Anatomy, recipe: str | None, unit_start: bool = False, **o
         return _walked(anatomy, "as it is", Plan(rows))
     made = get_recipe(recipe)(anatomy, **options)
     if unit_start:
-        made = multiplied(made, embedding_factors(anatomy, made))
+        factor = 1.0 / math.sqrt(start_variance(anatomy, made))
+        made = scale_rows(made, dict.fromkeys(anatomy.starting, factor))
     return _walked(anatomy, recipe, made)
 
 

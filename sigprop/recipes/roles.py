@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from sigprop.recipes.anatomy import Junction, Parameter, Part
-from sigprop.recipes.attending import attending
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.trace.attending import attending
 from sigprop.trace.layout import Axis
 from sigprop.trace.record import Field, Source, Weight
 from sigprop.trace.roles import CONTRACTIONS
@@ -19,7 +19,7 @@ from sigprop.trace.structural import Gain, ParameterSource
 from sigprop.trace.tracing import Trace
 
 if TYPE_CHECKING:
-    from sigprop.recipes.dissection import Graph
+    from sigprop.trace.residual import Graph
 
 
 def find_parameters(trace: Trace, graph: Graph, junctions: list[Junction]) -> dict[str, Parameter]:
@@ -27,7 +27,8 @@ def find_parameters(trace: Trace, graph: Graph, junctions: list[Junction]) -> di
     uses = _sampled_matrices(graph) | _uses(trace)
     attention = _attention(graph)
     inside = {name: number for number, junction in reversed(list(enumerate(junctions))) for name in junction.inside}
-    last = {name for junction in junctions for name in junction.weights[:1]}
+    first = {name for junction in junctions for name in junction.weights[:1]}
+    last = {name for junction in junctions for name in junction.weights}
     places = _places(graph)
     modules = dict(trace.capture.model.named_modules())
     found = {}
@@ -43,7 +44,7 @@ def find_parameters(trace: Trace, graph: Graph, junctions: list[Junction]) -> di
                 role = places.get(name, "hidden")
         elif role == "embedding" and junction is not None:
             role = "unused"
-        elif name in last:
+        elif name in first:
             role = "output"
         found[name] = Parameter(
             name,

@@ -5,9 +5,10 @@ The usual choices are made here once: biases zero, gains at what the model sets 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from sigprop.errors import UnsupportedError
 from sigprop.recipes.anatomy import Anatomy, Junction, Parameter, Part
 from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
 
@@ -52,21 +53,28 @@ def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str) -> P
     return ParameterPlan(item.name, item.shape, init, why=NAMES[role], role=role)
 
 
-def scale_rows(plan: Plan, factor: Callable[[str], float], names: list[str] | None = None, why: str = "") -> Plan:
-    """The plan with the draws of some parameters multiplied."""
-    chosen = None if names is None else set(names)
+def scale_rows(
+    plan: Plan, factors: Mapping[str, float], why: str = "", shifts: Mapping[str, float] | None = None
+) -> Plan:
+    """The plan with the draws of some parameters multiplied, by name; `shifts` as in `times`."""
     rows = []
     for row in plan.parameters:
-        number = factor(row.name) if chosen is None or row.name in chosen else 1.0
+        number = factors.get(row.name, 1.0)
         text = row.why if number == 1.0 or not why else f"{row.why}, {why}"
-        rows.append(replace(row, init=times(row.init, number), why=text))
+        rows.append(replace(row, init=times(row.init, number, (shifts or {}).get(row.name, 0.0)), why=text))
     return replace(plan, parameters=rows)
 
 
-def times(init: Init, factor: float) -> Init:
-    """The same draw with entries multiplied by a number."""
+def times(init: Init, factor: float, shift: float = 0.0) -> Init:
+    """The draw of `w'` with `shift + w' = factor * (shift + w)`."""
     if factor == 1.0:
         return init
+    if shift and init.kind != "constant":
+        raise UnsupportedError(
+            f"a gain that enters as {shift:g} + w can be scaled from one value only, not from {init}"
+        )
+    if shift:
+        return replace(init, value=factor * (shift + init.value) - shift)
     if init.kind == "blocks":
         return replace(init, parts=tuple(times(part, factor) for part in init.parts))
     if init.kind in ("constant", "keep"):
@@ -90,6 +98,7 @@ def with_junctions(plan: Plan, anatomy: Anatomy, scales: Scales, why: str, learn
                 folded=False,
                 entry=junction.entry if junction.exit else "",
                 weights=junction.weights,
+                shift=junction.shift,
                 learnable=bool(learnable),
                 shape=(anatomy.width,) if learnable == "channel" else (),
                 why=why,

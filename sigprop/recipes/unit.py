@@ -6,9 +6,11 @@ Walking the model's states in order, at every residual sum `l x + b f`:
     l^2 = 1 - b^2,  b^2 = k / N^alpha
 
 so that the scaled stream keeps the variance it starts with. Embeddings are drawn so that it starts with 1; where the
-embedding is also the readout it is drawn with std `width^{-1/2}` and the stream keeps that variance instead. Other
-matrices have variance `1 / fan_in`. Predicted states include causal masks, repeated tokens, gates, grouped
-queries, rotary positions and norms, because they are the interpreter's.
+embedding is also the readout it is drawn for that, with std `width^{-1/2}` (over the root of the number of embeddings
+that are added), and the stream keeps the variance that this gives it. A branch of experts has several last weights,
+which take one factor; a gain that enters as `1 + w` is set to a constant. Other matrices have variance `1 / fan_in`.
+Predicted states include causal masks, repeated tokens, gates, grouped queries, rotary positions and norms, because they
+are the interpreter's.
 
 `score_variance` caps the variance of attention scores over the keys of a query, by the std of query and key (T5 has no
 `1/sqrt(d)`, so its scores would have variance `d`). `correlation_ceiling` and `gradient_ratio` lower `k` until the
@@ -22,19 +24,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from sigprop.errors import UnsupportedError, require
 from sigprop.recipes.anatomy import Anatomy, Junction
-from sigprop.recipes.attending import score_variance as score_variance_of
 from sigprop.recipes.lecun import lecun_rule
 from sigprop.recipes.registry import recipe
-from sigprop.recipes.rows import draw_all, times, with_junctions
+from sigprop.recipes.rows import draw_all, scale_rows, times, with_junctions
 from sigprop.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init, Plan
 from sigprop.theory import Node
+from sigprop.trace.attending import score_variance as score_variance_of
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Weight
 from sigprop.trace.replay import Replay
@@ -92,14 +93,18 @@ def unit(
 def _solve(anatomy: Anatomy, k: float, alpha: float, ratio: float, score_variance: float) -> tuple[Plan, Walk]:
     scales = branch_scales(anatomy, k, alpha)
     plan = draw_all(anatomy, lecun_rule, embedding=1.0)
-    factors = embedding_factors(anatomy, plan)
+    tied = any(item.tied for item in anatomy)
+    start = 1.0 / (max(anatomy.kinds) * anatomy.width) if tied else 1.0 / start_variance(anatomy, plan)
+    factors = dict.fromkeys(anatomy.starting, math.sqrt(start))
     walk = Walk(anatomy)
-    walk.draw_all(multiplied(plan, factors))
+    walk.draw_all(scale_rows(plan, factors))
     for junction, spot in zip(anatomy.junctions, anatomy.sums, strict=True):
         if not junction.parallel and not spot.scaled:
             walk.scale_sum(spot.total, spot.skip, scales(junction))
     factors |= _solved_factors(anatomy, walk, ratio, score_variance)
-    plan = with_junctions(multiplied(plan, factors), anatomy, scales, f"branch variance {ratio:g} x skip, predicted")
+    shifts = {name: junction.shift for junction in anatomy.junctions for name in junction.weights}
+    plan = scale_rows(plan, factors, shifts=shifts)
+    plan = with_junctions(plan, anatomy, scales, f"branch variance {ratio:g} x skip, predicted")
     plan.meta = {"stream_variance": variance(anatomy.sums[0].source.node), "k": k, "alpha": alpha, "ratio": ratio}
     return plan, walk
 
@@ -116,22 +121,13 @@ def branch_scales(anatomy: Anatomy, k: float, alpha: float) -> Callable[[Junctio
     return scales
 
 
-def embedding_factors(anatomy: Anatomy, plan: Plan) -> dict[str, float]:
-    """What embeddings and stem are multiplied by so that each stream starts with the wanted variance."""
+def start_variance(anatomy: Anatomy, plan: Plan) -> float:
+    """The variance that the first stream starts with."""
     walk = Walk(anatomy)
     walk.draw_all(plan)
     start = anatomy.sums[0].source.node
     walk.run(walk.nodes[: walk.place[start] + 1])
-    tied = any(item.tied for item in anatomy)
-    target = 1.0 / anatomy.width if tied else 1.0
-    factor = math.sqrt(target / variance(start))
-    return {item.name: factor for item in anatomy if item.role in ("embedding", "stem")}
-
-
-def multiplied(plan: Plan, factors: dict[str, float]) -> Plan:
-    """The plan with the draws of some parameters multiplied, by name."""
-    rows = [replace(row, init=times(row.init, factors.get(row.name, 1.0))) for row in plan.parameters]
-    return replace(plan, parameters=rows)
+    return variance(start)
 
 
 def _solved_factors(anatomy: Anatomy, walk: Walk, ratio: float, cap: float) -> dict[str, float]:
@@ -173,22 +169,21 @@ def _cap_scores(anatomy: Anatomy, walk: Walk, attention: Node, cap: float, facto
 
 def _set_last_weight(anatomy: Anatomy, walk: Walk, number: int, ratio: float, factors: dict[str, float]) -> None:
     junction, spot = anatomy.junctions[number], anatomy.sums[number]
-    if not junction.weights or junction.weights[0] not in walk.uses:
+    names = [name for name in junction.weights if name in walk.uses]
+    if not names:
         raise UnsupportedError(f"unit: the branch at {junction.exit or junction.inside[:1]} does not end in a weight")
-    name = junction.weights[0]
-    if name in factors:
+    if any(name in factors for name in names):
         return
     present = variance(spot.branch.node)
     if present <= 0.0:
-        raise UnsupportedError(f"unit: the branch that ends in {name} has no variance to scale")
+        raise UnsupportedError(f"unit: the branch that ends in {names[0]} has no variance to scale")
     factor = math.sqrt(ratio * variance(spot.skip.node) / present)
-    parameter = anatomy.parameters[name]
-    if len(parameter.shape) > 1:
-        walk.draw(name, Init("normal", std=math.sqrt(walk.law(name).variance) * factor), parameter.shape)
-    else:
-        walk.draw(name, Init("keep", value=factor), parameter.shape)
-    factors[name] = factor
-    first = walk.uses[name][0][0]
+    for name in names:
+        law = walk.law(name)
+        now = Init("normal", std=math.sqrt(law.variance)) if law.variance else Init("constant", value=law.mean)
+        walk.draw(name, times(now, factor, junction.shift), anatomy.parameters[name].shape)
+        factors[name] = factor
+    first = min((use[0] for name in names for use in walk.uses[name]), key=walk.place.__getitem__)
     walk.run(walk.between(first, spot.total.node))
 
 

@@ -26,6 +26,8 @@ def value_skipinit(anatomy: Anatomy) -> Plan:
     for junction in anatomy.junctions:
         if not junction.attention or junction.cross:
             continue
+        if not junction.weights:
+            raise UnsupportedError(f"value_skipinit: the attention at {junction.exit} does not end in a matrix")
         last = anatomy.parameters[junction.weights[0]]
         values = [anatomy.parameters[name] for name in junction.inside]
         value = next((item for item in values if item.role == "value" and not item.parts), None)

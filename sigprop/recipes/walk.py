@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sigprop.recipes.anatomy import Anatomy
+from sigprop.recipes.endings import shift_of
 from sigprop.results import Init, Plan
 from sigprop.theory import Node
 from sigprop.theory.ops.linear import Linear
@@ -15,7 +16,6 @@ from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.rules.convolution import PixelWindows, Windows
-from sigprop.trace.rules.weights import MOVES
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.skeleton import Distribution
 from sigprop.trace.structural import Gain, ParameterSource
@@ -40,13 +40,12 @@ class Walk:
         """Set how a parameter is drawn; states follow when they are run."""
         law = distribution_of(init, self.own[name], shape)
         parameter = self.anatomy.trace.capture.parameters[name]
-        changed = {id(parameter): parameter} | {id(weight): weight for _, _, weight in self.uses.get(name, [])}
-        for weight in changed.values():
-            if is_same(weight):
-                weight.distribution = law
+        parameter.distribution = law
         for node, key, weight in self.uses.get(name, []):
-            if is_same(weight):
-                node.op = _with_law(node.op, key, law)
+            shift = shift_of(weight)
+            if shift is not None:
+                weight.distribution = _shifted(law, shift)
+                node.op = _with_law(node.op, key, weight.distribution)
 
     def law(self, name: str) -> Distribution:
         """How a parameter is drawn now."""
@@ -77,11 +76,6 @@ class Walk:
         return self.nodes[self.place[first] : self.place[last] + 1]
 
 
-def is_same(weight: Weight) -> bool:
-    """Whether a weight is a parameter or a view of one, and not a function of it such as `1 + w`."""
-    return weight.call is None or (weight.call.name in MOVES and all(is_same(parent) for parent, _ in weight.parents))
-
-
 def variance(node: Node) -> float:
     """Second moment about the overall mean, averaged over tokens."""
     signal = node.signal
@@ -108,6 +102,10 @@ def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Di
         second = sum(size * law.second_moment for size, law in zip(init.sizes, laws, strict=True)) / total
         return Distribution.normal(0.0, math.sqrt(second))
     return Distribution.normal(0.0, init.std)
+
+
+def _shifted(law: Distribution, shift: float) -> Distribution:
+    return Distribution(law.quantiles + shift, law.mean + shift, law.variance) if shift else law
 
 
 def _with_law(op: Any, key: str, law: Distribution) -> Any:

@@ -146,7 +146,8 @@ def fold_for_inference(junctions: list[JunctionPlan], modules: dict[str, nn.Modu
             for name in row.weights:
                 owner, _, leaf = name.rpartition(".")
                 parameter = getattr(modules[owner], leaf)
-                parameter.mul_(_along_outputs(scale.to(parameter), parameter, modules[owner], name))
+                factor = _along_outputs(scale.to(parameter), parameter, modules[owner], name)
+                parameter.add_(row.shift).mul_(factor).sub_(row.shift)
     remove(modules)
 
 

@@ -79,8 +79,8 @@ class JunctionPlan:
 
     `folded` says that the parameter rows already carry both scales; nothing is left to apply. Otherwise hooks on
     this module and on `entry`, the module that takes `x` in, apply them, and a `learnable` branch scale of the
-    given `shape` becomes a parameter. `weights` are the parameters that `f` is linear in; folded, they carry the
-    factor `branch / level`, `level` being the scale that the stream has gathered there (0: cannot be folded).
+    given `shape` becomes a parameter. `weights` are the last parameters of `f`, entering as `shift + w`; folded, they
+    carry the factor `branch / level`, `level` being the scale that the stream has gathered there (0: cannot be folded).
     `place="input"` scales inside a branch instead: the input `f` of this module becomes `skip * v + branch * f`, with
     `v` the output of `entry`.
     """
@@ -91,6 +91,7 @@ class JunctionPlan:
     folded: bool = True
     entry: str = ""
     weights: tuple[str, ...] = ()
+    shift: float = 0.0
     level: float = 1.0
     learnable: bool = False
     shape: tuple[int, ...] = ()

@@ -133,9 +133,9 @@ def _is_expert(name: str, weight: Weight, root: Weight) -> bool:
     return stacked or "experts." in name or (".expert" in name and "shared" not in name)
 
 
-def _last_weights(item: Record) -> set[str]:
+def nearest_matrices(item: Record) -> list[str]:
     """Weights of the nearest contractions above a record."""
-    found: set[str] = set()
+    found: dict[str, None] = {}
     stack, seen = [item], set()
     while stack:
         record = stack.pop()
@@ -144,22 +144,27 @@ def _last_weights(item: Record) -> set[str]:
         seen.add(id(record))
         weights = [source for source in record.inputs if isinstance(source, Weight)]
         if record.call is not None and record.call.name in CONTRACTIONS and weights:
-            found.update(name for name, _ in weights[0].roots())
+            found.update((name, None) for name, _ in weights[0].roots())
         else:
-            stack.extend(record.inputs)
-    return found
+            stack.extend(source for source in record.inputs if not _weighs(source, record))
+    return list(found)
+
+
+def _weighs(source: Record, record: Record) -> bool:
+    """One number per token, such as a router's weight of an expert."""
+    return source.shape[-1:] == (1,) != record.shape[-1:]
 
 
 def _readouts(trace: Trace, fields: list[Field]) -> set[str]:
     from sigprop.trace.tracing import first_signal
 
     output = first_signal(trace.output)
-    return _last_weights(output) if output is not None else set()
+    return set(nearest_matrices(output)) if output is not None else set()
 
 
 def _routers(fields: list[Field]) -> set[str]:
     found: set[str] = set()
     for item in fields:
         if item.call is not None and item.call.name == "topk":
-            found |= _last_weights(item)
+            found.update(nearest_matrices(item))
     return found

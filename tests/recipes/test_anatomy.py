@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.errors import UnsupportedError
 from sigprop.models import build
-from sigprop.recipes import examine, plan
+from sigprop.recipes import examine
 
 
 def ids():
@@ -24,6 +23,9 @@ def hugging_face(name):
         "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**shape, **wide, num_key_value_heads=2)),
         "neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**shape, **wide)),
         "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**shape, intermediate_size=64)),
+        "mixtral": lambda: hf.MixtralForCausalLM(
+            hf.MixtralConfig(**shape, **wide, num_key_value_heads=2, num_local_experts=3, pad_token_id=1)
+        ),
         "gemma2": lambda: hf.Gemma2ForCausalLM(
             hf.Gemma2Config(**shape, intermediate_size=64, num_key_value_heads=2, head_dim=8)
         ),
@@ -66,13 +68,34 @@ def test_hugging_face_junctions(name, placement, exits):
     assert all(junction.scale_free and junction.entry for junction in anatomy.junctions)
 
 
-def test_a_branch_that_ends_in_one_plus_a_gain_is_not_linear_in_it():
+def test_a_branch_that_ends_in_one_plus_a_gain():
     anatomy = hugging_face("gemma2")
-    assert anatomy.junctions[0].weights == ()
-    with pytest.raises(UnsupportedError, match="does not end in a weight"):
-        plan(anatomy.model, "depth_scaling", anatomy=anatomy, k=1.0)
-    made = plan(anatomy.model, "depth_scaling", anatomy=anatomy, k=1.0, surgery=True)
-    assert {row.skip for row in made.junctions} == {0.5**0.5}
+    junction = anatomy.junctions[0]
+    assert junction.weights == ("model.layers.0.post_attention_layernorm.weight",)
+    assert junction.shift == 1.0
+    assert hugging_face("llama").junctions[0].shift == 0.0
+
+
+def test_experts_end_their_branch_together():
+    anatomy = hugging_face("mixtral")
+    assert anatomy.junctions[1].weights == ("model.layers.0.mlp.experts.down_proj",)
+    assert anatomy.parameters["model.layers.0.mlp.experts.down_proj"].role == "output"
+    assert anatomy.parameters["model.layers.0.mlp.gate.weight"].role == "hidden"
+
+
+def test_a_nested_residual_is_not_linear_in_its_last_weights():
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, tokens):
+            x = self.embed(tokens)
+            y = self.first(x)
+            return self.head(x + torch.relu(y + self.second(torch.tanh(y))))
+
+    assert [junction.weights for junction in examine(Nested(), ids()).junctions][-1] == ()
 
 
 def test_views_of_the_stream_do_not_hide_its_norms():

@@ -10,9 +10,9 @@ from sigprop.experiments.recipes_shared import measure_stream
 from sigprop.experiments.unit_profiles import batch_for, family, loss_of
 from sigprop.models import build
 from sigprop.recipes import examine, plan
-from sigprop.recipes.attending import score_variance
 from sigprop.recipes.prospect import prospect
 from sigprop.recipes.walk import variance
+from sigprop.trace.attending import score_variance
 from sigprop.trace.tracing import trace
 
 SEEDS = 12

@@ -78,7 +78,7 @@ class TokenMap(Op):
 
 @dataclass(frozen=True, eq=False)
 class Absorb(Op):
-    """Positions become channels: `rows[r, q]` are the positions that position `r` takes in.
+    """Positions become channels: `rows[r, q]` are the positions that position `r` takes in; -1 is a zero.
 
     Forward   `K'[r,r'] = average over q of K[rows(r,q), rows(r',q)]`
     """
@@ -88,16 +88,17 @@ class Absorb(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        values = sum(x.kernel.values[q][:, q] for q in self.rows.T) / self.rows.shape[1]
+        kernel, mean = torch.nn.functional.pad(x.kernel.values, (0, 1, 0, 1)), torch.nn.functional.pad(x.mean, (0, 1))
+        values = sum(kernel[q][:, q] for q in self.rows.T) / self.rows.shape[1]
         assert isinstance(values, Tensor)
-        return replace(x, kernel=Dense(values), mean=x.mean[self.rows].mean(1), width=self.width)
+        return replace(x, kernel=Dense(values), mean=mean[self.rows].mean(1), width=self.width)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         size = len(inputs[0].mean)
-        values = torch.zeros(size, size, dtype=gradient.kernel.values.dtype)
+        values = torch.zeros(size + 1, size + 1, dtype=gradient.kernel.values.dtype)
         for q in self.rows.T:
             values[q[:, None], q[None, :]] += gradient.kernel.values
-        return (gradient_of(values, gradient),)
+        return (gradient_of(values[:size, :size], gradient),)
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,7 +128,7 @@ def convolution(
     if any(not a.is_position for dim in spatial for a in dim) or any(a.is_position for a in x.layout.dims[-rank - 1]):
         return _replayed_image(trace, call, x, shape, rank)
     layout = _image_layout(x.layout, shape, rank)
-    index = _windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
+    index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
     channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
     shift = None if bias is None else bias.distribution.second_moment
     op = Windows(index, channels_in, channels_out, weight.distribution.variance, shift, weight.shape[0])
@@ -195,7 +195,7 @@ def _replayed_image(trace: Capture, call: Call, x: Field, shape: tuple[int, ...]
     return Field(layout, lambda made: trace.sampled(made, "convolution sampled"), x.sources, call=call, inputs=(x,))
 
 
-def _windows(
+def image_windows(
     layout: Layout,
     shape: tuple[int, ...],
     rank: int,

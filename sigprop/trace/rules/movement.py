@@ -176,7 +176,7 @@ def select(trace: Capture, call: Call, input: Field, dim: int, index: int) -> Fi
 
 @rule(
     "index_select", "roll", "flip", "repeat", "tile", "repeat_interleave", "gather", "take_along_dim", "rot90",
-    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold", "masked_select", "diagonal", "as_strided", "index",
+    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_select", "diagonal", "as_strided", "index",
 )  # fmt: skip
 def rearranged(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = mapped((args, kwargs), trace.value_of)

@@ -1,0 +1,92 @@
+"""Rules that images need: norms over batches and groups, windows side by side and overlapping, strided pieces."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sigprop.trace import predict
+
+IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([1, 4])
+
+
+def loss(out):
+    return F.cross_entropy(out, LABELS)
+
+
+def network(*middle, width=96, after=96):
+    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), *middle, nn.Conv2d(width, after, 3, stride=2), nn.ReLU(),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(after, 6))  # fmt: skip
+
+
+def with_statistics(norm):
+    """Running statistics and gains as of a trained model."""
+    generator = torch.Generator().manual_seed(1)
+    norm.running_mean.copy_(0.3 * torch.randn(norm.running_mean.shape, generator=generator))
+    norm.running_var.copy_(0.5 + torch.rand(norm.running_var.shape, generator=generator))
+    return norm
+
+
+def test_batch_norm_with_fixed_statistics(agreement):
+    predicted = agreement(lambda: network(with_statistics(nn.BatchNorm2d(96))), IMAGE, loss)
+    assert "sampled" not in {row.status for row in predicted.sites}
+
+
+def test_batch_norm_before_an_activation(agreement):
+    """The gain's own gradient is left out: it goes through the ReLU of the very entries it multiplies."""
+    agreement(lambda: network(nn.BatchNorm2d(96), nn.ReLU()), IMAGE, loss, skip=("1.weight",))
+
+
+def test_batch_norm_in_training(agreement):
+    """The theory is that of a large batch; the bias before a norm over the batch has no gradient."""
+    x = torch.randn(256, 192, generator=torch.Generator().manual_seed(0))
+    make = lambda: nn.Sequential(  # noqa: E731
+        nn.Linear(192, 128), nn.BatchNorm1d(128), nn.Tanh(), nn.Linear(128, 4)
+    )
+    labels = torch.randint(4, (256,), generator=torch.Generator().manual_seed(1))
+    agreement(make, x, lambda out: F.cross_entropy(out, labels), training=True, skip=("0.bias", "1.weight"), width=30)
+
+
+def test_group_norm_of_large_groups(agreement):
+    agreement(lambda: network(nn.GroupNorm(2, 192), width=192), IMAGE, loss, skip=("0.bias",), width=30)
+
+
+class Windows(nn.Module):
+    """Features of windows by unfold; a transformation of each; folded back where they lie side by side."""
+
+    def __init__(self, size, stride, padding=0):
+        super().__init__()
+        self.settings = {"kernel_size": size, "stride": stride, "padding": padding}
+        self.stem, self.mix = nn.Conv2d(3, 96, 1), nn.Linear(96 * size * size, 64)
+        self.inside, self.head = nn.Conv2d(96, 96, 1), nn.Linear(64, 6)
+
+    def forward(self, image):
+        x = self.stem(image)
+        if self.settings["stride"] == self.settings["kernel_size"]:
+            patches = F.unfold(x, **self.settings)
+            x = F.fold(torch.relu(patches), x.shape[-2:], **self.settings)
+            x = self.inside(x)
+        windows = F.unfold(x, **self.settings).transpose(1, 2)
+        return self.head(self.mix(windows).mean(1))
+
+
+@pytest.mark.parametrize(("size", "stride", "padding"), [(2, 2, 0), (4, 4, 0), (3, 1, 1), (3, 2, 0)])
+def test_windows(agreement, size, stride, padding):
+    agreement(lambda: Windows(size, stride, padding), IMAGE, loss)
+
+
+def test_overlapping_windows_are_not_folded():
+    class Folded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 18, 1)
+
+        def forward(self, image):
+            x = F.unfold(self.stem(image), 3)
+            return F.fold(x, image.shape[-2:], 3)
+
+    from sigprop.errors import UnsupportedError
+
+    with pytest.raises(UnsupportedError, match="fold of overlapping windows"):
+        predict(Folded(), IMAGE, loss="noise")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from torch import nn
 
@@ -71,6 +73,7 @@ def compare(model: nn.Module, base: nn.Module, roles: Mapping[str, str] | None =
     return found
 
 
+@cache
 def pattern(name: str) -> str:
     """The name with its layer numbers replaced by `*`."""
     return re.sub(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", "*", name)
@@ -98,8 +101,8 @@ def _partners(shapes: Mapping, base_shapes: Mapping) -> dict[str, str]:
 
 
 def _depth_ratios(shapes: Mapping, base_shapes: Mapping) -> dict[str, float]:
-    counts = [[pattern(name) for name in names] for names in (shapes, base_shapes)]
-    return {key: counts[0].count(key) / counts[1].count(key) for key in set(counts[0])}
+    model, base = (Counter(pattern(name) for name in names) for names in (shapes, base_shapes))
+    return {key: count / base[key] for key, count in model.items()}
 
 
 def _embedding_first(aliases: list[str], owners: Mapping) -> str:

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from sigprop.scaling.dimensions import pattern
 
 OUTPUT = "output"
-SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+CAUGHT = {F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax}
 Key = tuple[str, str, int]
 
 
@@ -93,6 +93,8 @@ class Recorder:
 
     def activation(self, name: str, values: Tensor, gradient: bool = True) -> None:
         """Size of a site now, of its change since the start, and, on the way back, of its gradient."""
+        if not values.is_floating_point():
+            return
         self._seen[name] = self._seen.get(name, 0) + 1
         if self._seen[name] > 1:
             name = f"{name}#{self._seen[name]}"
@@ -141,8 +143,9 @@ class Recorder:
     def _leave(self, name: str, owns: bool) -> Callable:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             self._inside.pop()
-            if owns and isinstance(output, Tensor) and output.is_floating_point():
-                self.activation(name, output)
+            if owns and isinstance(output, Tensor):
+                with torch._C.DisableTorchFunction():
+                    self.activation(name, output)
 
         return hook
 
@@ -180,6 +183,8 @@ class _Scores(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func not in CAUGHT:
+            return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
             given = dict(zip(("query", "key"), args, strict=False)) | kwargs
             query, key = given["query"][:1].detach(), given["key"][:1].detach()
@@ -187,7 +192,7 @@ class _Scores(TorchFunctionMode):
             if key.shape[1] != query.shape[1] and query.dim() == 4:
                 key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
             self.recorder.scores(query @ key.transpose(-1, -2) * scale)
-        elif func in SOFTMAX and args and args[0].dim() == 4:
+        elif args and args[0].dim() == 4:
             scores = args[0][:1].detach()
             self.recorder.scores(scores.masked_fill(scores < -1e4, 0.0))
         return func(*args, **kwargs)

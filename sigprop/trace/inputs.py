@@ -39,6 +39,8 @@ def default_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
         batch["decoder_input_ids"] = zipf_ids(int(vocabulary), tuple(ids.shape), seed + 1)
     if "labels" in names:
         batch["labels"] = batch.get("decoder_input_ids", ids).clone()
+    if "labels" in names and type(model).__name__.endswith(("ImageClassification", "SequenceClassification")):
+        batch["labels"] = _class_labels(config, seed)
     if "use_cache" in names:
         batch["use_cache"] = False
     return batch
@@ -56,8 +58,13 @@ def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -
     generator = torch.Generator().manual_seed(seed)
     batch: dict[str, Any] = {"pixel_values": torch.randn(1, channels, height, width, generator=generator)}
     if "labels" in names:
-        batch["labels"] = torch.randint(int(getattr(config, "num_labels", 2)), (1,), generator=generator)
+        batch["labels"] = _class_labels(config, seed)
     return batch
+
+
+def _class_labels(config: Any, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(int(getattr(config, "num_labels", 2)), (1,), generator=generator)
 
 
 def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.errors import InputError, require
+from sigprop.errors import InputError, SigpropError, require
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.theory import Evidence, Signal
@@ -56,7 +56,14 @@ def predict(
             note["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
     own = loaded is not model and all(parameter.is_meta for parameter in loaded.parameters())
     traced = loss if callable(loss) else None
-    found = trace(loaded, batch, seed=seed, loss=traced, preview=state == "preview", copy=not own)
+    try:
+        found = trace(loaded, batch, seed=seed, loss=traced, preview=state == "preview", copy=not own)
+    except SigpropError:
+        if "batch" not in note or not (isinstance(batch, Mapping) and "labels" in batch):
+            raise
+        batch = {key: value for key, value in batch.items() if key != "labels"}
+        note["batch"] += ", no labels: the model's own loss does not take them"
+        found = trace(loaded, batch, seed=seed, loss=traced, preview=state == "preview", copy=not own)
     start = _loss(found, batch, loss, seed)
     found.backward(start)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}

@@ -20,6 +20,7 @@ from sigprop.trace.structural import Gather, Part
 
 DTYPE = torch.float32
 NARROW = 50.0
+_ROOT = "_sigprop_root"
 
 
 class Replay:
@@ -132,8 +133,11 @@ def _needed(record: Record) -> list[Record]:
 def rows_from(kernel: Tensor, mean: Tensor, channels: int, generator: torch.Generator) -> Tensor:
     """`[positions, channels]` with the given second moments and mean over channels."""
     noise = torch.randn(len(kernel), channels, generator=generator, dtype=DTYPE)
-    covariance = kernel - mean[:, None] * mean
-    return root(covariance).to(DTYPE) @ noise + mean.to(DTYPE)[:, None]
+    found = getattr(kernel, _ROOT, None)
+    if found is None or found[0] is not mean:
+        found = mean, root(kernel - mean[:, None] * mean).to(DTYPE)
+        setattr(kernel, _ROOT, found)
+    return found[1] @ noise + mean.to(DTYPE)[:, None]
 
 
 def root(kernel: Tensor) -> Tensor:

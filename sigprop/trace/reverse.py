@@ -12,6 +12,8 @@ from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import DTYPE, Replay, root
 
+_ROOT = "_sigprop_gradient_root"
+
 
 def generator_of(seed: int, replica: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1009 + replica)
@@ -19,8 +21,9 @@ def generator_of(seed: int, replica: int) -> torch.Generator:
 
 def gradient_rows(gradient: Gradient, channels: int, generator: torch.Generator) -> Tensor:
     values = gradient.kernel.values
-    noise = torch.randn(len(values), channels, generator=generator, dtype=DTYPE)
-    return root(values).to(DTYPE) @ noise
+    if not hasattr(values, _ROOT):
+        setattr(values, _ROOT, root(values).to(DTYPE))
+    return getattr(values, _ROOT) @ torch.randn(len(values), channels, generator=generator, dtype=DTYPE)
 
 
 def kernel_of(rows: Tensor) -> Tensor:

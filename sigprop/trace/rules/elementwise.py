@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sigprop.errors import InputError
+from sigprop.errors import InputError, UnsupportedError
 from sigprop.theory import Node, activations
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
@@ -99,7 +99,10 @@ def _activation_node(trace: Capture, item: Field, call: Call | None) -> Node:
         return trace.sampled(item, "function of a channel statistic")
     if item.slope is not None:
         return trace.apply(Scale(item.slope), item.root.node)
-    node = item.root.node
+    try:
+        node = item.root.node
+    except UnsupportedError:
+        return trace.sampled(item, "a function of a tensor that has no state of its own")
     try:
         with torch.enable_grad():
             function = _known(call) or activations.get(item.function, name="spelt-out")

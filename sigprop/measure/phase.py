@@ -21,13 +21,23 @@ from sigprop.results.phase import PhaseDiagram
 Progress = Callable[[int, int], None]
 
 
+_FAINT = 1e-20
+
+
 def block_factors(network: Network, points: Points, seed: int, probes: int = 1) -> Tensor:
-    """chi_J of the penultimate block at every point [P], for one initialization and one random input."""
+    """chi_J of the penultimate block at every point [P], for one initialization and one random input.
+
+    States that fade below 1e-20 are lifted back to it before they underflow: so close to zero every activation is
+    homogeneous, and its slopes do not depend on the scale.
+    """
     layers = Layers(network, points, seed)
     with torch.no_grad():
         h = layers.linear(network.inputs)(layers.normal(network.batch, network.inputs))
-        for _ in range(network.depth - 3):
+        for layer in range(network.depth - 3):
             h = layers.block(PRECISIONS[network.precision])(h)
+            if layer % 8 == 7:
+                peak = h.abs().amax((1, 2), keepdim=True)
+                h = h * torch.where((peak > 0) & (peak < _FAINT), _FAINT / peak, 1.0)
     pull = torch.func.vjp(layers.block(), h)[1]
     total = torch.zeros(len(h), device=h.device)
     for _ in range(probes):

@@ -8,6 +8,8 @@ gives critical line, points, stability and exponents; `trajectory` iterates kern
 from sigprop.theory.criticality.base import Architecture, correlation_length
 from sigprop.theory.criticality.batch_norm import BatchNorm
 from sigprop.theory.criticality.diagram import predicted_diagram
+from sigprop.theory.criticality.finite_batch import batch_norm_factor
+from sigprop.theory.criticality.finite_width import factor_at_width
 from sigprop.theory.criticality.growth import (
     factor_at_depth,
     growth_exponent,
@@ -31,12 +33,14 @@ __all__ = [
     "PreactivationNorm",
     "Vanilla",
     "architecture",
+    "batch_norm_factor",
     "correlation_length",
     "critical_line",
     "critical_points",
     "critical_sigma_b",
     "criticality",
     "factor_at_depth",
+    "factor_at_width",
     "growth_exponent",
     "jacobian_from_input",
     "predicted_diagram",

@@ -5,13 +5,13 @@ python -m bench.measure [cpu|cuda]
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from sigprop.measure import jacobian_profile, measure
@@ -38,14 +38,23 @@ def seconds(work: Callable[[], object], device: str) -> float:
     return time.process_time() - start
 
 
-def alternate(left: Callable[[], object], right: Callable[[], object], device: str, rounds: int) -> list[float]:
-    """Least seconds of both, run in turns so that they meet the same machine."""
-    left(), right()
-    times = [(seconds(left, device), seconds(right, device)) for _ in range(rounds)]
-    return [min(column) for column in zip(*times, strict=True)]
+class Pair(NamedTuple):
+    """Least seconds of two pieces of work, and the median ratio of the second to the first, round by round."""
+
+    first: float
+    second: float
+    ratio: float
 
 
-def overhead(device: str, layers: int, width: int, batch_size: int, length: int) -> tuple[float, float]:
+def alternate(first: Callable[[], object], second: Callable[[], object], device: str, rounds: int) -> Pair:
+    """Both in turns, so that they meet the same machine."""
+    first(), second()
+    times = [(seconds(first, device), seconds(second, device)) for _ in range(rounds)]
+    least = [min(column) for column in zip(*times, strict=True)]
+    return Pair(least[0], least[1], statistics.median(right / left for left, right in times))
+
+
+def overhead(device: str, layers: int, width: int, batch_size: int, length: int) -> Pair:
     """A plain forward and backward pass, and one measured at every module output with token correlation."""
     torch.manual_seed(0)
     model = gpt2(device, layers, width)
@@ -60,11 +69,10 @@ def overhead(device: str, layers: int, width: int, batch_size: int, length: int)
         model.zero_grad(set_to_none=True)
         measure(model, batch)
 
-    first, second = alternate(plain, measured, device, 7 if device == "cpu" else 30)
-    return first, second
+    return alternate(plain, measured, device, 7 if device == "cpu" else 60)
 
 
-def profile_gain(device: str, probes: int = 5) -> tuple[float, float]:
+def profile_gain(device: str, probes: int = 5) -> Pair:
     """All chi_J of a 50-layer, width-500 MLP: one full backward pass per probe and layer, and the local probes."""
     torch.manual_seed(0)
     model = build("mlp", depth=50, width=500).to(device)
@@ -80,26 +88,23 @@ def profile_gain(device: str, probes: int = 5) -> tuple[float, float]:
     def local() -> None:
         jacobian_profile(model, inputs, probes=probes)
 
-    first, second = alternate(full, local, device, 1 if device == "cpu" else 3)
-    return first, second
+    return alternate(local, full, device, 1 if device == "cpu" else 5)
 
 
 def main(device: str = "cpu") -> None:
-    """Print both ratios."""
+    """Print all ratios."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    table = Table(title=f"measure, {device}")
-    for heading in ("what", "plain or full (s)", "sigprop (s)", "ratio", "target"):
-        table.add_column(heading)
     sizes = [(8, 256, 4, 256)] if device == "cpu" else [(8, 256, 4, 256), (12, 768, 16, 512)]
     for layers, width, batch, length in sizes:
-        plain, measured = overhead(device, layers, width, batch, length)
-        what = f"GPT-2 {layers} x {width}, batch {batch} x {length}, step"
-        table.add_row(what, f"{plain:.4f}", f"{measured:.4f}", f"{measured / plain:.2f}x", "<= 1.15x")
-    full, local = profile_gain(device)
-    faster = f"{full / local:.0f}x faster"
-    table.add_row("chi_J of 50 x 500 MLP, 5 probes", f"{full:.4f}", f"{local:.4f}", faster, ">= 20x")
-    Console().print(table)
+        cost = overhead(device, layers, width, batch, length)
+        print(f"GPT-2 {layers} x {width}, batch {batch} x {length}, every module output, forward and backward:")
+        print(f"  plain {cost.first * 1e3:.1f} ms, measured {cost.second * 1e3:.1f} ms,", end=" ")
+        print(f"ratio {cost.ratio:.3f} (of the least {cost.second / cost.first:.3f}), target 1.15")
+    gain = profile_gain(device)
+    print("chi_J of a 50 x 500 MLP, 5 probes, against a full backward pass per probe and layer:")
+    print(f"  local {gain.first * 1e3:.1f} ms, full {gain.second * 1e3:.0f} ms,", end=" ")
+    print(f"{gain.ratio:.0f} times faster, target 20")
     torch.set_num_threads(threads)
 
 

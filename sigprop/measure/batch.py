@@ -71,12 +71,12 @@ def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a module's output, with its place in it: `[0]`, `[key]`."""
     if isinstance(value, Tensor):
         yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from tensors_in(item, f"{path}[{key}]")
     elif isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
             yield from tensors_in(item, f"{path}[{index}]")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from tensors_in(item, f"{path}[{key}]")
 
 
 def signals_in(value: Any) -> list[tuple[str, Tensor]]:

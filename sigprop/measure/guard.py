@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,27 +13,27 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
-GROUP_SIZE = 1 << 24
+GROUP_SIZE = 1 << 26
 
 
 @contextmanager
-def untouched(model: nn.Module, batch_tensors: Iterable[Tensor] = ()) -> Iterator[None]:
-    """Whatever happens inside, also an exception, the model and the random states come back as they were."""
-    modules = [_ModuleState(module) for module in model.modules()]
-    held = {id(tensor): tensor for module in modules for tensor in module.tensors()}
+def untouched(modules: Iterable[nn.Module], batch_tensors: Iterable[Tensor] = ()) -> Iterator[None]:
+    """Whatever happens inside, also an exception, the modules and the random states come back as they were."""
+    states = [_ModuleState(module) for module in modules]
+    held = {id(tensor): tensor for state in states for tensor in state.tensors()}
     values = _Values(held.values())
-    gradients = _take_gradients([*held.values(), *(item for module in modules for item in module.attributes())])
+    gradients = _take_gradients([*held.values(), *(item for state in states for item in state.attributes())])
     devices = {tensor.device for tensor in (*values.tensors, *batch_tensors)}
-    states = _RandomStates(devices)
+    random_states = _RandomStates(devices)
     try:
         yield
     finally:
-        for module in modules:
-            module.restore()
+        for state in states:
+            state.restore()
         for tensor, gradient in gradients:
             tensor.grad = gradient
         values.restore()
-        states.restore()
+        random_states.restore()
 
 
 class _ModuleState:
@@ -41,8 +42,8 @@ class _ModuleState:
     def __init__(self, module: nn.Module):
         self.module = module
         self.training = module.training
-        self.parameters = dict(module._parameters)
-        self.buffers = dict(module._buffers)
+        self.parameters = module._parameters.copy()
+        self.buffers = module._buffers.copy()
 
     def tensors(self) -> Iterator[Tensor]:
         """Parameters and buffers."""
@@ -62,7 +63,7 @@ class _ModuleState:
 
 
 def _rebind(current: dict[str, Any], saved: dict[str, Any]) -> None:
-    if len(current) != len(saved) or any(current.get(key) is not saved[key] for key in saved):
+    if current.keys() != saved.keys() or not all(map(operator.is_, current.values(), saved.values())):
         current.clear()
         current.update(saved)
 

@@ -88,7 +88,7 @@ def jacobian_profile(
 def _prepared(model: nn.Module, batch: Any) -> Iterator[None]:
     """The model guarded, gradients on."""
     tensors = [tensor for _, tensor in tensors_in(batch)]
-    with untouched(model, tensors), torch.inference_mode(False), torch.enable_grad():
+    with untouched(model.modules(), tensors), torch.inference_mode(False), torch.enable_grad():
         yield
 
 

@@ -52,15 +52,14 @@ class Layout:
         return self._rule(x, module)
 
     def _rule(self, x: Tensor, module: nn.Module | None) -> tuple[int, ...]:
-        spatial = tuple(range(2, x.dim()))
         if isinstance(module, CHANNEL_FIRST):
-            return spatial
-        if isinstance(module, CHANNEL_LAST) and x.dim() > 3:
+            return tuple(range(2, x.dim()))
+        if x.dim() <= 3:
+            return (1,) if x.dim() == 3 else ()
+        if isinstance(module, CHANNEL_LAST):
             return tuple(range(1, x.dim() - 1))
-        if x.dim() > 3:
-            known = [axis for axis in range(1, x.dim()) if x.shape[axis] in self.tokens]
-            return (known[0],) if known else spatial
-        return (1,) if x.dim() == 3 else ()
+        known = [axis for axis in range(1, x.dim()) if x.shape[axis] in self.tokens]
+        return (known[0],) if known else tuple(range(2, x.dim()))
 
     def view(self, name: str, x: Tensor, module: nn.Module | None = None) -> Tensor:
         """The tensor as (sequences, tokens, channels)."""
@@ -88,6 +87,8 @@ class Layout:
 
     def mask(self, name: str, view: Tensor) -> Tensor | None:
         """The padding mask (sequences, tokens) that fits a viewed tensor; true for a real token."""
+        if not self.masks:
+            return None
         fitting = [mask for mask in self.masks if mask.shape == view.shape[:2]]
         if not fitting:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +13,17 @@ from torch import Tensor, nn
 
 from sigprop.errors import InputError
 from sigprop.measure.batch import Loss, call, copied, signals_in, start_gradient, tensors_in
+from sigprop.measure.foreign import before_foreign_functions, writes_in_place
 from sigprop.measure.functions import FunctionWatch
 from sigprop.measure.guard import untouched
 from sigprop.measure.layout import AxesRule, TokenAxes, layout_of
 from sigprop.measure.parameters import parameter_rows
+from sigprop.measure.queue import Overwritten
 from sigprop.measure.recorder import Recorder, Site
 from sigprop.results import Profile, SiteRow
+from sigprop.results.depth import DepthCounter
+
+Modules = Mapping[str, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -36,32 +41,46 @@ class Options:
 
 
 def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Options) -> Profile:
-    """Run the model once and return its profile."""
+    """Run the model once and return its profile; twice, if it wrote into tensors that were still to be read."""
     model = getattr(model, "_orig_mod", model)
-    recorder = Recorder(model, layout_of(batch, options.mask, options.token_axes), options.sites, options.formats)
+    modules = dict(model.named_modules())
+    copies = writes_in_place(modules.values())
+    try:
+        return _measured(model, modules, batch, loss_fn, options, copies)
+    except Overwritten:
+        return _measured(model, modules, batch, loss_fn, options, copies=True)
+
+
+def _measured(
+    model: nn.Module, modules: Modules, batch: Any, loss_fn: Loss | None, options: Options, copies: bool
+) -> Profile:
+    layout = layout_of(batch, options.mask, options.token_axes)
+    recorder = Recorder(modules, layout, options.sites, options.formats, copies)
     tensors = [tensor for _, tensor in tensors_in(batch)]
     with (
-        untouched(model, tensors),
-        _eager(model),
+        untouched(modules.values(), tensors),
+        _eager(modules.values()),
         torch.inference_mode(False),
         torch.set_grad_enabled(options.backward),
     ):
         loss = _run(model, copied(batch), loss_fn, recorder, options)
         recorder.require_matches()
-        parameters = parameter_rows(model, options.spectral)
+        recorder.queue.flush()
+        parameters = parameter_rows(modules, options.spectral)
         rows = _site_rows(recorder)
     meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}
     if loss is not None:
-        meta["loss"] = loss
+        meta["loss"] = float(loss)
     meta |= _non_finite(recorder, rows)
     return Profile(rows, parameters, meta)
 
 
-def _run(model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder, options: Options) -> float | None:
+def _run(model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder, options: Options) -> Tensor | None:
     """Forward and backward; returns the loss, if there is one."""
     watches_functions = options.junctions or options.scores
     with ExitStack() as stack:
         stack.enter_context(recorder.attached(track_modules=watches_functions))
+        stack.enter_context(before_foreign_functions(recorder.queue.keep_copies))
         if watches_functions:
             stack.enter_context(FunctionWatch(recorder, options.junctions, options.scores))
         with recorder.during("forward"):
@@ -74,28 +93,26 @@ def _run(model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder,
         del output
         with recorder.during("backward"):
             torch.autograd.backward(target, gradient)
-    return None if gradient is not None else target.detach().item()
+    return None if gradient is not None else target.detach()
 
 
-def _eager(model: nn.Module) -> Any:
+def _eager(modules: Iterable[nn.Module]) -> Any:
     """Compiled submodules run as written, so that hooks see them."""
-    compiled = any(
-        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
+    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def _site_rows(recorder: Recorder) -> list[SiteRow]:
-    forward, backward = recorder.forward.read(), recorder.backward.read()
+    signals, gradients = recorder.queue.signals, recorder.queue.gradients
     missing = [math.nan] * 3
     values = _read_values(recorder.sites)
+    depth_of = DepthCounter()
     rows = []
     for ticket, site in enumerate(recorder.sites):
         source = ticket if site.same is None else site.same
-        mean, variance, correlation = forward.get(source, missing)
-        _, grad_variance, grad_correlation = backward.get(source, missing)
-        row = SiteRow(site.name, site.depth, mean, variance, correlation, grad_variance, grad_correlation)
+        mean, variance, correlation = signals.get(source, missing)
+        _, grad_variance, grad_correlation = gradients.get(source, missing)
+        row = SiteRow(site.name, depth_of(site.name), mean, variance, correlation, grad_variance, grad_correlation)
         for key, value in values[source].items():
             if key in SiteRow.COLUMNS:
                 setattr(row, key, value)

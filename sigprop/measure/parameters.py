@@ -3,67 +3,90 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.measure.guard import grouped, joined
+from sigprop.measure import together
 from sigprop.measure.moments import Moments
 from sigprop.results import ParameterRow
 
 POWER_STEPS = 200
+PIECE = 1 << 26
 
 
-def parameter_rows(model: nn.Module, spectral: bool = False) -> list[ParameterRow]:
+def parameter_rows(modules: Mapping[str, nn.Module], spectral: bool = False) -> list[ParameterRow]:
     """One row per parameter, from its value and its `.grad`."""
-    named = [(name, p) for name, p in model.named_parameters() if p.numel() and p.device.type != "meta"]
-    values = _moments([p.detach() for _, p in named])
-    gradients = _moments([_dense(p.grad) for _, p in named if p.grad is not None])
+    named = list(_named_parameters(modules))
+    values = _on_each_device([parameter.detach() for _, parameter in named], _sums_and_squares)
+    gradients = iter(_on_each_device([_dense(p.grad) for _, p in named if p.grad is not None], _squares))
     rows = []
-    for (name, parameter), (mean, second) in zip(named, values, strict=True):
+    for (name, parameter), (total, square) in zip(named, values, strict=True):
+        second = square / parameter.numel()
         row = ParameterRow(name, tuple(parameter.shape), extras={"second_moment": second})
-        variance = second - mean**2
+        variance = second - (total / parameter.numel()) ** 2
         row.init_std = math.sqrt(variance) if not variance < 1e-15 * second else 0.0
         if parameter.grad is not None:
-            row.grad_second_moment = next(gradients)[1]
+            row.grad_second_moment = next(gradients) / parameter.numel()
         if spectral and parameter.dim() >= 2:
             row.extras["spectral_norm"] = spectral_norm(parameter)
         rows.append(row)
     return rows
 
 
+def _named_parameters(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter once, under its first name."""
+    seen: set[int] = set()
+    for prefix, module in modules.items():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen and parameter.numel() and not parameter.is_meta:
+                seen.add(id(parameter))
+                yield f"{prefix}.{name}" if prefix else name, parameter
+
+
 def _dense(gradient: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def _moments(tensors: list[Tensor]) -> Iterator[tuple[float, float]]:
-    """Mean and mean square of each tensor; one transfer from each device."""
-    found: dict[int, tuple[float, float]] = {}
+def _on_each_device(tensors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Tensor]) -> list:
+    """The rows that `reduce` gives for the tensors of a device, in the order of all tensors; one transfer for each."""
+    found: dict[int, object] = {}
     for device in {tensor.device for tensor in tensors}:
         here = [index for index, tensor in enumerate(tensors) if tensor.device == device]
-        sizes = [tensors[index].numel() for index in here]
-        table = _sums([tensors[index] for index in here]).tolist()
-        for index, size, (total, square) in zip(here, sizes, table, strict=True):
-            found[index] = (total / size, square / size)
-    return iter([found[index] for index in range(len(tensors))])
+        here.sort(key=lambda index: (str(tensors[index].dtype), tensors[index].shape))
+        found.update(zip(here, reduce([tensors[index] for index in here]).tolist(), strict=True))
+    return [found[index] for index in range(len(tensors))]
 
 
-def _sums(tensors: list[Tensor]) -> Tensor:
-    """(tensors, 2): sum and sum of squares in float64; fused over tensors on a GPU, blocks on a CPU."""
-    if tensors[0].device.type == "cpu":
+def _sums_and_squares(tensors: list[Tensor]) -> Tensor:
+    """(tensors, 2) in float64; like shapes are neighbours."""
+    if not together.pays_off(tensors[0].device):
         moments = Moments()
         return torch.stack([moments.sums(tensor) for tensor in tensors])
-    norms = torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64))  # pyright: ignore[reportPrivateImportUsage]
-    order = {id(tensor): index for index, tensor in enumerate(tensors)}
-    totals = torch.empty_like(norms)
-    for group in grouped(tensors):
-        running = torch.nn.functional.pad(joined(group).cumsum(0, dtype=torch.float64), (1, 0))
-        ends = [0, *accumulate(tensor.numel() for tensor in group)]
-        places = [order[id(tensor)] for tensor in group]
-        totals[places] = running[ends].diff()
-    return torch.stack((totals, norms.square()), dim=1)
+    groups: list[list[Tensor]] = []
+    for tensor in tensors:
+        if not groups or groups[-1][0].shape != tensor.shape or groups[-1][0].dtype != tensor.dtype:
+            groups.append([])
+        groups[-1].append(tensor)
+    return torch.stack((torch.cat([_sums(group) for group in groups]), _squares(tensors)), dim=1)
+
+
+def _sums(group: list[Tensor]) -> Tensor:
+    """Sums of tensors of one shape, in float64; a large one piece by piece."""
+    if len(group) * group[0].numel() <= PIECE:
+        return torch.stack(group).view(len(group), -1).sum(1, dtype=torch.float64)
+    parts = [[part.sum(dtype=torch.float64) for part in tensor.flatten().split(PIECE)] for tensor in group]
+    return torch.stack([torch.stack(part).sum() for part in parts])
+
+
+def _squares(tensors: list[Tensor]) -> Tensor:
+    """(tensors,): sums of squares in float64; on a GPU fused over all tensors."""
+    if not together.pays_off(tensors[0].device):
+        moments = Moments()
+        return torch.stack([moments.squares(tensor) for tensor in tensors])
+    norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)  # pyright: ignore[reportPrivateImportUsage]
+    return torch.stack(norms).square()
 
 
 def spectral_norm(weight: Tensor) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,14 +16,12 @@ from sigprop.errors import UnknownNameError
 from sigprop.measure.batch import signals_in
 from sigprop.measure.formats import format_fractions
 from sigprop.measure.layout import Layout
-from sigprop.measure.moments import Moments
 from sigprop.measure.queue import Queue
-from sigprop.results.depth import DepthCounter
 
 ROOT = "(output)"
 
 
-@dataclass
+@dataclass(slots=True)
 class Site:
     """One tensor of one forward pass.
 
@@ -31,7 +30,6 @@ class Site:
     """
 
     name: str
-    depth: int
     module: nn.Module | None = None
     same: int | None = None
     hooked: bool = False
@@ -39,17 +37,25 @@ class Site:
 
 
 class Recorder:
-    """Watches one forward and one backward pass; `sites` are in the order of execution."""
+    """Watches one forward and one backward pass; `sites` are in the order of execution.
 
-    def __init__(self, model: nn.Module, layout: Layout, sites: Iterable[str] | None, formats: bool = False):
-        self.model = model
+    With `copies` a GPU's tensors are copied while they wait; see `queue.py`.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        layout: Layout,
+        sites: Iterable[str] | None,
+        formats: bool = False,
+        copies: bool = False,
+    ):
+        self.modules = modules
         self.layout = layout
         self.patterns = None if sites is None else list(sites)
         self.formats = formats
         self.sites: list[Site] = []
-        self.moments = Moments()
-        self.forward = Queue(self.moments.signal)
-        self.backward = Queue(self.moments.gradient)
+        self.queue = Queue(copies)
         self.gradient_order: list[int] = []
         self.phase = "idle"
         self.current: list[str] = []
@@ -58,18 +64,22 @@ class Recorder:
         self._replayed: dict[str, int] = {}
         self._seen: dict[int, tuple[weakref.ref, int, int]] = {}
         self._unmatched = set(self.patterns or ())
-        self._depth = DepthCounter()
 
     @contextmanager
     def attached(self, track_modules: bool = False) -> Iterator[None]:
-        """Hooks on every module that a pattern may name, taken off at the end."""
-        with ExitStack() as stack:
-            for name, module in self.model.named_modules():
+        """Hooks on every module, taken off at the end."""
+        handles = []
+        try:
+            for name, module in self.modules.items():
                 label = name or ROOT
                 if track_modules:
-                    stack.callback(module.register_forward_pre_hook(self._entering(label)).remove)
-                stack.callback(module.register_forward_hook(self._leaving(label, track_modules)).remove)
+                    handles.append(module.register_forward_pre_hook(partial(self._entering, label)))
+                    handles.append(module.register_forward_hook(self._leaving))
+                handles.append(module.register_forward_hook(partial(self._module_output, label)))
             yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -79,21 +89,13 @@ class Recorder:
         finally:
             self.phase = "idle"
 
-    def _entering(self, name: str):
-        def hook(module: nn.Module, inputs: Any) -> None:
-            self.current.append(name)
+    def _entering(self, name: str, module: nn.Module, inputs: Any) -> None:
+        self.current.append(name)
 
-        return hook
+    def _leaving(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self.current.pop()
 
-    def _leaving(self, name: str, tracked: bool):
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if tracked:
-                self.current.pop()
-            self._module_output(name, module, output)
-
-        return hook
-
-    def _module_output(self, name: str, module: nn.Module, output: Any) -> None:
+    def _module_output(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         if self.phase == "forward":
             self._calls[name] = call = self._calls.get(name, 0) + 1
             label = name if call == 1 else f"{name}@{call}"
@@ -118,12 +120,12 @@ class Recorder:
         if not self._wanted(name):
             return None
         self._index[name] = len(self.sites)
-        site = Site(name, self._depth(name), module, values=values)
+        site = Site(name, module, values=values)
         self.sites.append(site)
         return site
 
     def record(self, name: str, tensor: Tensor, module: nn.Module | None = None) -> None:
-        """Take the moments of a tensor now, and of its gradient when it comes."""
+        """Take in a tensor now, and its gradient when it comes."""
         site = self.note(name, {}, module)
         if site is None:
             return
@@ -133,33 +135,26 @@ class Recorder:
             site.same = seen[2]
             return
         self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, ticket)
-        values = self._view(site, tensor)
-        mask = self.layout.mask(name, values)
-        self.forward.add(ticket, values, mask)
-        if self.formats:
-            site.values |= format_fractions(values, mask)
+        self._take(ticket, tensor, signal=True)
         self._watch_gradient(ticket, tensor)
 
-    def _view(self, site: Site, tensor: Tensor) -> Tensor:
-        return self.layout.view(site.name, tensor.detach(), site.module)
-
     def _watch_gradient(self, ticket: int, tensor: Tensor) -> None:
-        if not tensor.requires_grad:
-            return
-        site = self.sites[ticket]
-        site.hooked = True
+        if tensor.requires_grad:
+            self.sites[ticket].hooked = True
+            tensor.register_hook(partial(self._gradient, ticket))
 
-        def hook(gradient: Tensor) -> None:
-            if self.phase != "backward":
-                return
-            values = self._view(site, gradient)
-            mask = self.layout.mask(site.name, values)
-            self.backward.add(ticket, values, mask)
+    def _gradient(self, ticket: int, gradient: Tensor) -> None:
+        if self.phase == "backward":
             self.gradient_order.append(ticket)
-            if self.formats:
-                site.values |= format_fractions(values, mask, prefix="grad_")
+            self._take(ticket, gradient, signal=False)
 
-        tensor.register_hook(hook)
+    def _take(self, ticket: int, tensor: Tensor, signal: bool) -> None:
+        site = self.sites[ticket]
+        values = self.layout.view(site.name, tensor.detach(), site.module)
+        mask = self.layout.mask(site.name, values)
+        self.queue.add(ticket, values, mask, signal)
+        if self.formats:
+            site.values |= format_fractions(values, mask, prefix="" if signal else "grad_")
 
     def _wanted(self, name: str) -> bool:
         if self.patterns is None:

@@ -2,7 +2,8 @@
 
 A dimension is width-like when it differs between the model and its base. With `fan_in` and `fan_out` the
 ratios of the two builds, the role follows: hidden (both grow), readout (only fan-in grows), embedding (only
-fan-out grows), vector (one dimension), fixed (nothing grows). No trace and no base-shape file.
+fan-out grows), vector (one dimension), fixed (nothing grows). No trace and no base-shape file. Between two builds
+of one width every ratio is one and roles are read off the structure: Muon still has to know its hidden matrices.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from torch import nn
@@ -70,7 +71,13 @@ def compare(model: nn.Module, base: nn.Module, roles: Mapping[str, str] | None =
         raise InputError(
             f"no clear role for {'; '.join(unclear[:8])}. Say it with roles={{name: one of {', '.join(ROLES)}}}"
         )
-    return found
+    if any(item.shape != item.base_shape for item in found):
+        return found
+    guessed = _roles_by_structure(found, owners)
+    return [
+        item if item.name in (roles or {}) or pattern(item.name) in (roles or {}) else replace(item, role=role)
+        for item, role in zip(found, guessed, strict=True)
+    ]
 
 
 @cache
@@ -163,6 +170,30 @@ def _role(fan_in: float, fan_out: float, rank: int) -> str:
     if fan_out == 1.0:
         return "fixed"
     return "embedding" if rank > 1 else "vector"
+
+
+def _roles_by_structure(items: list[Dimensions], owners: Mapping) -> list[str]:
+    """Tables of embeddings by module or name; other matrices hidden, but the first where no table comes before it
+    (an embedding) and the last where no table is tied (the readout); the rest vectors."""
+    roles = [_role_by_structure(item, owners) for item in items]
+    matrices = [place for place, role in enumerate(roles) if role == "hidden"]
+    before = [owners.get(item.name.rpartition(".")[0]) for item in items[: matrices[0]]] if matrices else []
+    if len(matrices) > 1 and not any(isinstance(owner, nn.Embedding) for owner in before):
+        roles[matrices[0]] = "embedding"
+    tied = any(role == "embedding" and len(item.aliases) > 1 for item, role in zip(items, roles, strict=True))
+    if matrices and not tied:
+        roles[matrices[-1]] = "readout"
+    return roles
+
+
+def _role_by_structure(item: Dimensions, owners: Mapping) -> str:
+    leaf = item.name.rpartition(".")[2]
+    if len(item.shape) < 2 or (leaf != "weight" and sum(size != 1 for size in item.shape) < 2):
+        return "vector" if item.shape else "fixed"
+    places = [owners.get(alias.rpartition(".")[0]) for alias in item.aliases]
+    if any(isinstance(place, nn.Embedding) for place in places) or (leaf != "weight" and EMBEDDED.search(leaf)):
+        return "embedding"
+    return "hidden"
 
 
 def _as_asked(role: str, ratios: list[float]) -> tuple[str, float, float]:

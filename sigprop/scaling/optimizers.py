@@ -36,7 +36,8 @@ def multipliers(factors: Factors, dims: Dimensions, optimizer: str, alpha: float
     rule = read_optimizer(optimizer)
     if rule.orthogonal and dims.role == "hidden":
         response = factors.update * dims.fan_in**alpha
-        lr = response / (_muon_scale(rule.scale, dims) * math.sqrt(dims.fan_in / dims.fan_out))
+        scales = [muon_scale(rule.scale, *size) for size in zip(dims.rows, dims.columns, strict=True)]
+        lr = response * scales[1] / (scales[0] * math.sqrt(dims.fan_in / dims.fan_out))
         return Multipliers(lr, 1.0 / lr, 1.0)
     lr = factors.update / factors.gradient**rule.gradient / factors.weight**rule.weight
     decay = factors.gradient / factors.weight if rule.name == "adam" else 1.0 / lr
@@ -44,13 +45,8 @@ def multipliers(factors: Factors, dims: Dimensions, optimizer: str, alpha: float
     return Multipliers(lr, decay, factors.gradient if follows else 1.0)
 
 
-def _muon_scale(scale: str, dims: Dimensions) -> float:
-    """Ratio, model to base, of the factor that this Muon multiplies the orthogonal update with."""
-    sizes = [_scale(scale, rows, columns) for rows, columns in zip(dims.rows, dims.columns, strict=True)]
-    return sizes[0] / sizes[1]
-
-
-def _scale(scale: str, rows: int, columns: int) -> float:
+def muon_scale(scale: str, rows: int, columns: int) -> float:
+    """What this Muon multiplies the orthogonal update of a matrix with."""
     return {
         "none": 1.0,
         "shape": math.sqrt(max(1.0, rows / columns)),

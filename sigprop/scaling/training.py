@@ -1,4 +1,4 @@
-"""The torch optimizer of a name, on a plan's groups; and how a batch and a model give output and loss."""
+"""The optimizer of a name, on a plan's groups; and how a batch and a model give output and loss."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from sigprop.errors import InputError
 from sigprop.results import Plan
+from sigprop.scaling.lion import Lion
+from sigprop.scaling.optimizers import muon_scale
 from sigprop.theory.exponents import read_optimizer
 
 DEFAULT_LR = {"sgd": 0.1, "momentum": 0.02, "adafactor": 0.03, "lion": 1e-3, "sign": 1e-3}
@@ -36,15 +38,30 @@ def make_optimizers(
     if rule.name == "adamw":
         return [torch.optim.AdamW(groups(), lr=lr, weight_decay=weight_decay)]
     if rule.name in ("sign", "lion"):
-        return [torch.optim.Adam(groups(), lr=lr, betas=(0.0, 0.0))]
+        return [Lion(groups(), lr=lr, betas=(0.0, 0.0) if rule.name == "sign" else (0.9, 0.99))]
     if rule.name == "adafactor":
         return [torch.optim.Adafactor(groups(), lr=lr, eps=(1e-16, 0.0))]
-    adjust = {"muon:shape": "original", "muon:rms": "match_rms_adamw"}.get(rule.name)
-    if adjust is None or plan is None:
-        raise InputError(f"{name}: torch's Muon has the scales muon:shape and muon:rms, and needs a plan's roles")
-    rest = ["embedding", "readout", "vector", "fixed"]
-    muon = torch.optim.Muon(groups(roles=["hidden"]), lr=lr, weight_decay=weight_decay, adjust_lr_fn=adjust)
-    return [muon, torch.optim.AdamW(groups(roles=rest), lr=lr, weight_decay=weight_decay)]
+    if plan is None:
+        raise InputError(f"{name}: Muon trains hidden matrices only, and needs a plan's roles to know them")
+    hidden = _scaled(groups(roles=["hidden"]), rule.scale)
+    rest = groups(roles=["embedding", "readout", "vector", "fixed"])
+    adjust = "match_rms_adamw" if rule.scale == "rms" else "original"
+    muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn=adjust)
+    return [muon, torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay)]
+
+
+def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
+    """Muon's groups with the scales that torch lacks, by parameter: `none` and `unit` on top of its `shape`."""
+    if scale in ("shape", "rms"):
+        return groups
+    found = []
+    for group in groups:
+        for parameter, name in zip(group["params"], group["param_names"], strict=True):
+            rows, columns = parameter.shape
+            factor = muon_scale(scale, rows, columns) / muon_scale("shape", rows, columns)
+            own = {"params": [parameter], "param_names": [name], "lr": group["lr"] * factor}
+            found.append(group | own | {"weight_decay": group["weight_decay"] / factor})
+    return found
 
 
 def make_step(batch: Any, loss_fn: Callable[[Any, Any], Tensor] | None) -> Callable[[nn.Module], tuple[Tensor, Tensor]]:

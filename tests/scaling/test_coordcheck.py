@@ -45,9 +45,11 @@ def test_mup_passes_and_standard_fails():
     assert {item.cause for item in bad.culprits} >= {"learning rate"}
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adafactor", "muon:shape"])
+@pytest.mark.parametrize(
+    "optimizer", ["sgd", "momentum", "adam", "adafactor", "lion", "muon:shape", "muon:unit", "muon:none"]
+)
 def test_other_optimizers_pass(optimizer):
-    lr = {"sgd": 0.05, "momentum": 0.02, "muon:shape": 0.02}.get(optimizer, 1e-2)
+    lr = {"sgd": 0.05, "lion": 3e-3}.get(optimizer, 0.02 if optimizer[:4] in ("mome", "muon") else 1e-2)
     report = check("mup", optimizer=optimizer, lr=lr)
     assert report.passed, [str(item) for item in report.culprits]
 
@@ -170,6 +172,8 @@ def test_a_missing_tied_multiplier_is_named():
 def test_depth_rules():
     linear = check("mup", widths=[64], depths=[2, 4, 8, 16], depth_rule="linear")
     assert linear.passed, [str(item) for item in linear.culprits]
+    muon = check("mup", widths=[64], depths=[2, 4, 8], depth_rule="linear", optimizer="muon")
+    assert muon.passed, [str(item) for item in muon.culprits]
     none = check("mup", widths=[64], depths=[2, 4, 8, 16], depth_rule="none")
     assert not none.passed
     assert {item.axis for item in none.failures} == {"depth"}

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
+from sigprop.models import build
 from sigprop.scaling import compare
 from sigprop.scaling.dimensions import pattern
 
@@ -89,3 +90,23 @@ def test_depth_is_matched_by_pattern():
     assert found[-1].base_name == "0.bias"
     assert pattern("h.12.attn.c_proj.weight") == "h.*.attn.c_proj.weight"
     assert pattern("conv1d.weight") == "conv1d.weight"
+
+
+def test_between_equal_widths_roles_come_from_the_structure():
+    """As between two widths, for every matrix; parameters that never grow have no role to compare."""
+    for name, settings in (
+        ("transformer", {"heads": 4}),
+        ("transformer", {"heads": 4, "tied_head": True}),
+        ("mlp", {}),
+        ("vit", {"heads": 4}),
+        ("resnet", {}),
+    ):
+        base, wide = (build(name, width=width, depth=2, **settings) for width in (16, 32))
+        expected = {item.name: item.role for item in compare(wide, base) if item.role != "fixed"}
+        found = {item.name: item for item in compare(base, build(name, width=16, depth=2, **settings))}
+        assert {key: found[key].role for key in expected} == expected, name
+        assert all(item.fan_in == item.fan_out == 1.0 for item in found.values())
+    deeper = compare(build("mlp", width=16, depth=4), build("mlp", width=16, depth=2))
+    assert {item.role for item in deeper} == {"embedding", "hidden", "readout", "vector"}
+    asked = compare(base, base, roles={"head.weight": "hidden"})
+    assert {item.name: item.role for item in asked}["head.weight"] == "hidden"

@@ -5,10 +5,13 @@ import math
 import pytest
 import torch
 
-from sigprop.errors import UnknownNameError
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.results import ParameterPlan, Plan
 from sigprop.scaling import width_rule
 from sigprop.scaling.dimensions import Dimensions
+from sigprop.scaling.lion import Lion
 from sigprop.scaling.optimizers import multipliers
+from sigprop.scaling.training import make_optimizers
 from sigprop.theory.exponents import Parametrization, exponents, solve
 
 M = 4.0
@@ -58,6 +61,42 @@ def test_muon_rate_keeps_the_response_when_only_the_fan_in_ratio_differs(scale):
     item = Dimensions("w", (64, 64), (16, 8), "hidden", 8.0, 4.0, 1.0, (64, 16), (64, 8), ("w",), "w")
     found = multipliers(width_rule("mup").factors(item), item, f"muon:{scale}")
     assert found.lr * sizes[1] == pytest.approx(sizes[0])
+
+
+def test_lion_is_its_formula_and_sign_descent_its_limit():
+    generator = torch.Generator().manual_seed(0)
+    start, gradients = torch.randn(7, generator=generator), torch.randn(3, 7, generator=generator)
+    for betas in ((0.9, 0.99), (0.0, 0.0)):
+        weight = torch.nn.Parameter(start.clone())
+        optimizer = Lion([weight], lr=0.1, betas=betas, weight_decay=0.5)
+        expected, momentum = start.clone(), torch.zeros(7)
+        for gradient in gradients:
+            weight.grad = gradient.clone()
+            optimizer.step()
+            expected = expected * (1 - 0.05) - 0.1 * torch.sign(betas[0] * momentum + (1 - betas[0]) * gradient)
+            momentum = betas[1] * momentum + (1 - betas[1]) * gradient
+        torch.testing.assert_close(weight.detach(), expected)
+    assert optimizer.step(lambda: 3.0) == 3.0
+
+
+@pytest.mark.parametrize("scale", ["none", "shape", "rms", "unit"])
+def test_every_scale_of_muon_trains_with_its_own_factor(scale):
+    """The first update of a tall matrix is lr times the scale times an orthogonal factor (torch's rms: 0.2 of it)."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(8, 32, bias=False))
+    rows = [ParameterPlan("0.weight", (8, 4), role="embedding"), ParameterPlan("1.weight", (32, 8), role="hidden")]
+    before = model[1].weight.detach().clone()
+    optimizers = make_optimizers(f"muon:{scale}", model, Plan(rows), lr=0.1)
+    model(torch.randn(64, 4, generator=torch.Generator().manual_seed(0)).float()).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    sizes = torch.linalg.svdvals(before - model[1].weight.detach())
+    factor = {"none": 1.0, "shape": 2.0, "rms": 0.2 * 32**0.5, "unit": 2.0}[scale]
+    assert sizes[0].item() == pytest.approx(0.1 * factor, rel=0.3)
+
+
+def test_muon_asks_for_roles():
+    with pytest.raises(InputError, match="hidden matrices only"):
+        make_optimizers("muon", torch.nn.Linear(2, 2), None)
 
 
 def test_unknown_optimizer():

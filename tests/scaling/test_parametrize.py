@@ -37,7 +37,7 @@ def train(model, plan, optimizer, steps=4, **options):
     return losses
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "momentum", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "momentum", "adafactor", "lion"])
 @pytest.mark.parametrize("rule", ["mup", "neural_tangent", "sp"])
 def test_at_the_base_training_is_bitwise_the_same(optimizer, rule):
     torch.manual_seed(0)

@@ -32,16 +32,10 @@ class Waiting(NamedTuple):
     """One tensor, (sequences, tokens, channels), with the version it had when it came."""
 
     ticket: int
+    signal: bool
     x: Tensor
     version: int
-
-
-class Group(NamedTuple):
-    """What waits in one shape."""
-
     mask: Tensor | None
-    signals: list[Waiting]
-    gradients: list[Waiting]
 
 
 class Queue:
@@ -52,7 +46,7 @@ class Queue:
         self.gradients: dict[int, list[float]] = {}
         self._copies = copies
         self._moments = Moments()
-        self._groups: dict[tuple, Group] = {}
+        self._waiting: list[Waiting] = []
         self._bytes = 0
         self._limit = 0
 
@@ -65,11 +59,7 @@ class Queue:
             return
         if self._copies:
             x = x.clone()
-        key = (x.shape, x.dtype, x.device, id(mask))
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = Group(mask, [], [])
-        (group.signals if signal else group.gradients).append(Waiting(ticket, x, x._version))
+        self._waiting.append(Waiting(ticket, signal, x, x._version, mask))
         self._bytes += x.nbytes
         self._limit = self._limit or _most_bytes(x.device)
         if self._bytes > self._limit:
@@ -78,46 +68,34 @@ class Queue:
     def keep_copies(self) -> None:
         """From now on, and of all that waits: something is about to run that may write without a trace."""
         if not self._copies:
+            self._require_untouched()
+            copies = [item.x.clone() for item in self._waiting]
+            self._waiting = [item._replace(x=x, version=0) for item, x in zip(self._waiting, copies, strict=True)]
             self._copies = True
-            groups = self._require_untouched()
-            self._groups, self._bytes = {}, 0
-            for group in groups:
-                for signal, items in ((True, group.signals), (False, group.gradients)):
-                    for item in items:
-                        self.add(item.ticket, item.x, group.mask, signal)
 
     def flush(self) -> None:
         """Reduce what waits; what float32 cannot do is done again in float64."""
-        groups = self._require_untouched()
-        self._groups, self._bytes = {}, 0
-        again = self._reduce(groups, exact=False)
-        self._reduce(again, exact=True)
+        self._require_untouched()
+        items, self._waiting, self._bytes = self._waiting, [], 0
+        doubtful = self._reduce(items)
+        self._reduce(doubtful, exact=True)
 
-    def _require_untouched(self) -> list[Group]:
-        groups = list(self._groups.values())
-        if any(item.x._version != item.version for group in groups for item in (*group.signals, *group.gradients)):
+    def _require_untouched(self) -> None:
+        if any(item.x._version != item.version for item in self._waiting):
             raise Overwritten
-        return groups
 
-    def _reduce(self, groups: list[Group], exact: bool) -> list[Group]:
-        """Store the results; returns what needs float64."""
-        batches = _batches(groups)
-        sums = _read([reduce_together(_stacks(batch), batch[0].mask, exact) for batch in batches])
-        again = []
-        for batch, table in zip(batches, sums, strict=True):
-            rows = iter(zip(columns(table).tolist(), unreliable(table).tolist(), strict=True))
-            for group in batch:
-                doubtful = Group(group.mask, [], [])
-                for found, items, doubts in (
-                    (self.signals, group.signals, doubtful.signals),
-                    (self.gradients, group.gradients, doubtful.gradients),
-                ):
-                    for item in items:
-                        found[item.ticket], doubt = next(rows)
-                        if doubt and not exact and item.x.dtype != torch.float64:
-                            doubts.append(item)
-                again.append(doubtful)
-        return [group for group in again if group.signals or group.gradients]
+    def _reduce(self, items: list[Waiting], exact: bool = False) -> list[Waiting]:
+        """Store the results; returns the items that float32 cannot do."""
+        batches = _batches(items)
+        tables = _read([reduce_together(_stacks(batch), batch[0][0].mask, exact) for batch in batches])
+        doubtful = []
+        for batch, table in zip(batches, tables, strict=True):
+            members = [item for group in batch for item in group]
+            for item, row, doubt in zip(members, columns(table).tolist(), unreliable(table).tolist(), strict=True):
+                (self.signals if item.signal else self.gradients)[item.ticket] = row
+                if doubt and item.x.dtype != torch.float64:
+                    doubtful.append(item)
+        return doubtful
 
 
 def _most_bytes(device: torch.device) -> int:
@@ -126,24 +104,26 @@ def _most_bytes(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).total_memory // DEVICE_SHARE
 
 
-def _batches(groups: list[Group]) -> list[list[Group]]:
-    """Groups with the same sequences, tokens and mask go together."""
-    found: dict[tuple, list[Group]] = {}
-    for group in groups:
-        x = (*group.signals, *group.gradients)[0].x
-        found.setdefault((x.device, x.shape[:2], id(group.mask), x.dtype == torch.float64), []).append(group)
-    return list(found.values())
+def _batches(items: list[Waiting]) -> list[list[list[Waiting]]]:
+    """Groups of one shape, signals first; batches of groups with the same sequences, tokens and mask."""
+    groups: dict[tuple, list[Waiting]] = {}
+    for item in items:
+        groups.setdefault((item.x.shape, item.x.dtype, item.x.device, id(item.mask)), []).append(item)
+    batches: dict[tuple, list[list[Waiting]]] = {}
+    for (shape, dtype, device, mask), group in groups.items():
+        group.sort(key=lambda item: not item.signal)
+        batches.setdefault((shape[:2], dtype == torch.float64, device, mask), []).append(group)
+    return list(batches.values())
 
 
-def _stacks(batch: list[Group]) -> list[Stack]:
+def _stacks(batch: list[list[Waiting]]) -> list[Stack]:
     """A group joined to one tensor; large tensors stay apart and are not copied."""
     found = []
     for group in batch:
-        tensors = [item.x for item in (*group.signals, *group.gradients)]
-        if tensors[0].numel() > LARGE or len(tensors) == 1:
-            found += [Stack(x[None], int(place < len(group.signals))) for place, x in enumerate(tensors)]
+        if len(group) == 1 or group[0].x.numel() > LARGE:
+            found += [Stack(item.x[None], int(item.signal)) for item in group]
         else:
-            found.append(Stack(torch.stack(tensors), len(group.signals)))
+            found.append(Stack(torch.stack([item.x for item in group]), sum(item.signal for item in group)))
     return found
 
 

@@ -167,4 +167,5 @@ class Recorder:
         """Raise for a pattern that named no site."""
         for pattern in sorted(self._unmatched):
             known = [*self._calls, *self._index]
-            raise UnknownNameError("site", pattern, set(known), "Patterns such as '*.mlp' are allowed.")
+            hint = "Patterns such as '*.mlp' are allowed; '.scores' needs scores=True, '.add' junctions=True."
+            raise UnknownNameError("site", pattern, set(known), hint)

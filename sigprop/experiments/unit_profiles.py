@@ -22,7 +22,7 @@ from sigprop.recipes import examine, plan
 
 RECIPES = ("xavier", "deepscale", "unit")
 STACKS = ("encoder-pre", "encoder-post", "decoder-pre", "decoder-post")
-FAMILIES = ("llama", "neox", "vit", "t5")
+FAMILIES = ("llama", "neox", "vit", "t5", "gemma2", "mixtral")
 
 
 def stack(name: str, depth: int, width: int, tokens: int) -> nn.Module:
@@ -42,6 +42,11 @@ def family(name: str, depth: int, width: int) -> nn.Module:
             **shape, num_key_value_heads=2, intermediate_size=3 * width, vocab_size=256, bos_token_id=0, eos_token_id=0
         )
         return hf.LlamaForCausalLM(config).eval()
+    if name in ("gemma2", "mixtral"):
+        wide = {"num_key_value_heads": 2, "intermediate_size": 2 * width, "vocab_size": 256, "pad_token_id": 1}
+        if name == "gemma2":
+            return hf.Gemma2ForCausalLM(hf.Gemma2Config(**shape, **wide, head_dim=width // 4)).eval()
+        return hf.MixtralForCausalLM(hf.MixtralConfig(**shape, **wide, num_local_experts=4)).eval()
     if name == "neox":
         config = hf.GPTNeoXConfig(**shape, intermediate_size=4 * width, vocab_size=256, bos_token_id=0, eos_token_id=0)
         return hf.GPTNeoXForCausalLM(config).eval()

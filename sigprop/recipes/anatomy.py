@@ -77,7 +77,7 @@ class Junction:
     of `x`), `post` (a norm reads the sum), `out` (the branch ends in one). `previous` is the number of the junction
     whose sum is the skip here, with no norm between; `parallel` says that it is one sum with that junction.
     `scale_free`: everything that reads the sum is a norm or another junction, so that a common factor of the stream is
-    undone later. `readers` are those norms.
+    undone later. `readers` are those norms. `projected`: the skip has a weight of its own, `P x + f(x)`.
     """
 
     exit: str
@@ -94,6 +94,7 @@ class Junction:
     parallel: bool = False
     readers: tuple[str, ...] = ()
     shift: float = 0.0
+    projected: bool = False
 
     @property
     def placement(self) -> str:

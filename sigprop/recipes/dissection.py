@@ -30,14 +30,14 @@ def dissect(model: nn.Module, batch: Any) -> Anatomy:
             entries.setdefault(record, names[id(module)])
     graph = Graph(found)
     exits = {item: label for label, item in found.sites if "@" not in label and "[" not in label}
-    sums = [item for item in graph.sums.values() if not item.projected]
+    sums = list(graph.sums.values())
     junctions, spots = _junctions(graph, sums, entries, exits), _spots(graph, sums)
     starts = {junction.stream: spot for junction, spot in reversed(list(zip(junctions, spots, strict=True)))}
     return Anatomy(
         find_parameters(found, graph, junctions),
         junctions,
         spots,
-        width=next((item.total.shape[-1] for item in sums), 0),
+        width=next((item.total.layout.channels for item in sums), 0),
         dropout=_dropout(model),
         kinds=tuple(_kinds(starts[stream].source) for stream in sorted(starts)),
         trace=found,
@@ -109,6 +109,7 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
                     parallel=parallel,
                     readers=tuple(dict.fromkeys(graph.norm_names(item.total))),
                     shift=last.shift,
+                    projected=item.projected,
                 )
             )
         number[item.total] = len(made) - 1

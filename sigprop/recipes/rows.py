@@ -90,6 +90,11 @@ def with_junctions(plan: Plan, anatomy: Anatomy, scales: Scales, why: str, learn
     rows = []
     for junction in anatomy.junctions:
         skip, branch = scales(junction)
+        if junction.projected and skip != 1.0:
+            raise UnsupportedError(
+                f"{junction.exit}: the skip here has a weight of its own and takes no scale ({skip:.4g}); choose a "
+                "recipe or an option that scales branches alone"
+            )
         rows.append(
             JunctionPlan(
                 junction.exit or (junction.weights or ("",))[0].rpartition(".")[0],

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.trace.attending import Attending, attending
 from sigprop.trace.record import Field, Record, Weight
-from sigprop.trace.roles import CONTRACTIONS
+from sigprop.trace.roles import CONTRACTIONS, everything
 from sigprop.trace.tracing import Trace
 
 SUMS = ("add", "radd")
@@ -55,7 +57,8 @@ class Graph:
             if isinstance(record, Field):
                 self.index.setdefault(record, len(self.index))
         self.readers: dict[Field, list[Field]] = {}
-        for reader in self.index:
+        self.modules = dict(found.capture.model.named_modules())
+        for reader in sorted(everything(self.index), key=lambda item: item.number):
             for item in reader.inputs:
                 if isinstance(item, Field):
                     self.readers.setdefault(item, []).append(reader)
@@ -121,9 +124,12 @@ class Graph:
 
     def _leaves(self, branch: Field) -> list[Field]:
         """Summands of a branch that is itself a sum of branches (parallel blocks)."""
-        operands = [item for item in branch.inputs if isinstance(item, Field)]
-        is_sum = branch.call is not None and branch.call.name in SUMS and branch not in self.sums
-        if is_sum and len(operands) == 2 and operands[0].shape == operands[1].shape == branch.shape:
+        added = branch
+        while is_view(added) and isinstance(added.inputs[0], Field):
+            added = added.inputs[0]
+        operands = [item for item in added.inputs if isinstance(item, Field)]
+        is_sum = added.call is not None and added.call.name in SUMS and added not in self.sums
+        if is_sum and len(operands) == 2 and operands[0].shape == operands[1].shape == added.shape:
             return [leaf for item in operands for leaf in self._leaves(item)]
         return [branch]
 
@@ -152,7 +158,7 @@ class Graph:
     def is_norm(self, reader: Field, depth: int = 6) -> bool:
         """Whether a reader is a norm, or a step of one that is spelt out."""
         named = reader.call is not None and reader.call.name in NORMS
-        if named or isinstance(op_of(reader), LayerNorm) or reader.statistic is not None:
+        if named or self._is_batch_norm(reader) or isinstance(op_of(reader), LayerNorm) or reader.statistic is not None:
             return True
         readers = self.readers.get(reader, [])
         simple = reader.root is not None or (reader.call is not None and reader.call.name in ("to", "float"))
@@ -175,7 +181,7 @@ class Graph:
         """Whether every reader of a sum is a norm that undoes its scale, or the next junction's skip."""
         readers = self.readers.get(total, [])
         return bool(readers) and all(
-            (self.is_norm(item) and not _is_batch_norm(item))
+            (self.is_norm(item) and not self._is_batch_norm(item))
             or self._skips(item, total)
             or (is_view(item) and self.scale_free(item))
             for item in readers
@@ -186,6 +192,10 @@ class Graph:
             return self.sums[reader].skip is plain(total)
         scaled = reader.slope is not None and bool(self.readers.get(reader))
         return scaled and all(self._skips(item, total) for item in self.readers[reader])
+
+    def _is_batch_norm(self, item: Field) -> bool:
+        """Its statistics are fixed numbers in evaluation mode, so that it does not undo a scale."""
+        return item.call is not None and isinstance(self.modules.get(item.call.module), _BatchNorm)
 
     # -- branches
 
@@ -258,8 +268,3 @@ def ends_in_norm(branch: Field) -> bool:
         branch = branch.inputs[0]
     inner = [item for item in branch.inputs if isinstance(item, Field)]
     return isinstance(op_of(branch), LayerNorm) or any(isinstance(op_of(item), LayerNorm) for item in inner[:1])
-
-
-def _is_batch_norm(item: Field) -> bool:
-    """Its statistics are fixed numbers in evaluation mode: it does not undo a scale."""
-    return item.call is not None and item.call.name == "batch_norm"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def find_roles(trace: Trace, fields: list[Field], blocks: tuple[tuple[str, ...],
     uses: dict[str, list[str]] = {name: [] for name in trace.weights}
     fans: dict[str, tuple[int, int]] = {}
     readouts, routers = _readouts(trace, fields), _routers(fields)
-    for item in _everything(fields):
+    for item in everything(fields):
         for weight, place in _weights_of(item):
             role = _role(item, weight, place)
             for name, _ in weight.roots():
@@ -65,7 +66,7 @@ def find_roles(trace: Trace, fields: list[Field], blocks: tuple[tuple[str, ...],
     return found
 
 
-def _everything(fields: list[Field]) -> list[Field]:
+def everything(fields: Iterable[Field]) -> list[Field]:
     """Fields of the trace and those that rules made on the way."""
     seen: dict[int, Field] = {}
     stack: list[Record] = list(fields)

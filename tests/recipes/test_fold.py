@@ -51,6 +51,36 @@ def hugging_face(name):
     return transformers.BertForMaskedLM(config).double().eval()
 
 
+class ShiftedNorm(nn.Module):
+    """RMSNorm with a gain `1 + w`, as in Gemma."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.zeros(width)), 1e-5
+
+    def forward(self, x):
+        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * (1.0 + self.weight)
+
+
+class Shifted(nn.Module):
+    """Two branches that end in such a norm."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head, self.final = nn.Embedding(17, 16), nn.Linear(16, 17), ShiftedNorm(16)
+        self.before = nn.ModuleList(ShiftedNorm(16) for _ in range(2))
+        self.mlp = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16), ShiftedNorm(16)) for _ in range(2)
+        )
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for norm, branch in zip(self.before, self.mlp, strict=True):
+            x = x + branch(norm(x))
+        return self.head(self.final(x))
+
+
 def batches(steps):
     """Counting from a random number: something to learn, so that rounding does not grow by chance."""
     starts = torch.randint(17, (steps, 2, 1), generator=torch.Generator().manual_seed(5))
@@ -69,15 +99,18 @@ def unfolded_copy(model, made):
     with torch.no_grad():
         for row in made.junctions:
             for name in row.weights:
-                twin.get_parameter(name).div_(row.branch / row.level)
+                twin.get_parameter(name).add_(row.shift).div_(row.branch / row.level).sub_(row.shift)
     return twin
 
 
-def trajectories(folded, scaled, made, optimizer, steps=STEPS):
-    """The largest difference of the two losses on the way."""
+def trajectories(folded, scaled, made, optimizer, steps=STEPS, undecayed=()):
+    """The largest difference of the two losses on the way; the scaled model does not decay some parameters."""
     settings = SETTINGS[optimizer]
     first = OPTIMIZERS[optimizer](made.param_groups(folded, **settings))
-    second = OPTIMIZERS[optimizer]([{"params": list(scaled.parameters()), **settings}])
+    kept = [p for name, p in scaled.named_parameters() if name not in undecayed]
+    rest = [p for name, p in scaled.named_parameters() if name in undecayed]
+    groups = [{"params": kept, **settings}, {"params": rest, **settings, "weight_decay": 0.0}]
+    second = OPTIMIZERS[optimizer](groups if rest else groups[:1])
     worst = 0.0
     for ids in batches(steps):
         losses = []
@@ -117,6 +150,19 @@ def test_folded_training_equals_scaled_training_on_hugging_face(name, optimizer)
     hooked.apply_(scaled, torch.Generator().manual_seed(1))
     scaled.load_state_dict(source.state_dict())
     assert trajectories(model, scaled, made, optimizer) < 1e-9
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "momentum"])
+def test_gains_that_enter_as_one_plus_w_follow_the_scaled_model_without_their_decay(optimizer):
+    model, scaled = Shifted().double(), Shifted().double()
+    options = {"k": 0.6, "optimizer": optimizer, "batch": batches(1)[0]}
+    made = plan(model, "depth_scaling", match_epsilon=True, **options)
+    made.apply_(model, torch.Generator().manual_seed(1))
+    plan(scaled, "depth_scaling", surgery=True, **options).apply_(scaled)
+    scaled.load_state_dict(unfolded_copy(model, made).state_dict())
+    gains = {name for row in made.junctions for name in row.weights}
+    assert gains == {"mlp.0.3.weight", "mlp.1.3.weight"}
+    assert trajectories(model, scaled, made, optimizer, undecayed=gains) < 1e-9
 
 
 def test_hooks_equal_the_scales_of_the_reference():
@@ -192,6 +238,11 @@ def test_refuses_one_weight_that_would_need_two_scales():
         plan(Shared(), "depth_scaling", k=1.0, batch=batches(1)[0])
 
 
+def test_refuses_adafactor_where_a_gain_enters_as_one_plus_w():
+    with pytest.raises(UnsupportedError, match="Adafactor"):
+        plan(Shifted(), "depth_scaling", k=1.0, optimizer="adafactor", batch=batches(1)[0])
+
+
 def test_rules_of_the_optimizers():
     assert multipliers("sgd", 0.5) == (0.25, 4.0, 1.0)
     assert multipliers("adam", 0.5) == (0.5, 4.0, 2.0)
@@ -215,6 +266,19 @@ def test_fold_for_inference_keeps_the_function_with_learned_scales():
         assert not any(name.endswith("branch_scale") for name in model.state_dict())
         assert not any(module._forward_hooks for module in model.modules())
         torch.testing.assert_close(model(batches(1)[0]), before, rtol=1e-10, atol=1e-10)
+
+
+def test_fold_for_inference_of_gains_that_enter_as_one_plus_w():
+    model = Shifted().double()
+    made = plan(model, "rezero", surgery=True, batch=batches(1)[0])
+    made.apply_(model, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("branch_scale"):
+                parameter.normal_(generator=torch.Generator().manual_seed(2))
+    before = model(batches(1)[0])
+    made.fold_for_inference(model)
+    torch.testing.assert_close(model(batches(1)[0]), before, rtol=1e-10, atol=1e-10)
 
 
 def test_fold_for_inference_of_skip_scales_changes_norm_epsilon_only():

@@ -14,6 +14,7 @@ from sigprop.recipes.prospect import prospect
 from sigprop.recipes.walk import variance
 from sigprop.trace.attending import score_variance
 from sigprop.trace.tracing import trace
+from tests.recipes.shared import identity
 
 SEEDS = 12
 
@@ -39,6 +40,7 @@ def within(found, tolerance=0.05):
     return all(abs(value - 1.0) <= tolerance + 3 * error for value, error in pairs)
 
 
+@identity("unit")
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["gelu", "swiglu"])
 def test_measured_variance_is_kept_where_xavier_loses_it(placement, activation):
@@ -52,12 +54,22 @@ def test_deepscale_keeps_it_too(kind):
     assert within(stream(model_of(kind=kind, activation="relu"), "deepscale", ids()))
 
 
-@pytest.mark.parametrize("name", ["llama", "neox", "t5"])
+@pytest.mark.parametrize("name", ["llama", "neox", "t5", "gemma2", "mixtral"])
 def test_hugging_face_models(name):
     pytest.importorskip("transformers")
     model, batch = family(name, 4, 64), batch_for(name, 24, 1, "cpu")
     assert within(stream(model, "unit", batch, k=1.0))
     assert not within(stream(model, "xavier", batch))
+
+
+def test_a_gain_that_enters_as_one_plus_w_is_set_to_a_constant():
+    pytest.importorskip("transformers")
+    made = plan(family("gemma2", 4, 64), "unit", batch=batch_for("gemma2", 24, 1, "cpu"), k=1.0)
+    first, second = (made[f"model.layers.0.{name}_layernorm.weight"] for name in ("post_attention", "post_feedforward"))
+    assert made.meta["stream_variance"] == pytest.approx(1.0, rel=1e-5)
+    assert 1.0 + first.init.value == pytest.approx(0.5 / 0.75**0.5, rel=1e-4)
+    assert 1.0 + second.init.value == pytest.approx(0.5 / 0.75, rel=1e-4)
+    assert (first.lr, first.weight_decay) == (pytest.approx(0.5 / 0.75**0.5), 0.0)
 
 
 def test_another_trace_of_the_drawn_model_agrees():

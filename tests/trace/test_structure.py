@@ -79,8 +79,37 @@ def test_parallel_branches_are_one_junction():
 def test_projected_skip_of_a_resnet():
     model = build(lambda: reference("resnet", width=4, depth=1).eval())
     found = trace(model, torch.randn(1, 3, 8, 8)).structure
-    assert len(found.junctions) == 3
+    assert [junction.projected for junction in found.junctions] == [False, True, True]
+    assert {junction.placement for junction in found.junctions} == {"pre"}
+    assert found.final_norm == "final_norm"
     assert all(branch.kind == "convolution" for j in found.junctions for branch in j.branches)
+
+
+def hugging_face(name, **settings):
+    hf = pytest.importorskip("transformers")
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64, "bos_token_id": 0}
+    config = getattr(hf, f"{name}Config")(**shape, intermediate_size=48, eos_token_id=0, pad_token_id=1, **settings)
+    model = build(lambda: getattr(hf, f"{name}ForCausalLM")(config)).eval()
+    return trace(model, {"input_ids": IDS}).structure
+
+
+def test_rotary_sums_and_spelt_out_norms_are_no_junctions():
+    found = hugging_face("Llama")
+    assert [junction.name for junction in found.junctions] == [
+        f"model.layers.{layer}.add{count}" for layer in range(2) for count in ("", "@2")
+    ]
+    assert [junction.skip_site for junction in found.junctions[:2]] == ["model.embed_tokens", "model.layers.0.add"]
+    assert {junction.placement for junction in found.junctions} == {"pre"}
+
+
+def test_parallel_attention_is_attention():
+    kinds = [sorted(branch.kind for branch in junction.branches) for junction in hugging_face("GPTNeoX").junctions]
+    assert kinds == [["attention", "mlp"]] * 2
+
+
+def test_the_router_does_not_end_a_branch():
+    found = hugging_face("Mixtral", num_key_value_heads=2, num_local_experts=3)
+    assert found.junctions[1].last_weights == ("model.layers.0.mlp.experts.down_proj",)
 
 
 def test_experts_and_router():

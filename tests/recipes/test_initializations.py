@@ -1,0 +1,90 @@
+"""Plain initializations: variances of their papers and of the libraries that draw so."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.errors import InputError
+from sigprop.recipes import examine, get_recipe, plan
+from tests.recipes.shared import DEPTH, HEADS, WIDTH, drawn, identity, ids, model_of, raw, stds
+
+
+@identity("pytorch")
+def test_pytorch_draws_as_torch_does():
+    model = model_of()
+    made = plan(model, "pytorch", batch=ids())
+    torch.manual_seed(0)
+    layer = nn.Linear(WIDTH, 4 * WIDTH)
+    row = made["blocks.0.mlp.up.weight"]
+    assert row.init.kind == "uniform"
+    assert row.init.std * math.sqrt(3) == pytest.approx(WIDTH**-0.5)
+    assert float(layer.weight.detach().abs().max()) <= row.init.std * math.sqrt(3)
+    assert float(layer.weight.detach().std()) == pytest.approx(
+        row.init.std, rel=4 / math.sqrt(2 * layer.weight.numel())
+    )
+    assert made["blocks.0.mlp.up.bias"].init == row.init
+    assert made["token_embedding.weight"].init.std == 1.0
+
+
+@identity("xavier")
+def test_xavier_counts_fans_per_matrix_part_or_head():
+    anatomy = examine(model_of(fused_qkv=True), ids())
+    whole, part, head = (get_recipe("xavier")(anatomy, per=per)["blocks.0.attention.qkv.weight"].init for per in
+                         ("matrix", "part", "head"))  # fmt: skip
+    assert whole.std**2 == pytest.approx(2 / (4 * WIDTH))
+    assert part.std**2 == pytest.approx(1 / WIDTH)
+    assert head.std**2 == pytest.approx(2 / (WIDTH + WIDTH / HEADS))
+    assert get_recipe("xavier")(anatomy)["blocks.0.mlp.up.weight"].init.std ** 2 == pytest.approx(2 / (5 * WIDTH))
+    with pytest.raises(InputError, match="matrix or part or head"):
+        get_recipe("xavier")(anatomy, per="row")
+
+
+@identity("kaiming", "lecun", "fixed")
+def test_plain_variances():
+    name = "blocks.1.mlp.down.weight"
+    assert stds(raw("kaiming"))[name] ** 2 == pytest.approx(2 / (4 * WIDTH))
+    assert stds(raw("kaiming", mode="fan_out"))[name] ** 2 == pytest.approx(2 / WIDTH)
+    assert stds(raw("lecun"))[name] ** 2 == pytest.approx(1 / (4 * WIDTH))
+    assert stds(raw("fixed", std=0.03))[name] == 0.03
+
+
+@identity("gpt2")
+def test_gpt2_agrees_with_hugging_face():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=64, n_positions=32, n_embd=64, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    made = plan(model, "gpt2", batch={"input_ids": ids()})
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            tolerance = 4 / math.sqrt(2 * parameter.numel())
+            assert float(parameter.detach().std()) == pytest.approx(made[name].init.std, rel=tolerance), name
+
+
+@identity("orthogonal")
+def test_orthogonal_matrices_have_one_singular_value():
+    model = model_of(fused_qkv=True)
+    drawn(plan(model, "orthogonal", gain=1.5, batch=ids()), model)
+    for weight in (model.blocks[0].mlp.up.weight, model.blocks[0].mlp.down.weight, model.head.weight):
+        values = torch.linalg.svdvals(weight.detach())
+        torch.testing.assert_close(values, torch.full_like(values, 1.5), rtol=1e-4, atol=1e-4)
+
+
+@identity("small_init")
+def test_small_init_values():
+    found = stds(raw("small_init"))
+    assert found["blocks.0.attention.query.weight"] ** 2 == pytest.approx(2 / (5 * WIDTH))
+    assert found["blocks.3.mlp.down.weight"] == pytest.approx(2 / (DEPTH * math.sqrt(WIDTH)))
+
+
+@identity("ds_init")
+def test_ds_init_divides_by_the_root_of_the_layer():
+    made, base = raw("ds_init"), raw("xavier")
+    for layer in range(DEPTH):
+        for leaf in ("attention.query", "attention.output", "mlp.up", "mlp.down"):
+            name = f"blocks.{layer}.{leaf}.weight"
+            assert made[name].init.std == pytest.approx(base[name].init.std / math.sqrt(layer + 1))
+    assert made["head.weight"].init.std == base["head.weight"].init.std

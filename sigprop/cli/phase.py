@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,7 +112,10 @@ def _title(model: str, activation: str, norm: str) -> str:
 
 
 def _summary(diagram: PhaseDiagram, figure: Path | None) -> None:
-    values = sorted(value for row in diagram.chi for value in row)
+    everything = [value for row in diagram.chi for value in row]
+    values = sorted(value for value in everything if math.isfinite(value))
+    if not values:
+        raise InputError("the signal overflows at every point: take smaller --sigma-w")
     ordered = sum(value < 0.99 for value in values) / len(values)
     chaotic = sum(value > 1.01 for value in values) / len(values)
     console = Console()
@@ -122,7 +126,11 @@ def _summary(diagram: PhaseDiagram, figure: Path | None) -> None:
     )
     if diagram.standard_error is not None:
         pairs = zip(diagram.chi, diagram.standard_error, strict=True)
-        errors = sorted(e / c for chi, error in pairs for c, e in zip(chi, error, strict=True) if c)
-        console.print(f"standard error: median {errors[len(errors) // 2]:.2%}, largest {errors[-1]:.2%}")
+        ratios = [e / c for chi, error in pairs for c, e in zip(chi, error, strict=True) if c]
+        errors = sorted(ratio for ratio in ratios if math.isfinite(ratio))
+        if errors:
+            console.print(f"standard error: median {errors[len(errors) // 2]:.2%}, largest {errors[-1]:.2%}")
+    if len(values) < len(everything):
+        console.print(f"{len(everything) - len(values)} points without a value: the signal overflows there")
     if figure is not None:
         console.print(f"figure: {figure}")

@@ -51,7 +51,10 @@ class Curve:
 def phase_figure(
     panels: Sequence[Panel], path: str | Path, columns: int = 3, limit: float = 2.0, title: str = ""
 ) -> Path:
-    """Heat maps in one colour scale, white at chi_J = 1, from 1 / limit (blue, ordered) to limit (red, chaotic)."""
+    """Heat maps in one colour scale, white at chi_J = 1, from 1 / limit (blue, ordered) to limit (red, chaotic).
+
+    Points without a value (the signal overflowed) are grey.
+    """
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(3.5 * columns + 1.0, 3.0 * rows + (0.4 if title else 0.0)), layout="constrained")
@@ -76,10 +79,11 @@ def _heat_map(axis: Axes, panel: Panel, limit: float):
     mesh = axis.pcolormesh(
         diagram.x, diagram.y, field_, cmap="RdBu_r", norm=LogNorm(1 / limit, limit), shading="nearest", rasterized=True
     )
+    axis.set_facecolor("#9a9a9a")
     window = (axis.get_xlim(), axis.get_ylim())
     if panel.contour is not None:
         height = np.log(np.clip(np.array(panel.contour.chi, dtype=float), 1e-30, 1e30))
-        if height.min() < 0 < height.max():
+        if np.nanmin(height) < 0 < np.nanmax(height):
             axis.contour(panel.contour.x, panel.contour.y, height, levels=[0.0], colors="black", linewidths=1.4)
     for overlay in panel.overlays:
         if overlay.kind == "star":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ PHASE_SCHEMA = 1
 
 @dataclass
 class PhaseDiagram:
-    """`chi[i][j]` belongs to `y[i]`, `x[j]`; standard errors over initializations where it was measured."""
+    """`chi[i][j]` belongs to `y[i]`, `x[j]`; standard errors over initializations where it was measured.
+
+    A value that is not finite (overflow, the error of one initialization) is nan here and null in a file.
+    """
 
     x_name: str
     x: list[float]
@@ -25,7 +29,8 @@ class PhaseDiagram:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": PHASE_SCHEMA, "kind": "phase", **asdict(self)}
+        fields = {**asdict(self), "chi": _finite(self.chi), "standard_error": _finite(self.standard_error)}
+        return {"schema": PHASE_SCHEMA, "kind": "phase", **fields}
 
     def save(self, path: str | Path) -> Path:
         path = Path(path)
@@ -37,8 +42,18 @@ class PhaseDiagram:
     def from_dict(cls, data: dict[str, Any]) -> PhaseDiagram:
         if data.get("kind") != "phase" or data.get("schema") != PHASE_SCHEMA:
             raise InputError(f"not a phase diagram of schema {PHASE_SCHEMA}: keys {sorted(data)[:6]}")
-        return cls(**{key: value for key, value in data.items() if key not in ("schema", "kind")})
+        fields = {key: value for key, value in data.items() if key not in ("schema", "kind")}
+        for key in ("chi", "standard_error"):
+            if fields.get(key) is not None:
+                fields[key] = [[math.nan if value is None else value for value in row] for row in fields[key]]
+        return cls(**fields)
 
     @classmethod
     def load(cls, path: str | Path) -> PhaseDiagram:
         return cls.from_dict(json.loads(Path(path).read_text()))
+
+
+def _finite(rows: list[list[float]] | None) -> list[list[float | None]] | None:
+    if rows is None:
+        return None
+    return [[value if math.isfinite(value) else None for value in row] for row in rows]

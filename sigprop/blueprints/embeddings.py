@@ -10,6 +10,7 @@ from sigprop.theory import Evidence, Kernel, Node, Signal, Status, Tape, exchang
 from sigprop.theory.ops import embedding
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.tied import Contact, TiedHead, carried_share
 
 if TYPE_CHECKING:
     from sigprop.blueprints.transformer import Transformer
@@ -41,6 +42,20 @@ def patch_sum(blueprint: ViT, tape: Tape) -> Node:
     linear = Linear(values, blueprint.width, variance, role="input")
     patches = tape.apply(linear, tape.source(_shaped(blueprint, image)), parameters="patch_embedding")
     return _sum(tape, [patches, *_positions(blueprint, tape, tokens)])
+
+
+def tied_head(blueprint: Transformer, tape: Tape, x: Node) -> TiedHead:
+    """The head whose weights are the token embedding; the target of a token is the next one."""
+    source = [node for node in tape.nodes if node.parameter_prefix == "token_embedding"][-1]
+    assert isinstance(source.op, embedding.Embedding)
+    if blueprint.ids is not None:
+        hit = embedding.equal_ids(blueprint.ids, blueprint.ids.roll(-1))
+    else:
+        hit = embedding.zipf_next(blueprint.vocabulary, x.signal.kernel.tokens)
+    hit = hit.dense() if blueprint.is_dense else hit.exchangeable()
+    variance = source.op.variance
+    contact = Contact.of(x.signal, variance, carried_share(tape, source, x), source.op.same, hit)
+    return TiedHead(blueprint.width, blueprint.vocabulary, variance, role="embedding", contact=contact)
 
 
 def _sum(tape: Tape, parts: list[Node]) -> Node:

@@ -51,6 +51,11 @@ class RepeatedBlueprint(Blueprint):
     def finish(self, tape: Tape, x: Node) -> Node:
         """From the stream that leaves the last block to the output."""
 
+    @property
+    def can_unroll(self) -> bool:
+        """Whether the stream's state is all that the finish needs to know."""
+        return True
+
     def forward(self, tape: Tape) -> Node:
         x = self.start(tape)
         for layer in range(self.depth):
@@ -70,6 +75,8 @@ class Unrolled:
 
 def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | None:
     """Forward and backward of all layers at once, or None where the method does not apply."""
+    if not blueprint.can_unroll:
+        return None
     start = Tape()
     x = blueprint.start(start)
     if blueprint.depth < SMALLEST_DEPTH or x.signal.kernel.values.ndim != 1 or bool(x.signal.mean.any()):

@@ -32,6 +32,7 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm, RMSNorm
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.tied import TiedHead
 
 KINDS = ("encoder", "decoder", "encoder_decoder")
 PLACEMENTS = ("pre", "post", "sandwich", "none")
@@ -71,6 +72,7 @@ class Transformer(RepeatedBlueprint):
     branch_scale: PerLayer = 1.0
     input_correlation: Setting | None = None
     ids: Tensor | None = None
+    tied_head: bool = False
     top: str = "cross_entropy"
     state: str = "auto"
     attention_method: str = "closed"
@@ -98,6 +100,8 @@ class Transformer(RepeatedBlueprint):
         require_range("query_key_gain", self.query_key_gain, 0.0, float("inf"), "a finite number of at least 0")
         for key in ("skip_scale", "branch_scale"):
             require_layers(key, getattr(self, key), self.depth)
+        needs = "no input_correlation: the head is tied to the rows of token embeddings"
+        require(not (self.tied_head and self.input_correlation is not None), "tied_head", True, needs)
         get_init(self.init)
         activations.get(GATED.get(self.activation, self.activation))
 
@@ -149,15 +153,26 @@ class Transformer(RepeatedBlueprint):
         return self._head(tape, self._final_norm(tape, x, ""))
 
     def _head(self, tape: Tape, x: Node) -> Node:
+        if self.tied_head:
+            return tape.apply(
+                embeddings.tied_head(self, tape, x), x, name="head", depth=self.depth, parameters="token_embedding"
+            )
         head = Linear(self.width, self.vocabulary, get_init(self.init).head(self), role="readout")
         return tape.apply(head, x, name="head", depth=self.depth)
 
     def top_gradient(self, output: Node) -> Gradient:
         if self.top == "white_noise":
             return loss.white_noise(output.signal)
+        contact = output.op.contact if isinstance(output.op, TiedHead) else None
         if self.ids is not None:
-            return loss.cross_entropy(output.signal, targets=self.ids.roll(-1))
-        return loss.cross_entropy(output.signal, coincidence=embedding.zipf_coincidence(self.vocabulary))
+            return loss.cross_entropy(output.signal, targets=self.ids.roll(-1), contact=contact)
+        coincidence = embedding.zipf_coincidence(self.vocabulary)
+        return loss.cross_entropy(output.signal, coincidence=coincidence, contact=contact)
+
+    @property
+    def can_unroll(self) -> bool:
+        """A tied head must know what each token carries from the bottom to the top."""
+        return not self.tied_head
 
     def _embed(self, tape: Tape, tokens: int, prefix: str) -> Node:
         x = self._embedding_sum(tape, tokens)

@@ -93,6 +93,10 @@ class Kernel(ABC):
         """The kernel of `x_t - average over tokens of x`."""
 
     @abstractmethod
+    def transposed(self: Self) -> Self:
+        """The two tokens of each pair exchanged."""
+
+    @abstractmethod
     def dense(self) -> Dense:
         """With all pairs written out."""
 
@@ -156,6 +160,9 @@ class Exchangeable(Kernel):
     def centred(self) -> Exchangeable:
         return self.like(self.values - (self.total() / self.tokens**2)[..., None])
 
+    def transposed(self) -> Exchangeable:
+        return self
+
     def exchangeable(self) -> Exchangeable:
         return self
 
@@ -214,6 +221,9 @@ class Dense(Kernel):
     def centred(self) -> Dense:
         half = self.values - self.values.mean(-1, keepdim=True)
         return self.like(half - half.mean(-2, keepdim=True))
+
+    def transposed(self) -> Dense:
+        return self.like(self.values.transpose(-1, -2))
 
     def dense(self) -> Dense:
         return self

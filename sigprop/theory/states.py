@@ -65,7 +65,7 @@ class Signal:
         overall = kernel.token_average(self.mean)
         level = self.mean - kernel.per_token(overall / 2)
         shift = kernel.outer(level, torch.ones_like(level)).scale(overall)
-        centred = kernel - shift - _transposed(shift)
+        centred = kernel - shift - shift.transposed()
         variance = kernel.token_average(centred.diagonal)
         return overall, variance, centred.cosine_average()
 
@@ -122,7 +122,3 @@ def exchangeable_gradient(variance: Number, correlation: Number = 0.0, *, tokens
     """A gradient with all tokens alike; `correlation=0` is white noise, the probe of partial Jacobians."""
     variance, correlation = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation))
     return Gradient(Exchangeable.of(variance, variance * correlation, tokens))
-
-
-def _transposed(kernel: Kernel) -> Kernel:
-    return kernel if isinstance(kernel, Exchangeable) else kernel.like(kernel.values.transpose(-1, -2))

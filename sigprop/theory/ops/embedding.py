@@ -61,14 +61,20 @@ class Embedding(Op):
         return [ParameterState("weight", (self.rows, self.width), self.role, self.variance, found)]
 
 
-def equal_ids(ids: Tensor) -> Dense:
+def equal_ids(ids: Tensor, others: Tensor | None = None) -> Dense:
     """Real token ids: two tokens share a row exactly when their ids are equal."""
-    return Dense((ids[..., :, None] == ids[..., None, :]).double())
+    return Dense((ids[..., :, None] == (ids if others is None else others)[..., None, :]).double())
 
 
 def zipf_tokens(vocabulary: int, tokens: int) -> Exchangeable:
     """Exchangeable tokens drawn from Zipf's law."""
     return Exchangeable.of(1.0, zipf_coincidence(vocabulary), tokens)
+
+
+def zipf_next(vocabulary: int, tokens: int) -> Exchangeable:
+    """`P(id_t = id_{t'+1})` for tokens drawn from Zipf's law: one of all pairs is the token itself."""
+    chance = zipf_coincidence(vocabulary)
+    return Exchangeable.of(chance, chance + (1.0 - chance) / tokens, tokens)
 
 
 def one_per_position(tokens: int) -> Exchangeable:

@@ -7,18 +7,24 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.softmax import overlap
+from sigprop.theory.ops.tied import Contact
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
 
 def cross_entropy(
-    logits: Signal, *, coincidence: Tensor | float | None = None, targets: Tensor | None = None
+    logits: Signal,
+    *,
+    coincidence: Tensor | float | None = None,
+    targets: Tensor | None = None,
+    contact: Contact | None = None,
 ) -> Gradient:
     """Gradient of the mean cross-entropy at the logits.
 
     `G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + P(y_t = y_t'))` with `p` the softmax of logits whose kernel is
     given, `V` classes and `N` tokens. Targets enter through their coincidence: given ids (dense), or the probability
-    that two different tokens have the same target (exchangeable; 1/V when not given).
+    that two different tokens have the same target (exchangeable; 1/V when not given). A tied head's `contact` raises
+    the probability of each token's own id.
     """
     kernel, classes, tokens = logits.kernel, logits.width, logits.kernel.tokens
     if targets is not None:
@@ -28,8 +34,11 @@ def cross_entropy(
     else:
         between = 1.0 / classes if coincidence is None else coincidence
         same_target = _pairs(kernel, between)
-    shared = _shared_probability(kernel, classes)
-    values = (shared - 2.0 / classes + same_target) / (classes * tokens**2)
+    shared = kernel.like(_shared_probability(kernel, classes))
+    target = kernel.like(torch.full_like(kernel.values, 1.0 / classes))
+    if contact is not None:
+        shared, target = contact.overlaps(shared, classes)
+    values = (shared.values - target.values - target.transposed().values + same_target) / (classes * tokens**2)
     out = Gradient(kernel.like(values + torch.zeros_like(kernel.values)), evidence=logits.evidence)
     return out.note(Status.FITTED, "softmax overlap of the logits")
 

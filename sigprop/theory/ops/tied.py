@@ -1,0 +1,116 @@
+"""A head tied to the embedding: the output matrix meets its own rows, carried to the top by the skip path."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Kernel
+from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.residual import Residual
+from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.tape import Node, Tape
+
+
+@dataclass(frozen=True)
+class Contact:
+    """With `h_t = c_t E_id(t) + rest` the logit of a token's own id has the mean `mu_t = c_t d variance`.
+
+    Per token: mean and variance of the own logit, variance of the other logits, and the part of the energy of `h`
+    along its row. Over pairs: `same` is `P(id_t = id_t')`, `hit` is `P(id_t = target_t')`.
+    """
+
+    logit: Tensor
+    spread: Tensor
+    others: Tensor
+    energy: Tensor
+    same: Kernel
+    hit: Kernel
+
+    @classmethod
+    def of(cls, h: Signal, variance: Tensor | float, share: Tensor, same: Kernel, hit: Kernel) -> Contact:
+        level = h.kernel.diagonal
+        variance = level * 0.0 + h.kernel.per_token(variance)
+        logit, others = share * h.width * variance, level * h.width * variance
+        energy = (share**2 * variance / level.clamp_min(1e-300)).clamp(0.0, 1.0)
+        return cls(logit, others * (1.0 - energy) + 2.0 * logit**2 / h.width, others, energy, same, hit)
+
+    def probability(self, classes: int) -> tuple[Tensor, Tensor]:
+        """First and second moment of the own probability `e^mu / (V - 1 + e^mu)`, over the fluctuation of its logit."""
+        nodes, weights = (torch.from_numpy(item) for item in np.polynomial.hermite_e.hermegauss(15))
+        logit = self.logit[..., None] + self.spread.sqrt()[..., None] * nodes - self.others[..., None] / 2
+        own = torch.sigmoid(logit - math.log(max(classes - 1, 1)))
+        weights = weights / weights.sum()
+        return own @ weights, own**2 @ weights
+
+    def overlaps(self, shared: Kernel, classes: int) -> tuple[Kernel, Kernel]:
+        """`E sum_v p_tv p_t'v` and `E p_t(y_t')`; `shared` is the first without the contact."""
+        own, square = self.probability(classes)
+        rest, same, hit = 1.0 - own, self.same.values, self.hit.values
+        mixed = (shared.outer(own, rest) + shared.outer(rest, own)).values / classes
+        both = shared.outer(rest, rest) * shared
+        both = both.like(both.values + same * both.outer(own, own).values + (1.0 - same) * mixed)
+        both = both.add_diagonal((square - own**2) * (1.0 + shared.diagonal))
+        target = hit * shared.left(own) + (1.0 - hit) * shared.left(rest) / classes
+        return both, shared.like(target)
+
+
+@dataclass(frozen=True)
+class TiedHead(Linear):
+    """`y = E h`, the weights being an embedding whose rows `h` carries.
+
+    Forward   as Linear, plus `same mu_t mu_t' / fan_out`
+    Backward  as Linear; part of the gradient of the cross-entropy points along `h` itself, where a norm removes it
+
+    Its gradient and that of the table are taken as independent.
+    """
+
+    contact: Contact = field(kw_only=True)
+
+    def forward(self, *inputs: Signal) -> Signal:
+        made, contact = super().forward(*inputs), self.contact
+        own = contact.same * contact.same.outer(contact.logit, contact.logit)
+        return replace(made, kernel=made.kernel + own.scale(1.0 / self.fan_out))
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        (made,) = super().backward(gradient, output, *inputs)
+        own, _ = self.contact.probability(self.fan_out)
+        hit = self.contact.hit.diagonal
+        along = (own**2 - 2.0 * own * hit + hit) * self.contact.energy
+        kernel = gradient.kernel
+        energy = kernel.token_average(kernel.diagonal) * self.fan_out * kernel.tokens**2
+        radial = 1.0 + self.fan_in * kernel.token_average(along) / energy.clamp_min(1e-300)
+        return (replace(made, radial_share=radial),)
+
+
+def carried_share(tape: Tape, source: Node, target: Node) -> Tensor:
+    """How much of the rows made at `source` each token of `target` carries: along skips, norms and dropout."""
+    found = {source: torch.ones_like(source.signal.kernel.diagonal)}
+    for node in tape.nodes:
+        known = [found.get(above) for above in node.inputs]
+        if any(share is not None for share in known):
+            share = _kept(node, known)
+            if share is not None:
+                found[node] = share
+    return found.get(target, torch.zeros_like(target.signal.kernel.diagonal))
+
+
+def _kept(node: Node, known: list[Tensor | None]) -> Tensor | None:
+    op, first = node.op, known[0]
+    if isinstance(op, Residual):
+        scales = (node.signal.kernel.per_token(scale) for scale in (op.skip, op.branch))
+        parts = [scale * share for scale, share in zip(scales, known, strict=True) if share is not None]
+        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
+    if first is None or isinstance(op, Dropout):
+        return first
+    if isinstance(op, LayerNorm):
+        _, scale = op._scale(node.inputs[0].signal)
+        gain = torch.as_tensor(op.gain_second_moment, dtype=torch.float64).sqrt()
+        return first / scale * node.signal.kernel.per_token(gain)
+    return None

@@ -38,7 +38,7 @@ class Moments:
     def sums(self, x: Tensor) -> Tensor:
         """Sum and sum of squares of all entries."""
         rows = _rows(x)
-        if _is_quick(x, None):
+        if x.dtype == torch.float32:
             sums, squares = single.token_sums(rows)
             total, square = sums.sum(), squares.sum()
             if single.in_range(squares, rows.shape[2]) and total.square() <= 0.8 * square * x.numel():
@@ -49,7 +49,7 @@ class Moments:
     def squares(self, x: Tensor) -> Tensor:
         """Sum of squares of all entries."""
         rows = _rows(x)
-        if _is_quick(x, None):
+        if x.dtype == torch.float32:
             squares = single.token_squares(rows)
             if single.in_range(squares, rows.shape[2]):
                 return squares.sum()
@@ -57,17 +57,19 @@ class Moments:
 
     def signal(self, x: Tensor, mask: Tensor | None = None, exact: bool = False) -> Tensor:
         """About the mean; `exact` refuses the fast path."""
-        quick = not exact and _is_quick(x, mask)
+        quick = not exact and x.dtype == torch.float32
         blocks = None if quick else self._blocks(x, mask)
         sums, squares = single.token_sums(x) if blocks is None else _token_sums(x, blocks)
+        if quick and not single.in_range(squares, x.shape[2]):
+            return self.signal(x, mask, exact=True)
+        if quick and mask is not None:
+            sums, squares = sums * mask, squares * mask
         count = _count(x, mask)
         mean = sums.sum() / count
         variance = (squares.sum() / count - mean.square()).clamp_min_(0.0)
         shift = x.shape[2] * mean.square()
         distance = squares - 2.0 * mean * sums + shift
-        if quick and not (
-            single.in_range(squares, x.shape[2]) and single.mean_is_small(mean, variance, distance, squares + shift)
-        ):
+        if quick and not single.mean_is_small(mean, variance, distance, squares + shift):
             return self.signal(x, mask, exact=True)
         if x.shape[1] < 2:
             return torch.stack((mean, variance, MISSING))
@@ -79,11 +81,13 @@ class Moments:
 
     def gradient(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """About zero, which also stands for the mean."""
-        squares = single.token_squares(x) if _is_quick(x, mask) else None
+        squares = single.token_squares(x) if x.dtype == torch.float32 else None
         blocks = None
         if squares is None or not single.in_range(squares, x.shape[2]):
             blocks = self._blocks(x, mask)
             squares = _token_squares(x, blocks)
+        elif mask is not None:
+            squares = squares * mask
         second = squares.sum() / _count(x, mask)
         if x.shape[1] < 2:
             return torch.stack((torch.zeros_like(second), second, MISSING))
@@ -122,10 +126,6 @@ class Moments:
 def _rows(x: Tensor) -> Tensor:
     """Any tensor as (rows, 1, channels)."""
     return x.reshape(-1, 1, x.shape[-1] if x.dim() else 1)
-
-
-def _is_quick(x: Tensor, mask: Tensor | None) -> bool:
-    return mask is None and x.dtype == torch.float32
 
 
 def _token_sums(x: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:

@@ -93,7 +93,7 @@ class Queue:
             members = [item for group in batch for item in group]
             for item, row, doubt in zip(members, columns(table).tolist(), unreliable(table).tolist(), strict=True):
                 (self.signals if item.signal else self.gradients)[item.ticket] = row
-                if doubt and item.x.dtype != torch.float64:
+                if doubt:
                     doubtful.append(item)
         return doubtful
 

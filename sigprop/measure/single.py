@@ -33,12 +33,16 @@ def _added(parts: list[Tensor]) -> Tensor:
 
 def unit_sum(x: Tensor, weights: Tensor) -> Tensor:
     """Per sequence, the sum over tokens of `weight * x`, as float64."""
+    sequences, tokens, channels = x.shape
     scale = weights.amax()
     scaled = (weights / scale).float() if scale > 0 else weights.float()
-    total = torch.zeros(x.shape[0], x.shape[2], dtype=torch.float64)
-    for start in range(0, x.shape[1], TOKEN_RUN):
-        tokens = slice(start, start + TOKEN_RUN)
-        total += torch.bmm(scaled[:, None, tokens], x[:, tokens])[:, 0]
+    if tokens % TOKEN_RUN == 0 and x.is_contiguous():
+        runs = torch.bmm(scaled.view(-1, 1, TOKEN_RUN), x.view(-1, TOKEN_RUN, channels))
+        return runs.view(sequences, -1, channels).double().sum(1) * scale
+    total = torch.zeros(sequences, channels, dtype=torch.float64)
+    for start in range(0, tokens, TOKEN_RUN):
+        run = slice(start, start + TOKEN_RUN)
+        total += torch.bmm(scaled[:, None, run], x[:, run])[:, 0]
     return total * scale
 
 

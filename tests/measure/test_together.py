@@ -62,6 +62,14 @@ def test_shapes_signals_and_gradients_in_one_queue(dtype, mask):
         agree(found, exact(x, signal, mask))
 
 
+@pytest.mark.parametrize("garbage", [1e3, math.inf, math.nan])
+def test_padding_may_hold_anything(garbage):
+    x = random(4, 50, 64) + 0.5
+    dirty = torch.where(MASK[:, :, None], x, garbage)
+    for signal in (True, False):
+        agree(reduced([(dirty, signal)], MASK)[0], exact(x, signal, MASK))
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e-6, 1e15, 1e25])
 def test_tiny_and_huge_values(scale):
     x = random(3, 70, 60) * scale

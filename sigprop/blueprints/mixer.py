@@ -19,7 +19,11 @@ from sigprop.theory.ops.token_mixing import TokenMixing
 
 @dataclass(frozen=True)
 class Mixer(RepeatedBlueprint):
-    """Settings of an MLP-Mixer; `Var W = sigma_w^2 / fan_in`, `Var b = sigma_b^2` everywhere."""
+    """Settings of an MLP-Mixer; `Var W = sigma_w^2 / fan_in`, `Var b = sigma_b^2` everywhere.
+
+    With a `seed` the token mixing matrices are drawn rather than averaged over (see TokenMixing): slower, a different
+    result for every seed, and needed where mu < 1.
+    """
 
     name: ClassVar[str] = "mixer"
 
@@ -36,6 +40,7 @@ class Mixer(RepeatedBlueprint):
     sigma_w: Setting = 1.0
     sigma_b: Setting = 0.0
     input_correlation: Setting = 0.0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         for key in ("depth", "width", "image", "channels", "patch", "token_hidden", "channel_hidden", "classes"):
@@ -52,7 +57,8 @@ class Mixer(RepeatedBlueprint):
     def start(self, tape: Tape) -> Node:
         values = self.channels * self.patch**2
         pixels = exchangeable_signal(1.0, self.input_correlation, tokens=self.tokens, width=values)
-        return tape.apply(self._linear(values, self.width, "embedding"), tape.source(pixels), name="patch_embedding")
+        source = tape.source(pixels if self.seed is None else pixels.dense())
+        return tape.apply(self._linear(values, self.width, "embedding"), source, name="patch_embedding")
 
     def finish(self, tape: Tape, x: Node) -> Node:
         x = tape.apply(LayerNorm(), x, name="final_norm", depth=self.depth)
@@ -62,16 +68,17 @@ class Mixer(RepeatedBlueprint):
     def _linear(self, fan_in: int, fan_out: int, role: str = "hidden") -> Linear:
         return Linear(fan_in, fan_out, self.sigma_w**2 / fan_in, self.sigma_b**2, role)
 
-    def _mixing(self, tokens_in: int, tokens_out: int) -> TokenMixing:
-        return TokenMixing(tokens_in, tokens_out, self.sigma_w**2 / tokens_in, self.sigma_b**2)
+    def _mixing(self, tokens_in: int, tokens_out: int, layer: Layer, place: int) -> TokenMixing:
+        seed = None if self.seed is None else 1_000_003 * self.seed + 2 * depth_of(layer) + place
+        return TokenMixing(tokens_in, tokens_out, self.sigma_w**2 / tokens_in, self.sigma_b**2, seed)
 
     def block(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
         function, tokens = Activation(activations.get(self.activation)), self.tokens
         h = tape.apply(LayerNorm(), x, parameters=f"{name}.token_norm")
-        h = tape.apply(self._mixing(tokens, self.token_hidden), h, parameters=f"{name}.token_mlp.up")
+        h = tape.apply(self._mixing(tokens, self.token_hidden, layer, 0), h, parameters=f"{name}.token_mlp.up")
         h = tape.apply(function, h)
         h = tape.apply(
-            self._mixing(self.token_hidden, tokens), h, name=f"{name}.token_mlp", depth=depth_of(layer),
+            self._mixing(self.token_hidden, tokens, layer, 1), h, name=f"{name}.token_mlp", depth=depth_of(layer),
             parameters=f"{name}.token_mlp.down",
         )  # fmt: skip
         x = tape.apply(Residual(skip=self.mu), x, h, name=f"{name}.token_residual", depth=depth_of(layer))

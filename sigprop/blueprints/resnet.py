@@ -21,7 +21,10 @@ NORMS = {"layer_norm": ImageNorm, "batch_norm": BatchNorm}
 
 @dataclass(frozen=True)
 class ResNet(Blueprint):
-    """Settings of a ResNet; `depth` counts the blocks of one stage (18 is ResNet-110)."""
+    """Settings of a ResNet; `depth` counts the blocks of one stage (18 is ResNet-110).
+
+    `Var W = sigma_w^2 / fan_in`; biases of variance `sigma_b^2` where it is given.
+    """
 
     name: ClassVar[str] = "resnet"
 
@@ -33,6 +36,7 @@ class ResNet(Blueprint):
     norm: str = "batch_norm"
     mu: Setting = 1.0
     sigma_w: Setting = 2.0**0.5
+    sigma_b: Setting | None = None
     input_correlation: Setting = 0.0
 
     def __post_init__(self) -> None:
@@ -40,7 +44,7 @@ class ResNet(Blueprint):
             require_positive_int(key, getattr(self, key))
         require(self.norm in NORMS, "norm", self.norm, " or ".join(NORMS))
         require(self.image % 4 == 0, "image", self.image, "a multiple of 4 (two stages halve it)")
-        for key in ("mu", "sigma_w"):
+        for key in ("mu", "sigma_w") if self.sigma_b is None else ("mu", "sigma_w", "sigma_b"):
             require_range(key, getattr(self, key), 0.0, float("inf"), "a finite number of at least 0")
 
     def forward(self, tape: Tape) -> Node:
@@ -56,15 +60,19 @@ class ResNet(Blueprint):
                 image, width = (image[0] // stride, image[1] // stride), outputs
         x = tape.apply(NORMS[self.norm](), x, name="final_norm", depth=3 * self.depth)
         pooled = tape.apply(MeanPool(), tape.apply(self._relu, x))
-        head = Linear(width, self.classes, self.sigma_w**2 / width, role="readout")
+        head = Linear(width, self.classes, self.sigma_w**2 / width, self._bias, role="readout")
         return tape.apply(head, pooled, name="head", depth=3 * self.depth)
+
+    @property
+    def _bias(self) -> Setting | None:
+        return None if self.sigma_b is None else self.sigma_b**2
 
     @property
     def _relu(self) -> Activation:
         return Activation(activations.get("relu"))
 
     def _convolution(self, inputs: int, outputs: int, image: tuple[int, int], stride: int = 1, size: int = 3):
-        return Convolution(inputs, outputs, size, self.sigma_w**2 / (inputs * size**2), image, stride)
+        return Convolution(inputs, outputs, size, self.sigma_w**2 / (inputs * size**2), image, stride, self._bias)
 
     def _block(
         self, tape: Tape, x: Node, layer: int, inputs: int, outputs: int, image: tuple[int, int], stride: int

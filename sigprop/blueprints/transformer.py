@@ -65,6 +65,7 @@ class Transformer(RepeatedBlueprint):
     segments: bool = False
     dropout: Setting = 0.0
     init: str | Init = "xavier"
+    bias_variance: Setting | None = None
     query_key_gain: Setting = 1.0
     query_key_norm: bool = False
     score_scale: str = "1/sqrt(d)"
@@ -98,6 +99,8 @@ class Transformer(RepeatedBlueprint):
         )
         require_range("dropout", self.dropout, 0.0, 1.0, "a probability from 0 up to but below 1")
         require_range("query_key_gain", self.query_key_gain, 0.0, float("inf"), "a finite number of at least 0")
+        if self.bias_variance is not None:
+            require_range("bias_variance", self.bias_variance, 0.0, float("inf"), "a finite number of at least 0")
         for key in ("skip_scale", "branch_scale"):
             require_layers(key, getattr(self, key), self.depth)
         needs = "no input_correlation: the head is tied to the rows of token embeddings"
@@ -233,9 +236,9 @@ class Transformer(RepeatedBlueprint):
     def _attention(self, tape: Tape, x: Node, source: Node, layer: Layer, name: str, causal: bool) -> Node:
         variances = get_init(self.init).attention(self, layer, source.signal)
         width, narrow = self.width, self.key_width
-        query = tape.apply(Linear(width, width, variances.query), x, parameters=f"{name}.query")
-        key = tape.apply(Linear(width, narrow, variances.key), source, parameters=f"{name}.key")
-        value = tape.apply(Linear(width, narrow, variances.value), source, parameters=f"{name}.value")
+        query = tape.apply(self._linear(width, width, variances.query), x, parameters=f"{name}.query")
+        key = tape.apply(self._linear(width, narrow, variances.key), source, parameters=f"{name}.key")
+        value = tape.apply(self._linear(width, narrow, variances.value), source, parameters=f"{name}.value")
         if self.query_key_norm:
             query, key = (tape.apply(self._head_norm(), node) for node in (query, key))
         core = Attention(
@@ -249,8 +252,12 @@ class Transformer(RepeatedBlueprint):
             seed=depth_of(layer),
         )
         mixed = tape.apply(core, query, key, value)
-        output = Linear(width, width, variances.output)
+        output = self._linear(width, width, variances.output)
         return self._finish(tape, tape.apply(output, mixed, parameters=f"{name}.output"), layer, name)
+
+    def _linear(self, fan_in: int, fan_out: int, variance: Setting) -> Linear:
+        """A matrix of a block, with a bias where `bias_variance` is given."""
+        return Linear(fan_in, fan_out, variance, self.bias_variance)
 
     def _head_norm(self) -> RMSNorm:
         return RMSNorm(affine=False)
@@ -259,13 +266,13 @@ class Transformer(RepeatedBlueprint):
         variances = get_init(self.init).mlp(self, layer, x.signal)
         width, hidden = self.width, self.hidden_width
         function = Activation(activations.get(GATED.get(self.activation, self.activation)))
-        up = tape.apply(Linear(width, hidden, variances.up), x, parameters=f"{name}.up")
+        up = tape.apply(self._linear(width, hidden, variances.up), x, parameters=f"{name}.up")
         if self.activation in GATED:
-            gate = tape.apply(Linear(width, hidden, variances.up), x, parameters=f"{name}.gate")
+            gate = tape.apply(self._linear(width, hidden, variances.up), x, parameters=f"{name}.gate")
             inner = tape.apply(Product(), tape.apply(function, gate), up)
         else:
             inner = tape.apply(function, up)
-        out = tape.apply(Linear(hidden, width, variances.down), inner, parameters=f"{name}.down")
+        out = tape.apply(self._linear(hidden, width, variances.down), inner, parameters=f"{name}.down")
         return self._finish(tape, out, layer, name)
 
     def _finish(self, tape: Tape, out: Node, layer: Layer, name: str) -> Node:

@@ -10,14 +10,14 @@ from torch import Tensor
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.status import Evidence, Status
 
 
 @dataclass(frozen=True)
 class Convolution(Op):
-    """`y_p = sum_o W_o x_(p+o)`, a square window of `size` offsets, zero padding; pixels are the tokens.
+    """`y_p = sum_o W_o x_(p+o) + b`, a square window of `size` offsets, zero padding; pixels are the tokens.
 
-    Forward   `K_y[p,p'] = channels_in * variance * sum_o K_x[p+o, p'+o]`
+    Forward   `K_y[p,p'] = channels_in * variance * sum_o K_x[p+o, p'+o] + bias_variance`
     Backward  `G_x[p,p'] = channels_out * variance * sum_o G_y[p-o, p'-o]`
 
     Exact in expectation on a dense kernel. On an exchangeable one every pair counts the average number of window
@@ -30,6 +30,7 @@ class Convolution(Op):
     variance: Tensor | float
     image: tuple[int, int]
     stride: int = 1
+    bias_variance: Tensor | float | None = None
 
     @property
     def image_out(self) -> tuple[int, int]:
@@ -62,11 +63,15 @@ class Convolution(Op):
         if isinstance(x.kernel, Exchangeable):
             kernel: Kernel = Exchangeable(x.kernel.scale(factor * self.taps).values, pixels)
             evidence = x.note(Status.ASSUMED, "image borders averaged").evidence
-            return Signal(kernel, torch.zeros_like(kernel.diagonal), self.channels_out, evidence=evidence)
+            return self._made(kernel, evidence)
         windows = self._windows(x.kernel.values)
         values = (windows @ x.kernel.values[..., None, :, :] @ windows.transpose(-1, -2)).sum(-3)
-        kernel = Dense(values).scale(factor)
-        return Signal(kernel, torch.zeros_like(kernel.diagonal), self.channels_out, evidence=x.evidence)
+        return self._made(Dense(values).scale(factor), x.evidence)
+
+    def _made(self, kernel: Kernel, evidence: Evidence) -> Signal:
+        if self.bias_variance is not None:
+            kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
+        return Signal(kernel, torch.zeros_like(kernel.diagonal), self.channels_out, evidence=evidence)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         factor = self.channels_out * self.variance
@@ -89,4 +94,8 @@ class Convolution(Op):
             windows = self._windows(x.kernel.values)
             seen = (windows @ x.kernel.values[..., None, :, :] @ windows.transpose(-1, -2)).mean(-3)
             weight = (gradient.kernel.values * seen).sum((-2, -1))
-        return [ParameterState("weight", shape, "hidden", self.variance, weight)]
+        found = [ParameterState("weight", shape, "hidden", self.variance, weight)]
+        if self.bias_variance is not None:
+            bias = gradient.kernel.total()
+            found.append(ParameterState("bias", (self.channels_out,), "bias", self.bias_variance, bias))
+        return found

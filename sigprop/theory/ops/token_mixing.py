@@ -10,6 +10,7 @@ from torch import Tensor
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,37 @@ class TokenMixing(Op):
     Backward  `G_x[t,t] = variance * sum_s G_y[s,s]`, different tokens 0
     Weights   `E[(dL/dW_st)^2] = width * G_y[s,s] K_x[t,t]` (plus the product of means over channels), averaged
 
-    In expectation over W. For one draw two outputs are correlated with a random sign; the expectation is zero.
+    In expectation over W. But W is one matrix for all channels, so in one network its fluctuations do not average out:
+    outputs are correlated with random signs, their strengths differ, and a norm then multiplies the gradient by
+    `E 1/s^2 > 1/E s^2`. With a `seed` and a dense kernel W and b are therefore drawn:
+
+    Forward   `K_y = W K_x W^T` about the means, mean `W m + b`
+    Backward  `G_x = W^T G_y W`
     """
 
     tokens_in: int
     tokens_out: int
     variance: Tensor | float
     bias_variance: Tensor | float | None = None
+    seed: int | None = None
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """W and b of this seed."""
+        generator = torch.Generator().manual_seed(self.seed or 0)
+        weight = torch.randn(self.tokens_out, self.tokens_in, generator=generator, dtype=torch.float64)
+        bias = torch.randn(self.tokens_out, generator=generator, dtype=torch.float64)
+        scales = (torch.as_tensor(v or 0.0, dtype=torch.float64).sqrt() for v in (self.variance, self.bias_variance))
+        return next(scales) * weight, next(scales) * bias
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
+        if self.seed is not None and isinstance(x.kernel, Dense):
+            weight, bias = self.draw()
+            mean = x.mean @ weight.T + bias
+            values = weight @ x.covariance.values @ weight.T + mean[..., :, None] * mean[..., None, :]
+            return Signal(Dense(values), mean, x.width, evidence=x.evidence).note(
+                Status.SAMPLED, "map over tokens drawn"
+            )
         level = self.variance * self.tokens_in * x.kernel.token_average(x.kernel.diagonal)
         if self.bias_variance is not None:
             level = level + self.bias_variance
@@ -37,6 +59,9 @@ class TokenMixing(Op):
         return Signal(kernel, torch.zeros_like(kernel.diagonal), x.width, evidence=x.evidence)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        if self.seed is not None and isinstance(gradient.kernel, Dense):
+            weight, _ = self.draw()
+            return (Gradient(Dense(weight.T @ gradient.kernel.values @ weight), evidence=gradient.evidence),)
         level = self.variance * self.tokens_out * gradient.energy()
         return (Gradient(_diagonal(gradient.kernel, level, self.tokens_in), evidence=gradient.evidence),)
 

@@ -9,7 +9,10 @@ Besides the kernel each state carries what first-order finite-width corrections 
 - `Signal.common_share`: the share of the squared norm in a part that is the same in all channels and independent
   between tokens, as a map over tokens makes it; not small, and removed by centring;
 - `Gradient.radial_share`, `Gradient.uniform_share`: the same shares of the gradient, along the signal itself and
-  along the all-ones direction. A normalization removes exactly these.
+  along the all-ones direction. A normalization removes exactly these;
+- `Gradient.tilt` and `Gradient.alignment`: the expected average over channels of the signal at `s` times the gradient
+  at `t` is `K[s,t] tilt_t + alignment[s,t]`. A softmax leans to the rows that its input points to, which gives the
+  gradient the mean `tilt_t x_t`; tied embeddings give it rows that the signal carries. They add up over tokens.
 
 They matter because a deep stack multiplies many factors `1 + c/d`.
 """
@@ -78,6 +81,8 @@ class Gradient:
     radial_share: Tensor | float = 1.0
     uniform_share: Tensor | float = 1.0
     evidence: Evidence = EXACT
+    alignment: Tensor | float = 0.0
+    tilt: Tensor | float = 0.0
 
     def __add__(self, other: Gradient) -> Gradient:
         """Gradients that arrive along paths with independent weights: energies add, shares average."""
@@ -92,6 +97,8 @@ class Gradient:
             mix(self.radial_share, other.radial_share),
             mix(self.uniform_share, other.uniform_share),
             self.evidence.join(other.evidence),
+            self.alignment + other.alignment,
+            self.tilt + other.tilt,
         )
 
     def energy(self) -> Tensor:

@@ -12,6 +12,7 @@ from sigprop.theory import Dense, Gradient, Signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.normalization import aligned_gain
 
 
 def gradient_of(values: Tensor, like: Gradient) -> Gradient:
@@ -35,8 +36,14 @@ class Gather(Op):
         return replace(x, kernel=kernel, mean=x.mean[self.index], width=self.width or x.width)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        values = scattered(gradient.kernel.values, self.index, len(inputs[0].mean))
-        return (gradient_of(values * self.copies, gradient),)
+        size = len(inputs[0].mean)
+        made = gradient_of(scattered(gradient.kernel.values, self.index, size) * self.copies, gradient)
+        if not isinstance(gradient.tilt, Tensor):
+            return (made,)
+        tilt = torch.zeros(size, dtype=torch.float64).index_add(0, self.index, gradient.tilt)
+        carried = gradient.alignment
+        carried = scattered(carried, self.index, size) if isinstance(carried, Tensor) else carried
+        return (replace(made, alignment=carried, tilt=tilt),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +137,8 @@ class Part(Op):
         return replace(inputs[0], width=self.width)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (Gradient(gradient.kernel.scale(self.share), evidence=gradient.evidence),)
+        kernel, alignment = gradient.kernel.scale(self.share), gradient.alignment * self.share
+        return (Gradient(kernel, evidence=gradient.evidence, alignment=alignment, tilt=gradient.tilt * self.share),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +195,7 @@ class Scale(Op):
         return replace(x, kernel=x.kernel.scale(self.factor**2), mean=x.mean * self.factor)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (gradient.scale(self.factor**2),)
+        return (replace(gradient.scale(self.factor**2), tilt=gradient.tilt * self.factor**2),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +217,7 @@ class Modulate(Op):
 class Gain(Op):
     """`y = w * x`, `w` a parameter; `same[p,p']` tells whether two positions share its entries.
 
-    Weights   total over entries `channels * sum_pp' same G K`
+    Weights   total over entries `channels * sum_pp' same G K`, and what the alignment of the gradient adds
     """
 
     second_moment: float
@@ -226,10 +234,13 @@ class Gain(Op):
         return replace(x, kernel=Dense(x.kernel.values * self._factor()), mean=x.mean * self.mean)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (gradient_of(gradient.kernel.values * self._factor(), gradient),)
+        made = gradient_of(gradient.kernel.values * self._factor(), gradient)
+        return (replace(made, alignment=gradient.alignment, tilt=gradient.tilt * self.second_moment),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        total = self.channels * (gradient.kernel.values * inputs[0].kernel.values * self.same).sum()
+        (x,) = inputs
+        common = aligned_gain(gradient, x.kernel)
+        total = self.channels * ((gradient.kernel.values * x.kernel.values * self.same).sum() + common)
         return [ParameterState("weight", self.shape, "gain", 0.0, total / math.prod(self.shape))]
 
 

@@ -1,21 +1,21 @@
 """Tied embeddings: the output matrix meets its own rows, carried to the top by the skip path.
 
 With `h_t = c_t E_id(t) + rest` the logit of a token's own id has the mean `mu_t = c_t d sigma^2` instead of zero. This
-shifts the variance of the logits and the probability `a_t = e^mu / (V - 1 + e^mu)` of the own id, and part of the
-gradient at `h_t` points along `h_t` itself, where a final norm removes it.
+shifts the variance of the logits and the probability `a_t = e^mu / (V - 1 + e^mu)` of the own id, and gives the
+gradient at `h_t` a mean along `h_t` itself, where a final norm removes it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.theory import Dense, Gradient, Node, Signal
+from sigprop.theory import Dense, Node
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.linear import Linear
@@ -36,28 +36,14 @@ class Carried:
     ids: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class TiedHead(Linear):
-    """A linear map by its own embedding; `found` receives the radial share of the gradient at its input."""
-
-    found: dict[str, float] = field(default_factory=dict)
-
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        (made,) = super().backward(gradient, output, *inputs)
-        return (replace(made, radial_share=self.found.get("radial", 1.0)),)
-
-
 @dataclass(frozen=True)
 class Contact:
-    """At the logits: mean and variance of the logit of each position's own id, the variance of the other logits, and
-    the part of the input's energy along its row."""
+    """At the logits: mean and variance of the logit of each position's own id, and the variance of the others."""
 
-    head: TiedHead
     logit: Tensor
     spread: Tensor
     others: Tensor
     ids: Tensor
-    energy: Tensor
 
     def probability(self, classes: int) -> tuple[Tensor, Tensor]:
         """First and second moment of the own probability, over the fluctuation of the own logit."""
@@ -66,6 +52,11 @@ class Contact:
         own = torch.sigmoid(logit - math.log(max(classes - 1, 1)))
         weights = weights / weights.sum()
         return own @ weights, own**2 @ weights
+
+    def along(self, labels: Tensor, own: Tensor) -> Tensor:
+        """`E sum_v l_sv (p_tv - y_tv)` of the mean logits: the own id of `t` and its label, where `s` carries them."""
+        same, hit = (self.ids[:, None] == self.ids).double(), (self.ids[:, None] == labels).double()
+        return self.logit[:, None] * (same * own - hit)
 
 
 def meet(trace: Capture, node: Node, weight: Weight) -> None:
@@ -80,14 +71,12 @@ def meet(trace: Capture, node: Node, weight: Weight) -> None:
     signal, variance = node.inputs[0].signal, weight.distribution.variance
     logit = carried.share * node.op.fan_in * variance
     energy = carried.share**2 * variance / signal.kernel.diagonal.clamp_min(1e-300)
-    head = TiedHead(node.op.fan_in, node.op.fan_out, node.op.variance, node.op.bias_variance, node.op.role)
-    node.op = head
     energy = energy.clamp(0.0, 1.0)
     others = node.signal.kernel.diagonal
-    spread = others * (1.0 - energy) + 2.0 * logit**2 / head.fan_in
-    trace.contacts[node] = Contact(head, logit, spread, others, carried.ids, energy)
+    spread = others * (1.0 - energy) + 2.0 * logit**2 / node.op.fan_in
+    trace.contacts[node] = Contact(logit, spread, others, carried.ids)
     same = (carried.ids[:, None] == carried.ids).double()
-    values = node.signal.kernel.values + same * logit[:, None] * logit / head.fan_out
+    values = node.signal.kernel.values + same * logit[:, None] * logit / node.op.fan_out
     node.signal = replace(node.signal, kernel=Dense(values))
 
 
@@ -143,8 +132,7 @@ def contact_of(trace: Capture, node: Node) -> Contact | None:
         return _rescaled(above, function(above.logit), function.derivative(above.logit))
     if isinstance(node.op, Gather):
         index = node.op.index
-        picked = (item[index] for item in (above.logit, above.spread, above.others, above.ids, above.energy))
-        return Contact(above.head, *picked)
+        return Contact(above.logit[index], above.spread[index], above.others[index], above.ids[index])
     return above if isinstance(node.op, (Part, Residual)) else None
 
 
@@ -163,10 +151,3 @@ def overlaps(contact: Contact, labels: Tensor, shared: Tensor, classes: int) -> 
     hit = (contact.ids[:, None] == labels).double()
     target = hit * own[:, None] + (1.0 - hit) * rest[:, None] / classes
     return both, target, own
-
-
-def record_radial_share(contact: Contact, labels: Tensor, own: Tensor, energy: Tensor) -> None:
-    """The share of the gradient at the head's input that points along the input, from `sum_v (p - y)^2` per token."""
-    hit = (contact.ids == labels).double()
-    along = (own - hit) ** 2 * contact.energy
-    contact.head.found["radial"] = 1.0 + contact.head.fan_in * float(along.sum() / energy.sum().clamp_min(1e-300))

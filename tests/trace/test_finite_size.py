@@ -1,9 +1,14 @@
 """Parts of the state that matter at finite size, each against plain draws: k standard errors, no bare percentages."""
 
+import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
+from sigprop.measure import measure
 from sigprop.theory import Dense, Signal
 from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.trace import build, predict
 from sigprop.trace.structural import TokenLinear
 
 
@@ -26,3 +31,52 @@ def test_a_map_over_tokens_makes_a_part_common_to_all_channels_which_a_norm_remo
     close(y.var(-1), float(scale**2))
     close(y.square().mean(-1), float(made.kernel.diagonal))
     assert float(made.common_share) > 0.3
+
+
+WIDTH = 128
+
+
+class Readout(nn.Module):
+    """Embedding, norm, head: nothing between the norm and the softmax but the head."""
+
+    def __init__(self, tied: bool, deviation: float):
+        super().__init__()
+        self.embedding = nn.Embedding(64, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 64, bias=False)
+        nn.init.normal_(self.embedding.weight, 0.0, deviation)
+        nn.init.normal_(self.head.weight, 0.0, deviation)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, ids):
+        return self.head(self.norm(self.embedding(ids)))
+
+
+def norm_errors(tied: bool, deviation: float, seeds: int = 80) -> dict[str, float]:
+    """Errors of the norm's gain and bias and of the gradient below it, in standard errors."""
+    ids = torch.arange(24)[None] // 2
+    targets = torch.arange(24).flip(0) * 2
+
+    def loss(out):
+        return F.cross_entropy(out.flatten(0, 1), targets)
+
+    def make():
+        return Readout(tied, deviation)
+
+    comparison = predict(build(make), ids, loss=loss).compare(measure(None, ids, loss, build=make, seeds=seeds))
+    found = comparison.column("grad_second_moment") + comparison.column("grad_variance")
+    names = ("norm.weight", "norm.bias", "embedding")
+    return {item.name: item.error / item.standard_error for item in found if item.name in names}
+
+
+@pytest.mark.parametrize(("tied", "deviation"), [(False, WIDTH**-0.5), (True, 0.4)])
+def test_the_gradient_leans_along_the_signal_below_a_softmax(tied, deviation):
+    errors = norm_errors(tied, deviation)
+    assert len(errors) == 3
+    assert all(abs(error) < 4 for error in errors.values()), errors
+
+
+def test_the_gain_needs_the_alignment(monkeypatch):
+    monkeypatch.setattr("sigprop.theory.ops.normalization.aligned_gain", lambda *_: 0.0)
+    assert norm_errors(False, WIDTH**-0.5)["norm.weight"] < -6

@@ -17,6 +17,7 @@ class Linear(Op):
 
     Forward   `K_y = fan_in * variance * K_x + bias_variance`, mean 0
     Backward  `G_x = fan_out * variance * G_y`
+              and what the mean `W^T W` makes of the part of the gradient along the signal (see `Gradient.tilt`)
     Weights   `E[(dL/dW)^2] = sum_tt' G_y K_x` per entry; bias `sum_tt' G_y`
 
     Exact in expectation over the weights, for any correlation across channels (dslm B.2).
@@ -43,7 +44,13 @@ class Linear(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         kernel = gradient.kernel.scale(self.fan_out * self.variance)
-        return (Gradient(kernel, evidence=gradient.evidence),)
+        alignment, tilt = (
+            gradient.alignment * (self.fan_out / self.fan_in),
+            gradient.tilt * self.fan_out * self.variance,
+        )
+        if isinstance(tilt, Tensor):
+            kernel = kernel.like(kernel.values + _tilted(inputs[0].kernel.values, tilt, alignment))
+        return (Gradient(kernel, evidence=gradient.evidence, alignment=alignment, tilt=tilt),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
@@ -53,3 +60,9 @@ class Linear(Op):
             bias = gradient.kernel.total()
             found.append(ParameterState("bias", (self.fan_out,), "bias", self.bias_variance, bias))
         return found
+
+
+def _tilted(kernel: Tensor, tilt: Tensor, alignment: Tensor | float) -> Tensor:
+    """`E (g_t + tilt_t x_t)(g_t' + tilt_t' x_t')` less that of `g`."""
+    shared = tilt[:, None] * alignment
+    return tilt[:, None] * kernel * tilt + shared + (shared.T if isinstance(shared, Tensor) else 0.0)

@@ -25,6 +25,11 @@ class LayerNorm(Op):
     For independent Gaussian channels (`v=2, u=1`, radial = uniform = 1) the same-token factor is
     `(d-2)/(d-3)`. The gradient that leaves is orthogonal to `x` and to the all-ones direction, so shares
     become 0. Corrects dslm B.6.
+
+    With `M` the alignment of the gradient with the output, `m` its diagonal:
+
+    Backward  `G_y` loses `(m_t M[t,t'] + M[t',t] m_t' - m_t r m_t') / (s_t s_t')`: the projections of both tokens
+    Gain      `sum_tt' G_y K_y + (sum_t m_t)^2 + sum_tt' M[t,t'] M[t',t]`
     """
 
     gain_second_moment: Tensor | float = 1.0
@@ -69,12 +74,20 @@ class LayerNorm(Op):
         spread = fluctuation * (3.0 + squared) / 4.0 + (share if self.centres else 0.0)
         factor = (1.0 - removed / x.width) / (1.0 - spread / x.width)
         factor = factor * grad.spread(self.gain_second_moment) / (grad.left(scale) * grad.right(scale))
+        tilt, alignment = 0.0, 0.0
+        if isinstance(gradient.tilt, Tensor):
+            own = alignment_of(gradient, output.kernel)
+            grad = grad.like(grad.values - _along(own, output.kernel))
+            alignment = gradient.alignment * scale[:, None] / scale
+            tilt = (gradient.tilt - own.diagonal() / output.kernel.diagonal.clamp_min(1e-300)) / scale**2
         return (
             Gradient(
                 grad.like(grad.values * factor),
                 radial_share=0.0,
                 uniform_share=0.0 if self.centres else gradient.uniform_share,
                 evidence=gradient.evidence,
+                alignment=alignment,
+                tilt=tilt,
             ),
         )
 
@@ -84,11 +97,33 @@ class LayerNorm(Op):
         (x,) = inputs
         kernel, scale = self._scale(x)
         unit = kernel.like(kernel.values / (kernel.left(scale) * kernel.right(scale)))
-        gain = ParameterState("weight", (x.width,), "norm gain", 0.0, gradient.kernel.contract(unit))
+        level = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
+        gain = ParameterState("weight", (x.width,), "norm gain", 0.0, level)
         if not self.centres:
             return [gain]
         bias = ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.kernel.total())
         return [gain, bias]
+
+
+def alignment_of(gradient: Gradient, kernel: Kernel) -> Tensor:
+    """`M[s,t]`: the expected average over channels of the signal at `s` times the gradient at `t`."""
+    return kernel.values * gradient.tilt + gradient.alignment
+
+
+def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:
+    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from the alignment of signal and gradient."""
+    if not isinstance(gradient.tilt, Tensor):
+        return 0.0
+    alignment = alignment_of(gradient, kernel)
+    return alignment.diagonal().sum() ** 2 + (alignment * alignment.T).sum()
+
+
+def _along(alignment: Tensor, kernel: Kernel) -> Tensor:
+    """What two projections `1 - x x^T / |x|^2` remove from the gradients of two tokens, by their alignment."""
+    own, level = alignment.diagonal(), kernel.diagonal.clamp_min(torch.finfo(alignment.dtype).tiny)
+    one = (own / level)[:, None] * alignment
+    both = (own / level)[:, None] * kernel.values * (own / level)
+    return one + one.T - both
 
 
 @dataclass(frozen=True)

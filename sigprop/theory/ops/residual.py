@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -54,11 +54,12 @@ class Residual(Op):
         x, f = inputs
         part_x, part_f = self._parts(x, f)
         return (
-            self._share(gradient, self.skip**2, part_x),
+            replace(self._share(gradient, self.skip**2, part_x), alignment=gradient.alignment),
             self._share(gradient, self.branch**2, part_f),
         )
 
     @staticmethod
     def _share(gradient: Gradient, factor: Tensor | float, part: Tensor) -> Gradient:
         radial = part * gradient.radial_share + (1.0 - part)
-        return Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence)
+        tilt = gradient.tilt * factor
+        return Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence, tilt=tilt)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.theory import Node, activations
+from sigprop.theory import Gradient, Node, activations
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.broadcast import (
@@ -354,7 +355,11 @@ def _loss_sum(first: Any, second: Any) -> Loss:
 def _loss_scaled(trace: Capture, loss: Loss, factor: Any) -> Loss:
     number = as_constant(trace.value_of(factor))
     number = 1.0 if number is None or not math.isfinite(number) else number
-    return Loss([(field, gradient.scale(number**2)) for field, gradient in loss.seeds])
+    return Loss([(field, _times(gradient, number)) for field, gradient in loss.seeds])
+
+
+def _times(gradient: Gradient, number: float) -> Gradient:
+    return replace(gradient.scale(number**2), alignment=gradient.alignment * number, tilt=gradient.tilt * number)
 
 
 __all__ = ["add", "combined", "pointwise", "replayed", "united"]

@@ -11,13 +11,17 @@ from sigprop.theory import Dense, Gradient, Status
 from sigprop.theory.ops.softmax import overlap
 from sigprop.trace.broadcast import concrete_rows
 from sigprop.trace.record import Call, Field, Loss, Weight
+from sigprop.trace.replay import rows_from
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.views import viewed
-from sigprop.trace.tied import contact_of, overlaps, record_radial_share
+from sigprop.trace.tied import Contact, contact_of, overlaps
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
+
+LARGE = 2.0
+DRAWN = 1 << 22
 
 
 @rule("cross_entropy")
@@ -33,7 +37,10 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """`G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + [y_t = y_t'])` over the positions that count."""
+    """`G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + [y_t = y_t'])` over the positions that count.
+
+    Its tilt is the divergence `sum_v dp_v / dl_v = 1 - E sum_v p_v^2`, divided by `V N`.
+    """
     target = trace.value_of(target)
     place = 0 if len(input.shape) == 1 else 1
     if target.is_floating_point() or any(a.is_position for a in input.layout.dims[place]):
@@ -61,17 +68,26 @@ def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:
 def softmax_gradient(
     trace: Capture, logits: Field, labels: Tensor, counted: Tensor, classes: int, number: float
 ) -> Gradient:
-    signal = logits.node.signal
-    shared = _shared(signal.covariance, classes)
-    target = torch.full_like(shared, 1.0 / classes)
-    contact, own = contact_of(trace, logits.node), counted
-    if contact is not None:
-        shared, target, own = overlaps(contact, labels, shared, classes)
+    signal, contact = logits.node.signal, contact_of(trace, logits.node)
+    if float(signal.covariance.diagonal.max()) > LARGE:
+        generator = torch.Generator().manual_seed(trace.seed())
+        shared, target, tilt, along = _drawn(signal.covariance.values, labels, classes, contact, generator)
+    else:
+        shared = _shared(signal.covariance, classes)
+        target = torch.full_like(shared, 1.0 / classes)
+        along = torch.zeros_like(shared)
+        if contact is not None:
+            shared, target, own = overlaps(contact, labels, shared, classes)
+            along = contact.along(labels, own)
+        tilt = 1.0 - shared.diagonal()
     same = (labels[:, None] == labels).double()
     values = (shared - target - target.T + same) * counted[:, None] * counted
-    if contact is not None:
-        record_radial_share(contact, labels, own * counted, values.diagonal())
-    gradient = Gradient(Dense(values / (classes * number**2)), evidence=signal.evidence)
+    gradient = Gradient(
+        Dense(values / (classes * number**2)),
+        evidence=signal.evidence,
+        alignment=along * counted / (classes * number),
+        tilt=tilt * counted / (classes * number),
+    )
     return gradient.note(Status.FITTED, "softmax overlap of the logits")
 
 
@@ -82,6 +98,28 @@ def _shared(kernel: Any, classes: int) -> Tensor:
     cosine = kernel.normalized().values.clamp(-1.0, 1.0)
     count = torch.full_like(smaller, float(classes))
     return (classes * overlap(count, smaller)) ** cosine / classes
+
+
+def _drawn(
+    kernel: Tensor, labels: Tensor, classes: int, contact: Contact | None, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Large logits, where the softmax is held by few classes: `E p p^T`, `E p_t(y_t')`, tilt and alignment, drawn."""
+    if contact is not None:
+        kernel = kernel - (contact.ids[:, None] == contact.ids) * contact.logit[:, None] * contact.logit / classes
+    tokens, seen = torch.arange(len(kernel)), labels.clamp_min(0)
+    draws = max(4, DRAWN // (classes * len(kernel)))
+    shared, target, along = torch.zeros_like(kernel), torch.zeros_like(kernel), torch.zeros_like(kernel)
+    for _ in range(draws):
+        logits = rows_from(kernel, torch.zeros(len(kernel)), classes, generator)
+        if contact is not None:
+            own = logits[tokens, contact.ids] * (contact.spread / contact.others).sqrt() + contact.logit
+            logits[tokens, contact.ids] = own.to(logits.dtype)
+        p = logits.softmax(1)
+        shared += (p @ p.T).double() / draws
+        target += p[:, seen].double() / draws
+        along += (logits @ p.T - logits[:, seen]).double() / draws
+    tilt = 1.0 - shared.diagonal()
+    return shared, target, tilt, along - kernel * tilt
 
 
 @rule("nll_loss")

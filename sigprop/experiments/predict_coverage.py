@@ -36,7 +36,8 @@ SMALL = {
     "decoder_layers": LAYERS, "num_decoder_layers": LAYERS, "num_encoder_layers": LAYERS, "image_size": 64,
     "max_position_embeddings": 128, "n_positions": 128, "block_size": 128, "num_experts": 16, "n_routed_experts": 16,
     "num_local_experts": 16, "num_experts_per_tok": 3, "moe_k": 3, "num_kv_shared_layers": 0,
-    "num_self_attends_per_block": LAYERS, "num_latents": 64, "window_size": 2, "H_cycles": 1, "L_cycles": 1,
+    "num_self_attends_per_block": LAYERS, "num_latents": 64, "window_size": 2, "attention_window": 8, "H_cycles": 1,
+    "L_cycles": 1,
     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
 BLANK = {
@@ -60,19 +61,19 @@ def small_config(kind: type, decoder: bool, copies: int = 1) -> Any:
 
 
 def smaller(config: Any, copies: int) -> Any:
-    """Built anew where the constructor takes the changes, since settings may depend on each other."""
-    changes = _changes(config.to_dict(), copies)
+    """The config and its parts with their changes; built anew where each layer has settings of its own."""
+    settings = config.to_dict()
+    changes = _changes(settings, copies)
+    if "per_layer_config" in settings:
+        return type(config)(**changes)
     for name in getattr(config, "sub_configs", {}):
         part = getattr(config, name, None)
         if part is not None:
             changes[name] = smaller(part, copies)
             _set(changes[name], "rope_theta", getattr(part, "rope_theta", ROTARY["rope_theta"]))
-    try:
-        return type(config)(**changes)
-    except Exception:
-        for key, value in changes.items():
-            _set(config, key, value)
-        return config
+    for key, value in changes.items():
+        _set(config, key, value)
+    return config
 
 
 def _changes(settings: dict[str, Any], copies: int) -> dict[str, Any]:
@@ -83,6 +84,8 @@ def _changes(settings: dict[str, Any], copies: int) -> dict[str, Any]:
     for key, value in settings.items():
         if isinstance(value, list) and len(value) == length > LAYERS:
             found[key] = [value[layer] for layer in kept]
+        if key == "image_size" and isinstance(value, (list, tuple)):
+            found[key] = [min(n, SMALL[key]) for n in value]
         if isinstance(value, int) and not isinstance(value, bool) and key in SMALL and value > SMALL[key]:
             found[key] = len(kept) if SMALL[key] == LAYERS and kept else SMALL[key]
     return found | _blanks(settings)

@@ -20,7 +20,7 @@ from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
-from sigprop.trace.layout import Misaligned
+from sigprop.trace.layout import LARGEST, Misaligned
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, leaves, mapped
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules import Rule, find_rule
@@ -120,6 +120,11 @@ class Capture(TorchFunctionMode):
 
     def sampled(self, target: Field, reason: str) -> Node:
         """The node of a field by Monte Carlo on the functions that lead to it."""
+        if target.layout.positions > LARGEST:
+            raise UnsupportedError(
+                f"a tensor of shape {target.shape} in {self.module!r} has {target.layout.positions} positions, "
+                f"more than the {LARGEST} that are followed: a shorter sequence or a smaller image may help"
+            )
         op = Sampled(target, self.seed(), reason)
         return self.apply(op, *(source.node for source in op.sources))
 

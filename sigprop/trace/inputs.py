@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,9 +58,20 @@ def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -
     channels = int(getattr(config, "num_channels", 3) or 3)
     generator = torch.Generator().manual_seed(seed)
     batch: dict[str, Any] = {"pixel_values": torch.randn(1, channels, height, width, generator=generator)}
+    if "spatial_shapes" in names:
+        batch = _patches(config, channels, generator)
     if "labels" in names:
         batch["labels"] = _class_labels(config, seed)
     return batch
+
+
+def _patches(config: Any, channels: int, generator: torch.Generator) -> dict[str, Any]:
+    """Patches of a square image, for models that take images of any shape."""
+    vision = getattr(config, "vision_config", config)
+    side = max(2, math.isqrt(min(int(vision.num_patches), 64)))
+    pixels = torch.randn(1, side**2, channels * int(vision.patch_size) ** 2, generator=generator)
+    mask = torch.ones(1, side**2, dtype=torch.long)
+    return {"pixel_values": pixels, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor([[side, side]])}
 
 
 def _class_labels(config: Any, seed: int) -> Tensor:

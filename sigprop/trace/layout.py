@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 BATCH, TOKEN, CHANNEL, KEY = "batch", "token", "channel", "key"
+LARGEST = 8192  # positions of which all pairs are followed
 
 
 @dataclass(frozen=True, eq=False)

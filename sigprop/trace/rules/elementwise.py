@@ -29,7 +29,7 @@ from sigprop.trace.broadcast import (
     weight_field,
     weight_sharing,
 )
-from sigprop.trace.layout import BATCH, CHANNEL, KEY, TOKEN, Axis, Layout, Misaligned
+from sigprop.trace.layout import BATCH, CHANNEL, KEY, LARGEST, TOKEN, Axis, Layout, Misaligned
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.normalization import centred, normalized
@@ -256,7 +256,7 @@ def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual |
     """Sum or product of two tensors, at least one of them a field; independent ones have a rule."""
     if not isinstance(first, Field) and not isinstance(second, Field):
         return replayed(trace, call)
-    if any(_has_keys(item) for item in (first, second)):
+    if any(isinstance(x, Field) and (_has_keys(x) or x.layout.positions > LARGEST) for x in (first, second)):
         return replayed(trace, call)
     first, second = _as_fields(trace, first, second)
     try:
@@ -265,7 +265,10 @@ def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual |
         return replayed(trace, call)
     if not independent(first, second) or any(a.role == KEY for dim in layout.dims for a in dim):
         return replayed(trace, call)
-    node = trace.apply(op, aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second))
+    try:
+        node = trace.apply(op, aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second))
+    except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
+        return replayed(trace, call)
     return Field(layout, lambda _: node, call=call, inputs=(first, second))
 
 

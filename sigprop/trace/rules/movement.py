@@ -10,11 +10,11 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.trace.broadcast import common_layout, concrete_field, positions_of, weight_field
-from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
+from sigprop.trace.layout import BATCH, CHANNEL, KEY, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, Source, Weight, independent, mapped, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.fallback import sample as replayed
-from sigprop.trace.rules.views import on_meta, viewed
+from sigprop.trace.rules.views import expand, on_meta, result_shape, viewed
 from sigprop.trace.structural import Absorb, Gather, Join, Part, Stack
 
 if TYPE_CHECKING:
@@ -174,8 +174,19 @@ def select(trace: Capture, call: Call, input: Field, dim: int, index: int) -> Fi
 # -- any rearrangement, by following labels
 
 
+@rule("repeat", "tile")
+def repeat(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """Copies of dimensions of size one are an expansion."""
+    shape = result_shape(call)
+    if isinstance(input, Field):
+        old = (*[1] * (len(shape) - len(input.shape)), *input.shape)
+        if all(n in (1, m) for n, m in zip(old, shape, strict=True)):
+            return expand(trace, call, input, *args, **kwargs)
+    return rearranged(trace, call, input, *args, **kwargs)
+
+
 @rule(
-    "index_select", "roll", "flip", "repeat", "tile", "repeat_interleave", "gather", "take_along_dim", "rot90",
+    "index_select", "roll", "flip", "repeat_interleave", "gather", "take_along_dim", "rot90",
     "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_select", "diagonal", "as_strided", "index",
 )  # fmt: skip
 def rearranged(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
@@ -261,6 +272,8 @@ def _as_fields(trace: Capture, tensors: list, skip: int | None) -> list[Field]:
 
 def joined(trace: Capture, call: Call, fields: list[Field], place: int) -> Field:
     axes = [axis for item in fields for axis in item.layout.dims[place]]
+    if any(axis.role == KEY for axis in axes):
+        return _joined_keys(trace, call, fields, place)
     if axes:
         over_positions = axes[0].is_position
     else:
@@ -278,6 +291,16 @@ def joined(trace: Capture, call: Call, fields: list[Field], place: int) -> Field
         call=call,
         inputs=tuple(fields),
     )
+
+
+def _joined_keys(trace: Capture, call: Call, fields: list[Field], place: int) -> Field:
+    """Attention scores side by side, kept as a replay."""
+    layout = max((item.layout for item in fields), key=lambda layout: layout.positions)
+    keys = (Axis(sum(item.shape[place] for item in fields), KEY),)
+    wide = _dropped_dim(layout, place)
+    dims = (*wide.dims[:place], keys, *wide.dims[place + 1 :])
+    make = lambda made: trace.sampled(made, "scores side by side sampled")  # noqa: E731
+    return Field(Layout(dims, wide.order), make, united(fields), call=call, inputs=tuple(fields))
 
 
 def _dropped_dim(layout: Layout, place: int) -> Layout:

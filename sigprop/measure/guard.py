@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
 GROUP_SIZE = 1 << 26
+COMMON_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 @contextmanager
@@ -53,7 +54,8 @@ class _ModuleState:
 
     def attributes(self) -> Iterator[Tensor]:
         """Tensors that the module holds without registering them."""
-        return (value for value in vars(self.module).values() if isinstance(value, Tensor))
+        own = vars(self.module).items()
+        return (value for key, value in own if key not in COMMON_ATTRIBUTES and isinstance(value, Tensor))
 
     def restore(self) -> None:
         if self.module.training is not self.training:

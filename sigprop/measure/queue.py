@@ -105,25 +105,32 @@ def _most_bytes(device: torch.device) -> int:
 
 
 def _batches(items: list[Waiting]) -> list[list[list[Waiting]]]:
-    """Groups of one shape, signals first; batches of groups with the same sequences, tokens and mask."""
+    """Groups of one shape, signals first; batches of groups with the same tokens and mask."""
     groups: dict[tuple, list[Waiting]] = {}
     for item in items:
         groups.setdefault((item.x.shape, item.x.dtype, item.x.device, id(item.mask)), []).append(item)
     batches: dict[tuple, list[list[Waiting]]] = {}
-    for (shape, dtype, device, mask), group in groups.items():
+    for (shape, dtype, device, mask), group in sorted(groups.items(), key=lambda entry: -entry[0][0][0]):
         group.sort(key=lambda item: not item.signal)
-        batches.setdefault((shape[:2], dtype == torch.float64, device, mask), []).append(group)
+        kind = (shape[1], dtype == torch.float64, device, mask)
+        wider = next((key for key in batches if key[1:] == kind), None) if shape[0] == 1 else None
+        batches.setdefault(wider or (shape[0], *kind), []).append(group)
     return list(batches.values())
 
 
 def _stacks(batch: list[list[Waiting]]) -> list[Stack]:
-    """A group joined to one tensor; large tensors stay apart and are not copied."""
+    """A group joined to one tensor; large tensors stay apart and are not copied.
+
+    A single sequence among several, such as positions, is repeated: that changes none of its moments.
+    """
+    sequences = max(group[0].x.shape[0] for group in batch)
     found = []
     for group in batch:
-        if len(group) == 1 or group[0].x.numel() > LARGE:
-            found += [Stack(item.x[None], int(item.signal)) for item in group]
+        tensors = [item.x.expand(sequences, -1, -1) for item in group]
+        if len(group) == 1 or tensors[0].numel() > LARGE:
+            found += [Stack(x[None], int(item.signal)) for item, x in zip(group, tensors, strict=True)]
         else:
-            found.append(Stack(torch.stack([item.x for item in group]), sum(item.signal for item in group)))
+            found.append(Stack(torch.stack(tensors), sum(item.signal for item in group)))
     return found
 
 

@@ -11,7 +11,7 @@ or padding is not finite; `unreliable` says so, and the caller asks again for fl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,8 +40,9 @@ def reduce_together(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = 
 
     All stacks have the same sequences and tokens; `mask` (sequences, tokens) is true for a real token.
     """
+    sequences, tokens = stacks[0].values.shape[1:3]
     with full_precision(stacks[0].values.device.type):
-        means, variances = _token_moments(stacks, mask, exact)
+        means, variances = _means_and_variances(_pieces(stacks, mask, exact)).view(2, -1, sequences, tokens)
         centre = _average(means, mask)
         _clear_gradients(centre, stacks)
         shift = means - centre
@@ -50,13 +51,11 @@ def reduce_together(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = 
             distance = torch.where(mask, distance, 0.0)
         longest = distance.amax((1, 2), keepdim=True)
         noise = 1e-26 if stacks[0].values.dtype == torch.float64 else 1e-12
-        floor = torch.addcmul(noise * longest, centre, centre, value=1e-13)
-        weights = distance.rsqrt().masked_fill_(distance <= floor, 0.0)
-        heaviest = weights.amax((1, 2), keepdim=True)
-        parts = [centre, _average(distance, mask), longest, heaviest]
-        directions = weights.count_nonzero(-1).double()
-        squared = _squared_sums(stacks, mask, exact, weights, centre[:, :, 0])
-        return torch.cat([*(part[:, :, 0] for part in parts), directions, squared], dim=1)
+        directed = distance > torch.addcmul(noise * longest, centre, centre, value=1e-13)
+        weights = torch.where(directed, distance.rsqrt(), 0.0)
+        squared = _squared_sums(_pieces(stacks, mask, exact), weights, centre[:, :, 0])
+        whole = [centre, _average(distance, mask), longest, weights.amax((1, 2), keepdim=True)]
+        return torch.cat([*(part[:, :, 0] for part in whole), directed.sum(2, dtype=torch.float64), squared], dim=1)
 
 
 def columns(sums: Tensor) -> Tensor:
@@ -76,58 +75,48 @@ def unreliable(sums: Tensor) -> Tensor:
     return ~(in_range & small_mean & sums.isfinite().all(1))
 
 
-def _token_moments(stacks: Sequence[Stack], mask: Tensor | None, exact: bool) -> tuple[Tensor, Tensor]:
-    """Mean and variance over the channels of every token, (items, sequences, tokens), as float64."""
-    means, variances = [], []
-    for stack in stacks:
-        for rows in _pieces(stack.values, mask, exact):
-            variance, mean = torch.var_mean(rows, -1, correction=0)
-            means.append(mean)
-            variances.append(variance)
-    shape = stacks[0].values.shape[1:3]
-    return tuple(_joined(parts).double().view(-1, *shape) for parts in (means, variances))  # type: ignore[return-value]
-
-
-def _squared_sums(stacks: Sequence[Stack], mask: Tensor | None, exact: bool, weights: Tensor, centre: Tensor) -> Tensor:
-    """Squared length of the sum of unit vectors, (items, sequences)."""
-    if weights.shape[2] == 1:
-        return torch.zeros_like(weights[:, :, 0])
-    rows_of_weights = weights.flatten(0, 1)[:, None]
-    means, variances, start = [], [], 0
-    for stack in stacks:
-        for rows in _pieces(stack.values, mask, exact):
-            part = rows_of_weights[start : start + len(rows)].to(rows.dtype)
-            variance, mean = torch.var_mean(torch.bmm(part, rows), -1, correction=0)
-            means.append(mean)
-            variances.append(variance)
-            start += len(rows)
-    mean, variance = (_joined(parts).double().view(weights.shape[:2]) for parts in (means, variances))
-    shift = mean - centre * weights.sum(2)
-    return variance.addcmul_(shift, shift)
-
-
-def _pieces(values: Tensor, mask: Tensor | None, exact: bool) -> Iterator[Tensor]:
+def _pieces(stacks: Sequence[Stack], mask: Tensor | None, exact: bool) -> Iterator[Tensor]:
     """(sequences of all items, tokens, channels) in the type to sum in, cut where a converted copy would be large.
 
     With `exact` padding is set to zero, which matters where it is not finite.
     """
-    rows = values.flatten(0, 1)
-    dtype = torch.float64 if exact else torch.promote_types(rows.dtype, torch.float32)
-    if rows.dtype == dtype and not exact:
-        yield rows
-        return
-    padding = None if mask is None else ~mask.repeat(len(values), 1)[:, :, None]
-    start = 0
-    for part in rows.split(max(1, PIECE // rows[0].numel())):
-        converted = part.to(dtype)
-        if exact and padding is not None:
-            converted = converted.masked_fill(padding[start : start + len(part)], 0.0)
-        yield converted
-        start += len(part)
+    for stack in stacks:
+        rows = stack.values.flatten(0, 1)
+        dtype = torch.float64 if exact else torch.promote_types(rows.dtype, torch.float32)
+        if rows.dtype == dtype and not exact:
+            yield rows
+            continue
+        padding = ~mask.repeat(len(stack.values), 1)[:, :, None] if exact and mask is not None else None
+        step = max(1, PIECE // rows[0].numel())
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step].to(dtype)
+            yield part if padding is None else part.masked_fill(padding[start : start + step], 0.0)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _means_and_variances(parts: Iterable[Tensor]) -> Tensor:
+    """(2, ...): over the last axis of all parts, which are joined along the first, as float64."""
+    found = [torch.var_mean(part, -1, correction=0) for part in parts]
+    joined = torch.cat([mean for _, mean in found] + [variance for variance, _ in found])
+    return joined.double().unflatten(0, (2, -1))
+
+
+def _squared_sums(pieces: Iterable[Tensor], weights: Tensor, centre: Tensor) -> Tensor:
+    """Squared length of the sum of unit vectors, (items, sequences)."""
+    items, sequences, tokens = weights.shape
+    if tokens == 1:
+        return torch.zeros_like(weights[:, :, 0])
+    means, variances = _means_and_variances(_weighted(pieces, weights)).view(2, items, sequences)
+    shift = means - centre * weights.sum(2)
+    return variances.addcmul_(shift, shift)
+
+
+def _weighted(pieces: Iterable[Tensor], weights: Tensor) -> Iterator[Tensor]:
+    """Sums over tokens of weight times vector, (sequences, 1, channels)."""
+    rows, start = weights.flatten(0, 1)[:, None], 0
+    for piece in pieces:
+        rows = rows.to(piece.dtype)
+        yield torch.bmm(rows[start : start + len(piece)], piece)
+        start += len(piece)
 
 
 def _average(x: Tensor, mask: Tensor | None) -> Tensor:

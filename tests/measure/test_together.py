@@ -62,6 +62,12 @@ def test_shapes_signals_and_gradients_in_one_queue(dtype, mask):
         agree(found, exact(x, signal, mask))
 
 
+def test_a_single_sequence_among_several():
+    items = [(random(1, 50, 64) + 0.5, True), (random(4, 50, 16), True), (random(1, 50, 64, seed=1), False)]
+    for found, (x, signal) in zip(reduced(items), items, strict=True):
+        agree(found, exact(x, signal))
+
+
 @pytest.mark.parametrize("garbage", [1e3, math.inf, math.nan])
 def test_padding_may_hold_anything(garbage):
     x = random(4, 50, 64) + 0.5

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
 from sigprop.scaling.dimensions import compare
-from sigprop.scaling.factories import PlanMaker, build_seeded, plan_maker
+from sigprop.scaling.factories import PlanMaker, build_seeded, compare_known, make_plan
 from sigprop.scaling.fit import fit_exponent
 from sigprop.scaling.training import make_optimizers, make_step
 from sigprop.theory.exponents import Alignment
@@ -95,18 +95,17 @@ def measure_alignment(
     widths = sorted(set(widths))
     require(len(widths) > 1, "widths", widths, "two or more different widths")
     base, wide = build_seeded(build, (widths[0],), 0), build_seeded(build, (widths[-1],), 0)
-    make_plan = plan_maker(plan, optimizer, "none", wide)
+    roles = {item.name: item.role for item in compare(wide, base)}
     step_fn = make_step(batch, loss_fn)
     ratios: dict[str, dict[str, list[list[float]]]] = {}
     for width in widths:
-        runs = []
-        for seed in range(seeds):
-            model = build_seeded(build, (width,), seed)
-            runs.append(_ratios(model, make_plan(model, base), step_fn, optimizer, lr, steps))
+        first = build_seeded(build, (width,), 0)
+        made = make_plan(plan, first, base, compare_known(first, base, roles), optimizer)
+        models = (first if seed == 0 else build_seeded(build, (width,), seed) for seed in range(seeds))
+        runs = [_ratios(model, made, step_fn, optimizer, lr, steps) for model in models]
         for layer in runs[0]:
             for kind in KINDS:
                 ratios.setdefault(layer, {}).setdefault(kind, []).append([run[layer][kind] for run in runs])
-    roles = {item.name: item.role for item in compare(wide, base)}
     rows = []
     for layer, kinds in ratios.items():
         role = roles.get(f"{layer}.weight", "readout")

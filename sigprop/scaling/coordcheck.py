@@ -15,10 +15,10 @@ from typing import Any
 from rich.progress import Progress
 from torch import Tensor, nn
 
-from sigprop.errors import require
+from sigprop.errors import InputError, require
 from sigprop.results.coordinates import CoordinateReport, Exponent
-from sigprop.scaling.expectations import Expectations
-from sigprop.scaling.factories import PlanMaker, build_seeded, plan_maker, skeleton
+from sigprop.scaling.expectations import Expectations, Rows, expected_rows
+from sigprop.scaling.factories import PlanMaker, build_seeded, compare_known, make_plan
 from sigprop.scaling.judge import judge
 from sigprop.scaling.record import Run
 from sigprop.scaling.runs import Training, worth_stacking
@@ -58,38 +58,38 @@ def coord_check(
     require(steps >= 1 and seeds >= 1, "steps, seeds", (steps, seeds), "at least one of each")
     along = {"width": [(width, *depths[:1]) for width in widths], "depth": [(widths[0], depth) for depth in depths]}
     along = {axis: shapes for axis, shapes in along.items() if len(shapes) > 1}
-    skeletons = {shape: skeleton(build, shape) for shapes in along.values() for shape in shapes}
-    expected = {
-        axis: Expectations.of_builds(
-            [skeletons[shape] for shape in shapes],
-            widths if axis == "width" else depths,
-            expect,
-            depth_rule,
-            optimizer,
-            along_depth=axis == "depth",
-        )
-        for axis, shapes in along.items()
-    }
-    base = build_seeded(build, min(skeletons), 0)
-    make_plan = plan_maker(plan, optimizer, depth_rule, skeletons[max(skeletons)])
+    shapes = sorted({shape for line in along.values() for shape in line}, reverse=True)
+    base = build_seeded(build, shapes[-1], 0)
     step_fn = make_step(batch, loss_fn)
+    gradient_follows = read_optimizer(optimizer).gradient
+    roles: dict[str, str] = {}
+    rows: dict[Shape, Rows] = {}
     runs: dict[Shape, list[Run]] = {}
     trained: dict[str, list[Shape]] = {}
     with Progress(transient=True, disable=not progress) as bar:
-        task = bar.add_task("coordinate check", total=len(skeletons))
-        for shape in skeletons:
+        for shape in bar.track(shapes, description="coordinate check"):
             first = build_seeded(build, shape, 0)
+            dims = compare_known(first, base, roles)
+            roles = roles or {item.name: item.role for item in dims}
+            if shape != shapes[-1] and all(item.shape == item.base_shape and item.depth == 1.0 for item in dims):
+                raise InputError(
+                    f"the builds of {shapes[-1]} and {shape} are the same: the factory ignores its argument"
+                )
+            rows[shape] = expected_rows(first, base, dims, expect, depth_rule, optimizer)
+            training = Training(
+                make_plan(plan, first, base, dims, optimizer, depth_rule), step_fn, optimizer, lr, steps
+            )
             models = (first if seed == 0 else build_seeded(build, shape, seed) for seed in range(seeds))
-            training = Training(make_plan(first, base), step_fn, optimizer, lr, steps)
             together = worth_stacking(first, seeds) if vectorize is None else vectorize
             found, way = training.run(models, together)
-            runs[shape] = [run.as_rates() for run in found] if read_optimizer(optimizer).gradient else found
+            runs[shape] = [run.as_rates() for run in found] if gradient_follows else found
             trained.setdefault(way, []).append(shape)
-            bar.advance(task)
     exponents: list[Exponent] = []
-    for axis, shapes in along.items():
-        exponents += judge([runs[shape] for shape in shapes], axis, expected[axis], tolerance)
-    largest = skeletons[along.get("depth", along.get("width", []))[-1]]
+    for axis, line in along.items():
+        scales = widths if axis == "width" else depths
+        expected = Expectations.of_rows([rows[shape] for shape in line], scales, expect, depth_rule, axis == "depth")
+        exponents += judge([runs[shape] for shape in line], axis, expected, tolerance)
     meta = {"expect": expect, "optimizer": optimizer, "steps": steps, "seeds": seeds, "tolerance": tolerance}
-    meta["trained"] = trained
-    return CoordinateReport(exponents, find_culprits(exponents, largest), widths, depths, meta)
+    meta["trained"] = {way: sorted(done) for way, done in trained.items()}
+    names = [name for name, _ in base.named_modules()]
+    return CoordinateReport(exponents, find_culprits(exponents, names), widths, depths, meta)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from sigprop.errors import InputError
 from sigprop.scaling.attention import AttentionScales, attention_scales
-from sigprop.scaling.dimensions import compare, pattern
-from sigprop.scaling.fit import fit_exponent
+from sigprop.scaling.dimensions import Dimensions, pattern
+from sigprop.scaling.fit import fit_exponents
 from sigprop.scaling.parametrize import output_scales, relative_sizes
 from sigprop.scaling.record import OUTPUT
 from sigprop.scaling.width import width_rule
 from sigprop.theory.exponents import read_optimizer
+
+Rows = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -35,50 +36,20 @@ class Expectations:
     along_depth: bool
 
     @classmethod
-    def of_builds(
-        cls,
-        models: Sequence[nn.Module],
-        scales: list[int],
-        rule: str,
-        depth_rule: str,
-        optimizer: str,
-        along_depth: bool = False,
+    def of_rows(
+        cls, rows: Sequence[Rows], scales: list[int], rule: str, depth_rule: str, along_depth: bool
     ) -> Expectations:
-        """From builds at every scale, the first being the base."""
-        tables: dict[str, dict[str, list[float]]] = {"weight": {}, "update": {}, "rate": {}, "site": {}}
-        width, orthogonal, changed = width_rule(rule), read_optimizer(optimizer).orthogonal, False
-        for model in models:
-            dims = compare(model, models[0])
-            changed = changed or any(item.shape != item.base_shape or item.depth != 1.0 for item in dims)
-            scores = attention_scales(model, models[0], dims)
-            scaled = scores if width.scales_attention else AttentionScales()
-            sizes = relative_sizes(dims, width, scaled, depth_rule)
-            power = -0.5 if width.scales_attention else 0.0
-            random_scores = {f"{name}.scores": ratio**power for name, ratio in scores.heads.items()}
-            rows = {
-                "weight": {name: item.weight for name, item in sizes.items()},
-                "update": {
-                    item.name: sizes[item.name].update for item in dims if not orthogonal or item.role != "hidden"
-                },
-                "rate": {name: item.update / item.gradient for name, item in sizes.items()},
-                "site": output_scales(dims, scaled, depth_rule) | random_scores,
-            }
-            for quantity, values in rows.items():
-                by_name = {pattern(name) if along_depth else name: value for name, value in values.items()}
-                for name, value in by_name.items():
-                    tables[quantity].setdefault(name, []).append(value)
-        if not changed:
-            raise InputError(f"the builds at {scales} have the same parameters: the factory ignores its argument")
-        fits = {
-            quantity: {
-                name: fit_exponent(scales, np.array([values]))[0]
-                for name, values in table.items()
-                if len(values) == len(models)
-            }
-            for quantity, table in tables.items()
-        }
+        """From the sizes of the build at every scale."""
+        fits: dict[str, dict[str, float]] = {}
+        for quantity in rows[0]:
+            tables = [{pattern(n) if along_depth else n: v for n, v in row[quantity].items()} for row in rows]
+            names = [name for name in tables[0] if all(name in table for table in tables)]
+            sizes = np.array([[[table[name] for table in tables]] for name in names]).reshape(len(names), 1, -1)
+            slopes, _, _ = fit_exponents(scales, sizes)
+            fits[quantity] = dict(zip(names, slopes.tolist(), strict=True))
         weights = fits["weight"] if depth_rule != "none" or not along_depth else {}
-        return cls(scales, weights, fits["update"], fits["rate"], fits["site"], width.change, along_depth)
+        change = width_rule(rule).change
+        return cls(scales, weights, fits["update"], fits["rate"], fits["site"], change, along_depth)
 
     def of(self, quantity: str, name: str, step: int, finite: bool) -> tuple[float | None, float | None]:
         """(expected exponent, upper bound); both None where nothing is asked.
@@ -101,3 +72,21 @@ class Expectations:
             moves = name == OUTPUT or finite or self.along_depth
             return (shift if moves else shift - self.change), None
         return None, None
+
+
+def expected_rows(
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: str, depth_rule: str, optimizer: str
+) -> Rows:
+    """What the rule asks of one build relative to the base: `rows[quantity][parameter or site]`."""
+    width, orthogonal = width_rule(rule), read_optimizer(optimizer).orthogonal
+    scores = attention_scales(model, base, dims)
+    scaled = scores if width.scales_attention else AttentionScales()
+    sizes = relative_sizes(dims, width, scaled, depth_rule)
+    power = -0.5 if width.scales_attention else 0.0
+    random_scores = {f"{name}.scores": ratio**power for name, ratio in scores.heads.items()}
+    return {
+        "weight": {name: item.weight for name, item in sizes.items()},
+        "update": {item.name: sizes[item.name].update for item in dims if not orthogonal or item.role != "hidden"},
+        "rate": {name: item.update / item.gradient for name, item in sizes.items()},
+        "site": output_scales(dims, scaled, depth_rule) | random_scores,
+    }

@@ -1,16 +1,17 @@
-"""Builds of a factory at many sizes: with a seed, without values, and with a plan from the smallest one."""
+"""Builds of a factory at many sizes, and the plan that carries the smallest one to each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import nn
 
 from sigprop.results import Plan
-from sigprop.scaling.dimensions import compare
-from sigprop.scaling.parametrize import parametrize
+from sigprop.scaling.dimensions import Dimensions, compare
+from sigprop.scaling.parametrize import plan_between
+from sigprop.scaling.width import width_rule
 
 PlanMaker = Callable[[nn.Module, nn.Module], "Plan | None"]
 
@@ -21,38 +22,23 @@ def build_seeded(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: 
         return build(*shape)
 
 
-def skeleton(build: Callable[..., nn.Module], shape: tuple[int, ...]) -> nn.Module:
-    """The model without values, where its factory can be run on the meta device."""
-    try:
-        with torch.device("meta"), _StayOnMeta():
-            return build_seeded(build, shape, 0)
-    except (NotImplementedError, RuntimeError):
-        return build_seeded(build, shape, 0)
+def compare_known(model: nn.Module, base: nn.Module, roles: Mapping[str, str]) -> list[Dimensions]:
+    """The comparison with the base; where nothing grows, with the roles that a wider build has shown."""
+    dims = compare(model, base)
+    if any(item.shape != item.base_shape for item in dims):
+        return dims
+    return [replace(item, role=roles.get(item.name, item.role)) for item in dims]
 
 
-class _StayOnMeta(TorchFunctionMode):
-    """A factory that ends with `.to(device)` leaves a model on the meta device where it is."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func in (Tensor.to, Tensor.cuda, Tensor.cpu) and args[0].is_meta:
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
-def plan_maker(plan: str | PlanMaker | None, optimizer: str, depth_rule: str, wide: nn.Module) -> PlanMaker:
-    """A function (model, base) -> Plan; the base itself takes its roles from the comparison with `wide`."""
-    if plan is None:
-        return lambda model, base: None
-    if not isinstance(plan, str):
-        return plan
-    name = plan
-
-    def make(model: nn.Module, base: nn.Module) -> Plan:
-        dims = compare(model, base)
-        roles = None
-        if all(item.fan_in == item.fan_out == item.depth == 1.0 for item in dims):
-            known = {item.name: item.role for item in compare(wide, base)}
-            roles = {item.name: known[item.name] for item in dims if item.name in known}
-        return parametrize(model, name, base=base, optimizer=optimizer, depth=depth_rule, roles=roles)
-
-    return make
+def make_plan(
+    plan: str | PlanMaker | None,
+    model: nn.Module,
+    base: nn.Module,
+    dims: list[Dimensions],
+    optimizer: str,
+    depth_rule: str = "none",
+) -> Plan | None:
+    """A rule's name, a function (model, base) -> Plan, or None, as a plan for the model."""
+    if isinstance(plan, str):
+        return plan_between(model, base, dims, width_rule(plan), optimizer, depth_rule)
+    return plan(model, base) if plan is not None else None

@@ -90,23 +90,28 @@ def _sizes(model: nn.Module) -> dict[str, tuple[float, bool] | None]:
             name = plain_name(f"{owner}.{leaf}" if owner else leaf)
             layers[name] = (pattern(name), alike)
             groups.setdefault(layers[name], []).append(parameter.detach())
-    values = {layer: _values(group) for layer, group in groups.items() if not any(tensor.is_meta for tensor in group)}
-    table = torch.stack(list(values.values())).tolist() if values else []
-    pooled = {layer: _size(*row) for layer, row in zip(values, table, strict=True)}
+    real = {layer: group for layer, group in groups.items() if not any(tensor.is_meta for tensor in group)}
+    pooled = dict(zip(real, _pooled(list(real.values())), strict=True))
     return {name: pooled.get(layer) for name, layer in layers.items()}
 
 
-def _values(group: list[torch.Tensor]) -> torch.Tensor:
-    """(first entry, whether all are equal to it, mean square): read once for all parameters, to wait but once."""
-    first = group[0].reshape(-1)[0]
-    alike = torch.stack([(tensor == first).all() for tensor in group]).all()
-    norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in group]
-    mean = torch.stack(norms).square().sum() / sum(tensor.numel() for tensor in group)
-    return torch.stack([first.double(), alike.double(), mean])
+def _pooled(groups: list[list[torch.Tensor]]) -> list[tuple[float, bool]]:
+    """The sizes of all groups, read from the device at once."""
+    if not groups:
+        return []
+    rows = [torch.stack([*torch.aminmax(tensor), _norm(tensor)]) for group in groups for tensor in group]
+    values = iter(torch.stack(rows).tolist())
+    found = []
+    for group in groups:
+        least, largest, norms = zip(*(next(values) for _ in group), strict=True)
+        alike = min(least) == max(largest)
+        size = math.sqrt(sum(norm**2 for norm in norms) / sum(tensor.numel() for tensor in group))
+        found.append((least[0], True) if alike else (size, False))
+    return found
 
 
-def _size(first: float, alike: float, mean_square: float) -> tuple[float, bool]:
-    return (first, True) if alike else (math.sqrt(mean_square), False)
+def _norm(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _all_candidates(dims: list[Dimensions]) -> dict[str, dict[tuple[str, float], tuple[float, float]]]:

@@ -57,9 +57,24 @@ def parametrize(
       model's own scheme where the base has no values.
     """
     width = width_rule(rule, alignment)
-    read_optimizer(optimizer)
     base = build_base(model, base)
     dims = compare(model, base, roles)
+    return plan_between(model, base, dims, width, optimizer, depth, attention, own_init, branches)
+
+
+def plan_between(
+    model: nn.Module,
+    base: nn.Module,
+    dims: list[Dimensions],
+    width: WidthRule,
+    optimizer: str = "adamw",
+    depth: str = "none",
+    attention: str | None = None,
+    own_init: str | None = None,
+    branches: Sequence[str] | None = None,
+) -> Plan:
+    """The plan of two builds whose dimensions are already compared."""
+    read_optimizer(optimizer)
     own = own_inits(model, base, dims, own_init)
     attention = attention or ("scale" if width.scales_attention else "keep")
     require(attention in ("scale", "keep"), "attention", attention, "scale or keep")
@@ -82,7 +97,7 @@ def parametrize(
             )
         )
     scales = scores.scales + _tied_readouts(model, base, dims, width) + _embedding_scales(model, base)
-    meta = {"recipe": rule, "optimizer": optimizer, "depth": depth, "roles": _count_roles(dims)}
+    meta = {"recipe": width.name, "optimizer": optimizer, "depth": depth, "roles": _count_roles(dims)}
     return Plan(rows, scales=scales, meta=meta)
 
 

@@ -8,7 +8,6 @@ percent below half a million parameters and loses up to 50 above (docs/scaling.m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +82,7 @@ class Training:
             return self._loss(recorder, lambda *args, **kwargs: functional_call(model, state, args, kwargs))
 
         def all_seeds() -> Tensor:
-            with _batched_attention(next(iter(parameters.values())).device):
+            with sdpa_kernel(SDPBackend.MATH):  # fused attention has no rule for vmap that goes both ways
                 return vmap(one, randomness="same")(parameters, buffers).sum()
 
         stacks = {id(parameter): trained[name] for name, parameter in model.named_parameters() if name in trained}
@@ -108,11 +107,6 @@ class Training:
                         each.step()
                         each.zero_grad()
         return recorder.runs()
-
-
-def _batched_attention(device: torch.device) -> Any:
-    """The CPU's fused attention has no rule for `vmap`; the plain one has."""
-    return sdpa_kernel(SDPBackend.MATH) if device.type == "cpu" else nullcontext()
 
 
 def _on_stacks(optimizer: torch.optim.Optimizer, stacks: dict[int, Tensor], name: str) -> Any:

@@ -7,13 +7,13 @@ multiplier is missing or wrong: at the attention whose scores grow, or at the fi
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Sequence
 
 from sigprop.results.coordinates import Culprit, Exponent
 
 
-def find_culprits(exponents: list[Exponent], model: nn.Module) -> list[Culprit]:
-    """The culprits, largest deviation first; parameters before multipliers."""
+def find_culprits(exponents: list[Exponent], modules: Sequence[str]) -> list[Culprit]:
+    """The culprits, largest deviation first; parameters before multipliers. `modules`: names in forward order."""
     failing = [item for item in exponents if not item.passed]
     named = [
         Culprit(item.name, "init" if item.quantity == "weight" else "learning rate", item.deviation(), item.axis)
@@ -28,6 +28,6 @@ def find_culprits(exponents: list[Exponent], model: nn.Module) -> list[Culprit]:
             Culprit(item.name.removesuffix(".scores"), "attention scale", item.deviation(), item.axis)
             for item in scores[-1:]
         ]
-    order = {name: place for place, (name, _) in enumerate(model.named_modules())}
+    order = {name: place for place, name in enumerate(modules)}
     sites = sorted(failing, key=lambda item: (order.get(item.name, len(order)), item.step))
     return [Culprit(item.name, "forward multiplier", item.deviation(), item.axis) for item in sites[:1]]

@@ -10,15 +10,22 @@ from torch import Tensor
 
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.trace.record import Field, Weight
-from sigprop.trace.replay import DTYPE, Replay, rows_from
-from sigprop.trace.reverse import Reverse, generator_of, gradient_rows
+from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, parts_of_sources
+from sigprop.trace.reverse import Reverse, generator_of
 from sigprop.trace.thinning import Thinning, ThinReplay, possible_thinning
 
 HEADS = 64
-FEWEST = 16
+"""Heads that are drawn in all for the first attentions of a model."""
 FIRST = 12
+"""How many attentions are first; after them fewer heads are drawn, in proportion."""
+FEWEST = 12
+"""Heads that are drawn at least."""
+AT_ONCE = 16
+"""Heads that one replica draws at most, where they are alike."""
+MOST_REPLICAS = 16
 
 
 @dataclass(eq=False)
@@ -28,7 +35,7 @@ class ReplayedAttention(Op):
     Forward   `K_o = E[A K_v A^T]`
     Backward  `G_v = E[A^T G_o A]`; the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
 
-    `order` counts the attentions of the model: the first ones are drawn most often, since the error of one layer
+    `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
     weighs less the more layers there are.
     """
 
@@ -40,18 +47,20 @@ class ReplayedAttention(Op):
     _reverse: Reverse | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self._all_heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
-        wanted = HEADS / self._all_heads * min(1.0, FIRST / self.order)
-        self.replicas = max(1, min(16, math.ceil(wanted)))
-        self._thinning = self._possible_thinning()
+        self.parts = parts_of_sources(self.weight)
+        heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
+        wanted = max(FEWEST, HEADS * min(1.0, FIRST / self.order))
+        balanced = max(balanced_replicas(source.node) for source in self.sources)
+        self.replicas = min(MOST_REPLICAS, max(balanced, math.ceil(wanted / heads)))
+        self._thinning = self._possible_thinning(min(AT_ONCE, math.ceil(wanted / self.replicas)))
         self._arrange()
 
-    def _possible_thinning(self) -> Thinning | None:
+    def _possible_thinning(self, wanted: int) -> Thinning | None:
         call = self.weight.call
         if call is None or call.name != "attention_weights":
             return None
         query, key = call.args[:2]
-        return possible_thinning(query.layout, key.layout, FEWEST)
+        return possible_thinning(query.layout, key.layout, wanted)
 
     def _arrange(self) -> None:
         layout = self.weight.layout if self._thinning is None else self._thinning.layout(self.weight.layout)
@@ -66,27 +75,29 @@ class ReplayedAttention(Op):
         self._whole = layout.shape
         self._rows, self._columns = _attended(layout, self.value.layout, self.out)
 
-    def _replay(self, replica: int, gradients: bool = False) -> Replay:
-        generator = generator_of(self.seed, replica)
-        if self._thinning is None:
-            return Replay(generator, gradients)
-        return ThinReplay(self._thinning, generator, gradients)
+    def _replay(self, ensemble: Ensemble, replica: int, gradients: bool = False) -> Replay:
+        drawn = [part for parts in self.parts.values() for part in parts]
+        settings = (generator_of(self.seed, replica + 1), gradients, ensemble, replica, drawn)
+        return Replay(*settings) if self._thinning is None else ThinReplay(self._thinning, *settings)
 
-    def _drawn(self, replica: int, gradients: bool = False) -> tuple[Replay, Tensor]:
+    def _drawn(self, ensemble: Ensemble, replica: int, gradients: bool = False) -> tuple[Replay, Tensor]:
         """A replay and its attention weights; where heads cannot be left out, all are drawn."""
         try:
-            replay = self._replay(replica, gradients)
+            replay = self._replay(ensemble, replica, gradients)
             return replay, replay(self.weight)
         except RuntimeError:
             if self._thinning is None:
                 raise
             self._thinning = None
             self._arrange()
-            return self._drawn(replica, gradients)
+            return self._drawn(ensemble, replica, gradients)
+
+    def _ensemble(self) -> Ensemble:
+        return Ensemble(self.replicas, generator_of(self.seed, 0))
 
     @property
     def sources(self) -> tuple[Field, ...]:
-        return tuple(dict.fromkeys(source.field for source in self.weight.sources))
+        return tuple(self.parts)
 
     @property
     def weights(self) -> list[Weight]:
@@ -112,13 +123,17 @@ class ReplayedAttention(Op):
         inverse = torch.argsort(torch.tensor(self._places)).tolist()
         return blocks.reshape(ordered).permute(inverse).reshape(self._whole)
 
+    def _value_root(self, replay: Replay) -> Tensor:
+        """`R` with `R R^T` the kernel of the values in one initialization."""
+        return torch.cat((replay.root(self.value.node), self.value.node.signal.mean[:, None]), 1)
+
     def forward(self, *inputs: Signal) -> Signal:
-        value = inputs[-1]
+        value, ensemble = inputs[-1], self._ensemble()
         kernel, mean = 0.0, 0.0
         for replica in range(self.replicas):
-            replay, output = self._drawn(replica)
-            matrix = self._matrix(output)
-            half = matrix @ replay.kernel(self.value.node).to(DTYPE)
+            replay, output = self._drawn(ensemble, replica)
+            matrix, root = self._matrix(output), self._value_root(replay)
+            half = matrix @ (root @ root.T).to(DTYPE)
             kernel = kernel + (half @ matrix.mT).mean(0).double() / self.replicas
             mean = mean + matrix.mean(0).double() @ value.mean / self.replicas
         assert isinstance(kernel, Tensor)
@@ -129,23 +144,28 @@ class ReplayedAttention(Op):
         return Signal(Dense((kernel + kernel.mT) / 2), mean, self.out.channels, evidence=evidence)
 
     def _run(self, gradient: Gradient, value: Signal) -> tuple[Reverse, Tensor]:
-        reverse, to_value = Reverse(self.sources), 0.0
-        width = self.value.layout.shape[-1]
+        reverse, to_value, ensemble = Reverse(self.parts), 0.0, self._ensemble()
+        root = root_of(gradient.kernel.values).to(DTYPE)
         for replica in range(self.replicas):
-            replay, output = self._drawn(replica, gradients=True)
-            generator = replay.generator
+            replay, output = self._drawn(ensemble, replica, gradients=True)
             matrix = self._matrix(output.detach())
             half = matrix.mT @ gradient.kernel.values.to(DTYPE)
             to_value = to_value + (half @ matrix).mean(0).double() / self.replicas
             if output.requires_grad:
-                drawn = gradient_rows(gradient, self.heads * width, generator).unflatten(1, (self.heads, width))
-                against = rows_from(
-                    replay.kernel(self.value.node), value.mean, self.heads * width, generator
-                ).unflatten(1, (self.heads, width))
-                pairs = drawn.transpose(0, 1) @ against.permute(1, 2, 0)
+                pairs = self._pairs(root, self._value_root(replay).to(DTYPE), replay.generator)
                 reverse.add(replay, output, self._entries(pairs), self.replicas)
         assert isinstance(to_value, Tensor)
         return reverse, to_value * (self.out.channels / self.value.layout.channels)
+
+    def _pairs(self, gradient: Tensor, value: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws of `g_t . v_t'` for every head, from the roots of the two kernels.
+
+        Only their second moments matter. Each entry of the noise has mean square 1 over the heads, not only on average,
+        which leaves these moments as they are and makes their estimate steadier.
+        """
+        noise = torch.randn(self.heads, gradient.shape[1], value.shape[1], generator=generator, dtype=DTYPE)
+        noise = noise / noise.square().mean(0).sqrt()
+        return gradient @ noise @ value.T * self.value.layout.shape[-1] ** 0.5
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         self._reverse, self._to_value = self._run(gradient, inputs[-1])

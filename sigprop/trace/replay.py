@@ -7,6 +7,7 @@ model does between its linear maps need no rule of their own.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -14,24 +15,37 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.linear import Linear
+from sigprop.trace.ensemble import Ensemble, fewest_balanced
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Field, Record, Weight, mapped
 from sigprop.trace.structural import Gather, Part
 
 DTYPE = torch.float32
 NARROW = 50.0
-_ROOT = "_sigprop_root"
 
 
 class Replay:
-    """One draw of everything that is asked for; the same record gives the same numbers."""
+    """One draw of everything that is asked for; the same record gives the same numbers.
 
-    def __init__(self, generator: torch.Generator, gradients: bool = False):
+    `ensemble` holds what this draw, number `replica`, has in common with others. `slices` are channel slices that are
+    drawn by themselves, their source never.
+    """
+
+    def __init__(
+        self,
+        generator: torch.Generator,
+        gradients: bool = False,
+        ensemble: Ensemble | None = None,
+        replica: int = 0,
+        slices: Collection[Field] = (),
+    ):
         self.generator = generator
         self.gradients = gradients
+        self.ensemble = ensemble or Ensemble(1, generator)
+        self.replica = replica
+        self.slices = slices
         self.values: dict[Record, Any] = {}
         self.weights: dict[Weight, Tensor] = {}
-        self._realized: dict[Node, Tensor] = {}
 
     def __call__(self, record: Record) -> Tensor:
         if record not in self.values:
@@ -53,9 +67,8 @@ class Replay:
             self.values[current] = self._leaf(current) if self._is_leaf(current) else self._call(current)
             stack.pop()
 
-    @staticmethod
-    def _is_leaf(record: Record) -> bool:
-        return record.call is None or (isinstance(record, Field) and record.is_source)
+    def _is_leaf(self, record: Record) -> bool:
+        return record.call is None or (isinstance(record, Field) and (record.is_source or record in self.slices))
 
     def _leaf(self, record: Record) -> Tensor:
         if isinstance(record, Weight):
@@ -84,68 +97,84 @@ class Replay:
 
     def _draw(self, item: Field) -> Tensor:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""
-        layout = self.layout(item)
-        rows = rows_from(self.kernel(item.node), item.node.signal.mean, layout.channels, self.generator)
-        return layout.from_rows(rows).contiguous()
+        layout, node = self.layout(item), item.sources[0].field.node
+        rows = drawn_rows(self.root(node), layout.channels, self.generator)
+        return layout.from_rows(rows + node.signal.mean.to(DTYPE)[:, None]).contiguous()
 
     def layout(self, item: Field) -> Layout:
         """The layout that a field is drawn in."""
         return item.layout
 
-    def kernel(self, node: Node) -> Tensor:
-        """The kernel of one initialization: that of a linear map follows the drawn kernel of its input.
+    def root(self, node: Node) -> Tensor:
+        """`R` with `R R^T` the covariance in one initialization: that of a linear map follows the drawn kernel of its
+        input.
 
         Queries, keys and values made from one input of finite width share its fluctuations, which are of order
         1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
         """
         if isinstance(node.op, Part):
-            return self.kernel(node.inputs[0])
+            return self.root(node.inputs[0])
         if isinstance(node.op, Gather):
-            return self.kernel(node.inputs[0])[node.op.index][:, node.op.index]
-        if not isinstance(node.op, Linear) or NARROW * len(node.signal.mean) < node.op.fan_in:
-            return node.signal.kernel.values
-        shift = node.op.bias_variance or 0.0
-        return self._input_kernel(node.inputs[0]) * (node.op.fan_in * node.op.variance) + shift
+            return self.root(node.inputs[0])[node.op.index]
+        if not is_narrow(node):
+            return self.ensemble.expected(node)
+        assert isinstance(node.op, Linear)
+        inside = self.ensemble.drawn(node.inputs[0])[self.replica] * (node.op.fan_in * node.op.variance) ** 0.5
+        if not node.op.bias_variance:
+            return inside
+        return torch.cat((inside, torch.full_like(inside[:, :1], float(node.op.bias_variance) ** 0.5)), 1)
 
     def fluctuation(self, node: Node) -> Tensor | None:
-        """How far the drawn kernel of a linear map's input is from its expectation, where it was drawn."""
-        if not isinstance(node.op, Linear) or node.inputs[0] not in self._realized:
+        """How far the drawn kernel of a linear map's input is from its expectation; None where none is drawn."""
+        if not is_narrow(node):
             return None
-        return self._realized[node.inputs[0]] - node.inputs[0].signal.kernel.values
+        root = self.ensemble.drawn(node.inputs[0])[self.replica]
+        return root @ root.T - node.inputs[0].signal.kernel.values
 
-    def _input_kernel(self, node: Node) -> Tensor:
-        if node not in self._realized:
-            signal = node.signal
-            expected = signal.kernel.values
-            rows = rows_from(expected, signal.mean, signal.width, self.generator).double()
-            drawn = rows @ rows.T / signal.width
-            if isinstance(signal.norm_fluctuation, float) and signal.norm_fluctuation == 0.0:
-                level = (expected.diagonal() / drawn.diagonal().clamp_min(1e-300)).clamp_min(0.0).sqrt()
-                drawn = drawn * level[:, None] * level
-            self._realized[node] = drawn
-        return self._realized[node]
+
+def drawn_rows(root: Tensor, channels: int, generator: torch.Generator) -> Tensor:
+    """`[positions, channels]`, channels independent with covariance `root root^T`."""
+    return root.to(DTYPE) @ torch.randn(root.shape[1], channels, generator=generator, dtype=DTYPE)
+
+
+def is_narrow(node: Node) -> bool:
+    """A linear map whose input has so few channels that its kernel fluctuates."""
+    if isinstance(node.op, (Part, Gather)):
+        return is_narrow(node.inputs[0])
+    return isinstance(node.op, Linear) and NARROW * len(node.signal.mean) >= node.op.fan_in
+
+
+def balanced_replicas(node: Node) -> int:
+    """How many replicas are needed for the fluctuations of a node to balance."""
+    if isinstance(node.op, (Part, Gather)):
+        return balanced_replicas(node.inputs[0])
+    return fewest_balanced(len(node.signal.mean), node.inputs[0].signal.width) if is_narrow(node) else 1
 
 
 def _needed(record: Record) -> list[Record]:
     return record.call.records() if record.call is not None else []
 
 
-def rows_from(kernel: Tensor, mean: Tensor, channels: int, generator: torch.Generator) -> Tensor:
-    """`[positions, channels]` with the given second moments and mean over channels."""
-    noise = torch.randn(len(kernel), channels, generator=generator, dtype=DTYPE)
-    found = getattr(kernel, _ROOT, None)
-    if found is None or found[0] is not mean:
-        found = mean, root(kernel - mean[:, None] * mean).to(DTYPE)
-        setattr(kernel, _ROOT, found)
-    return found[1] @ noise + mean.to(DTYPE)[:, None]
+def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
+    """For each source of a field what must be drawn of it: itself, or the slices that the field uses, if disjoint."""
+    parts: dict[Field, list[Field]] = {source.field: [] for source in target.sources}
+    stack, seen = [target], set()
+    while stack:
+        record = stack.pop()
+        if record in seen or not isinstance(record, Field):
+            continue
+        seen.add(record)
+        source = record.sources[0] if len(record.sources) == 1 else None
+        if source is not None and (record.is_source or (source.ranges and not _is_sliced(record.inputs[0]))):
+            parts[source.field].append(record)
+        else:
+            stack.extend(_needed(record))  # type: ignore[arg-type]
+    return {source: found if _are_disjoint(found) else [source] for source, found in parts.items()}
 
 
-def root(kernel: Tensor) -> Tensor:
-    """A matrix `R` with `R R^T` the kernel."""
-    scale = kernel.diagonal().mean().clamp_min(1e-300)
-    eye = torch.eye(len(kernel), dtype=kernel.dtype)
-    factor, failed = torch.linalg.cholesky_ex(kernel / scale + 1e-7 * eye)
-    if not failed:
-        return factor * scale.sqrt()
-    values, vectors = torch.linalg.eigh(kernel / scale)
-    return vectors * (values.clamp_min(0.0) * scale).sqrt()
+def _is_sliced(record: Record) -> bool:
+    return not isinstance(record, Field) or len(record.sources) != 1 or bool(record.sources[0].ranges)
+
+
+def _are_disjoint(fields: list[Field]) -> bool:
+    return all(a.sources[0].disjoint(b.sources[0]) for n, a in enumerate(fields) for b in fields[:n])

@@ -7,23 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.theory import Gradient, Node
+from sigprop.theory import Node
 from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.record import Field, Weight
-from sigprop.trace.replay import DTYPE, Replay, root
-
-_ROOT = "_sigprop_gradient_root"
+from sigprop.trace.replay import Replay
 
 
 def generator_of(seed: int, replica: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1009 + replica)
-
-
-def gradient_rows(gradient: Gradient, channels: int, generator: torch.Generator) -> Tensor:
-    values = gradient.kernel.values
-    if not hasattr(values, _ROOT):
-        setattr(values, _ROOT, root(values).to(DTYPE))
-    return getattr(values, _ROOT) @ torch.randn(len(values), channels, generator=generator, dtype=DTYPE)
 
 
 def kernel_of(rows: Tensor) -> Tensor:
@@ -38,29 +29,36 @@ class Reverse:
     together, per entry: the average of `sum G (K - E K)` over replicas.
     """
 
-    def __init__(self, sources: tuple[Field, ...]):
-        self.sources = sources
-        self.kernels: list[Tensor | None] = [None] * len(sources)
+    def __init__(self, parts: dict[Field, list[Field]]):
+        self.parts = parts
+        self.kernels: list[Tensor | None] = [None] * len(parts)
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor, replicas: int) -> None:
         weights = list(replay.weights)
-        inputs = [replay(source) for source in self.sources] + [replay.weights[w] for w in weights]
+        drawn = [part for parts in self.parts.values() for part in parts]
+        inputs = [replay(part) for part in drawn] + [replay.weights[w] for w in weights]
         found = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
-        for place, (source, value) in enumerate(zip(self.sources, found, strict=False)):
-            if value is not None:
-                kernel = kernel_of(replay.layout(source).to_rows(value)) / replicas
-                before = self.kernels[place]
-                self.kernels[place] = kernel if before is None else before + kernel
-                shared = replay.fluctuation(source.node)
-                if shared is not None:
-                    change = float((kernel * shared).sum())
-                    self.corrections[source.node] = self.corrections.get(source.node, 0.0) + change
-        for weight, value in zip(weights, found[len(self.sources) :], strict=True):
+        arrived = dict(zip(drawn, found, strict=False))
+        for place, (source, parts) in enumerate(self.parts.items()):
+            for part in parts:
+                value = arrived[part]
+                if value is not None:
+                    share = part.layout.channels / source.layout.channels / replicas
+                    self._receive(place, replay, source.node, kernel_of(replay.layout(part).to_rows(value)) * share)
+        for weight, value in zip(weights, found[len(drawn) :], strict=True):
             if value is not None:
                 total = float(value.double().square().sum()) / replicas
                 self.weights[weight] = self.weights.get(weight, 0.0) + total
+
+    def _receive(self, place: int, replay: Replay, node: Node, kernel: Tensor) -> None:
+        before = self.kernels[place]
+        self.kernels[place] = kernel if before is None else before + kernel
+        shared = replay.fluctuation(node)
+        if shared is not None:
+            change = float((kernel * shared).sum())
+            self.corrections[node] = self.corrections.get(node, 0.0) + change
 
     def states(self) -> list[ParameterState]:
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -10,9 +11,10 @@ import torch
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.record import Field, Weight
-from sigprop.trace.replay import Replay
-from sigprop.trace.reverse import Reverse, generator_of, gradient_rows, kernel_of
+from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources
+from sigprop.trace.reverse import Reverse, generator_of, kernel_of
 
 ENTRIES = 2048
 LARGEST = 1 << 23
@@ -29,9 +31,12 @@ class Sampled(Op):
     reason: str
     _reverse: Reverse | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        self.parts = parts_of_sources(self.target)
+
     @property
     def sources(self) -> tuple[Field, ...]:
-        return tuple(dict.fromkeys(source.field for source in self.target.sources))
+        return tuple(self.parts)
 
     @property
     def replicas(self) -> int:
@@ -47,12 +52,18 @@ class Sampled(Op):
     def corrections(self) -> dict[Node, float]:
         return self._reverse.corrections if self._reverse is not None else {}
 
+    def _replays(self, gradients: bool = False) -> Iterator[Replay]:
+        ensemble = Ensemble(self.replicas, generator_of(self.seed, 0))
+        drawn = [part for parts in self.parts.values() for part in parts]
+        for replica in range(self.replicas):
+            yield Replay(generator_of(self.seed, replica + 1), gradients, ensemble, replica, drawn)
+
     def forward(self, *inputs: Signal) -> Signal:
         layout = self.target.layout
         kernel = torch.zeros(layout.positions, layout.positions, dtype=torch.float64)
         mean = torch.zeros(layout.positions, dtype=torch.float64)
-        for replica in range(self.replicas):
-            rows = layout.to_rows(Replay(generator_of(self.seed, replica))(self.target)).double()
+        for replay in self._replays():
+            rows = layout.to_rows(replay(self.target)).double()
             kernel += kernel_of(rows) / self.replicas
             mean += rows.mean(1) / self.replicas
         evidence = Evidence(Status.SAMPLED, self.reason)
@@ -62,13 +73,12 @@ class Sampled(Op):
 
     def _run(self, gradient: Gradient) -> Reverse:
         if self._reverse is None:
-            self._reverse = Reverse(self.sources)
-            for replica in range(self.replicas):
-                generator = generator_of(self.seed, replica)
-                replay = Replay(generator, gradients=True)
+            self._reverse = Reverse(self.parts)
+            root = root_of(gradient.kernel.values).to(DTYPE)
+            for replay in self._replays(gradients=True):
                 output = replay(self.target)
                 if output.requires_grad:
-                    rows = gradient_rows(gradient, self.target.layout.channels, generator)
+                    rows = drawn_rows(root, self.target.layout.channels, replay.generator)
                     self._reverse.add(replay, output, self.target.layout.from_rows(rows), self.replicas)
         return self._reverse
 

@@ -50,8 +50,8 @@ class Thinning:
 class ThinReplay(Replay):
     """A replay on thinned layouts."""
 
-    def __init__(self, thinning: Thinning, generator: torch.Generator, gradients: bool = False):
-        super().__init__(generator, gradients)
+    def __init__(self, thinning: Thinning, *args: Any):
+        super().__init__(*args)
         self.thinning = thinning
 
     def layout(self, item: Field) -> Layout:

@@ -10,8 +10,9 @@ from torch import Tensor
 from sigprop.theory import Dense, Gradient, Status
 from sigprop.theory.ops.softmax import overlap
 from sigprop.trace.broadcast import concrete_rows
+from sigprop.trace.ensemble import root_of
 from sigprop.trace.record import Call, Field, Loss, Weight
-from sigprop.trace.replay import rows_from
+from sigprop.trace.replay import drawn_rows
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.views import viewed
@@ -109,8 +110,9 @@ def _drawn(
     tokens, seen = torch.arange(len(kernel)), labels.clamp_min(0)
     draws = max(4, DRAWN // (classes * len(kernel)))
     shared, target, along = torch.zeros_like(kernel), torch.zeros_like(kernel), torch.zeros_like(kernel)
+    root = root_of(kernel)
     for _ in range(draws):
-        logits = rows_from(kernel, torch.zeros(len(kernel)), classes, generator)
+        logits = drawn_rows(root, classes, generator)
         if contact is not None:
             own = logits[tokens, contact.ids] * (contact.spread / contact.others).sqrt() + contact.logit
             logits[tokens, contact.ids] = own.to(logits.dtype)

@@ -1,0 +1,89 @@
+"""Kernels of finite width, drawn together for several replays.
+
+The kernel of `d` drawn channels fluctuates by 1/sqrt(d) about its expectation. Where only effects of second order are
+wanted, what is linear in the fluctuations is noise: it is removed by making their average over the replicas zero.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Node
+
+
+class Ensemble:
+    """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
+
+    def __init__(self, replicas: int, generator: torch.Generator):
+        self.replicas = replicas
+        self._generator = generator
+        self._expected: dict[Node, Tensor] = {}
+        self._drawn: dict[Node, list[Tensor]] = {}
+
+    def expected(self, node: Node) -> Tensor:
+        """`R` with `R R^T` the covariance of a node."""
+        if node not in self._expected:
+            self._expected[node] = root_of(node.signal.covariance.values)
+        return self._expected[node]
+
+    def drawn(self, node: Node) -> list[Tensor]:
+        """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
+        if node not in self._drawn:
+            signal, root = node.signal, self.expected(node)
+            noise = channel_noise(root.shape[1], signal.width, self.replicas, self._generator)
+            made = [torch.cat((root @ item[:, :-1], root @ item[:, -1:] + signal.mean[:, None]), 1) for item in noise]
+            if isinstance(signal.norm_fluctuation, float) and signal.norm_fluctuation == 0.0:
+                level = signal.kernel.diagonal.clamp_min(0.0)
+                made = [item * (level / item.square().sum(1).clamp_min(1e-300)).sqrt()[:, None] for item in made]
+            self._drawn[node] = made
+        return self._drawn[node]
+
+
+def root_of(kernel: Tensor) -> Tensor:
+    """A matrix `R` with `R R^T` the kernel."""
+    scale = kernel.diagonal().mean().clamp_min(1e-300)
+    eye = torch.eye(len(kernel), dtype=kernel.dtype)
+    factor, failed = torch.linalg.cholesky_ex(kernel / scale + 1e-7 * eye)
+    if not failed:
+        return factor * scale.sqrt()
+    values, vectors = torch.linalg.eigh(kernel / scale)
+    return vectors * (values.clamp_min(0.0) * scale).sqrt()
+
+
+def channel_noise(positions: int, width: int, replicas: int, generator: torch.Generator) -> list[Tensor]:
+    """`N` with `N N^T` the mean square over `width` channels of standard normal numbers; the last column is their mean.
+
+    Where there are channels enough, the replicas are recentred so that `N N^T` is the identity on average over them,
+    exactly, and the last column zero. They are drawn with `width (1 - 1/replicas)` channels, so that their variance
+    after it is that of `width` channels.
+    """
+    balanced = replicas >= fewest_balanced(positions, width)
+    channels = width * (1.0 - 1.0 / replicas) if balanced else float(width)
+    made = torch.stack([_columns(positions, channels, generator) for _ in range(replicas)])
+    if balanced:
+        made[..., -1] -= made[..., -1].mean(0)
+        average = (made @ made.mT).mean(0)
+        made = torch.linalg.solve_triangular(torch.linalg.cholesky(average), made, upper=False)
+    return list(made)
+
+
+def fewest_balanced(positions: int, width: int) -> int:
+    """Replicas that have channels enough to be balanced, twice as many as there are positions."""
+    return 1 + math.ceil(2 * positions / width)
+
+
+def _columns(positions: int, channels: float, generator: torch.Generator) -> Tensor:
+    """With more channels than positions by Bartlett's decomposition: `sum (z - mean)(z - mean)^T = B B^T`, `B` lower
+    triangular with standard normal entries and chi on its diagonal."""
+    if channels <= positions + 1:
+        count = max(1, round(channels))
+        noise = torch.randn(positions, count, generator=generator, dtype=torch.float64)
+        average = noise.mean(1, keepdim=True)
+        return torch.cat(((noise - average) / count**0.5, average), 1)
+    noise = torch.randn(positions, positions + 1, generator=generator, dtype=torch.float64)
+    freedom = channels - 1.0 - torch.arange(positions, dtype=torch.float64)
+    chi = (2.0 * torch._standard_gamma(freedom / 2.0, generator=generator)).sqrt()  # type: ignore[attr-defined]
+    return torch.cat((noise[:, :-1].tril(-1) + chi.diag(), noise[:, -1:]), 1) / channels**0.5

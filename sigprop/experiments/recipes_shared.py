@@ -18,6 +18,7 @@ from sigprop.recipes.running import run_model
 from sigprop.results import Plan
 
 DATA = Path("docs/data")
+POINTS = 96
 
 
 @dataclass
@@ -43,15 +44,18 @@ class Stream:
         return max(zip(self.variance, self.error, strict=True), key=lambda pair: abs(pair[0] - 1.0))[1]
 
     def to_dict(self) -> dict[str, Any]:
-        last = self.variance[-1]
+        """Summary of all sums, and the profile at up to `POINTS` of them."""
+        count = len(self.variance)
+        places = sorted({*range(0, count, -(-count // POINTS)), count - 1})
         return {
             "worst_deviation": self.worst,
             "its_standard_error": self.worst_error,
-            "last_variance": last,
+            "last_variance": self.variance[-1],
             "gradient_ratio": self.gradient_ratio,
             "gradient_ratio_median": self.gradient_ratio_median,
-            "variance": [round(value, 4) for value in self.variance],
-            "standard_error": [round(value, 4) for value in self.error],
+            "sum": [place + 1 for place in places],
+            "variance": [round(self.variance[place], 4) for place in places],
+            "standard_error": [round(self.error[place], 4) for place in places],
         }
 
 

@@ -8,6 +8,8 @@ plan on the shipped text. Results are added to `docs/data/unit_profiles.json`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,24 +39,27 @@ def family(name: str, depth: int, width: int) -> nn.Module:
     import transformers as hf
 
     shape: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": 4}
-    if name == "llama":
-        config = hf.LlamaConfig(
-            **shape, num_key_value_heads=2, intermediate_size=3 * width, vocab_size=256, bos_token_id=0, eos_token_id=0
-        )
-        return hf.LlamaForCausalLM(config).eval()
-    if name in ("gemma2", "mixtral"):
-        wide = {"num_key_value_heads": 2, "intermediate_size": 2 * width, "vocab_size": 256, "pad_token_id": 1}
-        if name == "gemma2":
-            return hf.Gemma2ForCausalLM(hf.Gemma2Config(**shape, **wide, head_dim=width // 4)).eval()
-        return hf.MixtralForCausalLM(hf.MixtralConfig(**shape, **wide, num_local_experts=4)).eval()
-    if name == "neox":
-        config = hf.GPTNeoXConfig(**shape, intermediate_size=4 * width, vocab_size=256, bos_token_id=0, eos_token_id=0)
-        return hf.GPTNeoXForCausalLM(config).eval()
-    if name == "vit":
-        config = hf.ViTConfig(**shape, intermediate_size=4 * width, image_size=32, patch_size=4)
-        return hf.ViTForImageClassification(config).eval()
-    config = hf.T5Config(d_model=width, num_layers=depth, num_heads=4, d_kv=width // 4, d_ff=4 * width, vocab_size=256)
-    return hf.T5ForConditionalGeneration(config).eval()
+    text: dict[str, Any] = {**shape, "vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
+    grouped: dict[str, Any] = {**text, "num_key_value_heads": 2, "pad_token_id": 1}
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "llama": lambda: hf.LlamaForCausalLM(
+            hf.LlamaConfig(**text, num_key_value_heads=2, intermediate_size=3 * width)
+        ),
+        "neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**text, intermediate_size=4 * width)),
+        "gemma2": lambda: hf.Gemma2ForCausalLM(
+            hf.Gemma2Config(**grouped, intermediate_size=2 * width, head_dim=width // 4)
+        ),
+        "mixtral": lambda: hf.MixtralForCausalLM(
+            hf.MixtralConfig(**grouped, intermediate_size=2 * width, num_local_experts=4)
+        ),
+        "vit": lambda: hf.ViTForImageClassification(
+            hf.ViTConfig(**shape, intermediate_size=4 * width, image_size=32, patch_size=4)
+        ),
+        "t5": lambda: hf.T5ForConditionalGeneration(
+            hf.T5Config(d_model=width, num_layers=depth, num_heads=4, d_kv=width // 4, d_ff=4 * width, vocab_size=256)
+        ),
+    }
+    return makers[name]().eval()
 
 
 def batch_for(name: str, tokens: int, count: int, device: str) -> Any:
@@ -66,9 +71,10 @@ def batch_for(name: str, tokens: int, count: int, device: str) -> Any:
     return {"input_ids": ids} if name in FAMILIES else ids
 
 
-def loss_of(output: Any) -> Tensor:
-    """Cross-entropy against targets drawn once."""
+def loss_of(output: Any, pooled: bool = False) -> Tensor:
+    """Cross-entropy against targets drawn once, of every token or of the average over tokens."""
     logits = output if isinstance(output, Tensor) else output.logits
+    logits = logits.mean(-2) if pooled else logits
     flat = logits.reshape(-1, logits.shape[-1])
     targets = torch.randint(flat.shape[-1], (len(flat),), generator=torch.Generator().manual_seed(7))
     return nn.functional.cross_entropy(flat, targets.to(flat.device))
@@ -82,6 +88,10 @@ def main(
     tokens: int = 128,
     sequences: int = 1,
     seeds: int = 30,
+    k: Annotated[float, typer.Option(help="Branch strength of `unit`: b^2 = k / N.")] = 2.0,
+    pooled: Annotated[
+        bool, typer.Option(help="A loss of the average over tokens instead of one of every token.")
+    ] = False,
     device: str = "cpu",
     out: Path = DATA / "unit_profiles.json",
 ) -> None:
@@ -92,9 +102,12 @@ def main(
         for depth in [12] if name in FAMILIES else [int(text) for text in depths.split(",")]:
             model = family(name, depth, width) if name in FAMILIES else stack(name, depth, width, tokens)
             wanted = [r for r in recipes.split(",") if r != "deepscale" or name not in FAMILIES]
-            results = compare(name, model, wanted, tokens, sequences, seeds, device)
+            options = {"unit": {"k": k}, "xavier": {"embedding": 0.5**0.5}}
+            chosen = {recipe: options.get(recipe, {}) for recipe in wanted}
+            results = compare(name, model, chosen, tokens, sequences, seeds, device, pooled)
             for recipe, found in results.items():
-                key = f"{name} {depth} {recipe}"
+                strength = f" k={k:g}" if recipe == "unit" and k != 2.0 else ""
+                key = f"{name} {depth} {recipe}{strength}{' pooled' if pooled else ''}"
                 save(out, {key: found}, command, settings)
                 typer.echo(
                     f"{key:32s} worst |variance - 1| {found['worst_deviation']:9.3g} "
@@ -104,21 +117,27 @@ def main(
 
 
 def compare(
-    name: str, model: nn.Module, recipes: list[str], tokens: int, sequences: int, seeds: int, device: str
+    name: str,
+    model: nn.Module,
+    recipes: dict[str, dict[str, Any]],
+    tokens: int,
+    sequences: int,
+    seeds: int,
+    device: str,
+    pooled: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Plans predicted for a batch, measured on the same."""
+    """Plans predicted for a batch, measured on the same. `recipes`: options by name.
+
+    Xavier starts at unit variance too, so that only its growth is seen.
+    """
     anatomy = examine(model, batch_for(name, tokens, sequences, "cpu"))
-    plans = {recipe: plan(model, recipe, anatomy=anatomy, **_options(recipe)) for recipe in recipes}
+    plans = {recipe: plan(model, recipe, anatomy=anatomy, **options) for recipe, options in recipes.items()}
     model.to(device)
     batch = batch_for(name, tokens, sequences, device)
+    loss = partial(loss_of, pooled=pooled)
     return {
-        recipe: measure_stream(model, anatomy, made, batch, loss_of, seeds).to_dict() for recipe, made in plans.items()
+        recipe: measure_stream(model, anatomy, made, batch, loss, seeds).to_dict() for recipe, made in plans.items()
     }
-
-
-def _options(recipe: str) -> dict[str, Any]:
-    """Xavier starts at unit variance too, so that only its growth is seen."""
-    return {"embedding": 0.5**0.5} if recipe == "xavier" else {}
 
 
 if __name__ == "__main__":

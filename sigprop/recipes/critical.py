@@ -14,6 +14,11 @@ from sigprop.recipes.registry import get_recipe, recipe
 from sigprop.recipes.rows import scale_rows
 from sigprop.results import Plan
 
+SMALL_GAINS = (
+    "; with residual sums it falls to 1 only as the gain goes to 0: let the branches shrink with depth instead (unit, "
+    "depth_scaling)"
+)
+
 
 @recipe(
     "critical",
@@ -33,7 +38,8 @@ def critical(anatomy: Anatomy, base: str = "lecun", data: Any = None, probes: in
     plan.apply_(twin, torch.Generator().manual_seed(seed))
     found = check_criticality(twin, anatomy.batch if data is None else data, probes=probes, seed=seed)
     if found.gain is None:
-        raise UnsupportedError(f"critical: {found.notes[-1]}")
+        hint = "" if not anatomy.junctions or "above" not in found.notes[-1] else SMALL_GAINS
+        raise UnsupportedError(f"critical: {found.notes[-1]}{hint}")
     blocks = tuple(f"{row['name']}." for row in found.blocks)
     inside = [item.name for item in anatomy if item.is_matrix and item.name.startswith(_stack_of(blocks))]
     plan = scale_rows(plan, dict.fromkeys(inside, found.gain), f"x{found.gain:.4g} for chi_J = 1")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
@@ -74,7 +73,7 @@ def blueprint_at(name: str, point: dict[str, float], settings: dict[str, Any] | 
     point, known = {**START, **point}, dict(settings or {})
     bias = point["sigma_b"] or None
     if name in ("transformer", "vit"):
-        known |= {"init": Gain(torch.tensor(point["sigma_w"]).double()), "skip_scale": point["residual"]}
+        known |= {"init": Gain(point["sigma_w"]), "skip_scale": point["residual"]}
         known["bias_variance"] = None if bias is None else bias**2
     else:
         known |= {"sigma_w": point["sigma_w"], "mu": point["residual"], "sigma_b": bias or 0.0}

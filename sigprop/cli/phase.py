@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json as json_module
 import math
 from pathlib import Path
@@ -11,18 +12,19 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from sigprop.blueprints.criticality import blueprint_diagram
+from sigprop.blueprints.criticality import BLUEPRINTS, blueprint_diagram
+from sigprop.cli.console import output_console
 from sigprop.cli.ranges import parse_range
 from sigprop.cli.settings import parse_settings
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.experiments.apjn_networks import BUILDERS, measured_diagram, overlays
+from sigprop.experiments.apjn_networks import BUILDERS, SIZES, coarse, measured_diagram, overlays
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_phase
 from sigprop.report.phase import Panel, phase_figure
 from sigprop.results.phase import PhaseDiagram
 from sigprop.theory.criticality import predicted_diagram
 
-MODELS = ("mlp", *BUILDERS)
+MODELS = ("mlp", *BLUEPRINTS)
 Axis = tuple[str, list[float]]
 
 
@@ -31,13 +33,15 @@ def phase_command(
     sigma_w: Annotated[str, typer.Option(help="from:to:count, or one number.")] = "0.1:3:40",
     sigma_b: Annotated[str, typer.Option(help="from:to:count, or one number.")] = "0:1.5:40",
     residual: Annotated[str | None, typer.Option(help="Residual strength mu: a number, or from:to:count.")] = None,
-    activation: Annotated[str, typer.Option(help="Activation of the MLP.")] = "relu",
-    norm: Annotated[str, typer.Option(help="Norm of the MLP: none, preactivation, activation, batch.")] = "none",
+    activation: Annotated[str | None, typer.Option(help="Activation of the MLP, relu if not given.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="Norm of the MLP: none (if not given), preactivation, activation, batch.")
+    ] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of another model, key=value.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure real networks.")] = False,
     inits: Annotated[int, typer.Option(help="Initializations to average over.")] = 10,
-    depth: Annotated[int, typer.Option(help="Layers (blocks) of the measured networks.")] = 50,
-    width: Annotated[int, typer.Option(help="Width of the measured MLP.")] = 500,
+    depth: Annotated[int | None, typer.Option(help="Layers of the measured MLP (50), blocks of others.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of the measured MLP (500), or of others.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of the first initialization.")] = 0,
     resume: Annotated[Path | None, typer.Option(help="Keep the state of the run in this file.")] = None,
@@ -48,17 +52,26 @@ def phase_command(
     if model not in MODELS:
         raise UnknownNameError("model", model, MODELS)
     x, y, fixed = _axes(sigma_w, sigma_b, residual, model)
-    extra = parse_settings(settings or [])
-    require(not extra or model != "mlp", "--set", sorted(extra), "a model other than mlp, or --activation and --norm")
-    if not measure:
-        diagram = _predicted(model, x, y, fixed, activation, norm, extra)
+    if model == "mlp":
+        require(not settings, "--set", settings, "a model other than mlp, or --activation and --norm")
+        network = Network(activation or "relu", norm or "none", depth or 50, width or 500, batch=_batch(norm))
+        extra: dict[str, Any] = {}
     else:
-        shape: dict[str, Any] = {"depth": depth, "width": width, "activation": activation, "norm": norm}
-        run = {"initializations": inits, "seed": seed, "device": device, "resume": resume}
-        diagram = _measured(model, x, y, fixed, shape, extra, run)
+        given = {"--activation": activation, "--norm": norm}
+        for key, value in given.items():
+            require(value is None, key, value, f"model mlp; for others --set {key[2:]}={value}")
+        network = None
+        sizes = {key: value for key, value in (("depth", depth), ("width", width)) if value is not None}
+        extra = {**SIZES.get(model, {}), **sizes, **parse_settings(settings or [])}
+    run: dict[str, Any] = {"initializations": inits, "seed": seed, "device": device, "resume": resume}
+    diagram = (
+        _measured(model, network, x, y, fixed, extra, run)
+        if measure
+        else _predicted(model, network, x, y, fixed, extra)
+    )
     if figure is not None:
-        above = overlays(activation, norm, x, y, fixed) if model == "mlp" else {}
-        phase_figure([Panel(_title(model, activation, norm), diagram, **above)], figure)
+        above = _above(model, network, x, y, fixed, extra, None if measure else diagram)
+        phase_figure([Panel(_title(model, network), diagram, **above)], figure)
     if json:
         typer.echo(json_module.dumps(diagram.to_dict()))
         return
@@ -81,34 +94,58 @@ def _axes(sigma_w: str, sigma_b: str, residual: str | None, model: str) -> tuple
     return axes[0], axes[1], fixed
 
 
+def _batch(norm: str | None) -> int:
+    return 128 if norm == "batch" else 1
+
+
 def _predicted(
-    model: str, x: Axis, y: Axis, fixed: dict[str, float], activation: str, norm: str, extra: dict[str, Any]
+    model: str, network: Network | None, x: Axis, y: Axis, fixed: dict[str, float], extra: dict[str, Any]
 ) -> PhaseDiagram:
-    if model == "mlp":
-        return predicted_diagram(activation, x, y, fixed, norm)
+    if network is not None:
+        return predicted_diagram(network.activation, x, y, fixed, network.norm)
     return blueprint_diagram(model, x, y, fixed, extra)
 
 
 def _measured(
     model: str,
+    network: Network | None,
     x: Axis,
     y: Axis,
     fixed: dict[str, float],
-    shape: dict[str, Any],
     extra: dict[str, Any],
     run: dict[str, Any],
 ) -> PhaseDiagram:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("initializations", total=run["initializations"])
         run["progress"] = lambda done, total: bar.update(task, completed=done)
-        if model == "mlp":
-            batch = 128 if shape["norm"] == "batch" else 1
-            return mlp_phase(Network(**shape, batch=batch), x, y, fixed, **run)
+        if network is not None:
+            return mlp_phase(network, x, y, fixed, **run)
+        if model not in BUILDERS:
+            raise UnknownNameError("model", model, BUILDERS, "(to be measured)")
         return measured_diagram(model, x, y, fixed, extra, **run)
 
 
-def _title(model: str, activation: str, norm: str) -> str:
-    return f"{model}, {activation}" + ("" if norm == "none" else f", norm {norm}") if model == "mlp" else model
+def _above(
+    model: str,
+    network: Network | None,
+    x: Axis,
+    y: Axis,
+    fixed: dict[str, float],
+    extra: dict[str, Any],
+    theory: PhaseDiagram | None,
+) -> dict[str, Any]:
+    """What theory draws over the heat map: line and stars of an MLP, the contour chi_J = 1 of others."""
+    if network is not None:
+        return overlays(str(network.activation), network.norm, x, y, fixed)
+    if not set(extra) <= {field.name for field in dataclasses.fields(BLUEPRINTS[model])}:
+        return {}  # a variant that only the measured network has
+    return {"contour": theory or blueprint_diagram(model, coarse(x), coarse(y), fixed, extra)}
+
+
+def _title(model: str, network: Network | None) -> str:
+    if network is None:
+        return model
+    return f"mlp, {network.activation}" + ("" if network.norm == "none" else f", norm {network.norm}")
 
 
 def _summary(diagram: PhaseDiagram, figure: Path | None) -> None:
@@ -118,7 +155,7 @@ def _summary(diagram: PhaseDiagram, figure: Path | None) -> None:
         raise InputError("the signal overflows at every point: take smaller --sigma-w")
     ordered = sum(value < 0.99 for value in values) / len(values)
     chaotic = sum(value > 1.01 for value in values) / len(values)
-    console = Console()
+    console = output_console()
     console.print(
         f"chi_J over {len(diagram.x)} x {len(diagram.y)} points: {values[0]:.4g} to {values[-1]:.4g}, "
         f"median {values[len(values) // 2]:.4g}; ordered {ordered:.0%}, within 1 % of critical "

@@ -26,10 +26,15 @@ class AttentionBlock(Block):
         return self._attach(x, "attention", *inputs)
 
 
+SIZES: dict[str, dict[str, Any]] = {
+    "vit": {"image": 32, "channels": 3, "patch": 4, "width": 256, "depth": 24, "heads": 8},
+    "resnet": {"depth": 18, "width": 16},
+    "mixer": {"depth": 30},
+}
+
+
 def _vit(mlp: bool = True, **settings: Any) -> nn.Module:
-    """The paper's ViT: 24 blocks, 8 heads, width 256; image 32, patch 4."""
-    sizes = {"image": 32, "channels": 3, "patch": 4, "width": 256, "depth": 24, "heads": 8, **settings}
-    model = build("vit", **sizes)
+    model = build("vit", **{**SIZES["vit"], **settings})
     if not mlp:
         config: TransformerConfig = model.config.encoder()  # type: ignore[operator, union-attr, assignment]
         model.blocks = nn.ModuleList(AttentionBlock(config, causal=False) for _ in range(config.depth))
@@ -37,12 +42,12 @@ def _vit(mlp: bool = True, **settings: Any) -> nn.Module:
 
 
 def _resnet(**settings: Any) -> nn.Module:
-    return build("resnet", **{"depth": 18, "width": 16, "bias": True, **settings})
+    return build("resnet", **{**SIZES["resnet"], "bias": True, **settings})
 
 
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "resnet": _resnet,
-    "mixer": lambda **settings: build("mixer", **settings),
+    "mixer": lambda **settings: build("mixer", **{**SIZES["mixer"], **settings}),
     "vit": _vit,
 }
 
@@ -74,6 +79,14 @@ def measured_diagram(
         settings=record,
         **run,
     )
+
+
+def coarse(axis: Axis, most: int = 8) -> Axis:
+    """The same range with at most so many values: enough for a contour, where every point costs."""
+    values = axis[1]
+    if len(values) <= most:
+        return axis
+    return axis[0], [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def overlays(activation: str, norm: str, x: Axis, y: Axis, fixed: dict[str, float]) -> dict[str, Any]:

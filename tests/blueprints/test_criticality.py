@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from sigprop.blueprints.criticality import block_factor, blueprint_diagram
+from sigprop.blueprints.criticality import block_factor, blueprint_at, blueprint_diagram, blueprint_line, depth_law
 from sigprop.blueprints.mlp import MLP
-from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+from sigprop.errors import InputError, UnknownNameError
 from sigprop.measure.networks import network_phase
 from sigprop.models import build
-from sigprop.theory.criticality import architecture, factor_at_depth
+from sigprop.theory.criticality import architecture, factor_at_depth, growth_exponent
 
 
 @pytest.mark.parametrize("norm", ["none", "preactivation", "activation"])
@@ -21,28 +21,81 @@ def test_one_chain_two_roads(norm, mu):
     assert got == pytest.approx(want, rel=1e-4)
 
 
-def test_mixer_against_real_networks():
-    settings = {"depth": 6, "width": 64, "token_hidden": 96, "channel_hidden": 128}
-    x, y, fixed = ("sigma_w", [0.7, 1.5]), ("residual", [0.95, 1.0]), {"sigma_b": 0.0}
-    theory = blueprint_diagram("mixer", x, y, fixed, settings)
-    measured = network_phase(
-        lambda: build("mixer", **settings),
+def measured(name, settings, x, y, fixed, initializations=20, size=32):
+    diagram = network_phase(
+        lambda: build(name, **settings),
         lambda model: model.blocks[-2],
-        lambda generator: torch.randn(1, 3, 32, 32, generator=generator),
+        lambda generator: torch.randn(1, 3, size, size, generator=generator),
         x,
         y,
         fixed,
-        initializations=20,
+        initializations=initializations,
     )
-    chi, error = torch.tensor(measured.chi), torch.tensor(measured.standard_error)
+    return torch.tensor(diagram.chi), torch.tensor(diagram.standard_error)
+
+
+def test_mixer_against_real_networks():
+    settings = {"depth": 6, "width": 64, "token_hidden": 96, "channel_hidden": 128}
+    x, y, fixed = ("sigma_w", [0.7, 1.5]), ("residual", [1.0]), {"sigma_b": 0.0}
+    theory = blueprint_diagram("mixer", x, y, fixed, settings)
+    chi, error = measured("mixer", settings, x, y, fixed)
     # 64 tokens and 64 channels: corrections of order 1 / 64 on top of the sampling error
     assert ((chi - torch.tensor(theory.chi)).abs() < 4 * error + 0.04 * chi).all()
+
+
+def test_token_mixing_must_be_drawn_where_the_residual_is_weak():
+    """One matrix serves all channels: its average misses a quarter of chi_J, its draws do not."""
+    settings = {"depth": 6, "width": 96, "token_hidden": 64, "channel_hidden": 96, "image": 16}
+    chi, error = measured("mixer", settings, ("sigma_w", [1.5]), ("residual", [0.3]), {"sigma_b": 0.0}, 30, size=16)
+    point = {"sigma_w": 1.5, "residual": 0.3}
+    draws = torch.stack([block_factor(blueprint_at("mixer", point, {**settings, "seed": seed})) for seed in range(16)])
+    error = (error.item() ** 2 + draws.var().item() / len(draws)) ** 0.5
+    assert abs(draws.mean().item() - chi.item()) < 4 * error
+    averaged = block_factor(blueprint_at("mixer", point, {**settings, "seed": None})).item()
+    assert chi.item() - averaged > 4 * error
+
+
+def test_biases_of_a_transformer_against_real_networks():
+    settings = {"depth": 4, "width": 64, "heads": 4, "image": 16, "channels": 3, "patch": 4}
+    x, y, fixed = ("sigma_w", [1.0, 1.6]), ("sigma_b", [0.0, 0.7]), {"residual": 1.0}
+    chi, error = measured("vit", settings, x, y, fixed, 24, size=16)
+    theory = torch.tensor(blueprint_diagram("vit", x, y, fixed, settings).chi)
+    assert ((chi - theory).abs() < 4 * error + 0.02 * chi).all()  # 16 tokens, 64 channels
+    assert (theory[0] - theory[1] > 0.02).all()
+
+
+def test_critical_line_of_a_blueprint():
+    """On the line chi_J = 1; beside it not. Pre-LN without biases settles below 1 at every sigma_w: no line."""
+    settings = {"depth": 8, "width": 64, "heads": 4, "image": 16, "patch": 4}
+    line = blueprint_line("vit", ("sigma_w", [0.3, 1.0, 2.0, 3.0]), ("residual", [0.9, 0.95]), None, settings)
+    assert line
+    for sigma_w, mu in line:
+        on, beside = (
+            block_factor(blueprint_at("vit", {"sigma_w": w, "residual": mu}, settings)).item()
+            for w in (sigma_w, 1.05 * sigma_w)
+        )
+        assert on == pytest.approx(1.0, abs=1e-5)
+        assert abs(beside - 1) > 1e-3
+    assert blueprint_line("vit", ("sigma_w", [0.5, 1.0]), ("residual", [0.2]), None, settings) == []
+
+
+def test_laws_of_depth():
+    settings = {"activation": "erf", "norm_placement": "preactivation", "width": 10**6, "sigma_w": 1.2, "sigma_b": 0.1}
+    law, exponent = depth_law(MLP(depth=400, mu=1.0, **settings))
+    assert law == "power"
+    assert exponent == pytest.approx(growth_exponent(architecture("erf", "preactivation", 1.0), 1.2, 0.1), rel=0.01)
+    law, rate = depth_law(MLP(depth=40, mu=0.5, **settings))
+    settled = architecture("erf", "preactivation", 0.5)
+    chi = settled.jacobian(settled.fixed_point(1.2, 0.1), 1.2, 0.1)
+    assert (law, rate) == ("exponential", pytest.approx(chi.log().item(), rel=1e-4))
 
 
 def test_errors():
     with pytest.raises(UnknownNameError):
         blueprint_diagram("mixxer", ("sigma_w", [1.0]), ("residual", [1.0]))
-    with pytest.raises(UnsupportedError, match="no biases"):
-        blueprint_diagram("vit", ("sigma_w", [1.0]), ("sigma_b", [1.0]))
+    with pytest.raises(InputError, match="axis"):
+        blueprint_diagram("vit", ("sigma_w", [1.0]), ("gain", [1.0]))
+    with pytest.raises(InputError, match="two different"):
+        blueprint_line("vit", ("sigma_w", [1.0]), ("sigma_w", [1.0]))
     with pytest.raises(InputError, match="three blocks"):
         block_factor(MLP(depth=2))

@@ -58,6 +58,17 @@ def test_phase_of_another_model():
     assert measured["settings"]["model"] == "mixer"
 
 
+def test_theory_is_drawn_over_other_models(tmp_path):
+    small = ("--depth", "4", "--width", "32", "--set", "heads=2", "--sigma-w", "0.3:3:3", "--sigma-b", "0:1:2")
+    figure = tmp_path / "vit.png"
+    text = run("phase", "vit", *small, "--measure", "--inits", "1", "--figure", str(figure), "--json")
+    measured = PhaseDiagram.from_dict(json.loads(text))
+    assert measured.settings["depth"] == 4
+    assert figure.stat().st_size > 5000
+    assert measured.standard_error is not None
+    assert all(value != value for row in measured.standard_error for value in row)  # one initialization: null, nan
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -70,7 +81,9 @@ def test_phase_of_another_model():
         (("phase", "mlp", "--residual", "2"), "between 0 and 1"),
         (("phase", "nlp"), "mlp"),
         (("phase", "mlp", "--activation", "gellu"), "gelu"),
-        (("phase", "vit", "--sigma-w", "0.5:1:2", "--sigma-b", "0:1:2"), "no biases"),
+        (("phase", "vit", "--activation", "relu", "--sigma-b", "0:1:2"), "--set activation=relu"),
+        (("phase", "mlp", "--set", "depth=3"), "other than mlp"),
+        (("phase", "transformer", "--measure"), "to be measured"),
         (("critical", "relu", "--residual", "-1"), "residual"),
         (("critical", "relu", "--norm", "layer"), "norm"),
     ],

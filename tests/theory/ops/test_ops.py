@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sigprop.theory import activations, exchangeable_signal
+from sigprop.theory import Dense, Gradient, Signal, activations, exchangeable_signal
 from sigprop.theory.ops import embedding
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
@@ -153,6 +153,23 @@ def test_token_mixing():
         return weight @ x + weights(len(x), 20, 1, std=0.05**0.5, rng=rng)
 
     check(op, run, setting)
+
+
+def test_token_mixing_of_one_draw():
+    """Many channels through the drawn matrix: their moments, and the gradient by the same matrix."""
+    rng = torch.Generator().manual_seed(0)
+    mean = torch.tensor([0.5, -0.2, 0.0], dtype=torch.float64)
+    covariance = torch.tensor([[1.0, 0.3, 0.0], [0.3, 2.0, -0.4], [0.0, -0.4, 0.7]], dtype=torch.float64)
+    x = mean + torch.randn(200_000, 3, generator=rng, dtype=torch.float64) @ torch.linalg.cholesky(covariance).T
+    op = TokenMixing(3, 5, 0.3, 0.1, seed=4)
+    weight, bias = op.draw()
+    y = x @ weight.T + bias
+    out = op.forward(Signal(Dense(covariance + mean[:, None] * mean), mean, 100))
+    assert_close(out.kernel.values, (y[:, :, None] * y[:, None, :]), "forward")
+    assert_close(out.mean, y, "mean")
+    g = torch.randn(5, 5, generator=rng, dtype=torch.float64)
+    (back,) = op.backward(Gradient(Dense(g @ g.T)), out)
+    torch.testing.assert_close(back.kernel.values, (weight.T @ g) @ (weight.T @ g).T)
 
 
 @pytest.mark.parametrize("count", [2, 8, 64, 512])

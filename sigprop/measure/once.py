@@ -15,10 +15,10 @@ from sigprop.errors import InputError
 from sigprop.measure.batch import Loss, call, copied, signals_in, start_gradient, tensors_in
 from sigprop.measure.foreign import before_foreign_functions, writes_in_place
 from sigprop.measure.functions import FunctionWatch
-from sigprop.measure.guard import untouched
+from sigprop.measure.guard import collector_paused, untouched
 from sigprop.measure.layout import AxesRule, TokenAxes, layout_of
 from sigprop.measure.parameters import parameter_rows
-from sigprop.measure.queue import Overwritten
+from sigprop.measure.queue import Overwritten, TooCoarse
 from sigprop.measure.recorder import Recorder, Site
 from sigprop.results import Profile, SiteRow
 from sigprop.results.depth import DepthCounter
@@ -41,23 +41,33 @@ class Options:
 
 
 def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Options) -> Profile:
-    """Run the model once and return its profile; twice, if it wrote into tensors that were still to be read."""
+    """Run the model once and return its profile; again, with more care, if what a GPU holds was not good enough."""
     model = getattr(model, "_orig_mod", model)
     modules = dict(model.named_modules())
-    copies = writes_in_place(modules.values())
-    try:
-        return _measured(model, modules, batch, loss_fn, options, copies)
-    except Overwritten:
-        return _measured(model, modules, batch, loss_fn, options, copies=True)
+    copies, exact = writes_in_place(modules.values()), False
+    while True:
+        try:
+            return _measured(model, modules, batch, loss_fn, options, copies, exact)
+        except Overwritten:
+            copies = True
+        except TooCoarse:
+            exact = True
 
 
 def _measured(
-    model: nn.Module, modules: Modules, batch: Any, loss_fn: Loss | None, options: Options, copies: bool
+    model: nn.Module,
+    modules: Modules,
+    batch: Any,
+    loss_fn: Loss | None,
+    options: Options,
+    copies: bool,
+    exact: bool,
 ) -> Profile:
     layout = layout_of(batch, options.mask, options.token_axes)
-    recorder = Recorder(modules, layout, options.sites, options.formats, copies)
+    recorder = Recorder(modules, layout, options.sites, options.formats, copies, exact)
     tensors = [tensor for _, tensor in tensors_in(batch)]
     with (
+        collector_paused(),
         untouched(modules.values(), tensors),
         _eager(modules.values()),
         torch.inference_mode(False),
@@ -65,7 +75,7 @@ def _measured(
     ):
         loss = _run(model, copied(batch), loss_fn, recorder, options)
         recorder.require_matches()
-        recorder.queue.flush()
+        recorder.queue.read()
         parameters = parameter_rows(modules, options.spectral)
         rows = _site_rows(recorder)
     meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -49,27 +50,25 @@ def _dense(gradient: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def _on_each_device(tensors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Tensor]) -> list:
-    """The rows that `reduce` gives for the tensors of a device, in the order of all tensors; one transfer for each."""
+def _on_each_device(tensors: Sequence[Tensor], reduce: Callable[[list[list[Tensor]]], Tensor]) -> list:
+    """The rows that `reduce` gives for groups of like tensors, in the order of the tensors; one transfer per device."""
+    kinds: dict[torch.device, dict[tuple, list[int]]] = {}
+    for index, tensor in enumerate(tensors):
+        groups = kinds.setdefault(tensor.device, {})
+        groups.setdefault((tensor.dtype, tensor.shape), []).append(index)
     found: dict[int, object] = {}
-    for device in {tensor.device for tensor in tensors}:
-        here = [index for index, tensor in enumerate(tensors) if tensor.device == device]
-        here.sort(key=lambda index: (str(tensors[index].dtype), tensors[index].shape))
-        found.update(zip(here, reduce([tensors[index] for index in here]).tolist(), strict=True))
+    for groups in kinds.values():
+        rows = reduce([[tensors[index] for index in group] for group in groups.values()]).tolist()
+        found.update(zip(chain.from_iterable(groups.values()), rows, strict=True))
     return [found[index] for index in range(len(tensors))]
 
 
-def _sums_and_squares(tensors: list[Tensor]) -> Tensor:
-    """(tensors, 2) in float64; like shapes are neighbours."""
-    if not together.pays_off(tensors[0].device):
-        moments = Moments()
-        return torch.stack([moments.sums(tensor) for tensor in tensors])
-    groups: list[list[Tensor]] = []
-    for tensor in tensors:
-        if not groups or groups[-1][0].shape != tensor.shape or groups[-1][0].dtype != tensor.dtype:
-            groups.append([])
-        groups[-1].append(tensor)
-    return torch.stack((torch.cat([_sums(group) for group in groups]), _squares(tensors)), dim=1)
+def _sums_and_squares(groups: list[list[Tensor]]) -> Tensor:
+    """(tensors, 2) in float64."""
+    if together.pays_off(groups[0][0].device):
+        return torch.stack((torch.cat([_sums(group) for group in groups]), _squares(groups)), dim=1)
+    moments = Moments()
+    return torch.stack([moments.sums(tensor) for group in groups for tensor in group])
 
 
 def _sums(group: list[Tensor]) -> Tensor:
@@ -80,13 +79,14 @@ def _sums(group: list[Tensor]) -> Tensor:
     return torch.stack([torch.stack(part).sum() for part in parts])
 
 
-def _squares(tensors: list[Tensor]) -> Tensor:
+def _squares(groups: list[list[Tensor]]) -> Tensor:
     """(tensors,): sums of squares in float64; on a GPU fused over all tensors."""
-    if not together.pays_off(tensors[0].device):
-        moments = Moments()
-        return torch.stack([moments.squares(tensor) for tensor in tensors])
-    norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)  # pyright: ignore[reportPrivateImportUsage]
-    return torch.stack(norms).square()
+    tensors = [tensor for group in groups for tensor in group]
+    if together.pays_off(tensors[0].device):
+        norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)  # pyright: ignore[reportPrivateImportUsage]
+        return torch.stack(norms).square()
+    moments = Moments()
+    return torch.stack([moments.squares(tensor) for tensor in tensors])
 
 
 def spectral_norm(weight: Tensor) -> float:

@@ -1,9 +1,9 @@
 """Takes in signals and gradients as they appear, and gives back their moments.
 
 On a CPU each tensor is reduced at once. On a GPU tensors wait, by reference, and are reduced together, so that a site
-costs neither a kernel nor a synchronization; the device is waited for once, or whenever what waits has grown to a
-fixed share of its memory. A tensor that waits must not be written to: `Overwritten` says that one was, and a queue
-that keeps copies is then in order.
+costs neither a kernel nor a synchronization; the device is waited for once, at the end. Two things can go wrong on the
+way, and then the model has to be run again: a tensor is written to while it waits (`Overwritten`; copies are in order),
+or float32 turns out too coarse for a tensor that is gone already (`TooCoarse`; float64 is in order).
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ class Overwritten(SigpropError):
     """A tensor was written to before it was reduced."""
 
 
+class TooCoarse(SigpropError):
+    """Float32 did not suffice for a tensor that was let go."""
+
+
 class Waiting(NamedTuple):
     """One tensor, (sequences, tokens, channels), with the version it had when it came."""
 
@@ -38,15 +42,24 @@ class Waiting(NamedTuple):
     mask: Tensor | None
 
 
-class Queue:
-    """`signals` and `gradients` are (mean, variance, token correlation) by ticket, complete after `flush`."""
+class Reduced(NamedTuple):
+    """Items whose sums are under way, a row for each; the tensors are let go."""
 
-    def __init__(self, copies: bool = False):
+    members: list[tuple[int, bool]]
+    table: Tensor
+
+
+class Queue:
+    """After `read`, `signals` and `gradients` are (mean, variance, token correlation) by ticket."""
+
+    def __init__(self, copies: bool = False, exact: bool = False):
         self.signals: dict[int, list[float]] = {}
         self.gradients: dict[int, list[float]] = {}
         self._copies = copies
+        self._exact = exact
         self._moments = Moments()
         self._waiting: list[Waiting] = []
+        self._reduced: list[Reduced] = []
         self._bytes = 0
         self._limit = 0
 
@@ -63,38 +76,48 @@ class Queue:
         self._bytes += x.nbytes
         self._limit = self._limit or _most_bytes(x.device)
         if self._bytes > self._limit:
-            self.flush()
+            self._reduced += self._reduce(self._taken_out(), self._exact)
 
     def keep_copies(self) -> None:
         """From now on, and of all that waits: something is about to run that may write without a trace."""
         if not self._copies:
-            self._require_untouched()
-            copies = [item.x.clone() for item in self._waiting]
-            self._waiting = [item._replace(x=x, version=0) for item, x in zip(self._waiting, copies, strict=True)]
             self._copies = True
+            self._waiting = [item._replace(x=item.x.clone(), version=0) for item in self._taken_out()]
 
-    def flush(self) -> None:
-        """Reduce what waits; what float32 cannot do is done again in float64."""
-        self._require_untouched()
+    def read(self) -> None:
+        """Reduce what waits and wait for the device; what float32 cannot do is done again in float64."""
+        last = self._taken_out()
+        reduced = [*self._reduced, *self._reduce(last, self._exact)]
+        doubtful = self._store(reduced)
+        if doubtful and not self._exact:
+            again = [item for item in last if (item.ticket, item.signal) in doubtful]
+            if len(again) < len(doubtful):
+                raise TooCoarse
+            self._store(self._reduce(again, exact=True))
+
+    def _taken_out(self) -> list[Waiting]:
+        """All that waits, which must be as it was when it came."""
         items, self._waiting, self._bytes = self._waiting, [], 0
-        doubtful = self._reduce(items)
-        self._reduce(doubtful, exact=True)
-
-    def _require_untouched(self) -> None:
-        if any(item.x._version != item.version for item in self._waiting):
+        if any(item.x._version != item.version for item in items):
             raise Overwritten
+        return items
 
-    def _reduce(self, items: list[Waiting], exact: bool = False) -> list[Waiting]:
-        """Store the results; returns the items that float32 cannot do."""
-        batches = _batches(items)
-        tables = _read([reduce_together(_stacks(batch), batch[0][0].mask, exact) for batch in batches])
-        doubtful = []
-        for batch, table in zip(batches, tables, strict=True):
-            members = [item for group in batch for item in group]
-            for item, row, doubt in zip(members, columns(table).tolist(), unreliable(table).tolist(), strict=True):
-                (self.signals if item.signal else self.gradients)[item.ticket] = row
+    def _reduce(self, items: list[Waiting], exact: bool) -> list[Reduced]:
+        found = []
+        for batch in _batches(items):
+            table = reduce_together(_stacks(batch), batch[0][0].mask, exact)
+            found.append(Reduced([(item.ticket, item.signal) for group in batch for item in group], table))
+        return found
+
+    def _store(self, reduced: list[Reduced]) -> set[tuple[int, bool]]:
+        """Fetch the results; returns the items that float32 cannot do."""
+        doubtful = set()
+        for (members, _), table in zip(reduced, _fetched([table for _, table in reduced]), strict=True):
+            for member, row, doubt in zip(members, columns(table).tolist(), unreliable(table).tolist(), strict=True):
+                ticket, signal = member
+                (self.signals if signal else self.gradients)[ticket] = row
                 if doubt:
-                    doubtful.append(item)
+                    doubtful.add(member)
         return doubtful
 
 
@@ -134,7 +157,7 @@ def _stacks(batch: list[list[Waiting]]) -> list[Stack]:
     return found
 
 
-def _read(results: list[Tensor]) -> list[Tensor]:
+def _fetched(results: list[Tensor]) -> list[Tensor]:
     """Tables on the host, with one transfer from each device."""
     found: dict[int, Tensor] = {}
     for device in {result.device for result in results}:

@@ -39,7 +39,7 @@ class Site:
 class Recorder:
     """Watches one forward and one backward pass; `sites` are in the order of execution.
 
-    With `copies` a GPU's tensors are copied while they wait; see `queue.py`.
+    With `copies` a GPU's tensors are copied while they wait, with `exact` summed in float64; see `queue.py`.
     """
 
     def __init__(
@@ -49,13 +49,14 @@ class Recorder:
         sites: Iterable[str] | None,
         formats: bool = False,
         copies: bool = False,
+        exact: bool = False,
     ):
         self.modules = modules
         self.layout = layout
         self.patterns = None if sites is None else list(sites)
         self.formats = formats
         self.sites: list[Site] = []
-        self.queue = Queue(copies)
+        self.queue = Queue(copies, exact)
         self.gradient_order: list[int] = []
         self.phase = "idle"
         self.current: list[str] = []

@@ -68,9 +68,12 @@ def columns(sums: Tensor) -> Tensor:
 
 
 def unreliable(sums: Tensor) -> Tensor:
-    """(items,): true where float32 is not good enough, or where nothing can be said: all zero, not finite."""
+    """(items,): true where float32 is not good enough, or a value is not finite.
+
+    A longest distance of zero means zeros: the squares of means, which are float64, do not vanish with the others.
+    """
     centre, variance, longest, heaviest = sums[:, :4].T
-    in_range = (longest >= 1e-25) & (longest <= 1e30)
+    in_range = (longest == 0) | (longest >= 1e-25) & (longest <= 1e30)
     small_mean = (centre.square() <= 4.0 * variance) & ((centre * heaviest).square() <= 1e3)
     return ~(in_range & small_mean & sums.isfinite().all(1))
 

@@ -1,5 +1,6 @@
 """Tensors that wait and are reduced together, the way of a GPU, on CPU tensors."""
 
+import gc
 import math
 
 import pytest
@@ -24,7 +25,7 @@ def reduced(items, mask=None):
     waiting = Queue()
     for ticket, (x, signal) in enumerate(items):
         waiting.add(ticket, x, mask, signal)
-    waiting.flush()
+    waiting.read()
     return [(waiting.signals if signal else waiting.gradients)[t] for t, (_, signal) in enumerate(items)]
 
 
@@ -134,18 +135,37 @@ def test_a_full_queue_is_emptied_on_the_way(monkeypatch):
             assert getattr(found, column) == pytest.approx(getattr(expected, column), rel=1e-6, abs=1e-9, nan_ok=True)
 
 
+def test_a_model_too_coarse_for_float32_is_run_again(monkeypatch):
+    """The queue was emptied on the way, so that the tensors are gone when the means turn out to dominate."""
+    monkeypatch.setattr(queue, "DEFAULT_BYTES", 100)
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Identity(), nn.Linear(8, 8), nn.Tanh()), random(3, 4, 8) + 1e3
+    row = measure(model, x)["0"]
+    agree((row.mean, row.variance, row.token_correlation), exact(x, True))
+
+
+def test_zeros_are_no_reason_to_run_again(monkeypatch):
+    monkeypatch.setattr(queue, "DEFAULT_BYTES", 100)
+    counter = Accumulating()
+    model = nn.Sequential(nn.ReLU(inplace=True), counter, nn.Linear(8, 8))
+    nn.init.zeros_(model[2].weight)
+    profile = measure(model, random(3, 4, 8))
+    assert profile["1"].grad_variance == 0
+    assert counter.runs == 1
+
+
 def test_a_tensor_that_is_written_to_while_it_waits():
     waiting = Queue()
     x = random(2, 3, 4)
     waiting.add(0, x, None, True)
     x += 1
     with pytest.raises(Overwritten):
-        waiting.flush()
+        waiting.read()
     copying = Queue(copies=True)
     expected = exact(x, True)
     copying.add(0, x, None, True)
     x += 1
-    copying.flush()
+    copying.read()
     agree(copying.signals[0], expected)
 
 
@@ -210,8 +230,13 @@ def test_modules_that_say_they_write_in_place_are_copied_at_once():
     assert counter.runs == 1
 
 
-def test_nothing_stays_behind():
-    torch.manual_seed(0)
+@pytest.mark.parametrize("collecting", [True, False])
+def test_nothing_stays_behind(collecting):
     before = torch.autograd.function.BackwardCFunction.__init__
-    measure(nn.Linear(8, 8), random(3, 4, 8))
+    (gc.enable if collecting else gc.disable)()
+    try:
+        measure(nn.Linear(8, 8), random(3, 4, 8))
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()
     assert torch.autograd.function.BackwardCFunction.__init__ is before

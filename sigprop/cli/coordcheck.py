@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from sigprop.cli.console import output_console
 from sigprop.cli.families import read_family
 from sigprop.cli.settings import parse_settings
 from sigprop.errors import InputError
@@ -56,7 +56,7 @@ def coordcheck_command(
     if json:
         typer.echo(report.to_json())
     else:
-        console = Console()
+        console = output_console()
         console.print(report.table(failures_only=not report.passed))
         for culprit in report.culprits[:8]:
             console.print(f"repair {culprit}", markup=False)

@@ -6,9 +6,9 @@ import json as json_module
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from sigprop.cli.console import output_console
 from sigprop.cli.settings import parse_settings
 from sigprop.theory.criticality import Criticality, architecture, criticality
 
@@ -29,7 +29,7 @@ def critical_command(
     if json:
         typer.echo(json_module.dumps(result.to_dict()))
         return
-    console = Console()
+    console = output_console()
     console.print(f"{result.activation}, norm {result.norm}, residual {result.residual:g} ({result.status})")
     if result.points:
         console.print(_points_table(result))

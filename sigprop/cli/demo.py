@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from sigprop.blueprints import predict
 from sigprop.blueprints.laws import scaled_transformer
+from sigprop.cli.console import output_console
 from sigprop.report.figures import blocks, profile_figure
 from sigprop.report.terminal import number
 from sigprop.results import Profile
@@ -24,7 +24,7 @@ def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("out"),
 ) -> None:
     """Predict a 48-layer Transformer, Post-LN and Pre-LN, under Xavier and under DeepScale."""
-    console = Console()
+    console = output_console()
     profiles = demo_profiles()
     console.print(f"{DEPTH}-layer Transformer encoder, width 256, 128 tokens, dropout 0.1\n")
     for name, profile in profiles.items():

@@ -6,9 +6,9 @@ import json as json_format
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from sigprop.cli.console import output_console
 from sigprop.theory.exponents import (
     OPTIMIZERS,
     Classification,
@@ -39,7 +39,7 @@ def exponents_command(
 
 
 def _print(entry: Parametrization, verdict: Classification, title: str) -> None:
-    console = Console()
+    console = output_console()
     table = Table(title=f"{title}: powers of 1/width")
     for heading in ("", "embedding", "hidden", "readout"):
         table.add_column(heading)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from sigprop.cli.console import output_console
 from sigprop.cli.settings import parse_settings
 from sigprop.cli.sources import read_source
 from sigprop.measure import measure
@@ -47,7 +47,7 @@ def measure_command(
     if json:
         typer.echo(profile.to_json())
     else:
-        Console().print(profile_table(profile, f"measured: {model}"))
+        output_console().print(profile_table(profile, f"measured: {model}"))
     _report_non_finite(profile.meta)
 
 

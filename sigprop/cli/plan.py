@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from sigprop.api import plan
+from sigprop.cli.console import output_console
 from sigprop.cli.settings import parse_settings
 from sigprop.cli.sources import read_source
 from sigprop.errors import InputError, SigpropError
@@ -78,7 +78,7 @@ def _prospects(
 
 
 def _show(made: Plan, prospects: list[Prospect], out: Path | None) -> None:
-    console = Console()
+    console = output_console()
     console.print(made.explain())
     if prospects:
         console.print(_profile(prospects))

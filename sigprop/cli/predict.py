@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sigprop.blueprints import BLUEPRINTS
 from sigprop.blueprints import predict as predict_blueprint
+from sigprop.cli.console import output_console
 from sigprop.cli.settings import parse_settings
 from sigprop.cli.sources import Source, read_source
 from sigprop.measure import measure as measure_model
@@ -48,7 +48,7 @@ def predict_command(
     if json:
         typer.echo(profiles["predicted"].to_json())
         return
-    console = Console()
+    console = output_console()
     for name, profile in profiles.items():
         console.print(profile_table(profile, f"{name}: {model}"))
     if measure:

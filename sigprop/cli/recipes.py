@@ -6,9 +6,9 @@ import json as json_module
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from sigprop.cli.console import output_console
 from sigprop.recipes import recipes
 
 
@@ -34,4 +34,4 @@ def recipes_command(
         table.add_column(heading, overflow="fold")
     for item in found:
         table.add_row(item["name"], item["paper"], item["applies_to"], item["effect"])
-    Console().print(table)
+    output_console().print(table)

@@ -50,7 +50,7 @@ def main(
             key = f"{placement} {name}"
             try:
                 found = prospect(anatomy, name, unit_start=True, **OPTIONS.get(name, {})).to_dict()
-                found = {key: value for key, value in found.items() if value == value and key != "profile"}
+                found = {key: value for key, value in found.items() if value is not None and key != "profile"}
             except SigpropError as error:
                 found = {"recipe": name, "refused": str(error)}
             results[key] = found | {"depth": depth, "width": width, "tokens": tokens, "command": command}

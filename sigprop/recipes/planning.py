@@ -10,7 +10,7 @@ from torch import nn
 from sigprop.recipes.anatomy import Anatomy, examine
 from sigprop.recipes.fold import fold, with_levels
 from sigprop.recipes.registry import get_recipe
-from sigprop.recipes.surgery import check_surgery
+from sigprop.recipes.surgery import check_surgery, with_learned_scales
 from sigprop.results import Plan
 
 
@@ -21,6 +21,7 @@ def plan(
     batch: Any = None,
     optimizer: str = "adamw",
     surgery: bool = False,
+    learnable: bool = False,
     match_epsilon: bool = False,
     anatomy: Anatomy | None = None,
     **options: Any,
@@ -28,13 +29,15 @@ def plan(
     """A prescription for every parameter of the model by a named recipe.
 
     `batch`: an example of the model's input; made up when it is not given. `optimizer`: whose settings the plan
-    multiplies where scales are folded into weights. `surgery=True` scales the residual junctions by hooks
-    instead. `match_epsilon` sets the norms' epsilon so that folding is exact to the last digit. `anatomy`
-    saves a trace where one was made before. `options` are the recipe's own.
+    multiplies where scales are folded into weights. `surgery=True` scales the residual junctions by hooks instead;
+    `learnable` then makes every branch's scale a parameter that starts there. `match_epsilon` sets the norms' epsilon
+    so that folding is exact to the last digit. `anatomy` saves a trace where one was made before. `options` are the
+    recipe's own.
     """
     scheme = get_recipe(recipe)
     anatomy = examine(model, batch) if anatomy is None else anatomy
     made = scheme(anatomy, **options)
+    made = with_learned_scales(made, surgery) if learnable else made
     if not made.junctions:
         made = replace(made, meta={**made.meta, "optimizer": optimizer})
     elif surgery:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from sigprop.errors import UnsupportedError
 from sigprop.recipes.anatomy import Anatomy, Junction, Parameter, Part
 from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
+from sigprop.results.junctions import LEARNED
 
 Draw = Callable[[Parameter, str, int], Init]
 Scales = Callable[[Junction], tuple[float, float]]
@@ -109,9 +110,11 @@ def with_junctions(plan: Plan, anatomy: Anatomy, scales: Scales, why: str, learn
                 why=why,
             )
         )
-    added = [
-        ParameterPlan(f"{row.name}.branch_scale", row.shape, Init("constant", value=row.branch), why=why, role="scale")
-        for row in rows
-        if row.learnable
-    ]
+    added = [scale_row(row) for row in rows if row.learnable]
     return replace(plan, parameters=plan.parameters + added, junctions=rows)
+
+
+def scale_row(row: JunctionPlan) -> ParameterPlan:
+    """The row of a junction's learnable branch scale."""
+    init = Init("constant", value=row.branch)
+    return ParameterPlan(f"{row.name}.{LEARNED}", row.shape, init, why=row.why, role="scale")

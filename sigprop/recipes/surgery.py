@@ -6,8 +6,23 @@ hook on both (`results/junctions.py`). No class is changed and no module replace
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sigprop.errors import UnsupportedError
+from sigprop.recipes.rows import scale_row
 from sigprop.results import Plan
+from sigprop.results.junctions import LEARNED
+
+
+def with_learned_scales(plan: Plan, surgery: bool) -> Plan:
+    """The plan with the scale of every branch as a parameter."""
+    if not surgery or not plan.junctions:
+        what = "surgery=True" if plan.junctions else "a recipe that scales junctions"
+        raise UnsupportedError(f"{plan.meta.get('recipe')}: learnable scales are new parameters and need {what}")
+    rows = [replace(row, learnable=True) for row in plan.junctions]
+    known = {row.name for row in plan.parameters}
+    added = [scale_row(row) for row in rows if f"{row.name}.{LEARNED}" not in known]
+    return replace(plan, parameters=plan.parameters + added, junctions=rows)
 
 
 def check_surgery(plan: Plan) -> Plan:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from sigprop.errors import UnsupportedError
 from sigprop.recipes.anatomy import Anatomy
 from sigprop.recipes.registry import recipe
-from sigprop.recipes.rows import draw_all
+from sigprop.recipes.rows import draw_all, scale_row
 from sigprop.recipes.xavier import xavier_std
-from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
+from sigprop.results import Init, JunctionPlan, Plan
 
 
 @recipe(
@@ -46,8 +46,4 @@ def value_skipinit(anatomy: Anatomy) -> Plan:
                 why="V + b A V, b learned from 0",
             )
         )
-    added = [
-        ParameterPlan(f"{row.name}.branch_scale", (), Init("constant", value=0.0), why=row.why, role="scale")
-        for row in rows
-    ]
-    return replace(plan, parameters=plan.parameters + added, junctions=rows)
+    return replace(plan, parameters=plan.parameters + [scale_row(row) for row in rows], junctions=rows)

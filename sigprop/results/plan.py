@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PLAN_SCHEMA_VERSION = 1
 KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
 PLACES = ("input", "output")
-PLACES_OF_JUNCTIONS = ("entry", "weights", "level")
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -197,21 +197,17 @@ class Plan:
         return [*tables, {f"{row.module} {row.place}": row for row in self.scales}]
 
     def explain(self) -> Table:
-        """A table of the plan; rows that differ only in the numbers of their names are shown once."""
+        """A table of the plan; rows that are alike up to numbers are one row, with their first and last values."""
         table = Table(title=self.meta.get("recipe"))
         for heading in ("parameter", "shape", "init", "forward", "lr", "weight decay", "eps", "why"):
             table.add_column(heading, overflow="fold")
-        for (name, row), count in _collapse(self.parameters):
-            numbers = [f"{value:.4g}" for value in (row.multiplier, row.lr, row.weight_decay, row.eps)]
-            label = name if count == 1 else f"{name} ({count})"
-            table.add_row(label, " x ".join(map(str, row.shape)), str(row.init), *numbers, row.why)
-        for (name, row), count in _collapse(self.junctions):
-            state = "folded into the weights" if row.folded else "applied in the forward pass"
-            label = f"junction {name}" if count == 1 else f"junction {name} ({count})"
-            table.add_row(label, "", f"{row.skip:.4g} x + {row.branch:.4g} f(x)", state, "", "", "", row.why)
-        for (name, row), count in _collapse(self.scales):
-            label = f"module {name}" if count == 1 else f"module {name} ({count})"
-            table.add_row(label, "", row.place, f"{row.factor:.4g}", "", "", "", row.why)
+        rows = [_parameter_cells(row) for row in self.parameters]
+        rows += [_junction_cells(row) for row in self.junctions]
+        rows += [
+            [f"module {row.module}", "", row.place, f"{row.factor:.4g}", "", "", "", row.why] for row in self.scales
+        ]
+        for cells in _collapsed(rows):
+            table.add_row(*cells)
         return table
 
     def to_dict(self) -> dict[str, Any]:
@@ -259,15 +255,32 @@ def _row_differences(name: str, left: Any, right: Any) -> list[PlanDifference]:
     ]
 
 
-def _collapse(rows: list[Any]) -> list[tuple[tuple[str, Any], int]]:
-    """Rows with equal content and equal names up to numbers, as ((shown name, first row), count)."""
-    groups: dict[Any, list[Any]] = {}
-    for row in rows:
-        content = tuple(getattr(row, item.name) for item in fields(row)[1:] if item.name not in PLACES_OF_JUNCTIONS)
-        name = getattr(row, fields(row)[0].name)
-        groups.setdefault((re.sub(r"\d+", "*", name), content), []).append(row)
+def _parameter_cells(row: ParameterPlan) -> list[str]:
+    numbers = [f"{value:.4g}" for value in (row.multiplier, row.lr, row.weight_decay, row.eps)]
+    return [row.name, " x ".join(map(str, row.shape)), str(row.init), *numbers, row.why]
+
+
+def _junction_cells(row: JunctionPlan) -> list[str]:
+    state = "folded into the weights" if row.folded else "applied in the forward pass"
+    scales = f"{row.skip:.4g} x + {row.branch:.4g} f(x)"
+    return [f"junction {row.name}", "", scales, state, "", "", "", row.why]
+
+
+def _collapsed(rows: list[list[str]]) -> list[list[str]]:
+    """Rows of equal shape that are the same up to numbers, as one."""
+    groups: dict[Any, list[list[str]]] = {}
+    for cells in rows:
+        groups.setdefault((cells[1], *(NUMBER.sub("*", cell) for cell in cells)), []).append(cells)
     shown = []
-    for (pattern, _), members in groups.items():
-        name = pattern if len(members) > 1 else getattr(members[0], fields(members[0])[0].name)
-        shown.append(((name, members[0]), len(members)))
+    for (shape, name, *_, why), members in groups.items():
+        if len(members) > 1:
+            values = [_span(column) for column in list(zip(*members, strict=True))[2:-1]]
+            told = members[0][-1] if len({cells[-1] for cells in members}) == 1 else why
+            shown.append([f"{name} ({len(members)})", shape, *values, told])
+        else:
+            shown.append(members[0])
     return shown
+
+
+def _span(values: Sequence[str]) -> str:
+    return values[0] if len(set(values)) == 1 else f"{values[0]} … {values[-1]}"

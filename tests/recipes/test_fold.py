@@ -268,6 +268,24 @@ def test_fold_for_inference_keeps_the_function_with_learned_scales():
         torch.testing.assert_close(model(batches(1)[0]), before, rtol=1e-10, atol=1e-10)
 
 
+def test_any_recipe_can_learn_its_branch_scales():
+    model = reference("pre")
+    made = plan(model, "depth_scaling", k=0.6, surgery=True, learnable=True, batch=batches(1)[0])
+    made.apply_(model, torch.Generator().manual_seed(1))
+    fixed = reference("pre")
+    plan(fixed, "depth_scaling", k=0.6, surgery=True, batch=batches(1)[0]).apply_(
+        fixed, torch.Generator().manual_seed(1)
+    )
+    torch.testing.assert_close(model(batches(1)[0]), fixed(batches(1)[0]), rtol=1e-6, atol=1e-6)
+    loss_of(model, batches(1)[0]).backward()
+    scales = [p for name, p in model.named_parameters() if name.endswith("branch_scale")]
+    assert len(scales) == 4
+    assert all(p.grad is not None and p.grad != 0 for p in scales)
+    for wrong, match in (({"recipe": "depth_scaling", "k": 0.6}, "surgery=True"), ({"recipe": "xavier"}, "junctions")):
+        with pytest.raises(UnsupportedError, match=match):
+            plan(reference("pre"), **wrong, learnable=True, batch=batches(1)[0])
+
+
 def test_fold_for_inference_of_gains_that_enter_as_one_plus_w():
     model = Shifted().double()
     made = plan(model, "rezero", surgery=True, batch=batches(1)[0])

@@ -1,6 +1,7 @@
 """Every recipe has a paper, a test and clear refusals; plans serve models on meta."""
 
 import importlib
+import json
 import math
 import pkgutil
 
@@ -11,6 +12,7 @@ import tests.recipes
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.recipes import get_recipe, plan, recipe, recipes
+from sigprop.recipes.prospect import prospect
 from sigprop.results import Plan
 from sigprop.trace.skeleton import build as build_on_meta
 from tests.recipes.shared import WIDTH, anatomy_of, drawn, ids, model_of, raw
@@ -79,3 +81,10 @@ def test_a_model_built_on_meta_is_materialized_by_its_plan():
     drawn(made, model)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
     assert torch.equal(model.final_norm.weight, torch.ones(WIDTH))
+
+
+def test_a_prediction_is_plain_data_where_nothing_comes_back():
+    found = prospect(anatomy_of("none"), "fixup").to_dict()
+    assert found["gradient_growth"] is None
+    assert found["forward_growth"] == pytest.approx(1.0)
+    assert "NaN" not in json.dumps(found)

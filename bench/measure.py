@@ -54,7 +54,7 @@ def alternate(first: Callable[[], object], second: Callable[[], object], device:
     return Pair(least[0], least[1], statistics.median(right / left for left, right in times))
 
 
-def overhead(device: str, layers: int, width: int, batch_size: int, length: int) -> Pair:
+def overhead(device: str, layers: int, width: int, batch_size: int, length: int, rounds: int) -> Pair:
     """A plain forward and backward pass, and one measured at every module output with token correlation."""
     torch.manual_seed(0)
     model = gpt2(device, layers, width)
@@ -69,7 +69,7 @@ def overhead(device: str, layers: int, width: int, batch_size: int, length: int)
         model.zero_grad(set_to_none=True)
         measure(model, batch)
 
-    return alternate(plain, measured, device, 7 if device == "cpu" else 60)
+    return alternate(plain, measured, device, rounds)
 
 
 def profile_gain(device: str, probes: int = 5) -> Pair:
@@ -88,16 +88,16 @@ def profile_gain(device: str, probes: int = 5) -> Pair:
     def local() -> None:
         jacobian_profile(model, inputs, probes=probes)
 
-    return alternate(local, full, device, 1 if device == "cpu" else 5)
+    return alternate(local, full, device, 1 if device == "cpu" else 3)
 
 
 def main(device: str = "cpu") -> None:
     """Print all ratios."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    sizes = [(8, 256, 4, 256)] if device == "cpu" else [(8, 256, 4, 256), (12, 768, 16, 512)]
-    for layers, width, batch, length in sizes:
-        cost = overhead(device, layers, width, batch, length)
+    sizes = [(8, 256, 4, 256, 7)] if device == "cpu" else [(8, 256, 4, 256, 60), (12, 768, 16, 512, 12)]
+    for layers, width, batch, length, rounds in sizes:
+        cost = overhead(device, layers, width, batch, length, rounds)
         print(f"GPT-2 {layers} x {width}, batch {batch} x {length}, every module output, forward and backward:")
         print(f"  plain {cost.first * 1e3:.1f} ms, measured {cost.second * 1e3:.1f} ms,", end=" ")
         print(f"ratio {cost.ratio:.3f} (of the least {cost.second / cost.first:.3f}), target 1.15")

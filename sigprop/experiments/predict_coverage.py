@@ -37,12 +37,12 @@ SMALL = {
     "max_position_embeddings": 128, "n_positions": 128, "block_size": 128, "num_experts": 16, "n_routed_experts": 16,
     "num_local_experts": 16, "num_experts_per_tok": 3, "moe_k": 3, "num_kv_shared_layers": 0,
     "num_self_attends_per_block": LAYERS, "num_latents": 64, "window_size": 2, "attention_window": 8, "H_cycles": 1,
-    "L_cycles": 1,
+    "L_cycles": 1, "num_blocks": LAYERS,
     "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
 BLANK = {
     "vocab_size": 1024, "num_experts_per_tok": 3, "n_routed_experts": 16, "n_shared_experts": 1,
-    "layer_types": ["full_attention"] * LAYERS, "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 128,
+    "layer_types": ["full_attention"] * LAYERS, "indexer_n_heads": 4, "indexer_kv_heads": 1, "clip_qkv": 8.0,
     "indexer_budget": 8, "indexer_compress_ratio": 4,
 }  # fmt: skip
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
@@ -103,7 +103,8 @@ def _blanks(settings: dict[str, Any]) -> dict[str, Any]:
     heads, width = settings.get("num_attention_heads"), settings.get("hidden_size")
     derived: dict[str, Any] = {
         "num_key_value_heads": heads,
-        "default_language": next(iter(settings.get("languages", [])), 0),
+        "indexer_head_dim": settings.get("head_dim"),
+        "default_language": next(iter(settings.get("languages", [])), None),
     }
     if isinstance(heads, int) and isinstance(width, int):
         derived["head_dim"] = width // heads

@@ -175,6 +175,8 @@ def expand(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) ->
 def _copied_role(layout: Layout, dims: list, place: int) -> str:
     if (place > 0 and all(not dim for dim in dims[:place])) or place == 0:
         return TOKEN if any(a.role == BATCH for a in layout.order) else BATCH
+    if place == len(dims) - 1 and layout.channels == 1:
+        return CHANNEL
     before = [axis for dim in dims[:place] for axis in dim]
     return CHANNEL if any(axis.role == CHANNEL for axis in before) or not layout.order else TOKEN
 
@@ -190,4 +192,7 @@ def repeated(trace: Capture, call: Call, input: Field, result: Layout) -> Field:
     def make(_: Field) -> Node:
         return trace.apply(Gather(index, copies, result.channels), input.node)
 
-    return Field(result, make, sources=input.sources, call=call, inputs=(input,))
+    made = Field(result, make, sources=input.sources, call=call, inputs=(input,))
+    if input.statistic is not None:
+        made.statistic, made.root, made.function = input.statistic, input.base, input.function
+    return made

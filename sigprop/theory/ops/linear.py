@@ -44,12 +44,11 @@ class Linear(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         kernel = gradient.kernel.scale(self.fan_out * self.variance)
-        alignment, tilt = (
-            gradient.alignment * (self.fan_out / self.fan_in),
-            gradient.tilt * self.fan_out * self.variance,
-        )
-        if isinstance(tilt, Tensor):
-            kernel = kernel.like(kernel.values + _tilted(inputs[0].kernel.values, tilt, alignment))
+        if not isinstance(gradient.tilt, Tensor):
+            return (Gradient(kernel, evidence=gradient.evidence),)
+        alignment = gradient.alignment * (self.fan_out / self.fan_in)
+        tilt = gradient.tilt * self.fan_out * self.variance
+        kernel = kernel.like(kernel.values + _tilted(inputs[0].kernel.values, tilt, alignment))
         return (Gradient(kernel, evidence=gradient.evidence, alignment=alignment, tilt=tilt),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:

@@ -61,5 +61,5 @@ class Residual(Op):
     @staticmethod
     def _share(gradient: Gradient, factor: Tensor | float, part: Tensor) -> Gradient:
         radial = part * gradient.radial_share + (1.0 - part)
-        tilt = gradient.tilt * factor
+        tilt = gradient.tilt * factor if isinstance(gradient.tilt, Tensor) else 0.0
         return Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence, tilt=tilt)

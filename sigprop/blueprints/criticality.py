@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +19,11 @@ from sigprop.blueprints.resnet import ResNet
 from sigprop.blueprints.transformer import Transformer
 from sigprop.blueprints.vit import ViT
 from sigprop.errors import UnknownNameError, require
-from sigprop.results.phase import PhaseDiagram
+from sigprop.results.phase import AXES, Axis, PhaseDiagram, check_plane
 from sigprop.theory import Tape
 from sigprop.theory.ops import loss
 
-Axis = tuple[str, Sequence[float]]
 BLUEPRINTS: dict[str, type[Blueprint]] = {"mixer": Mixer, "resnet": ResNet, "transformer": Transformer, "vit": ViT}
-AXES = ("sigma_w", "sigma_b", "residual")
 START = {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 1.0}
 
 
@@ -86,7 +84,7 @@ def blueprint_diagram(
     name: str, x: Axis, y: Axis, fixed: dict[str, float] | None = None, settings: dict[str, Any] | None = None
 ) -> PhaseDiagram:
     """chi_J over two of sigma_w, sigma_b and residual, point by point; `fixed` sets the third."""
-    require(x[0] != y[0], "axes", (x[0], y[0]), "two different settings")
+    check_plane(x, y, fixed)
     rows = []
     for up in y[1]:
         points = [{**(fixed or {}), x[0]: float(across), y[0]: float(up)} for across in x[1]]
@@ -107,7 +105,7 @@ def blueprint_line(
         point = {**(fixed or {}), x[0]: across, y[0]: up}
         return math.log(float(block_factor(blueprint_at(name, point, settings))))
 
-    require(x[0] != y[0], "axes", (x[0], y[0]), "two different settings")
+    check_plane(x, y, fixed)
     found = []
     for up in map(float, y[1]):
         found += [(root, up) for root in _roots(lambda across, up=up: height(across, up), list(map(float, x[1])))]

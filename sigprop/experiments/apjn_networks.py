@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +13,8 @@ from sigprop.measure.networks import network_phase
 from sigprop.models import build
 from sigprop.models.transformer import Block, TransformerConfig
 from sigprop.report.phase import Overlay
-from sigprop.results.phase import PhaseDiagram
+from sigprop.results.phase import Axis, PhaseDiagram
 from sigprop.theory.criticality import Vanilla, architecture, critical_line, critical_points, predicted_diagram
-
-Axis = tuple[str, Sequence[float]]
 
 
 class AttentionBlock(Block):

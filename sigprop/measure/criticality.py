@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -107,7 +108,10 @@ def _power_law(found: list[PartialJacobian]) -> float | None:
 
 
 def _critical_gain(model: nn.Module, batch: Any, names: list[str], probes: int, seed: int) -> tuple[float | None, str]:
-    """The common factor on all block weights nearest to 1 at which the settled chi_J is 1; same probes throughout."""
+    """The common factor on all block weights nearest to 1 at which the settled chi_J is 1; same probes throughout.
+
+    A crossing is noise where at both its ends the whole stack changes gradients by less than a tenth.
+    """
 
     def growth(gain: float) -> float:
         with _weights_times(model, names, gain):
@@ -117,7 +121,11 @@ def _critical_gain(model: nn.Module, batch: Any, names: list[str], probes: int, 
                 return math.inf if gain > 1 else -math.inf
 
     values = [growth(gain) for gain in _GAINS]
-    brackets = [i for i in range(len(values) - 1) if values[i] * values[i + 1] <= 0]
+    brackets = [
+        i
+        for i, (low, high) in enumerate(pairwise(values))
+        if low * high <= 0 and max(abs(low), abs(high)) * len(names) > 0.1
+    ]
     if not brackets:
         side = "above" if values[len(values) // 2] > 0 else "below"
         return None, f"no gain between {_GAINS[0]:.3g} and {_GAINS[-1]:.3g} makes it critical: chi_J stays {side} 1"

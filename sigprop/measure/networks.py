@@ -7,7 +7,7 @@ axis, so that the weights stay shared and a layer is one product for a whole chu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from sigprop.errors import InputError, require
 from sigprop.measure.statistics import average_over
-from sigprop.results.phase import PhaseDiagram
+from sigprop.results.phase import Axis, PhaseDiagram, check_plane
 
 
 class _Scaled(TorchFunctionMode):
@@ -105,8 +105,8 @@ def network_phase(
     build: Callable[[], nn.Module],
     block_of: Callable[[nn.Module], nn.Module],
     batch_of: Callable[[Generator], Tensor],
-    x: tuple[str, Sequence[float]],
-    y: tuple[str, Sequence[float]],
+    x: Axis,
+    y: Axis,
     fixed: dict[str, float] | None = None,
     *,
     initializations: int = 10,
@@ -123,8 +123,8 @@ def network_phase(
     """
     require(chunk >= 1, "chunk", chunk, "at least one point at a time")
     values = {"sigma_w": torch.tensor(1.0), "sigma_b": torch.tensor(0.0), "residual": torch.tensor(1.0)}
-    for name in (x[0], y[0], *(fixed or {})):
-        require(name in values, "axis", name, "sigma_w, sigma_b or residual")
+    check_plane(x, y, fixed)
+    require(initializations >= 1, "initializations", initializations, "at least 1")
     values.update({name: torch.tensor(float(value)) for name, value in (fixed or {}).items()})
     values[x[0]] = torch.tensor(list(x[1]), dtype=torch.float32)[None, :]
     values[y[0]] = torch.tensor(list(y[1]), dtype=torch.float32)[:, None]

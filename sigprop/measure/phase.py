@@ -7,7 +7,7 @@ penultimate block is differentiated, with random sign vectors v: E |J^T v|^2 = |
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from sigprop.errors import require
 from sigprop.measure.grid import PRECISIONS, Layers, Network, Points
 from sigprop.measure.statistics import Average, average_over
-from sigprop.results.phase import PhaseDiagram
+from sigprop.results.phase import Axis, PhaseDiagram, check_plane
 
 Progress = Callable[[int, int], None]
 
@@ -80,8 +80,8 @@ def measure_factors(
 
 def mlp_phase(
     network: Network,
-    x: tuple[str, Sequence[float]],
-    y: tuple[str, Sequence[float]],
+    x: Axis,
+    y: Axis,
     fixed: dict[str, float] | None = None,
     *,
     initializations: int = 100,
@@ -93,9 +93,7 @@ def mlp_phase(
 ) -> PhaseDiagram:
     """Phase diagram over two of sigma_w, sigma_b and residual, e.g. x=("sigma_w", values); `fixed` sets the third."""
     values = {"sigma_w": torch.tensor(1.0), "sigma_b": torch.tensor(0.0), "residual": torch.tensor(0.0)}
-    for name in (x[0], y[0], *(fixed or {})):
-        require(name in values, "axis", name, "sigma_w, sigma_b or residual")
-    require(x[0] != y[0], "axes", (x[0], y[0]), "two different settings")
+    check_plane(x, y, fixed)
     values.update({name: torch.tensor(float(value)) for name, value in (fixed or {}).items()})
     values[x[0]] = torch.tensor(list(x[1]), dtype=torch.float32)[None, :]
     values[y[0]] = torch.tensor(list(y[1]), dtype=torch.float32)[:, None]

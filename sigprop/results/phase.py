@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sigprop.errors import InputError
+from sigprop.errors import InputError, require
 
 PHASE_SCHEMA = 1
+AXES = ("sigma_w", "sigma_b", "residual")
+Axis = tuple[str, Sequence[float]]
+
+
+def check_plane(x: Axis, y: Axis, fixed: dict[str, float] | None = None) -> None:
+    """Refuse what is no plane of settings: unknown or equal axes, no values, values that make no sense."""
+    values = {**{key: [value] for key, value in (fixed or {}).items()}, x[0]: list(x[1]), y[0]: list(y[1])}
+    for name, numbers in values.items():
+        require(name in AXES, "axis", name, " or ".join(AXES))
+        require(len(numbers) > 0, name, numbers, "at least one value")
+        for number in numbers:
+            require(math.isfinite(number) and number >= 0, name, number, "finite values that are not negative")
+            require(name != "residual" or number <= 1, name, number, "strengths between 0 and 1")
+    require(x[0] != y[0], "axes", (x[0], y[0]), "two different settings")
 
 
 @dataclass

@@ -50,6 +50,13 @@ def test_full_residual_with_norm_is_critical_and_has_no_gain():
     assert any("depth^" in note for note in report.notes)
 
 
+def test_gain_is_not_read_from_noise():
+    """A pre-LN stack with mu = 1: chi_J -> 1 from above as the gain falls, and a few probes scatter around 1."""
+    report = check_criticality(network(0.3, norm_placement="preactivation", mu=1.0), X, probes=1)
+    assert report.gain is None
+    assert "no gain" in report.notes[-1]
+
+
 def test_named_blocks_and_errors():
     model = network(1.0)
     report = check_criticality(model, X, blocks=["blocks.1?"], find_gain=False)

@@ -9,7 +9,7 @@ from sigprop.errors import InputError, UnknownNameError
 from sigprop.measure.grid import Layers, Network, Points
 from sigprop.measure.phase import block_factors, measure_factors, mlp_jacobians, mlp_phase
 from sigprop.results.phase import PhaseDiagram
-from sigprop.theory.criticality import architecture, factor_at_depth, trajectory
+from sigprop.theory.criticality import architecture, factor_at_depth, predicted_diagram, trajectory
 
 SIGMA_W = torch.tensor([0.8, 1.4, 2.0])
 SIGMA_B = torch.tensor([0.3, 0.1, 0.6])
@@ -126,5 +126,12 @@ def test_bad_settings():
         measure_factors(Network("relu"), torch.tensor([-1.0]), torch.tensor([0.0]))
     with pytest.raises(InputError, match="axis"):
         mlp_phase(Network("relu"), ("gain", [1.0]), ("sigma_b", [0.0]))
+    for values, match in (([], "at least one"), ([-1.0], "not negative"), ([float("nan")], "finite")):
+        with pytest.raises(InputError, match=match):
+            mlp_phase(Network("relu"), ("sigma_w", values), ("sigma_b", [0.0]))
+        with pytest.raises(InputError, match=match):
+            predicted_diagram("relu", ("sigma_w", values), ("sigma_b", [0.0]))
+    with pytest.raises(InputError, match="between 0 and 1"):
+        mlp_phase(Network("relu"), ("sigma_w", [1.0]), ("sigma_b", [0.0]), {"residual": 1.5})
     with pytest.raises(InputError, match="initializations"):
         measure_factors(Network("relu"), SIGMA_W, SIGMA_B, initializations=0)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigprop.errors import require
-from sigprop.results.phase import PhaseDiagram
+from sigprop.results.phase import Axis, PhaseDiagram, check_plane
 from sigprop.theory.activations import get
 from sigprop.theory.activations.registry import Function
 from sigprop.theory.criticality.growth import factor_at_depth
 from sigprop.theory.criticality.summary import architecture
 
-AXES = ("sigma_w", "sigma_b", "residual")
-
 
 def predicted_diagram(
     activation: str | Function,
-    x: tuple[str, Sequence[float]],
-    y: tuple[str, Sequence[float]],
+    x: Axis,
+    y: Axis,
     fixed: dict[str, float] | None = None,
     norm: str = "none",
     stages: int = 1,
@@ -37,9 +33,7 @@ def predicted_diagram(
         "sigma_b": torch.zeros(1, 1),
         "residual": torch.zeros(1, 1),
     }
-    for name in (x[0], y[0], *(fixed or {})):
-        require(name in AXES, "axis", name, " or ".join(AXES))
-    require(x[0] != y[0], "axes", (x[0], y[0]), "two different settings")
+    check_plane(x, y, fixed)
     for name, value in (fixed or {}).items():
         values[name] = torch.full((1, 1), value)
     values[x[0]] = torch.tensor([list(x[1])])

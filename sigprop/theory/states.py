@@ -4,6 +4,8 @@ Besides the kernel each state carries what first-order finite-width corrections 
 
 - `Signal.norm_fluctuation`: `d` times the relative variance of the squared norm (2 for independent Gaussian
   channels, 0 after a normalization);
+- `Signal.pair_fluctuation`: `d` times the variance of the product of two different tokens, relative to their norms (1
+  for independent Gaussian channels). No norm removes it, so that it adds up over layers;
 - `Signal.uniform_share`: `d` times the share of the squared norm along the all-ones direction (1 for independent
   channels, 0 after centring);
 - `Signal.common_share`: the share of the squared norm in a part that is the same in all channels and independent
@@ -40,12 +42,18 @@ class Signal:
     norm_fluctuation: Tensor | float = 2.0
     uniform_share: Tensor | float = 1.0
     common_share: Tensor | float = 0.0
+    pair_fluctuation: Tensor | float = 1.0
     evidence: Evidence = EXACT
 
     @property
     def covariance(self) -> Kernel:
         """Moments about the mean of each token."""
         return self.kernel - self.kernel.outer(self.mean, self.mean)
+
+    @property
+    def independent_channels(self) -> int:
+        """How many independent channels make pairs of tokens fluctuate as they do."""
+        return max(1, round(self.width / max(float(self.pair_fluctuation), 1e-9)))
 
     def note(self, status: Status, reason: str) -> Signal:
         """The same state with the evidence worsened."""

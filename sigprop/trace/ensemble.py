@@ -33,7 +33,7 @@ class Ensemble:
         """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
         if node not in self._drawn:
             signal, root = node.signal, self.expected(node)
-            noise = channel_noise(root.shape[1], signal.width, self.replicas, self._generator)
+            noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
             made = [torch.cat((root @ item[:, :-1], root @ item[:, -1:] + signal.mean[:, None]), 1) for item in noise]
             if isinstance(signal.norm_fluctuation, float) and signal.norm_fluctuation == 0.0:
                 level = signal.kernel.diagonal.clamp_min(0.0)

@@ -148,7 +148,7 @@ def balanced_replicas(node: Node) -> int:
     """How many replicas are needed for the fluctuations of a node to balance."""
     if isinstance(node.op, (Part, Gather)):
         return balanced_replicas(node.inputs[0])
-    return fewest_balanced(len(node.signal.mean), node.inputs[0].signal.width) if is_narrow(node) else 1
+    return fewest_balanced(len(node.signal.mean), node.inputs[0].signal.independent_channels) if is_narrow(node) else 1
 
 
 def _needed(record: Record) -> list[Record]:

@@ -6,8 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from sigprop.measure import measure
-from sigprop.theory import Dense, Signal
+from sigprop.theory import Dense, Signal, activations
+from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.residual import Residual
 from sigprop.trace import build, predict
 from sigprop.trace.structural import TokenLinear
 
@@ -31,6 +34,28 @@ def test_a_map_over_tokens_makes_a_part_common_to_all_channels_which_a_norm_remo
     close(y.var(-1), float(scale**2))
     close(y.square().mean(-1), float(made.kernel.diagonal))
     assert float(made.common_share) > 0.3
+
+
+def test_products_of_two_tokens_fluctuate_more_with_every_layer():
+    """The variance over initializations of the cosine of two tokens, in a stack of residual mlps after norms."""
+    width, depth, draws = 48, 6, 600
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(draws, *shape, generator=generator)
+
+    x = drawn(2, width)
+    node = Signal(Dense(torch.eye(2, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64), width)
+    up, down = Linear(width, 2 * width, 1 / width), Linear(2 * width, width, 1 / width)
+    for _ in range(depth):
+        hidden = F.gelu(F.layer_norm(x, (width,)) @ drawn(width, 2 * width) / width**0.5)
+        x = F.layer_norm(x + hidden @ drawn(2 * width, width) / width**0.5, (width,))
+        branch = down.forward(Activation(activations.get("gelu")).forward(up.forward(LayerNorm().forward(node))))
+        node = LayerNorm().forward(Residual().forward(node, branch))
+    cosine = (x[:, 0] * x[:, 1]).mean(-1)
+    squares = (cosine - cosine.mean()).square() * width
+    close(squares, float(node.pair_fluctuation) * float(1 - cosine.mean() ** 2) ** 2)
+    assert float(squares.mean()) > 1.5
 
 
 WIDTH = 128

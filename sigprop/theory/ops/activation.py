@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from sigprop.theory.activations import Activation as ActivationFunction
+from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
@@ -37,10 +41,27 @@ class Activation(Op):
         (x,) = inputs
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
-        out = Signal(kernel, mean, x.width, norm_fluctuation=x.norm_fluctuation + 3.0, evidence=x.evidence)
+        out = Signal(
+            kernel,
+            mean,
+            x.width,
+            norm_fluctuation=x.norm_fluctuation + 3.0,
+            pair_fluctuation=self._pair_fluctuation(x, kernel),
+            evidence=x.evidence,
+        )
         if self.function.status == "exact":
             return out
         return out.note(Status.QUADRATURE, f"{self.function.name} has no closed form")
+
+    def _pair_fluctuation(self, x: Signal, made: Kernel) -> Tensor | float:
+        """Fresh channels, and what the input's fluctuations are worth at the average pair: `K_x dK_y/dK_x / K_y`."""
+        if x.kernel.tokens < 2:
+            return x.pair_fluctuation
+        covariance = x.covariance
+        level, mean = covariance.token_average(covariance.diagonal), covariance.token_average(x.mean)
+        slope = self.function.derivative_cross_moment(level, level, covariance.pair_average(), mean, mean)
+        passed = slope * level / made.token_average(made.diagonal).clamp_min(torch.finfo(torch.float64).tiny)
+        return 1.0 + (x.pair_fluctuation - 1.0) * passed**2
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         slopes = self.function.derivative_cross_moment(*self._arguments(inputs[0]))

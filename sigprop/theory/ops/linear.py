@@ -39,6 +39,7 @@ class Linear(Op):
             torch.zeros_like(x.mean) + torch.zeros_like(kernel.diagonal),
             self.fan_out,
             norm_fluctuation=2.0 + x.norm_fluctuation * (self.fan_out / self.fan_in),
+            pair_fluctuation=1.0 + x.pair_fluctuation * (self.fan_out / x.width),
             evidence=x.evidence,
         )
 

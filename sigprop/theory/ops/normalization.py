@@ -60,6 +60,7 @@ class LayerNorm(Op):
             norm_fluctuation=0.0,
             uniform_share=0.0 if self.centres else x.uniform_share,
             common_share=0.0 if self.centres else x.common_share,
+            pair_fluctuation=x.pair_fluctuation,
             evidence=x.evidence.join(Evidence(Status.ASYMPTOTIC, "normalization to first order in 1/width")),
         )
 

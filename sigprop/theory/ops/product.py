@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from sigprop.theory.ops.base import Op
 from sigprop.theory.states import Gradient, Signal
 
@@ -25,6 +28,7 @@ class Product(Op):
             x.mean * y.mean,
             x.width,
             norm_fluctuation=x.norm_fluctuation + y.norm_fluctuation + 4.0,
+            pair_fluctuation=_pair_fluctuation(x, y),
             evidence=x.evidence.join(y.evidence),
         )
 
@@ -34,3 +38,19 @@ class Product(Op):
             Gradient(gradient.kernel * y.kernel, evidence=gradient.evidence),
             Gradient(gradient.kernel * x.kernel, evidence=gradient.evidence),
         )
+
+
+def _pair_fluctuation(x: Signal, y: Signal) -> Tensor | float:
+    """Fresh channels; the fluctuations of one factor count as much as the tokens of the other are alike, in step."""
+    if x.kernel.tokens < 2:
+        return 1.0
+    inherited = _alike(y) * _inherited(x) + _alike(x) * _inherited(y)
+    return 1.0 + inherited**2
+
+
+def _alike(x: Signal) -> Tensor:
+    return x.kernel.cosine_average()
+
+
+def _inherited(x: Signal) -> Tensor:
+    return (torch.as_tensor(x.pair_fluctuation) - 1.0).clamp_min(0.0).sqrt()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.states import Gradient, Signal
 
@@ -40,6 +41,7 @@ class Residual(Op):
             norm_fluctuation=fluctuation,
             uniform_share=part_x * x.uniform_share + part_f * f.uniform_share,
             common_share=part_x * x.common_share + part_f * f.common_share,
+            pair_fluctuation=self._pair_fluctuation(x, f),
             evidence=x.evidence.join(f.evidence),
         )
 
@@ -49,6 +51,16 @@ class Residual(Op):
         energy_f = self.branch**2 * f.kernel.token_average(f.kernel.diagonal)
         total = (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
         return energy_x / total, energy_f / total
+
+    def _pair_fluctuation(self, x: Signal, f: Signal) -> Tensor | float:
+        """Of the differences between tokens: what the branch inherits from the skip adds in step, the rest does not."""
+        energy_x = self.skip**2 * _apart(x.kernel)
+        energy_f = self.branch**2 * _apart(f.kernel)
+        part = energy_f / (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
+        inherited = (torch.as_tensor(f.pair_fluctuation) - 1.0).clamp_min(0.0)
+        shared = (inherited * x.pair_fluctuation).sqrt()
+        cross = 2 * part * (1.0 - part)
+        return (1.0 - part) ** 2 * x.pair_fluctuation + part**2 * f.pair_fluctuation + cross * (shared + 1.0)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         x, f = inputs
@@ -63,3 +75,8 @@ class Residual(Op):
         radial = part * gradient.radial_share + (1.0 - part)
         tilt = gradient.tilt * factor if isinstance(gradient.tilt, Tensor) else 0.0
         return Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence, tilt=tilt)
+
+
+def _apart(kernel: Kernel) -> Tensor:
+    """Mean square of the differences of tokens from their average."""
+    return kernel.token_average(kernel.diagonal) - kernel.total() / kernel.tokens**2

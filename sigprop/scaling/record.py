@@ -15,14 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import get_unwrapped, maybe_get_bdim  # as torch's own printing uses them
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from sigprop.scaling.batching import RULES, bare
 from sigprop.scaling.dimensions import pattern
 
 OUTPUT = "output"
-CAUGHT = {F.scaled_dot_product_attention, F.softmax, torch.softmax, Tensor.softmax}
+ATTENTION, SOFTMAX = F.scaled_dot_product_attention, {F.softmax, torch.softmax, Tensor.softmax}
+MOST_BYTES = 1 << 28
 Key = tuple[str, str, int]
 
 
@@ -56,7 +57,8 @@ class Run:
 class Recorder:
     """Collects sizes while a model trains on one fixed batch; `seeds` is None for a single model.
 
-    `parameters` are those trained, by name; with `seeds` they carry a leading dimension of that length.
+    `parameters` are those trained, by name; with `seeds` they carry a leading dimension of that length. Tensors wait
+    by reference and are reduced together. One that is written to meanwhile is left out, and copied from then on.
     """
 
     def __init__(self, model: nn.Module, parameters: Mapping[str, Tensor], seeds: int | None = None):
@@ -67,6 +69,9 @@ class Recorder:
         self._channels: dict[str, int] = {}
         self._inside: list[str] = []
         self._seen: dict[str, int] = {}
+        self._overwritten: set[str] = set()
+        self._waiting: list[tuple[Key, Tensor, int]] = []
+        self._bytes = 0
         self._keys: list[tuple[Key, int]] = []
         self._norms: list[Tensor] = []
 
@@ -88,8 +93,32 @@ class Recorder:
         """The loss that `work` returns, with every site on the way to it recorded as of `step`."""
         self.step = step
         self._seen.clear()
-        with _Scores(self):
-            return work()
+        loss = work()
+        self._reduce()
+        return loss
+
+    def follow(self, step_fn: Callable[[Any], tuple[Tensor, Tensor]], model: Callable) -> Tensor:
+        """The loss of `step_fn(model)`, with attention scores and output recorded; runs inside `vmap`."""
+        with _Watched(self):
+            output, loss = step_fn(model)
+        self.activation(OUTPUT, output)
+        return loss
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+        self._reduce()
+        found = {name: values.grad for name, values in self._parameters.items() if values.grad is not None}
+        self._put("gradient", found)
+
+    def weights(self) -> None:
+        """Sizes of the parameters before the first step, of their updates after it."""
+        if self.step == 0:
+            self._put("weight", self._parameters)
+        elif self.step == 1:
+            now, start = (list(values.values()) for values in (self._parameters, self._start))
+            moved = torch._foreach_sub(now, start)  # pyright: ignore[reportPrivateImportUsage]
+            self._put("update", dict(zip(self._start, moved, strict=True)))
+            self._start.clear()
 
     def activation(self, name: str, values: Tensor, gradient: bool = True) -> None:
         """Size of a site now, of its change since the start, and, on the way back, of its gradient."""
@@ -99,46 +128,33 @@ class Recorder:
         if self._seen[name] > 1:
             name = f"{name}#{self._seen[name]}"
         self._channels[name] = values.shape[-1] if values.dim() else 1
-        values, place = self._bare(values)
+        values, place = bare(values) if self.seeds else (values, -1)
         if gradient and values.requires_grad:
-            step = self.step
-            values.register_hook(lambda grad: self._put("gradient", name, step, self._lead(grad, place)))
+            key = "gradient", name, self.step
+            values.register_hook(lambda grad: self._wait(key, self._lead(grad, place)))
         now = self._lead(values.detach(), place)
-        self._put("activation", name, self.step, now)
+        if name in self._overwritten:
+            now = now.clone()
+        self._wait(("activation", name, self.step), now)
         if self.step == 0:
             self._first[name] = now.clone()
         elif name in self._first and self._first[name].shape == now.shape:
-            self._put("change", name, self.step, now - self._first[name])
+            self._wait(("change", name, self.step), now - self._first[name])
 
-    def weights(self) -> None:
-        """Sizes of the parameters before the first step, of their updates after it."""
-        if self.step == 0:
-            self._put_all("weight", self._parameters)
-        elif self.step == 1:
-            now, start = (list(values.values()) for values in (self._parameters, self._start))
-            moved = torch._foreach_sub(now, start)  # pyright: ignore[reportPrivateImportUsage]
-            self._put_all("update", dict(zip(self._start, moved, strict=True)))
-            self._start.clear()
-
-    def gradients(self) -> None:
-        found = {name: values.grad for name, values in self._parameters.items() if values.grad is not None}
-        self._put_all("gradient", found)
+    def scores(self, values: Tensor) -> None:
+        self.activation(f"{self._inside[-1] if self._inside else ''}.scores".lstrip("."), values, gradient=False)
 
     def runs(self) -> list[Run]:
         """One `Run` per seed; the only place where the device is waited for."""
-        table = torch.cat([norms.reshape(-1) for norms in self._norms]).reshape(len(self._keys), -1).tolist()
+        table = torch.stack(self._norms).reshape(len(self._keys), -1).tolist()
         roots = [math.sqrt(max(count, 1)) for _, count in self._keys]
-        columns = zip(*table, strict=True)
         return [
             Run(
                 {key: norm / root for (key, _), norm, root in zip(self._keys, column, roots, strict=True)},
                 self._channels,
             )
-            for column in columns
+            for column in zip(*table, strict=True)
         ]
-
-    def scores(self, values: Tensor) -> None:
-        self.activation(f"{self._inside[-1] if self._inside else ''}.scores".lstrip("."), values, gradient=False)
 
     def _leave(self, name: str, owns: bool) -> Callable:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -149,50 +165,63 @@ class Recorder:
 
         return hook
 
-    def _bare(self, values: Tensor) -> tuple[Tensor, int]:
-        """Inside `vmap`: the tensor of all seeds that autograd sees, and the place of their dimension (-1: none)."""
-        if self.seeds is None:
-            return values, -1
-        return get_unwrapped(values), maybe_get_bdim(values)
-
     def _lead(self, values: Tensor, place: int) -> Tensor:
         """The seeds as first dimension."""
-        return values.unsqueeze(0).expand(self.seeds or 1, *values.shape) if place < 0 else values.movedim(place, 0)
+        if self.seeds is None or place == 0:
+            return values
+        return values.expand(self.seeds, *values.shape) if place < 0 else values.movedim(place, 0)
 
-    def _put(self, quantity: str, name: str, step: int, values: Tensor) -> None:
-        flat = values.unsqueeze(-1) if values.dim() == 1 else values
-        dtype = torch.promote_types(values.dtype, torch.float32)
-        self._norms.append(torch.linalg.vector_norm(flat, dim=tuple(range(1, flat.dim())), dtype=dtype))
-        self._keys.append(((quantity, name, step), values[0].numel()))
+    def _wait(self, key: Key, values: Tensor) -> None:
+        self._waiting.append((key, values, values._version))
+        self._bytes += values.nbytes
+        if self._bytes > MOST_BYTES:
+            self._reduce()
 
-    def _put_all(self, quantity: str, named: Mapping[str, Tensor]) -> None:
-        """Parameters at once: one launch for many."""
-        parts = [part for values in named.values() for part in (values.unbind() if self.seeds else (values,))]
+    def _reduce(self) -> None:
+        """Sizes of all that waits. What was overwritten at the start is taken from its copy."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        found = []
+        for key, values, version in waiting:
+            quantity, name, step = key
+            if values._version == version:
+                found.append((key, values))
+                continue
+            self._overwritten.add(name)
+            if (quantity, step) == ("activation", 0):
+                found.append((key, self._first[name]))
+        self._add(found)
+
+    def _put(self, quantity: str, named: Mapping[str, Tensor]) -> None:
+        self._add([((quantity, name, self.step), values.detach()) for name, values in named.items()])
+
+    def _add(self, found: list[tuple[Key, Tensor]]) -> None:
+        """Norms by seed, one launch for many."""
+        if not found:
+            return
+        parts = [part for _, values in found for part in (values.unbind() if self.seeds else (values,))]
         dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
-        parts = [part.detach() for part in parts]
         self._norms += torch._foreach_norm(parts, 2, dtype)  # pyright: ignore[reportPrivateImportUsage]
-        seeds = self.seeds or 1
-        self._keys += [((quantity, name, self.step), values.numel() // seeds) for name, values in named.items()]
+        self._keys += [(key, values.numel() // (self.seeds or 1)) for key, values in found]
 
 
-class _Scores(TorchFunctionMode):
-    """Catches attention scores on their way into softmax, for the first sequence of the batch."""
+class _Watched(TorchFunctionMode):
+    """Catches attention scores on their way into softmax, for the first sequence of the batch, and lends `vmap` the
+    rules of `batching`."""
 
     def __init__(self, recorder: Recorder):
         self.recorder = recorder
+        self.rules = RULES if recorder.seeds else {}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func not in CAUGHT:
-            return func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
+        if func is ATTENTION:
             given = dict(zip(("query", "key"), args, strict=False)) | kwargs
             query, key = given["query"][:1].detach(), given["key"][:1].detach()
             scale = given.get("scale") or query.shape[-1] ** -0.5
             if key.shape[1] != query.shape[1] and query.dim() == 4:
                 key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
             self.recorder.scores(query @ key.transpose(-1, -2) * scale)
-        elif args and args[0].dim() == 4:
+        elif func in SOFTMAX and args and args[0].dim() == 4:
             scores = args[0][:1].detach()
             self.recorder.scores(scores.masked_fill(scores < -1e4, 0.0))
-        return func(*args, **kwargs)
+        return self.rules.get(func, func)(*args, **kwargs)  # pyright: ignore[reportOptionalCall]

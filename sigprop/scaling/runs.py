@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sigprop.errors import SigpropError
 from sigprop.results import Plan
-from sigprop.scaling.record import OUTPUT, Recorder, Run
+from sigprop.scaling.record import Recorder, Run
 from sigprop.scaling.training import make_optimizers
 from sigprop.theory.exponents import read_optimizer
 
@@ -70,29 +69,30 @@ class Training:
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         recorder = Recorder(model, trained)
         optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr)
-        return self._train(recorder, lambda: self._loss(recorder, model), optimizers)
+        return self._train(recorder, lambda: recorder.follow(self.step_fn, model), optimizers)
 
     def _stacked(self, models: Sequence[nn.Module]) -> list[Run]:
         model = models[0]
         parameters, buffers = stack_module_state(list(models))
         trained = {name: values for name, values in parameters.items() if values.requires_grad}
         recorder = Recorder(model, trained, len(models))
+        first = {id(parameter): name for name, parameter in model.named_parameters()}
+        aliases = {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
 
-        def one(*state: dict[str, Tensor]) -> Tensor:
-            return self._loss(recorder, lambda *args, **kwargs: functional_call(model, state, args, kwargs))
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+            state = {name: parameters[own] for name, own in aliases.items()} | buffers
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return functional_call(model, state, args, kwargs, tie_weights=False)
+
+            return recorder.follow(self.step_fn, call)
 
         def all_seeds() -> Tensor:
-            with sdpa_kernel(SDPBackend.MATH):  # fused attention has no rule for vmap that goes both ways
-                return vmap(one, randomness="same")(parameters, buffers).sum()
+            return vmap(one, randomness="same")(parameters, buffers).sum()
 
         stacks = {id(parameter): trained[name] for name, parameter in model.named_parameters() if name in trained}
         optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr)
         return self._train(recorder, all_seeds, [_on_stacks(each, stacks, self.optimizer) for each in optimizers])
-
-    def _loss(self, recorder: Recorder, model: Callable) -> Tensor:
-        output, loss = self.step_fn(model)
-        recorder.activation(OUTPUT, output)
-        return loss
 
     def _train(self, recorder: Recorder, loss: Callable[[], Tensor], optimizers: Sequence[Any]) -> list[Run]:
         """The state before each step and after the last is recorded."""
@@ -101,8 +101,7 @@ class Training:
                 value = recorder.forward(step, loss)
                 recorder.weights()
                 if step < self.steps:
-                    value.backward()
-                    recorder.gradients()
+                    recorder.backward(value)
                     for each in optimizers:
                         each.step()
                         each.zero_grad()

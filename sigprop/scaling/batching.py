@@ -1,0 +1,54 @@
+"""Seeds under `vmap`: the tensor behind a batched one, and rules for the two operations that torch batches badly.
+
+A linear layer whose weight is batched copies the weight for every sequence, and fused attention has no rule that goes
+both ways. Here both run once on the tensors of all seeds, which autograd sees as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import _add_batch_dim, get_unwrapped, maybe_get_bdim, maybe_get_level
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def bare(values: Tensor) -> tuple[Tensor, int]:
+    """The tensor of all seeds, and the place of their dimension (-1: it has none)."""
+    return get_unwrapped(values), maybe_get_bdim(values)
+
+
+def lead(values: Tensor) -> Tensor:
+    """The tensor of all seeds, seeds first."""
+    inner, place = bare(values)
+    return inner if place == 0 else inner.movedim(place, 0)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`x W^T + b` of all seeds as one batched product."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    if any(maybe_get_bdim(each) < 0 for each in given):
+        return F.linear(x, weight, bias)
+    inputs, level = lead(x), maybe_get_level(x)
+    rows, weights = inputs.reshape(len(inputs), -1, inputs.shape[-1]), lead(weight).mT
+    out = torch.bmm(rows, weights) if bias is None else torch.baddbmm(lead(bias).unsqueeze(1), rows, weights)
+    return _add_batch_dim(out.reshape(*inputs.shape[:-1], out.shape[-1]), 0, level)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Fused attention with the seeds as part of the batch; plain attention with a mask or with dropout."""
+    options = dict(zip(("attn_mask", "dropout_p"), args, strict=False)) | kwargs
+    tensors = (query, key, value)
+    plain = options.get("attn_mask") is not None or options.get("dropout_p") or query.dim() != 4
+    if plain or any(maybe_get_bdim(each) < 0 for each in tensors):
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+    queries, keys, values = (lead(each).flatten(0, 1) for each in tensors)
+    out = F.scaled_dot_product_attention(queries, keys, values, *args, **kwargs)
+    return _add_batch_dim(out.unflatten(0, (-1, query.shape[0])), 0, maybe_get_level(query))
+
+
+RULES: dict[Callable, Callable] = {F.linear: linear, F.scaled_dot_product_attention: attention}

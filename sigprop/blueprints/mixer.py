@@ -14,7 +14,7 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.pooling import MeanPool
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.token_mixing import TokenMixing
+from sigprop.theory.ops.token_mixing import TokenMixing, TokenResidual
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,29 @@ class Mixer(RepeatedBlueprint):
         return TokenMixing(tokens_in, tokens_out, self.sigma_w**2 / tokens_in, self.sigma_b**2, seed)
 
     def block(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
-        function, tokens = Activation(activations.get(self.activation)), self.tokens
-        h = tape.apply(LayerNorm(), x, parameters=f"{name}.token_norm")
-        h = tape.apply(self._mixing(tokens, self.token_hidden, layer, 0), h, parameters=f"{name}.token_mlp.up")
-        h = tape.apply(function, h)
-        h = tape.apply(
-            self._mixing(self.token_hidden, tokens, layer, 1), h, name=f"{name}.token_mlp", depth=depth_of(layer),
-            parameters=f"{name}.token_mlp.down",
-        )  # fmt: skip
-        x = tape.apply(Residual(skip=self.mu), x, h, name=f"{name}.token_residual", depth=depth_of(layer))
+        x = self._mix_tokens(tape, x, layer, name)
         h = tape.apply(LayerNorm(), x, parameters=f"{name}.channel_norm")
         h = tape.apply(self._linear(self.width, self.channel_hidden), h, parameters=f"{name}.channel_mlp.up")
-        h = tape.apply(function, h)
+        h = tape.apply(Activation(activations.get(self.activation)), h)
         h = tape.apply(
             self._linear(self.channel_hidden, self.width), h, name=f"{name}.channel_mlp", depth=depth_of(layer),
             parameters=f"{name}.channel_mlp.down",
         )  # fmt: skip
         return tape.apply(Residual(skip=self.mu), x, h, name=name, depth=depth_of(layer))
+
+    def _mix_tokens(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
+        function = activations.get(self.activation)
+        up = self._mixing(self.tokens, self.token_hidden, layer, 0)
+        down = self._mixing(self.token_hidden, self.tokens, layer, 1)
+        normalized = tape.apply(LayerNorm(), x, parameters=f"{name}.token_norm")
+        hidden = tape.apply(up, normalized, parameters=f"{name}.token_mlp.up")
+        out = tape.apply(
+            down, tape.apply(Activation(function), hidden), name=f"{name}.token_mlp", depth=depth_of(layer),
+            parameters=f"{name}.token_mlp.down",
+        )  # fmt: skip
+        junction = Residual(skip=self.mu)
+        if self.seed is not None:
+            slopes = function.derivative_mean(hidden.signal.covariance.diagonal, hidden.signal.mean)
+            cross = TokenResidual.covariance(x.signal, normalized.signal, up, slopes, down)
+            junction = TokenResidual(skip=self.mu, cross=cross)
+        return tape.apply(junction, x, out, name=f"{name}.token_residual", depth=depth_of(layer))

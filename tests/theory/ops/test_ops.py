@@ -16,7 +16,7 @@ from sigprop.theory.ops.pooling import MeanPool
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.softmax import exact_overlap, overlap
-from sigprop.theory.ops.token_mixing import TokenMixing
+from sigprop.theory.ops.token_mixing import TokenMixing, TokenResidual
 from tests.theory.ops.monte_carlo import Setting, assert_close, check, draw, moments
 
 
@@ -170,6 +170,30 @@ def test_token_mixing_of_one_draw():
     g = torch.randn(5, 5, generator=rng, dtype=torch.float64)
     (back,) = op.backward(Gradient(Dense(g @ g.T)), out)
     torch.testing.assert_close(back.kernel.values, (weight.T @ g) @ (weight.T @ g).T)
+
+
+def test_residual_around_drawn_token_maps():
+    """The branch acts on each channel by itself and is correlated with the skip path: many channels, one draw."""
+    rng = torch.Generator().manual_seed(1)
+    root = torch.randn(3, 3, generator=rng, dtype=torch.float64)
+    x = torch.randn(400_000, 3, generator=rng, dtype=torch.float64) @ root.T
+    up, down, skip = TokenMixing(3, 4, 0.6, 0.2, seed=1), TokenMixing(4, 3, 0.5, 0.2, seed=2), 0.7
+    covariance = root @ root.T
+    scale = covariance.diagonal().sqrt()
+    normalized = Signal(Dense(covariance / (scale * scale[:, None])), torch.zeros(3, dtype=torch.float64), 100)
+    (one, first), (two, second) = up.draw(), down.draw()
+    hidden = up.forward(normalized)
+    function = activations.get("gelu")
+    f = torch.nn.functional.gelu((x / scale) @ one.T + first) @ two.T + second
+    z = skip * x + f
+    signal = Signal(Dense(covariance), torch.zeros(3, dtype=torch.float64), 100)
+    slopes = function.derivative_mean(hidden.covariance.diagonal, hidden.mean)
+    cross = TokenResidual.covariance(signal, normalized, up, slopes, down)
+    out = TokenResidual(skip, cross=cross).forward(signal, down.forward(Activation(function).forward(hidden)))
+    assert_close(out.kernel.values, z[:, :, None] * z[:, None, :], "kernel")
+    plain = Residual(skip).forward(signal, down.forward(Activation(function).forward(hidden)))
+    with pytest.raises(AssertionError):
+        assert_close(plain.kernel.values, z[:, :, None] * z[:, None, :], "kernel")
 
 
 @pytest.mark.parametrize("count", [2, 8, 64, 512])

@@ -130,15 +130,15 @@ def row(item: Exponent, widths: list[int]) -> dict[str, Any]:
     return named | described(widths, np.array([item.sizes])) | {"low": round(item.low, 3), "high": round(item.high, 3)}
 
 
-def worst(rows: list[dict[str, Any]], kind: str) -> str:
-    """Largest deviation of features' changes and of the start, logits aside."""
-    told = []
+def worst(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """By quantity, logits aside: largest deviation of the power over all widths, and of the exponent of large width."""
+    found = {}
     for quantity in ("activation", "change", "weight", "update", "rate"):
         mine = [row for row in rows if row["quantity"] == quantity and row["name"] not in ("output", "head")]
-        if mine:
-            found = max(mine, key=lambda row: abs(row[kind] - row["expected"]))
-            told.append(f"{quantity} {found[kind] - found['expected']:+.3f} ({found['name']})")
-    return ", ".join(told)
+        for kind in ("power", "large_width") if mine else ():
+            place = max(mine, key=lambda row: abs(row[kind] - row["expected"]))
+            found[f"{quantity} {kind}"] = [place["name"], round(place[kind] - place["expected"], 3)]
+    return found
 
 
 def main(
@@ -158,17 +158,13 @@ def main(
             rows = [row(item, study.widths) for item in report.exponents if item.expected is not None]
             logits = [found for found in rows if (found["name"], found["quantity"]) == ("output", "change")]
             parts = study.logit_parts(rule, optimizer, rates[optimizer])
-            table[f"{rule} {optimizer}"] = {"passed": report.passed, "logit_parts": parts, "exponents": rows}
-            typer.echo(f"{rule} {optimizer}: passed {report.passed}")
             for found in logits:
                 sizes = np.array(report.find("output", "change", found["step"]).sizes)
                 found["two_parts"] = two_parts(study.widths, sizes, 0.5 if rule == "sp" else 0.0)
-                law = f"two parts, worst error {found['two_parts']['worst_relative_error']}"
-                typer.echo(f"  logits step {found['step']}: {found['power']} local {found['local']}, {law}")
-            for key, part in parts.items():
-                typer.echo(f"  {key}: {part['power']} local {part['local']}")
-            typer.echo(f"  worst over all widths: {worst(rows, 'power')}")
-            typer.echo(f"  worst at large width: {worst(rows, 'large_width')}")
+            changes = [found for found in rows if found["quantity"] == "change" and found["step"] == steps]
+            summary = {"passed": report.passed, "worst": worst(rows), "logit_parts": parts, "logits": logits}
+            table[f"{rule} {optimizer}"] = summary | {"changes": changes}
+            typer.echo(f"{rule} {optimizer}: {json.dumps(summary, indent=1)}")
     options = f"--widths {widths} --seeds {seeds} --steps {steps} --device {device}"
     data: dict[str, Any] = {"command": f"python -m sigprop.experiments.abc_transformer {options}"}
     data |= {"date": str(date.today()), "device": device, "widths": study.widths, "learning_rates": rates}

@@ -60,6 +60,7 @@ def compare(
     inits: Inits = "standard,width",
     tied: Tied = "no,yes",
     folder: Folder = Path("out/predict_accuracy"),
+    networks: Annotated[int, typer.Option(help="Networks that `predict` follows with their own heads.")] = 1,
     out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
 ) -> None:
     """Median and worst errors of the prediction over blocks, beside the standard error of the measurement."""
@@ -69,7 +70,7 @@ def compare(
         if not path.exists():
             print(f"{setting.label}: not measured, skipped")
             continue
-        results.append(errors_of(setting, Profile.from_json(path)))
+        results.append(errors_of(setting, Profile.from_json(path), networks))
         show(results[-1:])
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -92,17 +93,19 @@ def measured_profile(setting: Setting, seeds: int, device: str) -> Profile:
     return measure(None, _moved(case.batch, device), case.loss, build=make, seeds=seeds)
 
 
-def errors_of(setting: Setting, measured: Profile) -> dict[str, Any]:
+def errors_of(setting: Setting, measured: Profile, networks: int = 1) -> dict[str, Any]:
     """Predict one setting and reduce its comparison to median and worst errors."""
     case = CASES[setting.name](setting)
     model = build(lambda: case.make().train(setting.name == "resnet"))
     start = time.perf_counter()
-    predicted = predict(model, case.batch, loss=case.loss or "cross_entropy", tokens=max(setting.tokens, 128))
+    options: dict[str, Any] = {"loss": case.loss or "cross_entropy", "tokens": max(setting.tokens, 128)}
+    predicted = predict(model, case.batch, **options, networks=networks)
     seconds = time.perf_counter() - start
     blocks = [name for group in trace(model, case.batch).structure.blocks for name in group]
     return {
         **setting.__dict__,
         "seeds": len(measured.meta["seeds"]),
+        "networks": networks,
         "predict_seconds": seconds,
         "errors": {column: _errors(predicted, measured, column, blocks) for column in COLUMNS},
     }

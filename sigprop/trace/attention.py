@@ -36,7 +36,7 @@ class ReplayedAttention(Op):
     Backward  `G_v = E[A^T G_o A]`; the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
 
     `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
-    weighs less the more layers there are.
+    weighs less the more layers there are. `single`: one network, with the heads that it has.
     """
 
     weight: Field
@@ -44,6 +44,7 @@ class ReplayedAttention(Op):
     out: Layout
     seed: int
     order: int = 1
+    single: bool = False
     _reverse: Reverse | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -51,8 +52,9 @@ class ReplayedAttention(Op):
         heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
         wanted = max(FEWEST, HEADS * min(1.0, FIRST / self.order))
         balanced = max(balanced_replicas(source.node) for source in self.sources)
-        self.replicas = min(MOST_REPLICAS, max(balanced, math.ceil(wanted / heads)))
-        self._thinning = self._possible_thinning(min(AT_ONCE, math.ceil(wanted / self.replicas)))
+        self.replicas = 1 if self.single else min(MOST_REPLICAS, max(balanced, math.ceil(wanted / heads)))
+        few = min(AT_ONCE, math.ceil(wanted / self.replicas))
+        self._thinning = None if self.single else self._possible_thinning(few)
         self._arrange()
 
     def _possible_thinning(self, wanted: int) -> Thinning | None:

@@ -16,6 +16,7 @@ from sigprop.theory import Evidence, Signal
 from sigprop.trace.inputs import default_batch, shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.loading import load
+from sigprop.trace.networks import averaged
 from sigprop.trace.record import Field, Loss
 from sigprop.trace.roles import find_roles
 from sigprop.trace.rules.losses import white_noise
@@ -32,6 +33,7 @@ def predict(
     loss: LossChoice = "cross_entropy",
     state: str = "kernel",
     tokens: int = 128,
+    networks: int = 1,
     seed: int = 0,
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
@@ -42,7 +44,20 @@ def predict(
         differentiates the output against white noise; a function of the output is traced like the model.
     state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
     tokens: longest sequence that is followed; longer ones are cut, which the profile's `meta` says.
+    networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
+        exact for models with few heads and takes as many times longer.
     """
+    require(networks >= 1, "networks", networks, "at least 1")
+    settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "seed": seed}
+    if networks == 1:
+        return _predict(model, batch, **settings)
+    loaded = load(model)
+    return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
+
+
+def _predict(
+    model: Any, batch: Any, *, loss: LossChoice, state: str, tokens: int, seed: int, network: int | None = None
+) -> Profile:
     require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
     require(tokens >= 2, "tokens", tokens, "at least 2")
     loaded = load(model)
@@ -55,15 +70,21 @@ def predict(
         if cut:
             note["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
     own = loaded is not model and all(parameter.is_meta for parameter in loaded.parameters())
-    traced = loss if callable(loss) else None
+    options: dict[str, Any] = {
+        "loss": loss if callable(loss) else None,
+        "preview": state == "preview",
+        "copy": not own,
+        "seed": seed + (network or 0),
+        "single": network is not None,
+    }
     try:
-        found = trace(loaded, batch, seed=seed, loss=traced, preview=state == "preview", copy=not own)
+        found = trace(loaded, batch, **options)
     except SigpropError:
         if "batch" not in note or not (isinstance(batch, Mapping) and "labels" in batch):
             raise
         batch = {key: value for key, value in batch.items() if key != "labels"}
         note["batch"] += ", no labels: the model's own loss does not take them"
-        found = trace(loaded, batch, seed=seed, loss=traced, preview=state == "preview", copy=not own)
+        found = trace(loaded, batch, **options)
     start = _loss(found, batch, loss, seed)
     found.backward(start)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}

@@ -74,16 +74,23 @@ class Trace:
 
 
 def trace(
-    model: nn.Module, batch: Any, *, seed: int = 0, loss: Any = None, preview: bool = False, copy: bool = True
+    model: nn.Module,
+    batch: Any,
+    *,
+    seed: int = 0,
+    loss: Any = None,
+    preview: bool = False,
+    single: bool = False,
+    copy: bool = True,
 ) -> Trace:
     """Run the model's own forward on the batch with its parameters on meta.
 
-    The model is left as it was. `loss`, if given, is called on the output inside the trace. `copy=False` is for a
-    model that was built on meta for this trace alone.
+    The model is left as it was. `loss`, if given, is called on the output inside the trace. `single` follows one
+    network with its own heads instead of the average. `copy=False` is for a model built on meta for this trace alone.
     """
     twin = skeleton_of(model) if copy else model
     _plain_settings(twin)
-    capture = Capture(twin, seed, preview)
+    capture = Capture(twin, seed, preview, single)
     batch = _copied(batch)
     with torch.no_grad(), capture.watching():
         output = _call(twin, batch)

@@ -121,7 +121,7 @@ def attended(trace: Capture, call: Call, weights: Field, value: Field) -> Field 
     if layout is None:
         return None
     trace.attentions += 1
-    op = ReplayedAttention(weights, value, layout, trace.seed(), trace.attentions)
+    op = ReplayedAttention(weights, value, layout, trace.seed(), trace.attentions, trace.single)
     node = trace.apply(op, *(source.node for source in op.sources), value.node)
     return Field(layout, lambda _: node, call=call, inputs=(weights, value))
 

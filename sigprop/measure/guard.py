@@ -56,8 +56,8 @@ class _ModuleState:
     def __init__(self, module: nn.Module):
         self.module = module
         self.training = module.training
-        self.parameters = module._parameters.copy()
-        self.buffers = module._buffers.copy()
+        self.parameters = dict(module._parameters.items())
+        self.buffers = dict(module._buffers.items())
 
     def tensors(self) -> Iterator[Tensor]:
         """Parameters and buffers."""
@@ -78,7 +78,7 @@ class _ModuleState:
 
 
 def _rebind(current: dict[str, Any], saved: dict[str, Any]) -> None:
-    if current.keys() != saved.keys() or not all(map(operator.is_, current.values(), saved.values())):
+    if list(current.keys()) != list(saved) or not all(map(operator.is_, current.values(), saved.values())):
         current.clear()
         current.update(saved)
 

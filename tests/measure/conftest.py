@@ -300,6 +300,7 @@ ZOO = {
     "random": lambda: Specimen(Lucky(), FEATURES),
     "inner gradient": lambda: Specimen(InnerGradient(), FEATURES),
     "frozen": frozen,
+    "scripted": lambda: Specimen(torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Tanh())), FEATURES),
 }
 
 

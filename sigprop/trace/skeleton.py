@@ -25,6 +25,9 @@ from sigprop.errors import UnsupportedError
 QUANTILES = 4096
 LARGE = 1 << 20
 _ATTRIBUTE = "_sigprop_distribution"
+_MAKERS = frozenset(
+    ("arange", "linspace", "logspace", "rand", "randn", "randint", "full", "ones", "zeros", "tensor", "eye")
+)
 _FILLS = (
     "normal_",
     "uniform_",
@@ -125,6 +128,8 @@ class _Recorder(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "empty" and kwargs.get("device") is None and _count(args) > LARGE:
             kwargs = kwargs | {"device": "meta"}
+        if name in _MAKERS and torch.device(kwargs.get("device") or "cpu").type == "meta":
+            kwargs = kwargs | {"device": "cpu"}  # numbers made on a parameter's device to be copied into it
         target = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("tensor")
         if isinstance(target, Tensor) and name.endswith("_") and not name.startswith("__") and target.is_meta:
             _follow(func, name, target, args, kwargs)

@@ -138,3 +138,18 @@ def test_torch_is_restored():
         build(lambda: 1 / 0)
     assert before == (nn.Module.register_parameter, nn.init._no_grad_trunc_normal_, nn.init.orthogonal_)
     assert not nn.Linear(2, 2).weight.is_meta
+
+
+def test_numbers_made_on_the_device_of_a_parameter_are_copied_into_it():
+    class Decay(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rate = nn.Parameter(torch.empty(64, 16))
+            steps = torch.arange(1, 17, dtype=torch.float32, device=self.rate.device)
+            with torch.no_grad():
+                self.rate.copy_(steps.log().expand(64, -1))
+
+    found = distribution(build(Decay).rate)
+    expected = torch.arange(1, 17).double().log()
+    assert found.mean == pytest.approx(float(expected.mean()), rel=1e-6)
+    assert found.variance == pytest.approx(float(expected.var(unbiased=False)), rel=1e-6)

@@ -2,7 +2,7 @@
 
 | file | what it does |
 |---|---|
-| `anatomy`, `dissection`, `roles` | what a recipe sees of a model: parameters by role, residual junctions |
+| `anatomy`, `dissection`, `endings`, `roles` | what a recipe sees of a model: parameters by role, junctions |
 | `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
 | `fold`, `surgery` | scales carried by unmodified models, exactly; or hooked onto the junctions |
 | `walk`, `unit` | predicted states under other draws, and the solver that stands on them |

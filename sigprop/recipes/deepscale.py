@@ -5,14 +5,16 @@ r"""DeepScale (dslm): unit variance out of every branch, skip and branch scaled 
     mlp         Var = (1/d) sqrt(2(1-p)/m)              hidden width m d, ReLU: (1/d) sqrt((1-p)/2) at m = 4
     value, out  Var = (1/d) sqrt((1-p)/v_n)             v_n: variance of attended values of unit variance
 
-with the token correlation followed layer by layer,
+with the correlation of every pair of tokens followed layer by layer, r its average and s its average over the visible
+keys with weights `e^r` (equal tokens are attended together),
 
-    v = average over queries of r + (1-r) Y(n, 1-r)     n keys visible, Y the overlap of softmax weights; v -> r
+    v = average over queries of s + (1-s) Y(n, 1-r)     n keys visible, Y the overlap of softmax weights; v -> r
     r <- l^2 r + b^2 (1-p) c / v                        c = average over pairs of r + (1-r) / max(n, n')
     r <- l^2 r + b^2 (1-p) f(r)                         f: correlation (about zero) after the activation
 
-The paper takes `v = c = r`, which is their limit for long bidirectional sequences; `finite=False` does the same. The
-correlation is read before the update (the pseudo-code appends it after). Reference: dslm 4.4, App. C, N.
+The paper takes `v = c = r`, which is their limit for long bidirectional sequences of different tokens; `finite=False`
+does the same. The correlation is read before the update (the pseudo-code appends it after). Reference: dslm 4.4,
+App. C, N.
 For other activations the mlp's last weight follows from the second moment of the activation; gated mlps need `unit`.
 """
 
@@ -28,7 +30,7 @@ from sigprop.recipes.anatomy import Anatomy, Junction, Parameter
 from sigprop.recipes.registry import recipe
 from sigprop.recipes.rows import draw_all, with_junctions
 from sigprop.recipes.unit import branch_scales
-from sigprop.recipes.walk import Walk, correlation
+from sigprop.recipes.walk import Walk
 from sigprop.results import Init, Plan
 from sigprop.theory import activations
 from sigprop.theory.ops.activation import Activation
@@ -68,14 +70,18 @@ def deepscale_plan(anatomy: Anatomy, variances: dict[str, tuple[float, float]], 
 def _variances(anatomy: Anatomy, k: float, given: float | None, finite: bool) -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
     keep = 1.0 - anatomy.dropout
-    start = _input_correlation(anatomy) if given is None else given
-    require(0.0 <= start < 1.0, "input_correlation", start, "from 0 up to but below 1")
-    tokens: dict[int, float] = {}
+    if given is None:
+        start = _input_correlations(anatomy)
+    else:
+        require(0.0 <= given < 1.0, "input_correlation", given, "from 0 up to but below 1")
+        tokens = anatomy.sums[0].source.shape[-2]
+        start = torch.full((1, tokens, tokens), given, dtype=torch.float64)
+    pairs: dict[int, Tensor] = {}
     for junction, spot in zip(anatomy.junctions, anatomy.sums, strict=True):
-        r = tokens.get(junction.stream, start)
+        r = pairs.get(junction.stream, start)
         skip, branch = branch_scales(anatomy, k, 1.0)(junction)
         if junction.attention:
-            attended = tokens.get(0, start) if junction.cross else r
+            attended = pairs.get(0, start) if junction.cross else r
             v, c = _attended(attended, anatomy.visible_keys(junction) if finite else None)
             wide = [anatomy.parameters[name] for name in junction.inside]
             value = next((item for item in wide if item.role == "value" or item.parts), None)
@@ -84,34 +90,41 @@ def _variances(anatomy: Anatomy, k: float, given: float | None, finite: bool) ->
                 raise UnsupportedError(f"deepscale: no value matrix found in the branch of {last.name}; use unit")
             both = math.sqrt(keep / v / (value.fan_in * last.fan_in))
             found[junction.weights[0]] = (both, both)
-            after = keep * c / v
+            after = torch.full_like(r, keep * c / v)
         else:
             found[junction.weights[0]] = mlp_variances(anatomy, junction, spot.branch)
             after = keep * _after_mlp(
                 _activation(junction, spot.branch), r, anatomy.width * found[junction.weights[0]][0]
             )
-        tokens[junction.stream] = skip**2 * r + branch**2 * after
+        pairs[junction.stream] = skip**2 * r + branch**2 * after
     return found
 
 
-def _input_correlation(anatomy: Anatomy) -> float:
-    """Token correlation at the start of the first stream, embeddings of equal variance."""
+def _input_correlations(anatomy: Anatomy) -> Tensor:
+    """Correlations of all pairs of tokens of each sequence at the start of the first stream, for equal embeddings."""
     walk = Walk(anatomy)
     walk.draw_all(draw_all(anatomy, lambda item, role, size: Init("normal", std=item.fan_in**-0.5), embedding=1.0))
     start = anatomy.sums[0].source.node
     walk.run(walk.nodes[: walk.place[start] + 1])
-    return min(max(correlation(start), 0.0), 0.999)
+    kernel, tokens = start.signal.kernel.normalized().dense().values, anatomy.sums[0].source.shape[-2]
+    blocks = kernel.reshape(-1, tokens, len(kernel) // tokens, tokens).diagonal(dim1=0, dim2=2)
+    return blocks.permute(2, 0, 1).clamp(0.0, 0.999)
 
 
-def _attended(r: float, keys: Tensor | None) -> tuple[float, float]:
-    """`(v, c)`: variance and average covariance of attended values of unit variance and correlation `r`."""
+def _attended(r: Tensor, keys: Tensor | None) -> tuple[float, float]:
+    """`(v, c)`: variance and average covariance of attended values of unit variance and correlations `r`."""
+    apart = (1.0 - torch.eye(r.shape[-1], dtype=r.dtype)).expand_as(r)
+    average = float((r * apart).sum() / apart.sum().clamp_min(1.0))
     if keys is None:
-        return max(r, 1e-3), max(r, 1e-3)
-    own = overlap(keys, torch.full_like(keys, 1.0 - r))
+        return max(average, 1e-3), max(average, 1e-3)
+    weights, last = r.exp() * apart, keys.long().clamp_max(r.shape[-1]) - 1
+    met, total = (x.cumsum(1).cumsum(2).diagonal(dim1=1, dim2=2)[:, last] for x in (weights * r, weights))
+    together = met / total.clamp_min(1e-300)
+    own = overlap(keys, torch.full_like(keys, 1.0 - average))
     longest = torch.maximum(keys[:, None], keys[None, :])
-    pairs = (1.0 / longest).sum() - (1.0 / longest.diagonal()).sum()
+    others = (1.0 / longest).sum() - (1.0 / longest.diagonal()).sum()
     count = max(1, len(keys) * (len(keys) - 1))
-    return r + (1.0 - r) * float(own.mean()), r + (1.0 - r) * float(pairs) / count
+    return float((together + (1.0 - together) * own).mean()), average + (1.0 - average) * float(others) / count
 
 
 def mlp_variances(anatomy: Anatomy, junction: Junction, branch: Field) -> tuple[float, float]:
@@ -143,7 +156,7 @@ def _activation(junction: Junction, branch: Field) -> activations.Activation:
     return found[0]
 
 
-def _after_mlp(function: activations.Activation, r: float, variance: float) -> float:
-    """Correlation about zero after the activation, for inputs of that variance and correlation `r`."""
+def _after_mlp(function: activations.Activation, r: Tensor, variance: float) -> Tensor:
+    """Correlations about zero after the activation, for inputs of that variance and correlations `r`."""
     second = float(function.second_moment(variance))
-    return float(function.cross_moment(variance, variance, r * variance)) / second
+    return torch.as_tensor(function.cross_moment(variance, variance, r * variance)) / second

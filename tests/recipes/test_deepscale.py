@@ -49,6 +49,17 @@ def test_deepscale_reads_the_correlation_of_repeated_tokens():
     assert made[first].init.std ** 2 == pytest.approx(expected, rel=0.02)
 
 
+def test_deepscale_counts_tokens_that_repeat():
+    """Two tokens in turn: the attended variance of each, by the sum over all pairs of keys."""
+    batch = torch.arange(2).repeat(12)[None]
+    anatomy = examine(model_of(), batch)
+    found = get_recipe("deepscale")(anatomy)["blocks.0.attention.value.weight"].init.std ** 2
+    kernel = 0.5 * torch.eye(24) + 0.5 * (batch[0][:, None] == batch[0])
+    weights = kernel.exp()
+    attended = float((weights * kernel).sum() / weights.sum())
+    assert found == pytest.approx(math.sqrt(1 / attended) / WIDTH, rel=0.02)
+
+
 @identity("deepscale_simple")
 def test_deepscale_simple_draws_values_like_the_mlp():
     found = stds(raw("deepscale_simple"))

@@ -4,6 +4,8 @@ Besides the kernel each state carries what first-order finite-width corrections 
 
 - `Signal.norm_fluctuation`: `d` times the relative variance of the squared norm (2 for independent Gaussian
   channels, 0 after a normalization);
+- `Signal.mixed`: the mean square cosine of a token with the one it was made from, where a map over tokens, the same in
+  all channels, has mixed it with others: one over their number. It makes the norm of their sum fluctuate;
 - `Signal.pair_fluctuation`: `d` times the variance of the product of two different tokens, relative to their norms (1
   for independent Gaussian channels). No norm removes it, so that it adds up over layers;
 - `Signal.uniform_share`: `d` times the share of the squared norm along the all-ones direction (1 for independent
@@ -43,6 +45,7 @@ class Signal:
     uniform_share: Tensor | float = 1.0
     common_share: Tensor | float = 0.0
     pair_fluctuation: Tensor | float = 1.0
+    mixed: Tensor | float = 0.0
     evidence: Evidence = EXACT
 
     @property

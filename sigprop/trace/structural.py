@@ -286,7 +286,8 @@ class TokenActivation(Activation):
         variance, mean = x.covariance.diagonal.mean(), x.mean.mean()
         level, average = self.function.second_moment(variance, mean), self.function.mean(variance, mean)
         shared = self.function.cross_moment(variance, variance, variance * x.common_share, mean, mean)
-        return replace(made, common_share=(shared - average**2) / level)
+        kept = x.mixed * self.function.derivative_mean(variance, mean) ** 2 * variance / level
+        return replace(made, common_share=(shared - average**2) / level, mixed=kept)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)
@@ -301,22 +302,33 @@ class TokenActivation(Activation):
 class TokenLinear(Linear):
     """A linear map over tokens, the same for every channel: what is uniform over channels stays so.
 
-    Forward   the mean of the inputs and the bias give every output token a part common to all its channels
-    Weights   the bias of an output token sums the gradient over channels: `width * G * uniform share`
+    Forward   the mean of the inputs and the bias give every output token a part common to all its channels; an output
+              is made of `fan_in` tokens alike
+    Weights   what is common to all channels meets the uniform share of the gradient only; so does the bias, which sums
+              the gradient over channels: `width * G * uniform share`
     """
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         made = super().forward(x)
-        level = x.kernel.diagonal.mean().clamp_min(1e-300)
-        common = (x.mean.square().mean() + x.common_share * level) * self.fan_in * self.variance
-        return replace(made, common_share=(common + (self.bias_variance or 0.0)) / made.kernel.diagonal.mean())
+        common = self._common(x) * x.kernel.diagonal.mean() * self.fan_in * self.variance
+        share = (common + (self.bias_variance or 0.0)) / made.kernel.diagonal.mean()
+        return replace(made, common_share=share, mixed=x.mixed or 1.0 / self.fan_in)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)
         return (replace(made, uniform_share=gradient.uniform_share),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        weight, *bias = super().parameters(gradient, *inputs)
-        share = gradient.uniform_share
-        return [weight, *(replace(item, grad_second_moment=item.grad_second_moment * share) for item in bias)]
+        (x,) = inputs
+        weight, *bias = super().parameters(gradient, x)
+        uniform = gradient.uniform_share
+        seen = 1.0 - self._common(x) * (1.0 - uniform)
+        factors = (seen, *(uniform for _ in bias))
+        found = zip((weight, *bias), factors, strict=True)
+        return [replace(item, grad_second_moment=item.grad_second_moment * factor) for item, factor in found]
+
+    @staticmethod
+    def _common(x: Signal) -> Tensor:
+        """Share of the input that is the same in all channels: its mean, and what it has in common by itself."""
+        return x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common_share

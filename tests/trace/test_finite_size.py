@@ -1,12 +1,14 @@
 """Parts of the state that matter at finite size, each against plain draws: k standard errors, no bare percentages."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from sigprop.measure import measure
-from sigprop.theory import Dense, Signal, activations
+from sigprop.theory import Dense, Gradient, Signal, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
@@ -34,6 +36,33 @@ def test_a_map_over_tokens_makes_a_part_common_to_all_channels_which_a_norm_remo
     close(y.var(-1), float(scale**2))
     close(y.square().mean(-1), float(made.kernel.diagonal))
     assert float(made.common_share) > 0.3
+
+
+def test_a_gradient_without_a_uniform_part_does_not_see_what_channels_have_in_common():
+    tokens, width, draws, mean = 12, 64, 400, 0.7
+    generator = torch.Generator().manual_seed(0)
+    x = mean + torch.randn(draws, tokens, width, generator=generator)
+    gradient = torch.randn(draws, width, generator=generator)
+    gradient = gradient - gradient.mean(-1, keepdim=True)
+    found = torch.einsum("nc,ntc->nt", gradient, x).square().mean(-1) / (width - 1)
+    level = torch.tensor([[1 + mean**2]], dtype=torch.float64)
+    signal = Signal(Dense(level), torch.tensor([mean], dtype=torch.float64), width)
+    upstream = Gradient(Dense(torch.ones(1, 1, dtype=torch.float64)), uniform_share=0.0)
+    (weight,) = TokenLinear(tokens, 1, 1 / tokens).parameters(upstream, signal)
+    close(found, float(weight.grad_second_moment))
+
+
+def test_a_token_mixed_with_others_overlaps_with_itself():
+    tokens, width, draws = 16, 256, 400
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(draws, tokens, width, generator=generator)
+    z = x + torch.randn(draws, tokens, tokens, generator=generator) @ x / tokens**0.5
+    squares = z.square().mean(-1)
+    eye = torch.eye(tokens, dtype=torch.float64)
+    skip = Signal(Dense(eye), torch.zeros(tokens, dtype=torch.float64), width)
+    branch = replace(skip, mixed=1.0 / tokens, norm_fluctuation=2.0 * (1.0 + width / tokens))
+    expected = Residual().forward(skip, branch).norm_fluctuation
+    close(((squares - squares.mean()) / squares.mean()).square().mean(-1) * width, float(expected))
 
 
 def test_products_of_two_tokens_fluctuate_more_with_every_layer():

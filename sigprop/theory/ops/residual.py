@@ -33,7 +33,8 @@ class Residual(Op):
         cross = kernel.outer(x.mean, f.mean).values + kernel.outer(f.mean, x.mean).values
         kernel = kernel.like(kernel.values + cross * kernel.spread(self.skip * self.branch))
         part_x, part_f = self._parts(x, f)
-        fluctuation = part_x**2 * x.norm_fluctuation + part_f**2 * f.norm_fluctuation + 4 * part_x * part_f
+        cross = 4 * part_x * part_f * (1.0 + x.width * f.mixed)
+        fluctuation = part_x**2 * x.norm_fluctuation + part_f**2 * f.norm_fluctuation + cross
         return Signal(
             kernel,
             kernel.per_token(self.skip) * x.mean + kernel.per_token(self.branch) * f.mean,

@@ -30,6 +30,8 @@ def main(page: Path = Path("docs/recipes.md"), data: Path = DATA, figures: Path 
     text = replaced(text, "normless table", normless_table(table))
     text = replaced(text, "refusals", refusals(table))
     text = replaced(text, "anyinit table", anyinit_table(results(data / "anyinit_comparison.json")))
+    runs = data / "deep_decoder.json"
+    text = replaced(text, "training", training(json.loads(runs.read_text()))) if runs.is_file() else text
     page.write_text(text)
     draw_profiles(profiles, figures / "unit_profiles.png")
 
@@ -72,7 +74,10 @@ def loss_table(found: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def deviation(row: dict[str, Any]) -> str:
-    return f"{row['worst_deviation']:.2g} ± {row['its_standard_error']:.2g}" if row else ""
+    if not row:
+        return ""
+    digits = 2 if row["worst_deviation"] < 1 else 3
+    return f"{row['worst_deviation']:.{digits}g} ± {row['its_standard_error']:.2g}"
 
 
 def recipe_table(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -95,13 +100,13 @@ def normless_table(found: dict[str, dict[str, Any]]) -> list[str]:
 
 def refusals(found: dict[str, dict[str, Any]]) -> list[str]:
     """What the recipes say that predict nothing for either placement with norms."""
-    names = sorted({key.split()[1] for key in found})
-    rows = {
-        name: [found[f"{place} {name}"] for place in ("post", "pre") if f"{place} {name}" in found] for name in names
-    }
-    return [
-        f"- `{name}`: {row[0]['refused']}" for name, row in rows.items() if row and all("refused" in r for r in row)
-    ]
+    lines = []
+    for name in sorted({key.split()[1] for key in found}):
+        rows = [found[f"{place} {name}"] for place in ("post", "pre")]
+        if all("refused" in row for row in rows):
+            told = dict.fromkeys(row["refused"].removeprefix(f"{name}: ") for row in rows)
+            lines.append(f"- `{name}`: " + "; ".join(told))
+    return lines
 
 
 def draw_profiles(found: dict[str, dict[str, Any]], path: Path) -> None:
@@ -138,6 +143,16 @@ def anyinit_table(found: dict[str, dict[str, Any]]) -> list[str]:
         numbers = (row["error"], "") if "error" in row else (f"{row['growth']:.3g}", f"{row['gradient_ratio']:.3g}")
         rows.append(line(name, draw, *numbers))
     return rows
+
+
+def training(found: dict[str, Any]) -> list[str]:
+    """By run, the mean loss of the first and of the last hundred steps."""
+    rows = [header("recipe", "seed", "loss, first 100 steps", "last 100 steps")]
+    count = 100 // found["window"]
+    for name, losses in found["losses"].items():
+        ends = (losses[:count], losses[-count:])
+        rows.append(line(*name.split(), *(f"{sum(part) / len(part):.2f}" for part in ends)))
+    return [*rows, "", "![Loss of the three runs of each recipe](figures/deep_decoder.png)"]
 
 
 def header(*names: str) -> str:

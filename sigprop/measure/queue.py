@@ -81,8 +81,10 @@ class Queue:
     def keep_copies(self) -> None:
         """From now on, and of all that waits: something is about to run that may write without a trace."""
         if not self._copies:
+            items = self._taken_out()
             self._copies = True
-            self._waiting = [item._replace(x=item.x.clone(), version=0) for item in self._taken_out()]
+            for item in items:
+                self.add(item.ticket, item.x, item.mask, item.signal)
 
     def read(self) -> None:
         """Reduce what waits and wait for the device; what float32 cannot do is done again in float64."""

@@ -70,12 +70,14 @@ def columns(sums: Tensor) -> Tensor:
 def unreliable(sums: Tensor) -> Tensor:
     """(items,): true where float32 is not good enough, or a value is not finite.
 
-    A longest distance of zero means zeros: the squares of means, which are float64, do not vanish with the others.
+    Means up to ten times the spread cost less than 1e-7. A constant is told from a spread that vanishes in float32 by
+    the squares of token means, which are float64.
     """
     centre, variance, longest, heaviest = sums[:, :4].T
-    in_range = (longest == 0) | (longest >= 1e-25) & (longest <= 1e30)
-    small_mean = (centre.square() <= 4.0 * variance) & ((centre * heaviest).square() <= 1e3)
-    return ~(in_range & small_mean & sums.isfinite().all(1))
+    constant = longest <= 1e-13 * centre.square()
+    in_range = (longest >= 1e-25) & (longest <= 1e30)
+    small_mean = (centre.square() <= 100.0 * variance) & ((centre * heaviest).square() <= 1e4)
+    return ~((constant | in_range & small_mean) & sums.isfinite().all(1))
 
 
 def _pieces(stacks: Sequence[Stack], mask: Tensor | None, exact: bool) -> Iterator[Tensor]:

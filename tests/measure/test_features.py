@@ -108,6 +108,8 @@ def test_sites_by_name_and_pattern():
     assert names == ["blocks.0.mlp", "blocks.1.mlp", "head"]
     with pytest.raises(UnknownNameError, match=r"blocks\.0\.mlp"):
         measure(model, TOKENS, sites="blocks.0.mpl")
+    with pytest.raises(UnknownNameError, match="scores=True"):
+        measure(model, TOKENS, sites="*.scores")
 
 
 def test_depth_counts_blocks():

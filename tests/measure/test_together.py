@@ -144,14 +144,24 @@ def test_a_model_too_coarse_for_float32_is_run_again(monkeypatch):
     agree((row.mean, row.variance, row.token_correlation), exact(x, True))
 
 
-def test_zeros_are_no_reason_to_run_again(monkeypatch):
+def test_zeros_and_constants_are_no_reason_to_run_again(monkeypatch):
     monkeypatch.setattr(queue, "DEFAULT_BYTES", 100)
-    counter = Accumulating()
-    model = nn.Sequential(nn.ReLU(inplace=True), counter, nn.Linear(8, 8))
-    nn.init.zeros_(model[2].weight)
-    profile = measure(model, random(3, 4, 8))
+    counter, last = Accumulating(), nn.Linear(8, 8)
+    nn.init.zeros_(last.weight)
+    nn.init.constant_(last.bias, 0.1)
+    profile = measure(nn.Sequential(nn.ReLU(inplace=True), counter, last), random(3, 4, 8))
     assert profile["1"].grad_variance == 0
+    assert profile["2"].mean == pytest.approx(0.1)
+    assert profile["2"].variance < 1e-20
     assert counter.runs == 1
+
+
+def test_a_vanishing_gradient_is_no_zero(monkeypatch):
+    monkeypatch.setattr(queue, "DEFAULT_BYTES", 100)
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), random(3, 4, 8)
+    plain, tiny = measure(model, x, lambda y: y.sum()), measure(model, x, lambda y: 1e-30 * y.sum())
+    assert tiny["0"].grad_variance == pytest.approx(1e-60 * plain["0"].grad_variance, rel=1e-5)
 
 
 def test_a_tensor_that_is_written_to_while_it_waits():

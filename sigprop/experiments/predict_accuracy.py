@@ -27,6 +27,29 @@ from sigprop.results import Profile
 from sigprop.trace import build, predict, trace
 
 COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_second_moment")
+TARGETS = {
+    "variance": (0.01, 0.04),
+    "token_correlation": (0.02, 0.02),
+    "grad_variance": (0.03, 0.10),
+    "grad_second_moment": (0.05, 0.35),
+}
+PAGE = """# Predictions of whole models against measurement
+
+Written by `python -m sigprop.experiments.predict_accuracy table` from `docs/data/predict_accuracy.json` ({date}). Width
+256, 128 Zipf-like token ids (images: 64 patches), {seeds} fresh initializations on an H200; *init* `width` is a standard
+deviation of 1/sqrt(width) for every matrix. Errors of the prediction, median / worst over the outputs of the repeated
+blocks (weight gradient: second moment of the gradient over all hidden matrices), with the standard errors of the
+measurement (median over blocks / at the worst) in parentheses; percent, absolute for correlations. Targets: variance
+1 / 4, correlation 0.02, gradient 3 / 10, weight gradient 5 / 35. What is over them is **bold**; reasons are in
+[predict](predict.md#accuracy).
+
+{rows}
+
+The rows were made by
+
+    python -m sigprop.experiments.predict_accuracy measure --device cuda --seeds {seeds}
+    python -m sigprop.experiments.predict_accuracy compare --out docs/data/predict_accuracy.json
+"""
 app = typer.Typer(add_completion=False, help=__doc__)
 Models = Annotated[str, typer.Option(help="Comma-separated names, or all.")]
 Depths = Annotated[str, typer.Option(help="Comma-separated numbers of layers.")]
@@ -76,6 +99,40 @@ def compare(
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps({"date": str(date.today()), "results": results}, indent=1) + "\n")
     show(results)
+
+
+@app.command()
+def table(
+    data: Annotated[Path, typer.Option(help="Results of `compare`.")] = Path("docs/data/predict_accuracy.json"),
+    page: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("docs/predict-accuracy.md"),
+) -> None:
+    """Write the results as a page."""
+    stored = json.loads(data.read_text())
+    results = stored["results"]
+    headings = ["model", "layers", "init", "tied", "variance", "correlation", "gradient", "weight gradient"]
+    lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+    for row in results:
+        first = [row["name"], str(row["depth"]), row["init"], "yes" if row["tied"] else "no"]
+        lines.append("| " + " | ".join(first + [_cell(row, column) for column in COLUMNS]) + " |")
+    kept = [sum(_within(row, column) for row in results) for column in COLUMNS]
+    ends = [f"{count} of {len(results)} within" for count in kept]
+    lines.append("| " + " | ".join(["**all**", "", "", "", *ends]) + " |")
+    page.write_text(PAGE.format(date=stored["date"], seeds=results[0]["seeds"], rows="\n".join(lines)))
+
+
+def _cell(row: dict[str, Any], column: str) -> str:
+    """Median / worst, with the standard errors of both; bold where over the target."""
+    found, correlation = row["errors"][column], column == "token_correlation"
+    scale, digits = (1.0, 3) if correlation else (100.0, 1)
+    keys = ("median", "worst", "error", "error_of_worst")
+    median, worst, error, last = (f"{scale * found[key]:.{digits}f}" for key in keys)
+    text = f"{median} / {worst} (± {error} / {last})"
+    return text if _within(row, column) else f"**{text}**"
+
+
+def _within(row: dict[str, Any], column: str) -> bool:
+    found, (median, worst) = row["errors"][column], TARGETS[column]
+    return found["median"] <= median and found["worst"] <= worst
 
 
 def _chosen(models: str, depth: str, inits: str, tied: str) -> list[Setting]:

@@ -7,6 +7,7 @@ built from a small config on the meta device and predicted, forward and backward
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ import torch
 import typer
 from rich.console import Console
 
-from sigprop.errors import SigpropError
+from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.trace import build, predict
 
 KINDS = {
@@ -167,6 +168,8 @@ def attempt(kind: str, number: int, tokens: int, seconds: int) -> dict[str, Any]
     try:
         with limited(seconds):
             profile = predict(model, tokens=tokens)
+        if not all(math.isfinite(site.variance) for site in profile.sites):
+            raise UnsupportedError("the state of a site is not finite")
         finite = [s for s in profile.sites if s.grad_variance == s.grad_variance]
         row["sampled"] = sum(s.status == "sampled" for s in profile.sites)
         row |= {"outcome": "predicted", "sites": len(profile.sites), "with_gradient": len(finite), "reason": ""}

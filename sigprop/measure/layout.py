@@ -43,6 +43,7 @@ class Layout:
     tokens: tuple[int, ...] = ()
     masks: list[Tensor] = field(default_factory=list)
     override: TokenAxes | AxesRule | None = None
+    _fitted: dict[tuple[int, torch.device], Tensor] = field(default_factory=dict)
 
     def axes(self, name: str, x: Tensor, module: nn.Module | None = None) -> tuple[int, ...]:
         """The token axes of a tensor; empty when it has none."""
@@ -92,7 +93,19 @@ class Layout:
         fitting = [mask for mask in self.masks if mask.shape == view.shape[:2]]
         if not fitting:
             return None
-        return fitting[-1] if "decoder" in name else fitting[0]
+        chosen = fitting[-1] if "decoder" in name else fitting[0]
+        key = (id(chosen), view.device)
+        if key not in self._fitted:
+            self._fitted[key] = chosen.to(view.device)
+        return self._fitted[key]
+
+    def require_mask_fitted(self) -> None:
+        """Raise when a mask was given and no tensor has its sequences and tokens."""
+        if self.masks and not self._fitted:
+            shape = tuple(self.masks[0].shape)
+            raise InputError(
+                f"mask of shape {shape} fits no site: needs the (sequences, tokens) of the model's tensors"
+            )
 
 
 def _checked(name: str, x: Tensor, chosen: TokenAxes) -> tuple[int, ...]:

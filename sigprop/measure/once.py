@@ -75,6 +75,8 @@ def _measured(
     ):
         loss = _run(model, copied(batch), loss_fn, recorder, options)
         recorder.require_matches()
+        if options.mask is not None and options.sites is None:
+            layout.require_mask_fitted()
         recorder.queue.read()
         parameters = parameter_rows(modules, options.spectral)
         rows = _site_rows(recorder)

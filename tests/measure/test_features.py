@@ -385,6 +385,8 @@ def test_arguments_that_do_not_fit():
         measure(None, TOKENS, build=lambda: 3, seeds=1)
     with pytest.raises(InputError, match="mask has shape"):
         measure(small(), TOKENS, mask=torch.ones(3))
+    with pytest.raises(InputError, match=r"mask of shape \(3, 11\) fits no site"):
+        measure(small(), TOKENS, mask=torch.ones(3, 11))
 
 
 def test_json_round_trip():

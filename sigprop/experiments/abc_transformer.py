@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,14 +23,13 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from scipy.optimize import nnls
 from torch import Tensor, nn
 
 from sigprop.models import build, sample_text, text_batch
 from sigprop.results import CoordinateReport
 from sigprop.results.coordinates import Exponent
 from sigprop.scaling import coord_check, parametrize
-from sigprop.scaling.fit import fit_exponent
+from sigprop.scaling.fit import fit_exponent, fit_two_parts
 from sigprop.scaling.runs import Training
 from sigprop.scaling.training import make_optimizers, make_step
 
@@ -116,15 +116,6 @@ def described(widths: list[int], sizes: np.ndarray) -> dict[str, Any]:
     }
 
 
-def two_parts(widths: list[int], sizes: np.ndarray, aligned: float) -> dict[str, float]:
-    """A and B of the law above by least squares of relative errors, and the worst relative error of the size."""
-    squares = sizes**2
-    design = np.stack([np.array(widths) ** (2 * aligned), np.array(widths) ** (2 * aligned - 1)], axis=1)
-    coefficients, _ = nnls(design / squares[:, None], np.ones(len(widths)))
-    error = float(np.abs(np.sqrt(design @ coefficients / squares) - 1).max())
-    return {"aligned": coefficients[0], "random": coefficients[1], "worst_relative_error": round(error, 4)}
-
-
 def row(item: Exponent, widths: list[int]) -> dict[str, Any]:
     named = {"name": item.name, "quantity": item.quantity, "step": item.step, "expected": item.expected}
     return named | described(widths, np.array([item.sizes])) | {"low": round(item.low, 3), "high": round(item.high, 3)}
@@ -160,7 +151,7 @@ def main(
             parts = study.logit_parts(rule, optimizer, rates[optimizer])
             for found in logits:
                 sizes = np.array(report.find("output", "change", found["step"]).sizes)
-                found["two_parts"] = two_parts(study.widths, sizes, 0.5 if rule == "sp" else 0.0)
+                found["two_parts"] = asdict(fit_two_parts(study.widths, sizes, 0.5 if rule == "sp" else 0.0))
             changes = [found for found in rows if found["quantity"] == "change" and found["step"] == steps]
             summary = {"passed": report.passed, "worst": worst(rows), "logit_parts": parts, "logits": logits}
             table[f"{rule} {optimizer}"] = summary | {"changes": changes}

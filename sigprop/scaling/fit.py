@@ -1,17 +1,24 @@
-r"""Exponents by least squares of log size on log width (or depth), with their 95 percent intervals.
+r"""Exponents by least squares of log size on log width (or depth), with their 95 percent intervals; and the law of two
+parts behind those that are no pure powers.
 
-A change of features or logits is the sum of an aligned part d^e and of a random walk that is smaller by d^{-1/2}
-and independent of it, so that its size is d^e sqrt(1 + c/d): the fitted power of a narrow range of widths lies
-below e. With `corrected` the term 1/d is fitted too, and the exponent is that of large width.
+A change of features or logits is the sum of an aligned part, d^e, and of a random walk over the channels, smaller by
+d^{-1/2} and independent of it:
+
+    size^2 = (A + B/d) d^{2e}
+
+The random part rules below the width B/A, which grows with the number of tokens in the batch: the sum of many
+gradients is little aligned with each of them. Powers fitted over a narrow range then lie between e - 1/2 and e.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import nnls
 
 
 def fit_exponent(scales: Sequence[float], sizes: np.ndarray, corrected: bool = False) -> tuple[float, float, float]:
@@ -23,7 +30,7 @@ def fit_exponent(scales: Sequence[float], sizes: np.ndarray, corrected: bool = F
 def fit_exponents(
     scales: Sequence[float], sizes: np.ndarray, corrected: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same for `sizes[..., seed, scale]`.
+    """The same for `sizes[..., seed, scale]`; `corrected` adds the term 1/d of the law above to the regression.
 
     Sizes that are zero or not finite give nan; as many points as coefficients, an interval of no width; fewer
     than three scales, a fit without the correction.
@@ -52,6 +59,24 @@ def _design(scales: tuple[float, ...], corrected: bool) -> np.ndarray:
     if corrected:
         columns.append(scales[0] / np.array(scales))
     return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class TwoParts:
+    """A and B of the law above, and the largest relative error of the size that it leaves."""
+
+    aligned: float
+    random: float
+    error: float
+
+
+def fit_two_parts(scales: Sequence[float], sizes: np.ndarray, exponent: float) -> TwoParts:
+    """The law with its exponent given, to the means of `sizes[seed, scale]`; A, B >= 0."""
+    widths, means = np.asarray(scales, dtype=float), np.atleast_2d(sizes).mean(axis=0)
+    design = np.stack([widths ** (2 * exponent), widths ** (2 * exponent - 1)], axis=1) / means[:, None] ** 2
+    (aligned, random), _ = nnls(design, np.ones(len(widths)))
+    error = np.abs(np.sqrt(design @ [aligned, random]) - 1).max()
+    return TwoParts(float(aligned), float(random), float(error))
 
 
 @cache

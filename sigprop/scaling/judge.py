@@ -6,7 +6,7 @@ import numpy as np
 
 from sigprop.results.coordinates import Exponent
 from sigprop.scaling.expectations import Expectations
-from sigprop.scaling.fit import fit_exponents
+from sigprop.scaling.fit import fit_exponents, fit_two_parts
 from sigprop.scaling.record import Run
 
 ROUNDING = 1e-6
@@ -16,13 +16,14 @@ PARAMETER_SIZES = ("weight", "update", "rate", "gradient")
 def judge(tables: list[list[Run]], axis: str, expected: Expectations, tolerance: float) -> list[Exponent]:
     """Fit every recorded quantity over the builds (`tables[build][seed]`) and compare it with the rule's exponent.
 
-    A change that fails as a plain power of width is fitted once more with the correction for finite width.
+    A change that is no power of width as expected may be one of two parts, aligned and random (`fit`); then the
+    expected exponent, that of large width, is only a bound from above.
     """
     if axis == "depth":
         tables = [[run.by_pattern() for run in table] for table in tables]
     everywhere = [key for key in tables[0][0].sizes if all(key in run.sizes for table in tables for run in table)]
     sizes = np.array([[[run.sizes[key] for run in table] for table in tables] for key in everywhere]).swapaxes(1, 2)
-    fits = [fit_exponents(expected.scales, sizes, corrected) for corrected in (False, True)]
+    fits = fit_exponents(expected.scales, sizes)
     channels = [table[0].channels for table in tables]
     noise = _noise([run for table in tables for run in table])
     found = []
@@ -35,14 +36,21 @@ def judge(tables: list[list[Run]], axis: str, expected: Expectations, tolerance:
         else:
             wanted, at_most = expected.of(quantity, name, step, finite)
         means = tuple(sizes[place].mean(axis=0).tolist())
-        exponent, low, high = (float(values[place]) for values in fits[0])
+        exponent, low, high = (float(values[place]) for values in fits)
         passed = _passes(low, high, wanted, at_most, tolerance)
-        if not passed and quantity == "change" and axis == "width":
-            again = [float(values[place]) for values in fits[1]]
-            if _passes(again[1], again[2], wanted, at_most, tolerance):
-                passed, (exponent, low, high) = True, again
+        changes = (quantity, axis) == ("change", "width") and wanted is not None
+        if changes and not passed and _half_aligned(expected.scales, sizes[place], wanted):
+            passed, wanted, at_most = True, None, wanted
         found.append(Exponent(name, quantity, step, axis, means, exponent, low, high, wanted, passed, at_most))
     return found
+
+
+def _half_aligned(scales: list[int], sizes: np.ndarray, exponent: float) -> bool:
+    """The law of two parts holds at every width, within 5 percent or three standard errors."""
+    if len(scales) < 3 or not (sizes > 0).all():
+        return False
+    scatter = sizes.std(axis=0, ddof=1) / sizes.mean(axis=0) / np.sqrt(len(sizes)) if len(sizes) > 1 else np.zeros(1)
+    return fit_two_parts(scales, sizes, exponent).error < max(0.05, 3 * float(scatter.max()))
 
 
 def _noise(runs: list[Run]) -> set[str]:

@@ -11,7 +11,7 @@ from torch import nn
 from sigprop.errors import InputError
 from sigprop.models import build
 from sigprop.scaling import compare, coord_check, parametrize
-from sigprop.scaling.fit import fit_exponent
+from sigprop.scaling.fit import fit_exponent, fit_two_parts
 
 WIDTHS = [32, 64, 128, 256]
 
@@ -212,3 +212,26 @@ def test_fitted_interval_covers_the_true_slope():
         hits += low <= -0.5 <= high
     assert abs(hits / trials - 0.95) < 5 * (0.95 * 0.05 / trials) ** 0.5
     assert np.isnan(fit_exponent(widths, np.zeros((1, 4)))[0])
+
+
+def test_the_law_of_two_parts_explains_half_aligned_changes_and_nothing_else():
+    widths = np.array([64, 128, 256, 512])
+    for exponent in (0.0, -0.5):
+        for aligned, random in ((1.0, 300.0), (1.0, 0.0), (0.0, 1.0)):
+            sizes = np.sqrt(aligned + random / widths) * widths**exponent
+            found = fit_two_parts(widths.tolist(), sizes, exponent)
+            assert (found.aligned, found.random) == pytest.approx((aligned, random), abs=1e-9)
+            assert found.error < 1e-9
+        for wrong in (0.25, -0.75):
+            assert fit_two_parts(widths.tolist(), widths ** (exponent + wrong), exponent).error > 0.1
+
+
+def test_many_tokens_and_few_channels_do_not_raise_an_alarm():
+    """512 random tokens at widths 32 to 128: keys move like d^-0.4, by the law of two parts; growth still fails."""
+    ids = torch.randint(0, 64, (16, 32), generator=torch.Generator().manual_seed(1))
+    good = check("mup", widths=[32, 64, 128], batch=ids, lr=1e-3)
+    assert good.passed, [str(item) for item in good.culprits]
+    key = good.find("blocks.0.attention.key", "change", 1)
+    assert key.high < -0.2
+    assert (key.expected, key.at_most) == (None, 0.0)
+    assert not check(None, widths=[32, 64, 128], batch=ids, lr=1e-3).passed

@@ -149,9 +149,9 @@ class Encoder(nn.Module):
         self.embedding = nn.Embedding(s.vocabulary, s.width)
         self.encoder = nn.TransformerEncoder(layer, s.depth, nn.LayerNorm(s.width), enable_nested_tensor=False)
         self.head = nn.Linear(s.width, s.vocabulary, bias=False)
-        for module in self.modules():  # the layers are copies of one: their biases too are drawn again
-            if isinstance(module, nn.Linear):
-                module.reset_parameters()
+        for layer in self.encoder.layers:  # copies of one layer: their biases too are drawn again
+            for linear in (layer.linear1, layer.linear2):
+                linear.reset_parameters()  # type: ignore[operator]
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, 0.0, s.deviation)

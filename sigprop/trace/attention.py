@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +20,15 @@ from sigprop.trace.reverse import Reverse, generator_of
 from sigprop.trace.thinning import Thinning, ThinReplay, possible_thinning
 
 HEADS = 64
-"""Heads that are drawn in all for the first attentions of a model."""
+"""Heads that are drawn at most for the first attentions of a model."""
 FIRST = 12
-"""How many attentions are first; after them fewer heads are drawn, in proportion."""
+"""How many attentions are first; for later ones fewer heads are drawn, as one over the square of their number."""
 FEWEST = 12
 """Heads that are drawn at least."""
 AT_ONCE = 16
 """Heads that one replica draws at most, where they are alike."""
+PRECISE = 0.005
+"""Relative standard error of the output's variance at which no more heads are drawn."""
 MOST_REPLICAS = 16
 
 
@@ -36,7 +40,7 @@ class ReplayedAttention(Op):
     Backward  `G_v = E[A^T G_o A]`; the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
 
     `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
-    weighs less the more layers there are. `single`: one network, with the heads that it has.
+    weighs less the more layers there are.
     """
 
     weight: Field
@@ -44,17 +48,16 @@ class ReplayedAttention(Op):
     out: Layout
     seed: int
     order: int = 1
-    single: bool = False
     _reverse: Reverse | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.parts = parts_of_sources(self.weight)
         heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
-        wanted = max(FEWEST, HEADS * min(1.0, FIRST / self.order))
         balanced = max(balanced_replicas(source.node) for source in self.sources)
-        self.replicas = 1 if self.single else min(MOST_REPLICAS, max(balanced, math.ceil(wanted / heads)))
-        few = min(AT_ONCE, math.ceil(wanted / self.replicas))
-        self._thinning = None if self.single else self._possible_thinning(few)
+        self.group = balanced if balanced <= MOST_REPLICAS else 1
+        rounds = math.ceil(HEADS * min(1.0, (FIRST / self.order) ** 2) / heads)
+        self._most_heads = min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
+        self._thinning = self._possible_thinning(AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group))
         self._arrange()
 
     def _possible_thinning(self, wanted: int) -> Thinning | None:
@@ -77,25 +80,30 @@ class ReplayedAttention(Op):
         self._whole = layout.shape
         self._rows, self._columns = _attended(layout, self.value.layout, self.out)
 
-    def _replay(self, ensemble: Ensemble, replica: int, gradients: bool = False) -> Replay:
-        drawn = [part for parts in self.parts.values() for part in parts]
-        settings = (generator_of(self.seed, replica + 1), gradients, ensemble, replica, drawn)
-        return Replay(*settings) if self._thinning is None else ThinReplay(self._thinning, *settings)
+    def _replicas(self, heads: float) -> int:
+        """Replicas, in whole groups, that draw so many heads."""
+        return self.group * math.ceil(heads / (self.group * self.heads))
 
-    def _drawn(self, ensemble: Ensemble, replica: int, gradients: bool = False) -> tuple[Replay, Tensor]:
-        """A replay and its attention weights; where heads cannot be left out, all are drawn."""
+    def _draws(self, replicas: int, gradients: bool = False) -> Iterator[tuple[Replay, Tensor]]:
+        """Replays and their attention weights, in groups whose fluctuations balance."""
+        ensemble = None
+        for replica in range(replicas):
+            if replica % self.group == 0:
+                ensemble = Ensemble(self.group, generator_of(self.seed, 2 * replica))
+            settings = (generator_of(self.seed, 2 * replica + 1), gradients, ensemble, replica % self.group)
+            yield self._drawn(*settings, [part for parts in self.parts.values() for part in parts])
+
+    def _drawn(self, *settings: Any) -> tuple[Replay, Tensor]:
+        """One replay; where heads cannot be left out, all are drawn."""
         try:
-            replay = self._replay(ensemble, replica, gradients)
+            replay = Replay(*settings) if self._thinning is None else ThinReplay(self._thinning, *settings)
             return replay, replay(self.weight)
         except RuntimeError:
             if self._thinning is None:
                 raise
             self._thinning = None
             self._arrange()
-            return self._drawn(ensemble, replica, gradients)
-
-    def _ensemble(self) -> Ensemble:
-        return Ensemble(self.replicas, generator_of(self.seed, 0))
+            return self._drawn(*settings)
 
     @property
     def sources(self) -> tuple[Field, ...]:
@@ -130,33 +138,44 @@ class ReplayedAttention(Op):
         return torch.cat((replay.root(self.value.node), self.value.node.signal.mean[:, None]), 1)
 
     def forward(self, *inputs: Signal) -> Signal:
-        value, ensemble = inputs[-1], self._ensemble()
+        value, energies = inputs[-1], []
         kernel, mean = 0.0, 0.0
-        for replica in range(self.replicas):
-            replay, output = self._drawn(ensemble, replica)
+        for replay, output in self._draws(self._replicas(self._most_heads)):
             matrix, root = self._matrix(output), self._value_root(replay)
             half = matrix @ (root @ root.T).to(DTYPE)
-            kernel = kernel + (half @ matrix.mT).mean(0).double() / self.replicas
-            mean = mean + matrix.mean(0).double() @ value.mean / self.replicas
+            kernel = kernel + (half @ matrix.mT).mean(0).double()
+            mean = mean + matrix.mean(0).double() @ value.mean
+            energies.append((half * matrix).sum((1, 2)))
+            if self._are_precise(energies):
+                break
+        replicas = len(energies)
         assert isinstance(kernel, Tensor)
         assert isinstance(mean, Tensor)
         evidence = Evidence(Status.SAMPLED, "attention heads sampled from the token kernel")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        return Signal(Dense((kernel + kernel.mT) / 2), mean, self.out.channels, evidence=evidence)
+        values = (kernel + kernel.mT) / (2 * replicas)
+        return Signal(Dense(values), mean / replicas, self.out.channels, evidence=evidence)
 
-    def _run(self, gradient: Gradient, value: Signal) -> tuple[Reverse, Tensor]:
-        reverse, to_value, ensemble = Reverse(self.parts), 0.0, self._ensemble()
-        root = root_of(gradient.kernel.values).to(DTYPE)
-        for replica in range(self.replicas):
-            replay, output = self._drawn(ensemble, replica, gradients=True)
+    def _are_precise(self, energies: list[Tensor]) -> bool:
+        """Whether the heads drawn so far, averaged over groups of replicas, estimate their mean energy well enough."""
+        if len(energies) % self.group or len(energies) * self.heads < 4 * self.group:
+            return False
+        balanced = torch.stack(energies).unflatten(0, (-1, self.group)).mean(1)
+        return float(balanced.std() / balanced.mean()) <= PRECISE * balanced.numel() ** 0.5
+
+    def _run(self, gradient: Gradient) -> tuple[Reverse, Tensor]:
+        reverse, to_value = Reverse(self.parts), 0.0
+        kernel, root = gradient.kernel.values.to(DTYPE), root_of(gradient.kernel.values).to(DTYPE)
+        replicas = self._replicas(self._most_heads)
+        for replay, output in self._draws(replicas, gradients=True):
             matrix = self._matrix(output.detach())
-            half = matrix.mT @ gradient.kernel.values.to(DTYPE)
-            to_value = to_value + (half @ matrix).mean(0).double() / self.replicas
+            to_value = to_value + (matrix.mT @ kernel @ matrix).mean(0).double() / replicas
             if output.requires_grad:
                 pairs = self._pairs(root, self._value_root(replay).to(DTYPE), replay.generator)
-                reverse.add(replay, output, self._entries(pairs), self.replicas)
+                reverse.add(replay, output, self._entries(pairs))
         assert isinstance(to_value, Tensor)
+        reverse.average(replicas)
         return reverse, to_value * (self.out.channels / self.value.layout.channels)
 
     def _pairs(self, gradient: Tensor, value: Tensor, generator: torch.Generator) -> Tensor:
@@ -170,7 +189,7 @@ class ReplayedAttention(Op):
         return gradient @ noise @ value.T * self.value.layout.shape[-1] ** 0.5
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        self._reverse, self._to_value = self._run(gradient, inputs[-1])
+        self._reverse, self._to_value = self._run(gradient)
         return self._reverse.states()
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:

@@ -176,21 +176,32 @@ def united(fields: Iterable[Field]) -> tuple[Source, ...]:
     return tuple(dict.fromkeys(s if count[s.field] <= FEW else Source(s.field) for s in found))
 
 
+_NESTS = (tuple, list, dict)
+
+
 def leaves(value: Any) -> list[Any]:
     """Everything in nested tuples, lists and dicts, in order."""
-    if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in leaves(item)]
-    if isinstance(value, (tuple, list)):
-        return [leaf for item in value for leaf in leaves(item)]
-    return [value]
+    found: list[Any] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[Any]) -> None:
+    if not isinstance(value, _NESTS):
+        found.append(value)
+        return
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, _NESTS):
+            _gather(item, found)
+        else:
+            found.append(item)
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """The same nesting with every leaf mapped."""
+    if not isinstance(value, _NESTS) or isinstance(value, torch.Size):
+        return function(value)
     if isinstance(value, dict):
         return {key: mapped(item, function) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(item, function) for item in value))
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return type(value)(mapped(item, function) for item in value)
-    return function(value)
+    made = [mapped(item, function) if isinstance(item, _NESTS) else function(item) for item in value]
+    return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)

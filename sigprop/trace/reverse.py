@@ -23,7 +23,7 @@ def kernel_of(rows: Tensor) -> Tensor:
 
 
 class Reverse:
-    """Gradients at the sources and the weights of a replay, averaged over replicas.
+    """Gradients at the sources and the weights of replays: added one by one, then averaged.
 
     `corrections`: what the gradient of a linear source's weight gains because its input and its gradient fluctuate
     together, per entry: the average of `sum G (K - E K)` over replicas.
@@ -35,7 +35,7 @@ class Reverse:
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
 
-    def add(self, replay: Replay, output: Tensor, gradient: Tensor, replicas: int) -> None:
+    def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
         weights = list(replay.weights)
         drawn = [part for parts in self.parts.values() for part in parts]
         inputs = [replay(part) for part in drawn] + [replay.weights[w] for w in weights]
@@ -45,11 +45,11 @@ class Reverse:
             for part in parts:
                 value = arrived[part]
                 if value is not None:
-                    share = part.layout.channels / source.layout.channels / replicas
+                    share = part.layout.channels / source.layout.channels
                     self._receive(place, replay, source.node, kernel_of(replay.layout(part).to_rows(value)) * share)
         for weight, value in zip(weights, found[len(drawn) :], strict=True):
             if value is not None:
-                total = float(value.double().square().sum()) / replicas
+                total = float(value.double().square().sum())
                 self.weights[weight] = self.weights.get(weight, 0.0) + total
 
     def _receive(self, place: int, replay: Replay, node: Node, kernel: Tensor) -> None:
@@ -59,6 +59,11 @@ class Reverse:
         if shared is not None:
             change = float((kernel * shared).sum())
             self.corrections[node] = self.corrections.get(node, 0.0) + change
+
+    def average(self, replicas: int) -> None:
+        self.kernels = [None if kernel is None else kernel / replicas for kernel in self.kernels]
+        self.weights = {weight: total / replicas for weight, total in self.weights.items()}
+        self.corrections = {node: change / replicas for node, change in self.corrections.items()}
 
     def states(self) -> list[ParameterState]:
         return [

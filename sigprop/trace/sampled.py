@@ -79,7 +79,8 @@ class Sampled(Op):
                 output = replay(self.target)
                 if output.requires_grad:
                     rows = drawn_rows(root, self.target.layout.channels, replay.generator)
-                    self._reverse.add(replay, output, self.target.layout.from_rows(rows), self.replicas)
+                    self._reverse.add(replay, output, self.target.layout.from_rows(rows))
+            self._reverse.average(self.replicas)
         return self._reverse
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:

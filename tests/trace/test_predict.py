@@ -41,7 +41,7 @@ def test_reference_transformers(agreement, settings):
 
 
 def test_dropout_in_training(agreement):
-    agreement(transformer(dropout=0.2), IDS, next_token, training=True, skip=("key.bias",))
+    agreement(transformer(dropout=0.2), IDS, next_token, training=True, seeds=64, skip=("key.bias",))
 
 
 def test_a_batch_of_sequences(agreement):

@@ -36,7 +36,7 @@ TARGETS = {
 PAGE = """# Predictions of whole models against measurement
 
 Written by `python -m sigprop.experiments.predict_accuracy table` from `docs/data/predict_accuracy.json` ({date}). Width
-256, 128 Zipf-like token ids (images: 64 patches), {seeds} fresh initializations on an H200; *init* `width` is a standard
+256, 128 Zipf-like ids (images: 64 patches), {seeds} fresh initializations on an H200; *init* `width` is a standard
 deviation of 1/sqrt(width) for every matrix. Errors of the prediction, median / worst over the outputs of the repeated
 blocks (weight gradient: second moment of the gradient over all hidden matrices), with the standard errors of the
 measurement (median over blocks / at the worst) in parentheses; percent, absolute for correlations. Targets: variance

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from sigprop.blueprints.base import Blueprint
+from sigprop.blueprints.base import Blueprint, Setting
 from sigprop.blueprints.inits import Init
 from sigprop.blueprints.mixer import Mixer
 from sigprop.blueprints.repeated import RepeatedBlueprint
@@ -30,7 +31,7 @@ START = {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 1.0}
 class Gain(Init):
     """Variance sigma_w^2 / fan_in for every matrix, unit embeddings."""
 
-    def __init__(self, sigma_w: float | Tensor):
+    def __init__(self, sigma_w: Setting):
         self.variance = sigma_w**2
 
     def matrix(self, fan_in: int, fan_out: int) -> Any:
@@ -58,7 +59,7 @@ def block_factor(blueprint: Blueprint) -> Tensor:
     return before.gradient.summary()[0]
 
 
-def blueprint_at(name: str, point: dict[str, float], settings: dict[str, Any] | None = None) -> Blueprint:
+def blueprint_at(name: str, point: dict[str, Setting], settings: dict[str, Any] | None = None) -> Blueprint:
     """The blueprint with all matrices of gain sigma_w, biases sigma_b and residual strength `residual`.
 
     The Mixer away from `residual = 1` has its token mixing drawn (seed 0 unless set): averaged over, chi_J comes out
@@ -69,13 +70,12 @@ def blueprint_at(name: str, point: dict[str, float], settings: dict[str, Any] | 
     for key in point:
         require(key in AXES, "axis", key, " or ".join(AXES))
     point, known = {**START, **point}, dict(settings or {})
-    bias = point["sigma_b"] or None
+    sigma_w, sigma_b, mu = (point[key] for key in AXES)
     if name in ("transformer", "vit"):
-        known |= {"init": Gain(point["sigma_w"]), "skip_scale": point["residual"]}
-        known["bias_variance"] = None if bias is None else bias**2
+        known |= {"init": Gain(sigma_w), "bias_variance": sigma_b**2, "skip_scale": mu}
     else:
-        known |= {"sigma_w": point["sigma_w"], "mu": point["residual"], "sigma_b": bias or 0.0}
-    if name == "mixer" and point["residual"] != 1:
+        known |= {"sigma_w": sigma_w, "sigma_b": sigma_b, "mu": mu}
+    if name == "mixer" and bool((torch.as_tensor(mu) != 1).any()):
         known.setdefault("seed", 0)
     return BLUEPRINTS[name].from_settings(known)
 
@@ -83,14 +83,24 @@ def blueprint_at(name: str, point: dict[str, float], settings: dict[str, Any] | 
 def blueprint_diagram(
     name: str, x: Axis, y: Axis, fixed: dict[str, float] | None = None, settings: dict[str, Any] | None = None
 ) -> PhaseDiagram:
-    """chi_J over two of sigma_w, sigma_b and residual, point by point; `fixed` sets the third."""
+    """chi_J over two of sigma_w, sigma_b and residual; `fixed` sets the third.
+
+    The whole plane in one call where tokens are exchangeable, point by point where all pairs of tokens are kept.
+    """
     check_plane(x, y, fixed)
-    rows = []
-    for up in y[1]:
-        points = [{**(fixed or {}), x[0]: float(across), y[0]: float(up)} for across in x[1]]
-        rows.append([float(block_factor(blueprint_at(name, point, settings))) for point in points])
+    across, up = (torch.tensor(list(axis[1]), dtype=torch.float64) for axis in (x, y))
+    across, up = torch.broadcast_tensors(across[None, :], up[:, None])
+    plane = blueprint_at(name, {**(fixed or {}), x[0]: across, y[0]: up}, settings)
+    if getattr(plane, "seed", None) is None and not getattr(plane, "is_dense", False):
+        chi = block_factor(plane).expand(across.shape).tolist()
+    else:
+        chi = [[_at(name, {**(fixed or {}), x[0]: a, y[0]: b}, settings) for a in x[1]] for b in y[1]]
     record = {"model": name, **(settings or {}), **(fixed or {}), "source": "theory"}
-    return PhaseDiagram(x[0], list(x[1]), y[0], list(y[1]), rows, None, record)
+    return PhaseDiagram(x[0], list(x[1]), y[0], list(y[1]), chi, None, record)
+
+
+def _at(name: str, point: dict[str, Setting], settings: dict[str, Any] | None) -> float:
+    return float(block_factor(blueprint_at(name, point, settings)))
 
 
 def blueprint_line(
@@ -102,8 +112,7 @@ def blueprint_line(
     """
 
     def height(across: float, up: float) -> float:
-        point = {**(fixed or {}), x[0]: across, y[0]: up}
-        return math.log(float(block_factor(blueprint_at(name, point, settings))))
+        return math.log(_at(name, {**(fixed or {}), x[0]: across, y[0]: up}, settings))
 
     check_plane(x, y, fixed)
     found = []

@@ -139,7 +139,8 @@ def _above(
         return overlays(str(network.activation), network.norm, x, y, fixed)
     if not set(extra) <= {field.name for field in dataclasses.fields(BLUEPRINTS[model])}:
         return {}  # a variant that only the measured network has
-    return {"contour": theory or blueprint_diagram(model, coarse(x), coarse(y), fixed, extra)}
+    axes = (coarse(x), coarse(y)) if model == "mixer" else (x, y)
+    return {"contour": theory or blueprint_diagram(model, *axes, fixed, extra)}
 
 
 def _title(model: str, network: Network | None) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import typer
 
-from sigprop.experiments.apjn_networks import measured_diagram
+from sigprop.blueprints.criticality import blueprint_diagram
+from sigprop.experiments.apjn_networks import SIZES, measured_diagram
 from sigprop.experiments.apjn_shared import axis, progress, publish
 from sigprop.report.phase import Panel
 
@@ -17,7 +18,7 @@ from sigprop.report.phase import Panel
 def main(
     device: str = "cpu", initializations: int = 20, points: int = 16, chunk: int = 64, out: Path = Path("docs")
 ) -> None:
-    """Four panels over (sigma_w, mu) at sigma_b = 0."""
+    """Four panels over (sigma_w, mu) at sigma_b = 0, with the line chi_J = 1 of theory where the blocks have an mlp."""
     run = {"initializations": initializations, "device": device, "chunk": chunk}
     x, y = ("sigma_w", axis(0.2, 3.0, points)), ("residual", axis(0.0, 1.0, points))
     panels = []
@@ -26,7 +27,8 @@ def main(
             label = f"ViT, {placement}-LN{'' if mlp else ', no mlp'}"
             settings = {"norm_placement": placement, "mlp": mlp}
             diagram = measured_diagram("vit", x, y, {"sigma_b": 0.0}, settings, progress=progress(label), **run)
-            panels.append(Panel(label, diagram))
+            theory = blueprint_diagram("vit", x, y, {"sigma_b": 0.0}, {**SIZES["vit"], "norm_placement": placement})
+            panels.append(Panel(label, diagram, contour=theory if mlp else None))
     publish("apjn_figure7", panels, out, initializations, points)
 
 

@@ -64,6 +64,17 @@ def test_biases_of_a_transformer_against_real_networks():
     assert (theory[0] - theory[1] > 0.02).all()
 
 
+@pytest.mark.parametrize("name", ["vit", "transformer", "resnet", "mixer"])
+def test_a_plane_at_once_is_the_same_as_point_by_point(name):
+    settings = {"depth": 3, "width": 32} | ({"heads": 2} if name in ("vit", "transformer") else {})
+    x, y = ("sigma_w", [0.5, 1.7]), ("sigma_b", [0.0, 0.6, 0.9])
+    diagram = blueprint_diagram(name, x, y, {"residual": 1.0}, settings)
+    for i, sigma_b in enumerate(y[1]):
+        for j, sigma_w in enumerate(x[1]):
+            alone = block_factor(blueprint_at(name, {"sigma_w": sigma_w, "sigma_b": sigma_b}, settings)).item()
+            assert diagram.chi[i][j] == pytest.approx(alone, rel=1e-9)
+
+
 def test_critical_line_of_a_blueprint():
     """On the line chi_J = 1; beside it not. Pre-LN without biases settles below 1 at every sigma_w: no line."""
     settings = {"depth": 8, "width": 64, "heads": 4, "image": 16, "patch": 4}

@@ -40,7 +40,7 @@ class ReplayedAttention(Op):
     Backward  `G_v = E[A^T G_o A]`; the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
 
     `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
-    weighs less the more layers there are.
+    weighs less the more layers there are. `single`: one network, with the heads that it has.
     """
 
     weight: Field
@@ -48,16 +48,18 @@ class ReplayedAttention(Op):
     out: Layout
     seed: int
     order: int = 1
+    single: bool = False
     _reverse: Reverse | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.parts = parts_of_sources(self.weight)
         heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
         balanced = max(balanced_replicas(source.node) for source in self.sources)
-        self.group = balanced if balanced <= MOST_REPLICAS else 1
+        self.group = balanced if balanced <= MOST_REPLICAS and not self.single else 1
         rounds = math.ceil(HEADS * min(1.0, (FIRST / self.order) ** 2) / heads)
-        self._most_heads = min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
-        self._thinning = self._possible_thinning(AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group))
+        self._most_heads = heads if self.single else min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
+        few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
+        self._thinning = None if self.single else self._possible_thinning(few)
         self._arrange()
 
     def _possible_thinning(self, wanted: int) -> Thinning | None:

@@ -1,6 +1,6 @@
 """chi_J of whole networks: theory of blueprints against the measured diagrams of Figs. 4 to 7.
 
-`python -m sigprop.experiments.apjn_blueprints` reads docs/data/apjn_figure*.json and writes docs/data/apjn_blueprints.json.
+`python -m sigprop.experiments.apjn_blueprints` reads the data of the figures, writes docs/data/apjn_blueprints.json.
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ def coordcheck_command(
     ] = "mup",
     expect: Annotated[str, typer.Option(help="The rule whose exponents are asked for.")] = "mup",
     depth_rule: Annotated[str, typer.Option(help="none, sqrt, linear or dslm.")] = "none",
-    optimizer: Annotated[str, typer.Option(help="adamw, adam, sgd, momentum, adafactor, muon.")] = "adamw",
+    optimizer: Annotated[
+        str, typer.Option(help="adamw, adam, sgd, momentum, lion, adafactor, muon:shape, ...")
+    ] = "adamw",
     lr: Annotated[float | None, typer.Option(help="Learning rate at the smallest width.")] = None,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 3,
     seeds: Annotated[int, typer.Option(help="Initializations at every width.")] = 3,
@@ -58,6 +60,9 @@ def coordcheck_command(
     else:
         console = output_console()
         console.print(report.table(failures_only=not report.passed))
+        for way in report.meta["trained"]:
+            if "refused" in way:
+                console.print(f"seeds were trained {way}", markup=False)
         for culprit in report.culprits[:8]:
             console.print(f"repair {culprit}", markup=False)
     if not report.passed:

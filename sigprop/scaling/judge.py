@@ -38,8 +38,8 @@ def judge(tables: list[list[Run]], axis: str, expected: Expectations, tolerance:
         means = tuple(sizes[place].mean(axis=0).tolist())
         exponent, low, high = (float(values[place]) for values in fits)
         passed = _passes(low, high, wanted, at_most, tolerance)
-        changes = (quantity, axis) == ("change", "width") and wanted is not None
-        if changes and not passed and _half_aligned(expected.scales, sizes[place], wanted):
+        doubtful = not passed and (quantity, axis) == ("change", "width")
+        if doubtful and wanted is not None and _half_aligned(expected.scales, sizes[place], wanted):
             passed, wanted, at_most = True, None, wanted
         found.append(Exponent(name, quantity, step, axis, means, exponent, low, high, wanted, passed, at_most))
     return found

@@ -47,8 +47,10 @@ def main() -> None:
     rows = [
         ("Llama-70B config, 80 layers", *timed(llama(80)), "10 s, 3 GB"),
         ("the same with 40 layers", *timed(llama(40)), "half: cost linear in depth"),
-        ("GPT-2-like, 200 layers, width 768", *timed(gpt2(200)), "10 s"),
     ]
+    for layers in (25, 50, 100, 200):
+        target = "10 s" if layers == 200 else f"{layers}/200 of it"
+        rows.append((f"GPT-2-like, {layers} layers, width 768", *timed(gpt2(layers)), target))
     table = Table("model", "seconds", "processor seconds", "target")
     for name, seconds, work, target in rows:
         table.add_row(name, f"{seconds:.1f}", f"{work:.1f}", target)

@@ -165,7 +165,3 @@ def concrete_field(trace: Capture, value: Tensor, layout: Layout | None = None) 
     kernel, mean = concrete_kernel(concrete_rows(value, layout))
     node = trace.source(Signal(Dense(kernel), mean, layout.channels))
     return Field(layout, lambda _: node)
-
-
-def replaced_axes(dims: Sequence[Dim], old: Axis, new: Dim) -> tuple[Dim, ...]:
-    return tuple(tuple(b for a in dim for b in (new if a is old else (a,))) for dim in dims)

@@ -52,6 +52,11 @@ def test_group_norm_of_large_groups(agreement):
     agreement(lambda: network(nn.GroupNorm(2, 192), width=192), IMAGE, loss, skip=("0.bias",), width=30)
 
 
+def test_pooling_that_keeps_the_shape(agreement):
+    pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
+    agreement(lambda: network(nn.ReLU(), pool), IMAGE, loss)
+
+
 class Windows(nn.Module):
     """Features of windows by unfold; a transformation of each; folded back where they lie side by side."""
 

@@ -47,6 +47,8 @@ def linear_map(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any
     shape = result_shape(call)
     changed = [d for d, (n, m) in enumerate(zip(input.shape, shape, strict=True)) if n != m]
     first = min(changed, default=len(shape))
+    if call.name.startswith("avg_pool"):
+        first = len(shape) - int(call.name[-2])
     if first == len(shape):
         return input
     axes = [axis for dim in input.layout.dims[first:] for axis in dim]

@@ -148,3 +148,12 @@ def test_the_choice_and_what_the_report_says():
     for left, right in zip(chosen.exponents, asked.exponents, strict=True):
         if "key.bias" not in left.name:
             assert left.sizes == pytest.approx(right.sizes, rel=1e-3), left.name
+
+
+def test_little_room_to_wait_changes_nothing(monkeypatch):
+    (roomy, _), _ = both(lambda seed: gpt(seed, bias=False))
+    monkeypatch.setattr("sigprop.scaling.record.MOST_BYTES", 1)
+    (tight, way), (alone, _) = both(lambda seed: gpt(seed, bias=False))
+    assert way == "together"
+    assert_same(tight, alone)
+    assert_same(tight, roomy)

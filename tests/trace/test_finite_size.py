@@ -10,10 +10,12 @@ from torch import nn
 from sigprop.measure import measure
 from sigprop.theory import Dense, Gradient, Signal, activations
 from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace import build, predict
+from sigprop.trace.rules.batch_norm import FiniteBatchNorm
 from sigprop.trace.structural import TokenLinear
 
 
@@ -63,6 +65,24 @@ def test_a_token_mixed_with_others_overlaps_with_itself():
     branch = replace(skip, mixed=1.0 / tokens, norm_fluctuation=2.0 * (1.0 + width / tokens))
     expected = Residual().forward(skip, branch).norm_fluctuation
     close(((squares - squares.mean()) / squares.mean()).square().mean(-1) * width, float(expected))
+
+
+def test_a_norm_over_a_small_batch_backward():
+    """Few samples: the inverse variance has a heavy tail and the projection is not small. Exact for equal samples."""
+    samples, draws = 12, 4000
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(samples, samples, generator=generator, dtype=torch.float64)
+    x = torch.randn(draws, samples, generator=generator, dtype=torch.float64).requires_grad_()
+    gradient = torch.randn(draws, samples, generator=generator, dtype=torch.float64) @ root
+    y = F.batch_norm(x.T, None, None, training=True, eps=1e-12).T
+    (back,) = torch.autograd.grad(y, x, gradient)
+    signal = Signal(Dense(torch.eye(samples, dtype=torch.float64)), torch.zeros(samples, dtype=torch.float64), draws)
+    upstream = Gradient(Dense(root.T @ root))
+    finite, large = (kind(epsilon=1e-12).backward(upstream, signal, signal)[0] for kind in (FiniteBatchNorm, BatchNorm))
+    energy = back.square().mean(1)
+    close(energy, float(finite.energy()))
+    with pytest.raises(AssertionError):
+        close(energy, float(large.energy()))
 
 
 def test_products_of_two_tokens_fluctuate_more_with_every_layer():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sigprop.theory import Node
+from sigprop.theory import Dense, Gradient, Node, Signal
 from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.trace.record import Call, Field, Record, Weight
 from sigprop.trace.rules import rule
@@ -17,6 +18,37 @@ from sigprop.trace.rules.weights import of_weights
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
+
+
+@dataclass(frozen=True)
+class FiniteBatchNorm(BatchNorm):
+    """BatchNorm over `n` positions, to first order in what a finite batch does; `K` and `G` at the output.
+
+    Backward  `G_x = E[1/v] (G - (K G + G K)/n + (K tr(K G) + 2 K G K)/n^2)` after centring `G`
+
+    The variance `v` of a channel over the batch fluctuates; the mean of its inverse is
+    `int_0^inf prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection takes out
+    what points along the channel. Signal and gradient are taken as independent.
+    """
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        centred, level = self._level(inputs[0])
+        count = centred.tokens
+        unit, grad = centred.values / level, gradient.kernel.centred().values
+        along = unit @ grad
+        inner = unit * along.diagonal().sum() + 2.0 * along @ unit
+        values = grad - (along + along.T) / count + inner / count**2
+        values = values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
+        return (Gradient(Dense(values), evidence=gradient.evidence),)
+
+
+def _mean_inverse(kernel: Tensor) -> Tensor:
+    """`E[1 / x^T x]` of Gaussian `x` with the given covariance of trace one."""
+    values = torch.linalg.eigvalsh(kernel).clamp_min(0.0)
+    u = torch.linspace(-14.0, 14.0, 2001, dtype=torch.float64)
+    s = u.exp()
+    decay = torch.log1p(2.0 * s[:, None] * values).sum(1) / -2.0
+    return torch.trapezoid((decay + u).exp(), u)
 
 
 @rule("batch_norm")
@@ -73,7 +105,7 @@ def _of_batch(trace: Capture, call: Call, x: Field, weight: Weight | None, bias:
     others = [axis for place, dim in enumerate(x.layout.dims) if place != 1 for axis in dim]
     if any(axis.is_position for axis in channels) or any(not axis.is_position for axis in others):
         return replayed(trace, call)
-    op = BatchNorm(
+    op = FiniteBatchNorm(
         gain_second_moment=1.0 if weight is None else weight.distribution.second_moment,
         bias_variance=0.0 if bias is None else bias.distribution.second_moment,
         epsilon=epsilon,

@@ -134,7 +134,9 @@ class Part(Op):
     width: int
 
     def forward(self, *inputs: Signal) -> Signal:
-        return replace(inputs[0], width=self.width)
+        (x,) = inputs
+        inherited = (x.pair_fluctuation - 1.0) * (self.width / x.width)
+        return replace(x, width=self.width, pair_fluctuation=1.0 + inherited)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         kernel, alignment = gradient.kernel.scale(self.share), gradient.alignment * self.share

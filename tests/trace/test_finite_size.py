@@ -16,7 +16,7 @@ from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace import build, predict
 from sigprop.trace.rules.batch_norm import FiniteBatchNorm
-from sigprop.trace.structural import TokenLinear
+from sigprop.trace.structural import Part, TokenLinear
 
 
 def close(draws: torch.Tensor, expected: float, k: float = 4.0) -> None:
@@ -108,6 +108,12 @@ def test_products_of_two_tokens_fluctuate_more_with_every_layer():
 
 
 WIDTH = 128
+
+
+def test_a_slice_of_a_map_fluctuates_like_a_smaller_map():
+    x = Signal(Dense(torch.eye(2, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64), 64, pair_fluctuation=3.0)
+    whole, small = Linear(64, 256, 1.0).forward(x), Linear(64, 128, 1.0).forward(x)
+    assert Part(0.5, 128).forward(whole).pair_fluctuation == small.pair_fluctuation
 
 
 class Readout(nn.Module):

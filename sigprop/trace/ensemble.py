@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
 
 
@@ -45,11 +46,13 @@ class Ensemble:
 def root_of(kernel: Tensor) -> Tensor:
     """A matrix `R` with `R R^T` the kernel."""
     scale = kernel.diagonal().mean().clamp_min(1e-300)
-    eye = torch.eye(len(kernel), dtype=kernel.dtype)
-    factor, failed = torch.linalg.cholesky_ex(kernel / scale + 1e-7 * eye)
+    unit = kernel / scale
+    if not bool(torch.isfinite(unit).all()):
+        raise UnsupportedError("a predicted kernel is not finite beside its diagonal: nothing can be drawn from it")
+    factor, failed = torch.linalg.cholesky_ex(unit + 1e-7 * torch.eye(len(kernel), dtype=kernel.dtype))
     if not failed:
         return factor * scale.sqrt()
-    values, vectors = torch.linalg.eigh(kernel / scale)
+    values, vectors = torch.linalg.eigh(unit)
     return vectors * (values.clamp_min(0.0) * scale).sqrt()
 
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Signal, Tape
 from sigprop.trace import trace
 from sigprop.trace.attention import ReplayedAttention
-from sigprop.trace.ensemble import Ensemble, channel_noise, fewest_balanced
+from sigprop.trace.ensemble import Ensemble, channel_noise, fewest_balanced, root_of
 
 POSITIONS = 6
 
@@ -68,3 +69,8 @@ def test_slices_are_drawn_apart_where_they_are_disjoint(overlapping):
     (op,) = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]
     (parts,) = op.parts.values()
     assert sorted(part.layout.channels for part in parts) == ([48] if overlapping else [16, 16])
+
+
+def test_a_kernel_that_is_not_finite_is_refused_in_words():
+    with pytest.raises(UnsupportedError, match="not finite"):
+        root_of(torch.tensor([[1.0, float("nan")], [float("nan"), 1.0]], dtype=torch.float64))

@@ -7,20 +7,20 @@ gradient at `h_t` a mean along `h_t` itself, where a final norm removes it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Node
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.embedding import equal_ids
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.tied import contact_overlaps, kept_share, own_probability
 from sigprop.trace.record import Weight
 from sigprop.trace.structural import Gain, Gather, Modulate, ParameterSource, Part, Scale
 
@@ -47,11 +47,7 @@ class Contact:
 
     def probability(self, classes: int) -> tuple[Tensor, Tensor]:
         """First and second moment of the own probability, over the fluctuation of the own logit."""
-        nodes, weights = (torch.from_numpy(item) for item in np.polynomial.hermite_e.hermegauss(15))
-        logit = self.logit[:, None] + self.spread.sqrt()[:, None] * nodes - self.others[:, None] / 2
-        own = torch.sigmoid(logit - math.log(max(classes - 1, 1)))
-        weights = weights / weights.sum()
-        return own @ weights, own**2 @ weights
+        return own_probability(self.logit, self.spread, self.others, classes)
 
     def along(self, labels: Tensor, own: Tensor) -> Tensor:
         """`E sum_v l_sv (p_tv - y_tv)` of the mean logits: the own id of `t` and its label, where `s` carries them."""
@@ -98,22 +94,17 @@ def _carried(trace: Capture, target: Node, sources: dict[Node, Tensor]) -> Carri
 
 def _kept(node: Node, above: list[Carried | None]) -> Carried | None:
     op, first = node.op, above[0]
-    if isinstance(op, Residual):
-        known = [(scale, item) for scale, item in zip((op.skip, op.branch), above, strict=True) if item is not None]
-        total = sum(float(scale) * item.share for scale, item in known)
-        assert isinstance(total, Tensor)
-        return Carried(total, known[0][1].ids)
+    if isinstance(op, (Residual, LayerNorm, Dropout)):
+        share = kept_share(node, [None if item is None else item.share for item in above])
+        return None if share is None else Carried(share, next(item.ids for item in above if item is not None))
     if first is None or isinstance(op, ParameterSource):
         return None
-    if isinstance(op, LayerNorm):
-        _kernel, scale = op._scale(node.inputs[0].signal)
-        return Carried(first.share / scale * float(op.gain_second_moment) ** 0.5, first.ids)
     if isinstance(op, (Scale, Gain, Modulate)):
         factor = op.factor if isinstance(op, Scale) else op.mean
         return Carried(first.share * factor, first.ids)
     if isinstance(op, Gather):
         return Carried(first.share[op.index], first.ids[op.index])
-    return first if isinstance(op, (Part, Dropout)) else None
+    return first if isinstance(op, Part) else None
 
 
 def contact_of(trace: Capture, node: Node) -> Contact | None:
@@ -142,12 +133,7 @@ def _rescaled(contact: Contact, logit: Tensor, slope: Tensor) -> Contact:
 
 def overlaps(contact: Contact, labels: Tensor, shared: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """`E sum_v p_tv p_t'v`, `E p_t(y_t')` and the own probability, with the shifted own logit."""
-    own, square = contact.probability(classes)
-    rest = 1.0 - own
-    same = (contact.ids[:, None] == contact.ids).double()
-    mixed = own[:, None] * rest / classes
-    both = rest[:, None] * rest * shared + same * own[:, None] * own + (1.0 - same) * (mixed + mixed.T)
-    both = both + torch.diag((square - own**2) * (1.0 + shared.diagonal()))
-    hit = (contact.ids[:, None] == labels).double()
-    target = hit * own[:, None] + (1.0 - hit) * rest[:, None] / classes
-    return both, target, own
+    probability = contact.probability(classes)
+    same, hit = equal_ids(contact.ids), equal_ids(contact.ids, labels)
+    both, target = contact_overlaps(probability, same, hit, Dense(shared), classes)
+    return both.values, target.values, probability[0]

@@ -34,7 +34,7 @@ def cross_entropy(
     else:
         between = 1.0 / classes if coincidence is None else coincidence
         same_target = _pairs(kernel, between)
-    shared = kernel.like(_shared_probability(kernel, classes))
+    shared = shared_probability(kernel, classes)
     target = kernel.like(torch.full_like(kernel.values, 1.0 / classes))
     if contact is not None:
         shared, target = contact.overlaps(shared, classes)
@@ -55,10 +55,10 @@ def _pairs(kernel: Kernel, between: Tensor | float) -> Tensor:
     return base.add_diagonal(1.0 - base.diagonal).values
 
 
-def _shared_probability(kernel: Kernel, classes: int) -> Tensor:
+def shared_probability(kernel: Kernel, classes: int) -> Kernel:
     """`E sum_v p_tv p_t'v`: `e^cov / V` for two tokens, saturating for one."""
     count = torch.full_like(kernel.values, float(classes))
-    level = kernel.diagonal
+    level = kernel.diagonal.clamp_min(0.0)
     smaller = torch.minimum(kernel.left(level), kernel.right(level)) + torch.zeros_like(kernel.values)
-    cosine = kernel.normalized().values
-    return (classes * overlap(count, smaller)) ** cosine / classes
+    cosine = kernel.normalized().values.clamp(-1.0, 1.0)
+    return kernel.like((classes * overlap(count, smaller)) ** cosine / classes)

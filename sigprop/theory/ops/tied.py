@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,23 +43,33 @@ class Contact:
         return cls(logit, others * (1.0 - energy) + 2.0 * logit**2 / h.width, others, energy, same, hit)
 
     def probability(self, classes: int) -> tuple[Tensor, Tensor]:
-        """First and second moment of the own probability `e^mu / (V - 1 + e^mu)`, over the fluctuation of its logit."""
-        nodes, weights = (torch.from_numpy(item) for item in np.polynomial.hermite_e.hermegauss(15))
-        logit = self.logit[..., None] + self.spread.sqrt()[..., None] * nodes - self.others[..., None] / 2
-        own = torch.sigmoid(logit - math.log(max(classes - 1, 1)))
-        weights = weights / weights.sum()
-        return own @ weights, own**2 @ weights
+        return own_probability(self.logit, self.spread, self.others, classes)
 
     def overlaps(self, shared: Kernel, classes: int) -> tuple[Kernel, Kernel]:
-        """`E sum_v p_tv p_t'v` and `E p_t(y_t')`; `shared` is the first without the contact."""
-        own, square = self.probability(classes)
-        rest, same, hit = 1.0 - own, self.same.values, self.hit.values
-        mixed = (shared.outer(own, rest) + shared.outer(rest, own)).values / classes
-        both = shared.outer(rest, rest) * shared
-        both = both.like(both.values + same * both.outer(own, own).values + (1.0 - same) * mixed)
-        both = both.add_diagonal((square - own**2) * (1.0 + shared.diagonal))
-        target = hit * shared.left(own) + (1.0 - hit) * shared.left(rest) / classes
-        return both, shared.like(target)
+        return contact_overlaps(self.probability(classes), self.same, self.hit, shared, classes)
+
+
+def own_probability(logit: Tensor, spread: Tensor, others: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """First and second moment of `e^mu / (V - 1 + e^mu)`, over the fluctuation of the own logit `mu`."""
+    nodes, weights = (torch.from_numpy(item) for item in np.polynomial.hermite_e.hermegauss(15))
+    drawn = logit[..., None] + spread.sqrt()[..., None] * nodes - others[..., None] / 2
+    own = torch.sigmoid(drawn - math.log(max(classes - 1, 1)))
+    weights = weights / weights.sum()
+    return own @ weights, own**2 @ weights
+
+
+def contact_overlaps(
+    probability: tuple[Tensor, Tensor], same: Kernel, hit: Kernel, shared: Kernel, classes: int
+) -> tuple[Kernel, Kernel]:
+    """`E sum_v p_tv p_t'v` and `E p_t(y_t')` with the own ids' probabilities; `shared` is the first without them."""
+    own, square = probability
+    rest = 1.0 - own
+    mixed = (shared.outer(own, rest) + shared.outer(rest, own)).values / classes
+    both = shared.outer(rest, rest) * shared
+    both = both.like(both.values + same.values * both.outer(own, own).values + (1.0 - same.values) * mixed)
+    both = both.add_diagonal((square - own**2) * (1.0 + shared.diagonal))
+    target = hit.values * shared.left(own) + (1.0 - hit.values) * shared.left(rest) / classes
+    return both, shared.like(target)
 
 
 @dataclass(frozen=True)
@@ -95,13 +106,14 @@ def carried_share(tape: Tape, source: Node, target: Node) -> Tensor:
     for node in tape.nodes:
         known = [found.get(above) for above in node.inputs]
         if any(share is not None for share in known):
-            share = _kept(node, known)
+            share = kept_share(node, known)
             if share is not None:
                 found[node] = share
     return found.get(target, torch.zeros_like(target.signal.kernel.diagonal))
 
 
-def _kept(node: Node, known: list[Tensor | None]) -> Tensor | None:
+def kept_share(node: Node, known: Sequence[Tensor | None]) -> Tensor | None:
+    """What a node carries, given what its inputs carry; None where an op does not keep rows."""
     op, first = node.op, known[0]
     if isinstance(op, Residual):
         scales = (node.signal.kernel.per_token(scale) for scale in (op.skip, op.branch))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Gradient, Status
-from sigprop.theory.ops.softmax import overlap
+from sigprop.theory.ops.loss import shared_probability
 from sigprop.trace.broadcast import concrete_rows
 from sigprop.trace.ensemble import root_of
 from sigprop.trace.record import Call, Field, Loss, Weight
@@ -74,7 +74,7 @@ def softmax_gradient(
         generator = torch.Generator().manual_seed(trace.seed())
         shared, target, tilt, along = _drawn(signal.covariance.values, labels, classes, contact, generator)
     else:
-        shared = _shared(signal.covariance, classes)
+        shared = shared_probability(signal.covariance, classes).values
         target = torch.full_like(shared, 1.0 / classes)
         along = torch.zeros_like(shared)
         if contact is not None:
@@ -90,15 +90,6 @@ def softmax_gradient(
         tilt=tilt * counted / (classes * number),
     )
     return gradient.note(Status.FITTED, "softmax overlap of the logits")
-
-
-def _shared(kernel: Any, classes: int) -> Tensor:
-    """`E sum_v p_tv p_t'v`: `e^cov / V` for two tokens, saturating for one."""
-    level = kernel.diagonal.clamp_min(0.0)
-    smaller = torch.minimum(level[:, None], level[None, :])
-    cosine = kernel.normalized().values.clamp(-1.0, 1.0)
-    count = torch.full_like(smaller, float(classes))
-    return (classes * overlap(count, smaller)) ** cosine / classes
 
 
 def _drawn(

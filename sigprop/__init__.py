@@ -4,12 +4,14 @@
 |---|---|
 | `predict` | moments of a model or blueprint from theory |
 | `measure`, `jacobian` | the same on the real model, which is left as it was |
+| `check_criticality` | ordered, critical or chaotic, block by block |
 | `plan` | initializations, residual scalings and learning rates as data |
 | `coord_check` | do they hold as width and depth grow? |
 """
 
 from sigprop.api import plan, predict
 from sigprop.measure import jacobian, jacobian_profile, measure
+from sigprop.measure.criticality import check_criticality
 from sigprop.results import Comparison, Plan, Profile
 from sigprop.scaling import coord_check
 from sigprop.trace import trace
@@ -20,6 +22,7 @@ __all__ = [
     "Comparison",
     "Plan",
     "Profile",
+    "check_criticality",
     "coord_check",
     "jacobian",
     "jacobian_profile",

@@ -12,7 +12,7 @@ from sigprop.cli.settings import parse_settings
 from sigprop.cli.sources import read_source
 from sigprop.measure import measure
 from sigprop.report.figures import profile_figure
-from sigprop.report.terminal import profile_table
+from sigprop.report.terminal import extras_table, profile_table
 
 
 def measure_command(
@@ -47,7 +47,10 @@ def measure_command(
     if json:
         typer.echo(profile.to_json())
     else:
-        output_console().print(profile_table(profile, f"measured: {model}"))
+        console, extras = output_console(), extras_table(profile)
+        console.print(profile_table(profile, f"measured: {model}"))
+        if extras is not None:
+            console.print(extras)
     _report_non_finite(profile.meta)
 
 

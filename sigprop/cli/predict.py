@@ -26,6 +26,7 @@ def predict_command(
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting, key=value; may be repeated.")] = None,
     state: Annotated[str, typer.Option(help="Of a traced model: kernel, or preview (faster, less exact).")] = "kernel",
     tokens: Annotated[int, typer.Option(help="Tokens that a traced model is followed over.")] = 128,
+    networks: Annotated[int, typer.Option(help="Networks with heads of their own that are averaged.")] = 1,
     measure: Annotated[
         bool, typer.Option("--measure", help="Also measure the real model; a name means the reference network then.")
     ] = False,
@@ -40,7 +41,7 @@ def predict_command(
         profiles["predicted"] = predict_blueprint(BLUEPRINTS[model].from_settings(chosen))
     else:
         source = read_source(model, chosen, batch=1, tokens=tokens)
-        profiles["predicted"] = _traced(source, state, tokens)
+        profiles["predicted"] = _traced(source, state, tokens, networks)
         if measure:
             profiles["measured"] = measure_model(None, source.batch, source.loss_fn, build=source.build, seeds=seeds)
     if figure is not None:
@@ -57,11 +58,11 @@ def predict_command(
         console.print(f"figure: {figure}")
 
 
-def _traced(source: Source, state: str, tokens: int) -> Profile:
+def _traced(source: Source, state: str, tokens: int, networks: int) -> Profile:
     """The prediction for a model that can be built, with the loss that a measurement would use."""
     loss: Any = "cross_entropy"
     if (loss_fn := source.loss_fn) is not None:
         loss = lambda output: loss_fn(output, source.batch)  # noqa: E731
     elif not (isinstance(source.batch, dict) and "labels" in source.batch):
         loss = "noise"
-    return predict_model(source.build, source.batch, loss=loss, state=state, tokens=tokens)
+    return predict_model(source.build, source.batch, loss=loss, state=state, tokens=tokens, networks=networks)

@@ -21,7 +21,7 @@ from sigprop.trace import predict
 from sigprop.trace.inputs import default_batch
 
 SAMPLE = (
-    "MambaForCausalLM,DeepseekV2ForCausalLM,GPT2LMHeadModel,Gemma2ForCausalLM,ConvBertForMaskedLM,FNetForMaskedLM,"
+    "MambaForCausalLM,GPT2LMHeadModel,Olmo2ForCausalLM,ConvBertForMaskedLM,FNetForMaskedLM,"
     "LongformerForMaskedLM,XmodForMaskedLM,LongT5ForConditionalGeneration,ResNetForImageClassification,"
     "SegformerForImageClassification,SwinForImageClassification,PoolFormerForImageClassification"
 )

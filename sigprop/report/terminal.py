@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 from rich import box
 from rich.table import Table
 
 from sigprop.results import Comparison, Profile, SiteRow
 
+Row = TypeVar("Row")
 SITE_HEADINGS = {
     "variance": "variance",
     "token_correlation": "corr.",
@@ -34,6 +36,20 @@ def profile_table(profile: Profile, title: str = "", most: int = 40) -> Table:
     return table
 
 
+def extras_table(profile: Profile, most: int = 40) -> Table | None:
+    """What was asked for besides the moments (attention scores, losses of low-precision formats), where not zero."""
+    found = [(row.name, key, value) for row in profile.sites for key, value in row.extras.items() if value]
+    if not any(row.extras for row in profile.sites):
+        return None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("site", overflow="fold")
+    table.add_column("besides", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    for name, key, value in thin(found, most):
+        table.add_row(name, key.replace("_", " "), number(value))
+    return table
+
+
 def comparison_table(comparison: Comparison) -> Table:
     """Median and worst error per column, with the standard error of the reference."""
     table = Table(title="prediction against measurement", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -49,7 +65,7 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
-def thin(rows: Sequence[SiteRow], most: int) -> list[SiteRow]:
+def thin(rows: Sequence[Row], most: int) -> list[Row]:
     """At most `most` rows, evenly spread, first and last included."""
     if len(rows) <= most:
         return list(rows)

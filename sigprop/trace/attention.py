@@ -187,7 +187,7 @@ class ReplayedAttention(Op):
         which leaves these moments as they are and makes their estimate steadier.
         """
         noise = torch.randn(self.heads, gradient.shape[1], value.shape[1], generator=generator, dtype=DTYPE)
-        noise = noise / noise.square().mean(0).sqrt()
+        noise = noise / noise.square().mean(0).sqrt().clamp_min(torch.finfo(DTYPE).tiny)
         return gradient @ noise @ value.T * self.value.layout.shape[-1] ** 0.5
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:

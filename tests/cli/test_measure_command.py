@@ -61,6 +61,12 @@ def test_text_sites_and_options(tmp_path):
     assert 0 < rows[0]["extras"]["entropy"] < 3
 
 
+def test_extras_are_shown_below_the_moments():
+    plain, more = run("transformer", *SMALL), run("transformer", *SMALL, "--scores")
+    assert "entropy" not in plain.stdout
+    assert "entropy" in more.stdout and "largest weight" in more.stdout
+
+
 def test_hugging_face_config(tmp_path):
     transformers = pytest.importorskip("transformers")
     transformers.LlamaConfig(

@@ -8,8 +8,9 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"errors", "results"}
+BASE = {"collector", "errors", "results"}
 ALLOWED = {
+    "collector": set(),
     "errors": set(),
     "results": {"errors"},
     "theory": BASE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import operator
 import random
 from collections.abc import Iterable, Iterator
@@ -36,18 +35,6 @@ def untouched(modules: Iterable[nn.Module], batch_tensors: Iterable[Tensor] = ()
             tensor.grad = gradient
         values.restore()
         random_states.restore()
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection for the time of one pass: it would walk all objects again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _ModuleState:

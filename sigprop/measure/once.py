@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.collector import collector_paused
 from sigprop.errors import InputError
 from sigprop.measure.batch import Loss, call, copied, signals_in, start_gradient, tensors_in
 from sigprop.measure.foreign import before_foreign_functions, writes_in_place
 from sigprop.measure.functions import FunctionWatch
-from sigprop.measure.guard import collector_paused, untouched
+from sigprop.measure.guard import untouched
 from sigprop.measure.layout import AxesRule, TokenAxes, layout_of
 from sigprop.measure.parameters import parameter_rows
 from sigprop.measure.queue import Overwritten, TooCoarse

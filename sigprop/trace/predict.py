@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.collector import collector_paused
 from sigprop.errors import InputError, SigpropError, require
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
@@ -55,6 +56,7 @@ def predict(
     return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
 
 
+@collector_paused()
 def _predict(
     model: Any, batch: Any, *, loss: LossChoice, state: str, tokens: int, seed: int, network: int | None = None
 ) -> Profile:

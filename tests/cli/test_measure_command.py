@@ -64,7 +64,8 @@ def test_text_sites_and_options(tmp_path):
 def test_extras_are_shown_below_the_moments():
     plain, more = run("transformer", *SMALL), run("transformer", *SMALL, "--scores")
     assert "entropy" not in plain.stdout
-    assert "entropy" in more.stdout and "largest weight" in more.stdout
+    assert "entropy" in more.stdout
+    assert "largest weight" in more.stdout
 
 
 def test_hugging_face_config(tmp_path):

@@ -19,7 +19,6 @@ import typer
 from torch import nn
 
 from sigprop.blueprints import Transformer, predict
-from sigprop.blueprints.inits import get_init
 from sigprop.blueprints.laws import block_rows, scaled_transformer
 from sigprop.measure import measure
 from sigprop.models.transformer import transformer
@@ -75,12 +74,9 @@ def network(blueprint: Transformer, profile: Profile, device: str) -> nn.Module:
         dropout=blueprint.dropout,
     ).to(device)
     spread = {row.name: row.init_std for row in profile.parameters if len(row.shape) == 2}
-    embedding = float(torch.as_tensor(get_init(blueprint.init).embedding(blueprint))) ** 0.5
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "embedding" in name:
-                parameter.normal_(0.0, embedding)
-            elif parameter.ndim == 2:
+            if parameter.ndim == 2:
                 parameter.normal_(0.0, spread[name])
     return model.train()
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
-from sigprop.trace.record import Field, Weight
+from sigprop.trace.record import Field
 from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, parts_of_sources
-from sigprop.trace.reverse import Reverse, generator_of
+from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of
 from sigprop.trace.thinning import Thinning, ThinReplay, possible_thinning
 
 HEADS = 64
@@ -33,7 +33,7 @@ MOST_REPLICAS = 16
 
 
 @dataclass(eq=False)
-class ReplayedAttention(Op):
+class ReplayedAttention(ReplayedOp):
     """`o = A v`: the weights `A` are replayed from their sources at the true head width, `v` enters by its kernel.
 
     Forward   `K_o = E[A K_v A^T]`
@@ -106,18 +106,6 @@ class ReplayedAttention(Op):
             self._thinning = None
             self._arrange()
             return self._drawn(*settings)
-
-    @property
-    def sources(self) -> tuple[Field, ...]:
-        return tuple(self.parts)
-
-    @property
-    def weights(self) -> list[Weight]:
-        return list(self._reverse.weights) if self._reverse is not None else []
-
-    @property
-    def corrections(self) -> dict[Node, float]:
-        return self._reverse.corrections if self._reverse is not None else {}
 
     def _matrix(self, values: Tensor) -> Tensor:
         """Attention weights as `[head, output position, value position]`."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
-from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
 
@@ -70,3 +70,22 @@ class Reverse:
             ParameterState(str(number), weight.shape, "", 0.0, torch.tensor(total / math.prod(weight.shape)))
             for number, (weight, total) in enumerate(self.weights.items())
         ]
+
+
+class ReplayedOp(Op):
+    """An op that replays its sources; what it found going backward is kept for those who ask."""
+
+    parts: dict[Field, list[Field]]
+    _reverse: Reverse | None
+
+    @property
+    def sources(self) -> tuple[Field, ...]:
+        return tuple(self.parts)
+
+    @property
+    def weights(self) -> list[Weight]:
+        return list(self._reverse.weights) if self._reverse is not None else []
+
+    @property
+    def corrections(self) -> dict[Node, float]:
+        return self._reverse.corrections if self._reverse is not None else {}

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, root_of
-from sigprop.trace.record import Field, Weight
+from sigprop.trace.record import Field
 from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources
-from sigprop.trace.reverse import Reverse, generator_of, kernel_of
+from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
 
 ENTRIES = 2048
 LARGEST = 1 << 23
@@ -23,7 +23,7 @@ __all__ = ["ReplayedAttention", "Sampled"]
 
 
 @dataclass(eq=False)
-class Sampled(Op):
+class Sampled(ReplayedOp):
     """Any function of its sources: Monte Carlo on the function itself, forward and, by autograd, backward."""
 
     target: Field
@@ -35,22 +35,10 @@ class Sampled(Op):
         self.parts = parts_of_sources(self.target)
 
     @property
-    def sources(self) -> tuple[Field, ...]:
-        return tuple(self.parts)
-
-    @property
     def replicas(self) -> int:
         size = sum(math.prod(source.shape) for source in self.sources) + math.prod(self.target.shape)
         wanted = math.ceil(ENTRIES / max(self.target.layout.channels, 1))
         return max(2, min(64, wanted, LARGEST // size))
-
-    @property
-    def weights(self) -> list[Weight]:
-        return list(self._reverse.weights) if self._reverse is not None else []
-
-    @property
-    def corrections(self) -> dict[Node, float]:
-        return self._reverse.corrections if self._reverse is not None else {}
 
     def _replays(self, gradients: bool = False) -> Iterator[Replay]:
         ensemble = Ensemble(self.replicas, generator_of(self.seed, 0))

@@ -252,20 +252,24 @@ def test_rules_of_the_optimizers():
         multipliers("adamx", 0.5)
 
 
-def test_fold_for_inference_keeps_the_function_with_learned_scales():
-    for recipe in ("rezero", "layer_scale"):
-        model = reference("pre")
-        made = plan(model, recipe, surgery=True, batch=batches(1)[0])
-        made.apply_(model, torch.Generator().manual_seed(1))
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name.endswith("branch_scale"):
-                    parameter.normal_(generator=torch.Generator().manual_seed(2))
-        before = model(batches(1)[0])
-        made.fold_for_inference(model)
-        assert not any(name.endswith("branch_scale") for name in model.state_dict())
-        assert not any(module._forward_hooks for module in model.modules())
-        torch.testing.assert_close(model(batches(1)[0]), before, rtol=1e-10, atol=1e-10)
+def assert_folds_with_learned_scales(model, recipe):
+    """Scales as training may leave them; folding keeps the function and leaves neither scales nor hooks."""
+    made = plan(model, recipe, surgery=True, batch=batches(1)[0])
+    made.apply_(model, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("branch_scale"):
+                parameter.normal_(generator=torch.Generator().manual_seed(2))
+    before = model(batches(1)[0])
+    made.fold_for_inference(model)
+    assert not any(name.endswith("branch_scale") for name in model.state_dict())
+    assert not any(module._forward_hooks for module in model.modules())
+    torch.testing.assert_close(model(batches(1)[0]), before, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("recipe", ["rezero", "layer_scale"])
+def test_fold_for_inference_keeps_the_function_with_learned_scales(recipe):
+    assert_folds_with_learned_scales(reference("pre"), recipe)
 
 
 def test_any_recipe_can_learn_its_branch_scales():
@@ -287,16 +291,7 @@ def test_any_recipe_can_learn_its_branch_scales():
 
 
 def test_fold_for_inference_of_gains_that_enter_as_one_plus_w():
-    model = Shifted().double()
-    made = plan(model, "rezero", surgery=True, batch=batches(1)[0])
-    made.apply_(model, torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("branch_scale"):
-                parameter.normal_(generator=torch.Generator().manual_seed(2))
-    before = model(batches(1)[0])
-    made.fold_for_inference(model)
-    torch.testing.assert_close(model(batches(1)[0]), before, rtol=1e-10, atol=1e-10)
+    assert_folds_with_learned_scales(Shifted().double(), "rezero")
 
 
 def test_fold_for_inference_of_skip_scales_changes_norm_epsilon_only():

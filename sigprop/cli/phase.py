@@ -28,6 +28,18 @@ MODELS = ("mlp", *BLUEPRINTS)
 Axis = tuple[str, list[float]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Plane:
+    """What was asked for: a model (`network` if it is an MLP), two ranges, and what is held fixed."""
+
+    model: str
+    network: Network | None
+    x: Axis
+    y: Axis
+    fixed: dict[str, float]
+    extra: dict[str, Any]
+
+
 def phase_command(
     model: Annotated[str, typer.Argument(help=f"One of {', '.join(MODELS)}.")],
     sigma_w: Annotated[str, typer.Option(help="from:to:count, or one number.")] = "0.1:3:40",
@@ -64,13 +76,10 @@ def phase_command(
         sizes = {key: value for key, value in (("depth", depth), ("width", width)) if value is not None}
         extra = {**SIZES.get(model, {}), **sizes, **parse_settings(settings or [])}
     run: dict[str, Any] = {"initializations": inits, "seed": seed, "device": device, "resume": resume}
-    diagram = (
-        _measured(model, network, x, y, fixed, extra, run)
-        if measure
-        else _predicted(model, network, x, y, fixed, extra)
-    )
+    plane = Plane(model, network, x, y, fixed, extra)
+    diagram = _measured(plane, run) if measure else _predicted(plane)
     if figure is not None:
-        above = _above(model, network, x, y, fixed, extra, None if measure else diagram)
+        above = _above(plane, None if measure else diagram)
         phase_figure([Panel(_title(model, network), diagram, **above)], figure)
     if json:
         typer.echo(json_module.dumps(diagram.to_dict()))
@@ -98,49 +107,32 @@ def _batch(norm: str | None) -> int:
     return 128 if norm == "batch" else 1
 
 
-def _predicted(
-    model: str, network: Network | None, x: Axis, y: Axis, fixed: dict[str, float], extra: dict[str, Any]
-) -> PhaseDiagram:
-    if network is not None:
-        return predicted_diagram(network.activation, x, y, fixed, network.norm)
-    return blueprint_diagram(model, x, y, fixed, extra)
+def _predicted(plane: Plane) -> PhaseDiagram:
+    if plane.network is not None:
+        return predicted_diagram(plane.network.activation, plane.x, plane.y, plane.fixed, plane.network.norm)
+    return blueprint_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra)
 
 
-def _measured(
-    model: str,
-    network: Network | None,
-    x: Axis,
-    y: Axis,
-    fixed: dict[str, float],
-    extra: dict[str, Any],
-    run: dict[str, Any],
-) -> PhaseDiagram:
+def _measured(plane: Plane, run: dict[str, Any]) -> PhaseDiagram:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("initializations", total=run["initializations"])
         run["progress"] = lambda done, total: bar.update(task, completed=done)
-        if network is not None:
-            return mlp_phase(network, x, y, fixed, **run)
-        if model not in BUILDERS:
-            raise UnknownNameError("model", model, BUILDERS, "(to be measured)")
-        return measured_diagram(model, x, y, fixed, extra, **run)
+        if plane.network is not None:
+            return mlp_phase(plane.network, plane.x, plane.y, plane.fixed, **run)
+        if plane.model not in BUILDERS:
+            raise UnknownNameError("model", plane.model, BUILDERS, "(to be measured)")
+        return measured_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra, **run)
 
 
-def _above(
-    model: str,
-    network: Network | None,
-    x: Axis,
-    y: Axis,
-    fixed: dict[str, float],
-    extra: dict[str, Any],
-    theory: PhaseDiagram | None,
-) -> dict[str, Any]:
+def _above(plane: Plane, theory: PhaseDiagram | None) -> dict[str, Any]:
     """What theory draws over the heat map: line and stars of an MLP, the contour chi_J = 1 of others."""
-    if network is not None:
-        return overlays(str(network.activation), network.norm, x, y, fixed)
-    if not set(extra) <= {field.name for field in dataclasses.fields(BLUEPRINTS[model])}:
+    x, y = plane.x, plane.y
+    if plane.network is not None:
+        return overlays(str(plane.network.activation), plane.network.norm, x, y, plane.fixed)
+    if not set(plane.extra) <= {field.name for field in dataclasses.fields(BLUEPRINTS[plane.model])}:
         return {}  # a variant that only the measured network has
-    axes = (coarse(x), coarse(y)) if model == "mixer" else (x, y)
-    return {"contour": theory or blueprint_diagram(model, *axes, fixed, extra)}
+    axes = (coarse(x), coarse(y)) if plane.model == "mixer" else (x, y)
+    return {"contour": theory or blueprint_diagram(plane.model, *axes, plane.fixed, plane.extra)}
 
 
 def _title(model: str, network: Network | None) -> str:

@@ -125,14 +125,14 @@ def table(
 
 
 def _markdown(results: list[dict[str, Any]]) -> str:
-    headings = ["model", "layers", "init", "tied", "variance", "correlation", "gradient", "weight gradient"]
+    headings = ["model", "variance", "correlation", "gradient", "weight gradient"]
     lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
     for row in results:
-        name = row["name"] + (f", {row['networks']} networks" if row["networks"] > 1 else "")
-        settings = [name, str(row["depth"]), row["init"], "yes" if row["tied"] else "no"]
-        lines.append("| " + " | ".join(settings + [_cell(row, column) for column in COLUMNS]) + " |")
+        name = f"{row['name']}, {row['depth']} layers, {row['init']}" + (", tied" if row["tied"] else "")
+        name += f", {row['networks']} networks" if row["networks"] > 1 else ""
+        lines.append("| " + " | ".join([name] + [_cell(row, column) for column in COLUMNS]) + " |")
     kept = [f"{sum(_within(row, column) for row in results)} of {len(results)} within" for column in COLUMNS]
-    return "\n".join([*lines, "| " + " | ".join(["**all**", "", "", "", *kept]) + " |"])
+    return "\n".join([*lines, "| " + " | ".join(["**all**", *kept]) + " |"])
 
 
 def _cell(row: dict[str, Any], column: str) -> str:

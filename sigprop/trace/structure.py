@@ -46,10 +46,6 @@ class Junction:
     projected: bool = False
 
     @property
-    def branch_sites(self) -> tuple[str, ...]:
-        return tuple(branch.site for branch in self.branches)
-
-    @property
     def last_weights(self) -> tuple[str, ...]:
         return tuple(name for branch in self.branches for name in branch.last_weights)
 
@@ -62,9 +58,6 @@ class Structure:
     blocks: tuple[tuple[str, ...], ...]
     parameters: dict[str, ParameterInfo]
     final_norm: str | None = None
-
-    def junctions_in(self, module: str) -> tuple[Junction, ...]:
-        return tuple(j for j in self.junctions if j.module == module or j.module.startswith(module + "."))
 
 
 def find_structure(trace: Trace) -> Structure:

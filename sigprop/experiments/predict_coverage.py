@@ -23,127 +23,18 @@ import typer
 from rich.console import Console
 
 from sigprop.errors import SigpropError, UnsupportedError
-from sigprop.trace import build, predict
-
-KINDS = {
-    "causal LM": "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "masked LM": "MODEL_FOR_MASKED_LM_MAPPING",
-    "seq2seq LM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-    "image classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
-}
-LAYERS = 2
-SMALL = {
-    "num_hidden_layers": LAYERS, "n_layer": LAYERS, "n_layers": LAYERS, "num_layers": LAYERS, "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS, "num_decoder_layers": LAYERS, "num_encoder_layers": LAYERS, "image_size": 64,
-    "max_position_embeddings": 128, "n_positions": 128, "block_size": 128, "num_experts": 16, "n_routed_experts": 16,
-    "num_local_experts": 16, "num_experts_per_tok": 3, "moe_k": 3, "num_kv_shared_layers": 0,
-    "num_self_attends_per_block": LAYERS, "num_latents": 64, "window_size": 2, "attention_window": 8, "H_cycles": 1,
-    "L_cycles": 1, "num_blocks": LAYERS,
-    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
-}  # fmt: skip
-BLANK = {
-    "vocab_size": 1024, "num_experts_per_tok": 3, "n_routed_experts": 16, "n_shared_experts": 1,
-    "layer_types": ["full_attention"] * LAYERS, "indexer_n_heads": 4, "indexer_kv_heads": 1, "clip_qkv": 8.0,
-    "indexer_budget": 8, "indexer_compress_ratio": 4,
-}  # fmt: skip
-ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
-LAYER_KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types", "attention_types")
+from sigprop.experiments.coverage_configs import KINDS, built, classes
+from sigprop.trace import predict
 
 
-def small_config(kind: type, decoder: bool, copies: int = 1) -> Any:
-    """The default config with few layers, tokens and experts; what a config refuses is left as it was.
-
-    Of every kind of layer `copies` are kept. What a default config leaves open and a published one gives is filled in.
-    """
-    config = smaller(kind(), copies)
-    if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
-        _set(config, "is_decoder", decoder)
-    return config
-
-
-def smaller(config: Any, copies: int) -> Any:
-    """The config and its parts with their changes; built anew where each layer has settings of its own."""
-    settings = config.to_dict()
-    changes = _changes(settings, copies)
-    if "per_layer_config" in settings:
-        return type(config)(**changes)
-    for name in getattr(config, "sub_configs", {}):
-        part = getattr(config, name, None)
-        if part is not None:
-            changes[name] = smaller(part, copies)
-            _set(changes[name], "rope_theta", getattr(part, "rope_theta", ROTARY["rope_theta"]))
-    for key, value in changes.items():
-        _set(config, key, value)
-    return config
-
-
-def _changes(settings: dict[str, Any], copies: int) -> dict[str, Any]:
-    kinds = [value for key, value in settings.items() if key in LAYER_KINDS and isinstance(value, list)]
-    length = len(kinds[0]) if kinds else 0
-    kept = some_of_each([kind for kind in kinds if len(kind) == length], copies)
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, list) and len(value) == length > LAYERS:
-            found[key] = [value[layer] for layer in kept]
-        if key == "image_size" and isinstance(value, (list, tuple)):
-            found[key] = [min(n, SMALL[key]) for n in value]
-        if isinstance(value, int) and not isinstance(value, bool) and key in SMALL and value > SMALL[key]:
-            found[key] = len(kept) if SMALL[key] == LAYERS and kept else SMALL[key]
-    return found | _blanks(settings)
-
-
-def some_of_each(kinds: list[list[str]], copies: int) -> list[int]:
-    """The first layers of every kind, and the next ones up to the number of layers wanted."""
-    rows = list(zip(*kinds, strict=True))
-    first = [number for number, row in enumerate(rows) if rows[:number].count(row) < copies]
-    others = [number for number in range(len(rows)) if number not in first]
-    return sorted(first + others[: max(0, LAYERS - len(first))])
-
-
-def _blanks(settings: dict[str, Any]) -> dict[str, Any]:
-    heads, width = settings.get("num_attention_heads"), settings.get("hidden_size")
-    derived: dict[str, Any] = {
-        "num_key_value_heads": heads,
-        "indexer_head_dim": settings.get("head_dim"),
-        "default_language": next(iter(settings.get("languages", [])), None),
-    }
-    if isinstance(heads, int) and isinstance(width, int):
-        derived["head_dim"] = width // heads
-    found = {key: value for key, value in (BLANK | derived).items() if key in settings and settings[key] is None}
-    if settings.get("rope_parameters") == {} and settings.get("layer_types"):
-        found["rope_parameters"] = {kind: dict(ROTARY) for kind in settings["layer_types"]}
-    return found
-
-
-def _set(part: Any, key: str, value: Any) -> None:
-    try:
-        setattr(part, key, value)
-    except Exception:
-        return
-
-
-def built(config_class: type, model_class: Any, decoder: bool) -> Any:
-    """The model of a small config on meta; some classes need two layers of each kind."""
-    try:
-        return _built(config_class, model_class, decoder, 1)
-    except Exception:
-        return _built(config_class, model_class, decoder, 2)
-
-
-def _built(config_class: type, model_class: Any, decoder: bool, copies: int) -> Any:
-    config = small_config(config_class, decoder, copies)
-    config.dtype = torch.float32
-    return build(lambda: model_class(config)).eval()
-
-
-class _Late(BaseException):
+class Late(BaseException):
     """Not an Exception, so that no rule mistakes it for a failure of its own."""
 
 
 @contextmanager
 def limited(seconds: int) -> Iterator[None]:
     def stop(*_: Any) -> None:
-        raise _Late(f"took more than {seconds} s")
+        raise Late(f"took more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
@@ -163,8 +54,8 @@ def attempt(kind: str, number: int, tokens: int, seconds: int) -> dict[str, Any]
     try:
         with limited(seconds):
             model = built(config_class, model_class, decoder=kind == "causal LM")
-    except (Exception, _Late) as error:
-        return row | {"outcome": "not built", "reason": _reason(error)}
+    except (Exception, Late) as error:
+        return row | {"outcome": "not built", "reason": reason_of(error)}
     try:
         with limited(seconds):
             profile = predict(model, tokens=tokens)
@@ -173,30 +64,16 @@ def attempt(kind: str, number: int, tokens: int, seconds: int) -> dict[str, Any]
         finite = [s for s in profile.sites if s.grad_variance == s.grad_variance]
         row["sampled"] = sum(s.status == "sampled" for s in profile.sites)
         row |= {"outcome": "predicted", "sites": len(profile.sites), "with_gradient": len(finite), "reason": ""}
-    except (SigpropError, _Late) as error:
-        row |= {"outcome": "failed", "reason": _reason(error)}
+    except (SigpropError, Late) as error:
+        row |= {"outcome": "failed", "reason": reason_of(error)}
     except Exception as error:
-        row |= {"outcome": "failed", "reason": f"unclear error, {_reason(error)}"}
+        row |= {"outcome": "failed", "reason": f"unclear error, {reason_of(error)}"}
     return row | {"seconds": round(time.perf_counter() - start, 1)}
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__.strip('_')}: {lines[0] if lines else ''}"[:200]
-
-
-def classes(kind: str) -> list[tuple[type, Any]]:
-    import transformers
-
-    mapping = getattr(transformers, KINDS[kind])
-    found = []
-    for config_class in mapping:
-        try:
-            models = mapping[config_class]
-        except Exception:
-            continue
-        found.append((config_class, models[0] if isinstance(models, (tuple, list)) else models))
-    return found
 
 
 def markdown(rows: list[dict[str, Any]], version: str, checks: list[str]) -> str:
@@ -246,7 +123,7 @@ def _checks(path: Path) -> list[str]:
     return markdown(json.loads(path.read_text())) if path.exists() else []
 
 
-def _quiet(gigabytes: int) -> None:
+def quiet(gigabytes: int) -> None:
     """One thread for each process, and an error instead of a machine without memory."""
     import resource
 
@@ -278,7 +155,7 @@ def main(
         if any(part.lower() in model_class.__name__.lower() for part in only.split(","))
     ]
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_quiet, initargs=(gigabytes,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
         for row in pool.map(attempt, *zip(*wanted, strict=True)):
             rows.append(row)
             print(row["kind"], row["model"], row["outcome"], row.get("seconds", ""), row["reason"], flush=True)

@@ -1,0 +1,203 @@
+"""Small configs of every model class of transformers: few layers for the coverage table, narrow for its check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from sigprop.errors import UnsupportedError
+from sigprop.trace import build
+
+KINDS = {
+    "causal LM": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "masked LM": "MODEL_FOR_MASKED_LM_MAPPING",
+    "seq2seq LM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "image classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+}
+LAYERS = 2
+SMALL = {
+    "num_hidden_layers": LAYERS, "n_layer": LAYERS, "n_layers": LAYERS, "num_layers": LAYERS, "encoder_layers": LAYERS,
+    "decoder_layers": LAYERS, "num_decoder_layers": LAYERS, "num_encoder_layers": LAYERS, "image_size": 64,
+    "max_position_embeddings": 128, "n_positions": 128, "block_size": 128, "num_experts": 16, "n_routed_experts": 16,
+    "num_local_experts": 16, "num_experts_per_tok": 3, "moe_k": 3, "num_kv_shared_layers": 0,
+    "num_self_attends_per_block": LAYERS, "num_latents": 64, "window_size": 2, "attention_window": 8, "H_cycles": 1,
+    "L_cycles": 1, "num_blocks": LAYERS,
+    "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2,
+}  # fmt: skip
+BLANK = {
+    "vocab_size": 1024, "num_experts_per_tok": 3, "n_routed_experts": 16, "n_shared_experts": 1,
+    "layer_types": ["full_attention"] * LAYERS, "indexer_n_heads": 4, "indexer_kv_heads": 1, "clip_qkv": 8.0,
+    "indexer_budget": 8, "indexer_compress_ratio": 4,
+}  # fmt: skip
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
+VOCABULARY, HEADS, NARROWEST = 1024, 4, 64
+LARGE, LARGEST = 40_000_000, 250_000_000
+WIDTH_KEYS = ("hidden_size", "d_model", "n_embd", "embedding_dim", "dim")
+HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "attention_heads")
+WIDTHS = re.compile(
+    r"hidden_size|intermediate_size|hidden_dim|ffn|d_model|d_ff|dff|d_inner|n_inner|n_embd|emb(edding)?_dim|embed_dim|rank"
+    r"|embedding_size|embed_proj_dim|dim_ff|lru_width|d_latents|d_ssm|ngram_vocab|^dim$"
+)
+HEAD_COUNTS = re.compile(r"heads?$|num_key_value_heads|num_query_groups|n_groups$")
+LAYER_KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types", "attention_types")
+
+
+def small_config(kind: type, decoder: bool, copies: int = 1) -> Any:
+    """The default config with few layers, tokens and experts; what a config refuses is left as it was.
+
+    Of every kind of layer `copies` are kept. What a default config leaves open and a published one gives is filled in.
+    """
+    config = smaller(kind(), copies)
+    if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
+        _set(config, "is_decoder", decoder)
+    return config
+
+
+def smaller(config: Any, copies: int) -> Any:
+    """The config and its parts with their changes; built anew where each layer has settings of its own."""
+    settings = config.to_dict()
+    changes = _changes(settings, copies)
+    if "per_layer_config" in settings:
+        return type(config)(**changes)
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None:
+            changes[name] = smaller(part, copies)
+            _set(changes[name], "rope_theta", getattr(part, "rope_theta", ROTARY["rope_theta"]))
+    for key, value in changes.items():
+        _set(config, key, value)
+    return config
+
+
+def _changes(settings: dict[str, Any], copies: int) -> dict[str, Any]:
+    kinds = [value for key, value in settings.items() if key in LAYER_KINDS and isinstance(value, list)]
+    length = len(kinds[0]) if kinds else 0
+    kept = some_of_each([kind for kind in kinds if len(kind) == length], copies)
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, list) and len(value) == length > LAYERS:
+            found[key] = [value[layer] for layer in kept]
+        if key == "image_size" and isinstance(value, (list, tuple)):
+            found[key] = [min(n, SMALL[key]) for n in value]
+        if isinstance(value, int) and not isinstance(value, bool) and key in SMALL and value > SMALL[key]:
+            found[key] = len(kept) if SMALL[key] == LAYERS and kept else SMALL[key]
+    return found | _blanks(settings)
+
+
+def some_of_each(kinds: list[list[str]], copies: int) -> list[int]:
+    """The first layers of every kind, and the next ones up to the number of layers wanted."""
+    rows = list(zip(*kinds, strict=True))
+    first = [number for number, row in enumerate(rows) if rows[:number].count(row) < copies]
+    others = [number for number in range(len(rows)) if number not in first]
+    return sorted(first + others[: max(0, LAYERS - len(first))])
+
+
+def _blanks(settings: dict[str, Any]) -> dict[str, Any]:
+    heads, width = settings.get("num_attention_heads"), settings.get("hidden_size")
+    derived: dict[str, Any] = {
+        "num_key_value_heads": heads,
+        "indexer_head_dim": settings.get("head_dim"),
+        "default_language": next(iter(settings.get("languages", [])), None),
+    }
+    if isinstance(heads, int) and isinstance(width, int):
+        derived["head_dim"] = width // heads
+    found = {key: value for key, value in (BLANK | derived).items() if key in settings and settings[key] is None}
+    if settings.get("rope_parameters") == {} and settings.get("layer_types"):
+        found["rope_parameters"] = {kind: dict(ROTARY) for kind in settings["layer_types"]}
+    return found
+
+
+def _set(part: Any, key: str, value: Any) -> None:
+    try:
+        setattr(part, key, value)
+    except Exception:
+        return
+
+
+def built(config_class: type, model_class: Any, decoder: bool) -> Any:
+    """The model of a small config on meta; some classes need two layers of each kind."""
+    try:
+        return _built(config_class, model_class, decoder, 1)
+    except Exception:
+        return _built(config_class, model_class, decoder, 2)
+
+
+def _built(config_class: type, model_class: Any, decoder: bool, copies: int) -> Any:
+    config = small_config(config_class, decoder, copies)
+    config.dtype = torch.float32
+    return build(lambda: model_class(config)).eval()
+
+
+def classes(kind: str) -> list[tuple[type, Any]]:
+    import transformers
+
+    mapping = getattr(transformers, KINDS[kind])
+    found = []
+    for config_class in mapping:
+        try:
+            models = mapping[config_class]
+        except Exception:
+            continue
+        found.append((config_class, models[0] if isinstance(models, (tuple, list)) else models))
+    return found
+
+
+def narrow(config: Any) -> Any:
+    """Widths and numbers of heads divided alike, down to four heads; the widths of heads stay, and so the ratios."""
+    for name in getattr(config, "sub_configs", {}):
+        if getattr(config, name, None) is not None:
+            narrow(getattr(config, name))
+    settings = config.to_dict()
+    heads = next((settings[key] for key in HEAD_KEYS if isinstance(settings.get(key), int)), 0)
+    width = next((settings[key] for key in WIDTH_KEYS if isinstance(settings.get(key), int)), 0)
+    factor = max(1.0, heads / HEADS if heads else width / (NARROWEST * HEADS))
+    for key, value in settings.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            continue
+        if HEAD_COUNTS.search(key):
+            _set(config, key, max(1, int(value / factor)))
+        elif WIDTHS.search(key) and value > NARROWEST:
+            _set(config, key, max(NARROWEST, int(value / factor)))
+    return config
+
+
+def with_few_words(config: Any) -> Any:
+    """Vocabularies of at most 1,024."""
+    for name in getattr(config, "sub_configs", {}):
+        if getattr(config, name, None) is not None:
+            with_few_words(getattr(config, name))
+    for key, value in config.to_dict().items():
+        if "vocab" in key and isinstance(value, int) and value > VOCABULARY:
+            _set(config, key, VOCABULARY)
+    return config
+
+
+def checkable(config_class: type, model_class: Any, decoder: bool) -> tuple[Callable[[], Any], int]:
+    """A function that builds a class with weights, and how many: few words, and narrow where it would be large."""
+    reason: Exception | None = None
+    found: list[tuple[int, Callable[[], Any]]] = []
+    for copies in (1, 2):
+        for change in (with_few_words, lambda config: narrow(with_few_words(config))):
+            make = partial(_real, config_class, model_class, decoder, copies, change)
+            try:
+                size = sum(parameter.numel() for parameter in build(make).parameters())
+            except Exception as error:
+                reason = error
+                continue
+            if size <= LARGE:
+                return make, size
+            found.append((size, make))
+    size, make = min(found, key=lambda item: item[0], default=(0, None))
+    if make is None or size > LARGEST:
+        raise UnsupportedError(f"no narrow config: {size} parameters" if make else f"{type(reason).__name__}: {reason}")
+    return make, size
+
+
+def _real(config_class: type, model_class: Any, decoder: bool, copies: int, change: Callable[[Any], Any]) -> Any:
+    config = change(small_config(config_class, decoder, copies))
+    config.dtype, config.use_cache = torch.float32, False
+    return model_class(config).eval()

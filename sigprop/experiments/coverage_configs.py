@@ -34,7 +34,7 @@ BLANK = {
     "indexer_budget": 8, "indexer_compress_ratio": 4,
 }  # fmt: skip
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
-VOCABULARY, HEADS, NARROWEST = 1024, 4, 64
+VOCABULARY, LABELS, HEADS, NARROWEST = 1024, 100, 4, 64
 LARGE, LARGEST = 40_000_000, 250_000_000
 WIDTH_KEYS = ("hidden_size", "d_model", "n_embd", "embedding_dim", "dim")
 HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "attention_heads")
@@ -200,4 +200,6 @@ def checkable(config_class: type, model_class: Any, decoder: bool) -> tuple[Call
 def _real(config_class: type, model_class: Any, decoder: bool, copies: int, change: Callable[[Any], Any]) -> Any:
     config = change(small_config(config_class, decoder, copies))
     config.dtype, config.use_cache = torch.float32, False
+    if model_class.__name__.endswith("ImageClassification"):
+        config.num_labels = LABELS
     return model_class(config).eval()

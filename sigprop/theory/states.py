@@ -16,7 +16,8 @@ Besides the kernel each state carries what first-order finite-width corrections 
   along the all-ones direction. A normalization removes exactly these;
 - `Gradient.tilt` and `Gradient.alignment`: the expected average over channels of the signal at `s` times the gradient
   at `t` is `K[s,t] tilt_t + alignment[s,t]`. A softmax leans to the rows that its input points to, which gives the
-  gradient the mean `tilt_t x_t`; tied embeddings give it rows that the signal carries. They add up over tokens.
+  gradient the mean `tilt_t x_t`; tied embeddings give it rows that the signal carries. They add up over tokens;
+- `Gradient.gates`: the parts of the gradient that came through a function of the signal (see `gates`).
 
 They matter because a deep stack multiplies many factors `1 + c/d`.
 """
@@ -28,6 +29,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sigprop.theory.gates import Gate
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.status import EXACT, Evidence, Status
 
@@ -94,6 +96,7 @@ class Gradient:
     evidence: Evidence = EXACT
     alignment: Tensor | float = 0.0
     tilt: Tensor | float = 0.0
+    gates: tuple[Gate, ...] = ()
 
     def __add__(self, other: Gradient) -> Gradient:
         """Gradients that arrive along paths with independent weights: energies add, shares average."""
@@ -110,6 +113,7 @@ class Gradient:
             self.evidence.join(other.evidence),
             self.alignment + other.alignment,
             self.tilt + other.tilt,
+            self.gates + other.gates,
         )
 
     def energy(self) -> Tensor:
@@ -117,7 +121,7 @@ class Gradient:
         return self.kernel.token_average(self.kernel.diagonal)
 
     def scale(self, factor: Tensor | float) -> Gradient:
-        return replace(self, kernel=self.kernel.scale(factor))
+        return replace(self, kernel=self.kernel.scale(factor), gates=())
 
     def note(self, status: Status, reason: str) -> Gradient:
         return replace(self, evidence=self.evidence.join(Evidence(status, reason)))

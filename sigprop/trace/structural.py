@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Gradient, Signal
+from sigprop.theory.gates import excess_of
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.ops.linear import Linear
@@ -219,7 +220,8 @@ class Modulate(Op):
 class Gain(Op):
     """`y = w * x`, `w` a parameter; `same[p,p']` tells whether two positions share its entries.
 
-    Weights   total over entries `channels * sum_pp' same G K`, and what the alignment of the gradient adds
+    Weights   total over entries `channels * sum_pp' same G K`, what the alignment of the gradient adds, and what an
+              activation of the result does (see `Gate`)
     """
 
     second_moment: float
@@ -241,8 +243,11 @@ class Gain(Op):
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
-        common = aligned_gain(gradient, x.kernel)
-        total = self.channels * ((gradient.kernel.values * x.kernel.values * self.same).sum() + common)
+        pairs, common = gradient.kernel.values * x.kernel.values, aligned_gain(gradient, x.kernel)
+        if gradient.gates and self.mean:
+            made = self.forward(x)
+            pairs = pairs + excess_of(gradient.gates, made.kernel, made.mean) / self.mean**2
+        total = self.channels * ((pairs * self.same).sum() + common)
         return [ParameterState("weight", self.shape, "gain", 0.0, total / math.prod(self.shape))]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -74,6 +76,23 @@ class Activation:
         curvature = None if self.kinks else self.second_derivative
         return hermite.cross_moment(self.derivative, curvature, vx, vy, c, mx, my, self.kinks)
 
+    @cached_property
+    def radial(self) -> Activation:
+        """The function x f'(x), the change of f(x) with the scale of x."""
+        return Radial(self)
+
+    def radial_moments(self, variance_x: Number, variance_y: Number, covariance: Number) -> tuple[Tensor, ...]:
+        """With p(x) = x f'(x) and mean zero: E p(x) p(y), E f'(x) p'(y), E p'(x) p'(y), E x p'(x) p(y)."""
+        vx, vy, c = as_double(variance_x, variance_y, covariance)
+        radial, zero = self.radial, torch.zeros((), dtype=torch.float64)
+
+        def moment(f: quadrature.Function, g: quadrature.Function) -> Tensor:
+            return hermite.cross_moment(f, None, vx, vy, c, zero, zero, self.kinks, g)
+
+        steep = moment(lambda x: x * radial.derivative(x), radial)
+        mixed = moment(self.derivative, radial.derivative)
+        return radial.cross_moment(vx, vy, c), mixed, radial.derivative_cross_moment(vx, vy, c), steep
+
     def second_derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f''(x)^2 away from kinks (the delta functions of a kinked f' are left out)."""
         return self._expectation(lambda x: self.second_derivative(x) ** 2, variance, mean)
@@ -84,6 +103,19 @@ class Activation:
 
     def __repr__(self) -> str:
         return f"Activation({self.name!r}, {self.status})"
+
+
+class Radial(Activation):
+    """p(x) = x f'(x) of another activation."""
+
+    def __init__(self, function: Activation):
+        self.function, self.kinks, self.name = function, function.kinks, f"x d/dx {function.name}"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * self.function.derivative(x)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return self.function.derivative(x) + x * self.function.second_derivative(x)
 
 
 def _differentiate(function: quadrature.Function, x: Tensor) -> Tensor:

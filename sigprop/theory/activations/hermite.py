@@ -38,8 +38,9 @@ def cross_moment(
     mean_x: Tensor,
     mean_y: Tensor,
     kinks: tuple[float, ...],
+    other: Function | None = None,
 ) -> Tensor:
-    """E f(x) f(y) = sum_k c_k(x) c_k(y) rho^k, TERMS terms and an estimate of the rest.
+    """E f(x) f(y) = sum_k c_k(x) c_k(y) rho^k, TERMS terms and an estimate of the rest; `other` in place of f(y).
 
     The coefficients are per token, so a T x T kernel costs T quadratures and TERMS elementwise steps. At
     rho = 1 the rest is known by Parseval, sum c_k^2 = E f^2, and so is its slope, sum k c_k^2 = v E f'^2: a
@@ -53,8 +54,8 @@ def cross_moment(
     variance_x, mean_x = torch.broadcast_tensors(variance_x, mean_x)
     variance_y, mean_y = torch.broadcast_tensors(variance_y, mean_y)
     x = _series(function, derivative, variance_x, mean_x, kinks)
-    same = _equal_in_order(variance_x, variance_y) and _equal_in_order(mean_x, mean_y)
-    y = x.reshape(variance_y.shape) if same else _series(function, derivative, variance_y, mean_y, kinks)
+    same = other is None and _equal_in_order(variance_x, variance_y) and _equal_in_order(mean_x, mean_y)
+    y = x.reshape(variance_y.shape) if same else _series(other or function, derivative, variance_y, mean_y, kinks)
     total = _rest(x, y, rho, jumps=derivative is None)
     for k in reversed(range(_significant(x, y))):
         total = torch.addcmul(x.coefficients[k] * y.coefficients[k], total, rho)

@@ -90,5 +90,15 @@ class TwoSlope(Activation):
         return self.negative**2 + self.negative * self._bend * either + self._bend**2 * both
 
     @property
+    def radial(self) -> Activation:
+        """x f'(x) = f(x)."""
+        return self
+
+    def radial_moments(self, variance_x: Number, variance_y: Number, covariance: Number) -> tuple[Tensor, ...]:
+        joint = self.cross_moment(variance_x, variance_y, covariance)
+        slopes = self.derivative_cross_moment(variance_x, variance_y, covariance)
+        return joint, slopes, slopes, joint
+
+    @property
     def _bend(self) -> float:
         return self.positive - self.negative

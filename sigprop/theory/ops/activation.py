@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations import Activation as ActivationFunction
+from sigprop.theory.gates import Gate
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.states import Gradient, Signal
@@ -66,4 +67,4 @@ class Activation(Op):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         slopes = self.function.derivative_cross_moment(*self._arguments(inputs[0]))
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
-        return (Gradient(kernel, evidence=gradient.evidence),)
+        return (Gradient(kernel, evidence=gradient.evidence, gates=(Gate(gradient.kernel, self.function),)),)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.normalization import gated_gain
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -20,6 +21,8 @@ class BatchNorm(Op):
     Forward   `K_y = centred(K_x) / v`, `v` the average same-sample value of the centred kernel; mean 0
     Backward  `G_x = centred(G_y) / v`: the part common to the batch is removed
               (the part along the signal is of order 1/batch and dropped)
+
+    Gain      `sum_tt' G_y K_y`, and what a following activation adds (see `Gate`)
 
     Large batch. With ReLU this gives `pi/(pi-1)` per stage (apjn eq. 26 and its corrected single-stage form).
     """
@@ -48,7 +51,10 @@ class BatchNorm(Op):
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
         centred, level = self._level(x)
-        gain = gradient.kernel.contract(centred.scale(1.0 / level))
+        unit = centred.scale(1.0 / level)
+        gain = gradient.kernel.contract(unit) + gated_gain(
+            gradient, unit, torch.zeros_like(unit.diagonal), self.gain_second_moment
+        )
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
             ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.kernel.total()),

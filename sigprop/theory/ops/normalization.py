@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sigprop.theory.gates import excess_of
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
@@ -29,7 +30,7 @@ class LayerNorm(Op):
     With `M` the alignment of the gradient with the output, `m` its diagonal:
 
     Backward  `G_y` loses `(m_t M[t,t'] + M[t',t] m_t' - m_t r m_t') / (s_t s_t')`: the projections of both tokens
-    Gain      `sum_tt' G_y K_y + (sum_t m_t)^2 + sum_tt' M[t,t'] M[t',t]`
+    Gain      `sum_tt' G_y K_y + (sum_t m_t)^2 + sum_tt' M[t,t'] M[t',t]`, and what an activation adds (see `Gate`)
     """
 
     gain_second_moment: Tensor | float = 1.0
@@ -99,6 +100,8 @@ class LayerNorm(Op):
         kernel, scale = self._scale(x)
         unit = kernel.like(kernel.values / (kernel.left(scale) * kernel.right(scale)))
         level = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
+        mean = torch.zeros_like(scale) if self.centres else x.mean / scale
+        level = level + gated_gain(gradient, unit, mean, self.gain_second_moment)
         gain = ParameterState("weight", (x.width,), "norm gain", 0.0, level)
         if not self.centres:
             return [gain]
@@ -117,6 +120,14 @@ def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:
         return 0.0
     alignment = alignment_of(gradient, kernel)
     return alignment.diagonal().sum() ** 2 + (alignment * alignment.T).sum()
+
+
+def gated_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:
+    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from an activation of `y`; `gain` is `E gain^2`."""
+    if not gradient.gates:
+        return 0.0
+    made = unit.scale(gain)
+    return made.like(excess_of(gradient.gates, made, mean * made.per_token(gain) ** 0.5)).total() / gain
 
 
 def _along(alignment: Tensor, kernel: Kernel) -> Tensor:

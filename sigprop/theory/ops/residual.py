@@ -75,7 +75,10 @@ class Residual(Op):
     def _share(gradient: Gradient, factor: Tensor | float, part: Tensor) -> Gradient:
         radial = part * gradient.radial_share + (1.0 - part)
         tilt = gradient.tilt * factor if isinstance(gradient.tilt, Tensor) else 0.0
-        return Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence, tilt=tilt)
+        made = Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence, tilt=tilt)
+        if not gradient.gates or factor != 1.0:
+            return made
+        return replace(made, gates=tuple(replace(gate, share=gate.share * part) for gate in gradient.gates))
 
 
 def _apart(kernel: Kernel) -> Tensor:

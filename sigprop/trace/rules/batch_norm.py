@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Gradient, Node, Signal
+from sigprop.theory.gates import projected
 from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.trace.record import Call, Field, Record, Weight
 from sigprop.trace.rules import rule
@@ -28,17 +29,22 @@ class FiniteBatchNorm(BatchNorm):
 
     The variance `v` of a channel over the batch fluctuates; the mean of its inverse is
     `int_0^inf prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection takes out
-    what points along the channel. Signal and gradient are taken as independent.
+    what points along the channel. For a gradient that came through an activation of the output the terms are those of
+    `Gate`; any other is taken as independent of the signal.
     """
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         centred, level = self._level(inputs[0])
         count = centred.tokens
-        unit, grad = centred.values / level, gradient.kernel.centred().values
-        along = unit @ grad
-        inner = unit * along.diagonal().sum() + 2.0 * along @ unit
-        values = grad - (along + along.T) / count + inner / count**2
-        values = values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
+        unit = centred.values / level
+        made = Dense(unit * self.gain_second_moment)
+        along, inner = projected(gradient.kernel.values, made.values)
+        for gate in gradient.gates:
+            one, both = gate.projection(made)
+            along, inner = along + one, inner + both
+        scale = count * self.gain_second_moment
+        values = gradient.kernel.values - (along + along.T) / scale + inner / scale**2
+        values = Dense(values).centred().values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
         return (Gradient(Dense(values), evidence=gradient.evidence),)
 
 

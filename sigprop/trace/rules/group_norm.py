@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sigprop.theory import Dense, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.normalization import gated_gain
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.record import Call, Field, Weight
 from sigprop.trace.rules import rule
@@ -66,8 +67,9 @@ class GroupNorm(Op):
         if not self.affine:
             return []
         (x,) = inputs
-        kernel, _, _ = self._unit(x)
-        gain = (gradient.kernel.values * kernel).sum()
+        values, mean, _ = self._unit(x)
+        kernel = Dense(values)
+        gain = gradient.kernel.contract(kernel) + gated_gain(gradient, kernel, mean, self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
             ParameterState("bias", (x.width,), "bias", 0.0, gradient.kernel.total()),

@@ -1,0 +1,69 @@
+"""Gradients that came through a function of the very signal they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.activations import Activation
+from sigprop.theory.kernels import Dense, Kernel
+
+
+@dataclass(frozen=True)
+class Gate:
+    """`g_t = h_t f'(x_t)`, `h` independent of `x`: the gradient below an activation. `kernel` is `H`, that of `h`.
+
+    Gradient and signal are not independent. What an op below needs of both follows from `p(x) = x f'(x)` and Gaussian
+    pairs of variance `v` and covariance `c`; `M = E p p'`, and Stein's lemma trades further factors for derivatives:
+
+    gain          `E (sum_t g_t x_t)^2 = sum_tu H M`; were they independent, `sum_tu H E[f' f'] c`
+    projection    `E g_t x_s sum_u g_u x_u = sum_u H_tu (K_ts B_tu + K_su E[f'_t p'_u])`, `B = (M - c E[f' p']) / v`
+    its square    `E x_s x_s' (sum_u g_u x_u)^2 = K_ss' sum H M + 2 sum_uw H_uw (K_su D_uw K_ws' + K_su C_uw K_us')`,
+                  `D = E[p' p']`, `C = (E[x p' p] - c D) / v`
+
+    `share`: the signal is that part, by energy, of the function's argument, the rest being independent of it and alike
+    over pairs. What is beyond independence is then `share^2` of that of the argument (the square: `share^3`, without
+    the fourth derivative). Projections are for a mean of zero. ReLU and its kin have `p = f`: arc-cosine kernels.
+    """
+
+    kernel: Kernel
+    function: Activation
+    share: Tensor | float = 1.0
+
+    def excess(self, kernel: Kernel, mean: Tensor) -> Tensor:
+        """Per pair, `H (M - K E[f' f'])`: what the square of a gain's gradient has beyond independence."""
+        made, level = kernel.scale(1.0 / self.share), mean / kernel.per_token(self.share) ** 0.5
+        pair = (*_pair(made - made.outer(level, level)), made.left(level), made.right(level))
+        beyond = self.function.radial.cross_moment(*pair)
+        beyond = beyond - made.values * self.function.derivative_cross_moment(*pair)
+        return self.kernel.values * beyond * made.spread(self.share) ** 2
+
+    def projection(self, kernel: Dense) -> tuple[Tensor, Tensor]:
+        """`E g_t x_s sum_u g_u x_u` and `E x_s x_s' (sum_u g_u x_u)^2`, over pairs, beyond independence."""
+        made = kernel.scale(1.0 / self.share)
+        c, grad = made.values, self.kernel.values
+        variance = made.diagonal[:, None].clamp_min(torch.finfo(c.dtype).tiny)
+        joint, mixed, slopes, steep = self.function.radial_moments(*_pair(made))
+        one = (grad * (joint - c * mixed) / variance).sum(1)[:, None] * c + (grad * mixed) @ c
+        bent = (grad * (steep - c * slopes) / variance).sum(1)
+        both = c * (grad * joint).sum() + 2.0 * c @ (grad * slopes) @ c + 2.0 * (c * bent) @ c
+        plain = projected(grad * self.function.derivative_cross_moment(*_pair(made)), c)
+        return (one - plain[0]) * self.share**2, (both - plain[1]) * self.share**3
+
+
+def projected(gradient: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """The two moments of `Gate.projection` for a gradient that is independent of the signal."""
+    along = gradient @ kernel
+    return along, kernel * along.diagonal().sum() + 2.0 * kernel @ along
+
+
+def excess_of(gates: Iterable[Gate], kernel: Kernel, mean: Tensor) -> Tensor:
+    """The excess of several gates over pairs of one signal."""
+    return sum((gate.excess(kernel, mean) for gate in gates), start=torch.zeros_like(kernel.values))
+
+
+def _pair(kernel: Kernel) -> tuple[Tensor, Tensor, Tensor]:
+    return kernel.left(kernel.diagonal), kernel.right(kernel.diagonal), kernel.values

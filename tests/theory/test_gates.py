@@ -1,0 +1,102 @@
+"""What gradients share with the signal they came through: against plain draws of Gaussian pairs."""
+
+import pytest
+import torch
+
+from sigprop.theory import Dense, Exchangeable, Gradient, Signal, activations
+from sigprop.theory.gates import Gate, projected
+from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.residual import Residual
+
+TOKENS, DRAWS, BATCHES = 5, 400_000, 40
+NAMES = ["relu", "leaky_relu", "gelu", "tanh", "silu", "elu"]
+
+
+def kernels() -> tuple[torch.Tensor, torch.Tensor]:
+    """A signal with tokens of several variances and correlations, and a gradient common to most of them."""
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(TOKENS, TOKENS, generator=generator, dtype=torch.float64)
+    grad = 0.5 * torch.randn(TOKENS, TOKENS, generator=generator, dtype=torch.float64) + torch.ones(TOKENS, 1)
+    return root @ root.T / TOKENS, grad @ grad.T / TOKENS
+
+
+def drawn(kernel: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(DRAWS, TOKENS, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(kernel).T
+
+
+def agree(values: torch.Tensor, expected: torch.Tensor | float, k: float = 4.5) -> None:
+    """Averages over independent batches of draws against the expected values, in standard errors."""
+    parts = torch.stack([part.mean(0) for part in values.chunk(BATCHES)])
+    error = parts.std(0) / BATCHES**0.5
+    assert ((parts.mean(0) - expected).abs() < k * error).all(), (parts.mean(0) - expected) / error
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_moments_of_a_gated_gradient(name):
+    kernel, grad = kernels()
+    function = activations.get(name)
+    gate, x = Gate(Dense(grad), function), drawn(kernel, 1)
+    g = drawn(grad, 2) * function.derivative(x)
+    along = (g * x).sum(1)
+    slopes = grad * function.derivative_cross_moment(kernel.diagonal()[:, None], kernel.diagonal(), kernel)
+    agree(along**2, (slopes * kernel + gate.excess(Dense(kernel), torch.zeros(TOKENS))).sum())
+    plain, beyond = projected(slopes, kernel), gate.projection(Dense(kernel))
+    agree(g[:, :, None] * x[:, None] * along[:, None, None], plain[0] + beyond[0])
+    agree(x[:, :, None] * x[:, None] * along[:, None, None] ** 2, plain[1] + beyond[1])
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_the_signal_may_have_a_mean(name):
+    kernel, grad = kernels()
+    function, mean = activations.get(name), torch.linspace(-0.5, 0.5, TOKENS, dtype=torch.float64)
+    x = drawn(kernel, 1) + mean
+    along = (drawn(grad, 2) * function.derivative(x) * x).sum(1)
+    level = kernel.diagonal()
+    full = kernel + mean[:, None] * mean
+    slopes = grad * function.derivative_cross_moment(level[:, None], level, kernel, mean[:, None], mean)
+    agree(along**2, (slopes * full + Gate(Dense(grad), function).excess(Dense(full), mean)).sum())
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_the_signal_may_be_a_part_of_what_the_function_sees(name):
+    kernel, grad = kernels()
+    function, share = activations.get(name), 0.4
+    x, rest = drawn(share * kernel, 1), drawn((1 - share) * kernel, 3)
+    g = drawn(grad, 2) * function.derivative(x + rest)
+    along = (g * x).sum(1)
+    part, level = Dense(share * kernel), kernel.diagonal()
+    gradient = Gradient(Dense(grad), gates=(Gate(Dense(grad), function),))
+    signals = [Signal(Dense(w * kernel), torch.zeros(TOKENS), 64) for w in (share, 1 - share)]
+    passed, _ = Residual().backward(gradient, signals[0], *signals)
+    (gate,) = passed.gates
+    slopes = grad * function.derivative_cross_moment(level[:, None], level, kernel)
+    agree(along**2, (slopes * part.values + gate.excess(part, torch.zeros(TOKENS))).sum())
+    one = projected(slopes, part.values)[0] + gate.projection(part)[0]
+    agree(g[:, :, None] * x[:, None] * along[:, None, None], one)
+
+
+def test_gain_before_an_activation_in_both_representations():
+    """ReLU passes its input or nothing: the gain's gradient is that of the output's scale, `sum G E[y y']`."""
+    alike = Signal(Exchangeable.of(1.0, 0.3, 4), torch.zeros(()), 64)
+    upstream = Gradient(Exchangeable.of(2.0, 1.1, 4))
+    op = Activation(activations.get("relu"))
+    (below,) = op.backward(upstream, alike, alike)
+    gain, _ = LayerNorm(epsilon=0.0).parameters(below, alike)
+    expected = upstream.kernel.contract(op.forward(alike).kernel)
+    assert float(gain.grad_second_moment) == pytest.approx(float(expected), rel=1e-12)
+    spread = Gradient(below.kernel.dense(), gates=(Gate(upstream.kernel.dense(), op.function),))
+    dense, _ = LayerNorm(epsilon=0.0).parameters(spread, alike.dense())
+    assert float(dense.grad_second_moment) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_gates_of_two_paths_add_and_end_at_a_scale():
+    kernel, grad = kernels()
+    one, other = (Gradient(Dense(grad), gates=(Gate(Dense(grad), activations.get(n)),)) for n in ("relu", "tanh"))
+    assert [gate.function.name for gate in (one + other).gates] == ["relu", "tanh"]
+    assert one.scale(2.0).gates == ()
+    signals = [Signal(Dense(kernel), torch.zeros(TOKENS), 64)] * 2
+    scaled, same = Residual(skip=0.5).backward(one, signals[0], *signals)
+    assert not scaled.gates
+    assert float(same.gates[0].share) == pytest.approx(0.8)

@@ -34,7 +34,7 @@ BLANK = {
     "indexer_budget": 8, "indexer_compress_ratio": 4,
 }  # fmt: skip
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0}
-VOCABULARY, LABELS, HEADS, NARROWEST = 1024, 100, 4, 64
+VOCABULARY, LABELS, HEADS, NARROWEST, MULTIPLE = 1024, 100, 4, 64, 16
 LARGE, LARGEST = 40_000_000, 250_000_000
 WIDTH_KEYS = ("hidden_size", "d_model", "n_embd", "embedding_dim", "dim")
 HEAD_KEYS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "attention_heads")
@@ -42,7 +42,7 @@ WIDTHS = re.compile(
     r"hidden_size|intermediate_size|hidden_dim|ffn|d_model|d_ff|dff|d_inner|n_inner|n_embd|emb(edding)?_dim|embed_dim|rank"
     r"|embedding_size|embed_proj_dim|dim_ff|lru_width|d_latents|d_ssm|ngram_vocab|^dim$"
 )
-HEAD_COUNTS = re.compile(r"heads?$|num_key_value_heads|num_query_groups|n_groups$")
+HEAD_COUNTS = re.compile(r"heads$|^n_head$|num_query_groups|n_groups$")
 LAYER_KINDS = ("layer_types", "layers_block_type", "mlp_layer_types", "block_types", "attention_types")
 
 
@@ -146,22 +146,23 @@ def classes(kind: str) -> list[tuple[type, Any]]:
     return found
 
 
-def narrow(config: Any) -> Any:
+def narrow(config: Any, factor: float = 1.0) -> Any:
     """Widths and numbers of heads divided alike, down to four heads; the widths of heads stay, and so the ratios."""
-    for name in getattr(config, "sub_configs", {}):
-        if getattr(config, name, None) is not None:
-            narrow(getattr(config, name))
     settings = config.to_dict()
     heads = next((settings[key] for key in HEAD_KEYS if isinstance(settings.get(key), int)), 0)
     width = next((settings[key] for key in WIDTH_KEYS if isinstance(settings.get(key), int)), 0)
-    factor = max(1.0, heads / HEADS if heads else width / (NARROWEST * HEADS))
+    own = heads / HEADS if heads else width / (NARROWEST * HEADS)
+    factor = own if own > 1.0 and (heads or factor == 1.0) else factor
+    for name in getattr(config, "sub_configs", {}):
+        if getattr(config, name, None) is not None:
+            narrow(getattr(config, name), factor)
     for key, value in settings.items():
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         if HEAD_COUNTS.search(key):
             _set(config, key, max(1, int(value / factor)))
         elif WIDTHS.search(key) and value > NARROWEST:
-            _set(config, key, max(NARROWEST, int(value / factor)))
+            _set(config, key, max(NARROWEST, MULTIPLE * round(value / factor / MULTIPLE)))
     return config
 
 

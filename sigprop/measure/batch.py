@@ -81,7 +81,8 @@ def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
 
 def signals_in(value: Any) -> list[tuple[str, Tensor]]:
     """The floating-point tensors of an output that have entries and at least one axis."""
-    return [(path, x) for path, x in tensors_in(value) if x.is_floating_point() and x.dim() > 0 and x.numel() > 0]
+    found = [("", value)] if isinstance(value, Tensor) else tensors_in(value)
+    return [(path, x) for path, x in found if x.is_floating_point() and x.dim() > 0 and x.numel() > 0]
 
 
 def start_gradient(model: nn.Module, batch: Any, output: Any, loss_fn: Loss | None) -> tuple[Tensor, Tensor | None]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,24 +14,28 @@ from sigprop.measure.moments import Moments
 from sigprop.results import ParameterRow
 
 POWER_STEPS = 200
-PIECE = 1 << 26
+PIECE = 1 << 24
+ROW = 1 << 14
 
 
 def parameter_rows(modules: Mapping[str, nn.Module], spectral: bool = False) -> list[ParameterRow]:
     """One row per parameter, from its value and its `.grad`."""
     named = list(_named_parameters(modules))
-    values = _on_each_device([parameter.detach() for _, parameter in named], _sums_and_squares)
-    gradients = iter(_on_each_device([_dense(p.grad) for _, p in named if p.grad is not None], _squares))
+    tensors = [parameter.detach() for _, parameter in named]
+    gradients = [parameter.grad for _, parameter in named]
+    sums, squares = _moments(tensors, [_dense(gradient) for gradient in gradients if gradient is not None])
+    later = iter(squares[len(tensors) :])
     rows = []
-    for (name, parameter), (total, square) in zip(named, values, strict=True):
-        second = square / parameter.numel()
-        row = ParameterRow(name, tuple(parameter.shape), extras={"second_moment": second})
-        variance = second - (total / parameter.numel()) ** 2
+    for (name, _), tensor, gradient, total, square in zip(named, tensors, gradients, sums, squares, strict=False):
+        count = tensor.numel()
+        second = square / count
+        variance = second - (total / count) ** 2
+        row = ParameterRow(name, tuple(tensor.shape), extras={"second_moment": second})
         row.init_std = math.sqrt(variance) if not variance < 1e-15 * second else 0.0
-        if parameter.grad is not None:
-            row.grad_second_moment = next(gradients) / parameter.numel()
-        if spectral and parameter.dim() >= 2:
-            row.extras["spectral_norm"] = spectral_norm(parameter)
+        if gradient is not None:
+            row.grad_second_moment = next(later) / count
+        if spectral and tensor.dim() >= 2:
+            row.extras["spectral_norm"] = spectral_norm(tensor)
         rows.append(row)
     return rows
 
@@ -50,43 +54,63 @@ def _dense(gradient: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def _on_each_device(tensors: Sequence[Tensor], reduce: Callable[[list[list[Tensor]]], Tensor]) -> list:
-    """The rows that `reduce` gives for groups of like tensors, in the order of the tensors; one transfer per device."""
-    kinds: dict[torch.device, dict[tuple, list[int]]] = {}
+def _moments(values: list[Tensor], gradients: list[Tensor]) -> tuple[list[float], list[float]]:
+    """Sums of the values, and sums of squares of the values and then of the gradients."""
+    if any(together.pays_off(tensor.device) for tensor in values[:1]):
+        sums, squares = _together([*values, *gradients]).T.tolist()
+        return sums[: len(values)], squares
+    moments = Moments()
+    found = [moments.sums(value).tolist() for value in values]
+    squares = [moments.squares(gradient).item() for gradient in gradients]
+    return [total for total, _ in found], [square for _, square in found] + squares
+
+
+def _together(tensors: list[Tensor]) -> np.ndarray:
+    """(tensors, 2): sums and sums of squares in float64, with few kernels and one transfer per device."""
+    found = np.zeros((len(tensors), 2))
+    places: dict[torch.device, list[int]] = {}
     for index, tensor in enumerate(tensors):
-        groups = kinds.setdefault(tensor.device, {})
-        groups.setdefault((tensor.dtype, tensor.shape), []).append(index)
-    found: dict[int, object] = {}
-    for groups in kinds.values():
-        rows = reduce([[tensors[index] for index in group] for group in groups.values()]).tolist()
-        found.update(zip(chain.from_iterable(groups.values()), rows, strict=True))
-    return [found[index] for index in range(len(tensors))]
+        places.setdefault(tensor.device, []).append(index)
+    for members in places.values():
+        here = [tensors[index] for index in members]
+        lengths = [-(-tensor.numel() // ROW) for tensor in here]
+        found[members] = np.add.reduceat(_row_sums(here), np.cumsum([0, *lengths[:-1]]), axis=0)
+    return found
 
 
-def _sums_and_squares(groups: list[list[Tensor]]) -> Tensor:
-    """(tensors, 2) in float64."""
-    if together.pays_off(groups[0][0].device):
-        return torch.stack((torch.cat([_sums(group) for group in groups]), _squares(groups)), dim=1)
-    moments = Moments()
-    return torch.stack([moments.sums(tensor) for group in groups for tensor in group])
+def _row_sums(tensors: list[Tensor]) -> np.ndarray:
+    """(rows, 2): sums and sums of squares of runs of `ROW` entries; each tensor begins a row of its own."""
+    sums, norms = [], []
+    for rows in map(Tensor.double, _rows(tensors)):
+        sums.append(rows.sum(1))
+        norms.append(torch.linalg.vector_norm(rows, dim=1))
+    found = torch.stack((torch.cat(sums), torch.cat(norms)), dim=1).cpu().numpy()
+    found[:, 1] **= 2
+    return found
 
 
-def _sums(group: list[Tensor]) -> Tensor:
-    """Sums of tensors of one shape, in float64; a large one piece by piece."""
-    if len(group) * group[0].numel() <= PIECE:
-        return torch.stack(group).view(len(group), -1).sum(1, dtype=torch.float64)
-    parts = [[part.sum(dtype=torch.float64) for part in tensor.flatten().split(PIECE)] for tensor in group]
-    return torch.stack([torch.stack(part).sum() for part in parts])
+def _rows(tensors: list[Tensor]) -> Iterator[Tensor]:
+    """(rows, ROW), in order: pieces of large tensors, small ones joined; last rows are filled up with zeros."""
+    joined: list[Tensor] = []
+    fillings: dict[int, Tensor] = {}
+    size = 0
+    for flat in (piece for tensor in tensors for piece in _pieces(tensor)):
+        if joined and (size > PIECE or flat.dtype != joined[0].dtype):
+            yield torch.cat(joined).view(-1, ROW)
+            joined, fillings, size = [], {}, 0
+        joined.append(flat)
+        size += len(flat)
+        missing = -len(flat) % ROW
+        if missing:
+            if missing not in fillings:
+                fillings[missing] = flat.new_zeros(missing)
+            joined.append(fillings[missing])
+    yield torch.cat(joined).view(-1, ROW)
 
 
-def _squares(groups: list[list[Tensor]]) -> Tensor:
-    """(tensors,): sums of squares in float64; on a GPU fused over all tensors."""
-    tensors = [tensor for group in groups for tensor in group]
-    if together.pays_off(tensors[0].device):
-        norms = torch._foreach_norm(tensors, 2, dtype=torch.float64)  # pyright: ignore[reportPrivateImportUsage]
-        return torch.stack(norms).square()
-    moments = Moments()
-    return torch.stack([moments.squares(tensor) for tensor in tensors])
+def _pieces(tensor: Tensor) -> Sequence[Tensor]:
+    flat = tensor.reshape(-1)
+    return flat.split(PIECE) if len(flat) > PIECE else (flat,)
 
 
 def spectral_norm(weight: Tensor) -> float:

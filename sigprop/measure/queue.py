@@ -130,13 +130,13 @@ def _most_bytes(device: torch.device) -> int:
 
 
 def _batches(items: list[Waiting]) -> list[list[list[Waiting]]]:
-    """Groups of one shape, signals first; batches of groups with the same tokens and mask."""
+    """Groups of one shape and kind; batches of groups with the same tokens and mask."""
     groups: dict[tuple, list[Waiting]] = {}
     for item in items:
-        groups.setdefault((item.x.shape, item.x.dtype, item.x.device, id(item.mask)), []).append(item)
+        x = item.x
+        groups.setdefault((x.shape, x.dtype, x.get_device(), id(item.mask), item.signal), []).append(item)
     batches: dict[tuple, list[list[Waiting]]] = {}
-    for (shape, dtype, device, mask), group in sorted(groups.items(), key=lambda entry: -entry[0][0][0]):
-        group.sort(key=lambda item: not item.signal)
+    for (shape, dtype, device, mask, _), group in sorted(groups.items(), key=lambda entry: -entry[0][0][0]):
         kind = (shape[1], dtype == torch.float64, device, mask)
         wider = next((key for key in batches if key[1:] == kind), None) if shape[0] == 1 else None
         batches.setdefault(wider or (shape[0], *kind), []).append(group)
@@ -151,11 +151,13 @@ def _stacks(batch: list[list[Waiting]]) -> list[Stack]:
     sequences = max(group[0].x.shape[0] for group in batch)
     found = []
     for group in batch:
-        tensors = [item.x.expand(sequences, -1, -1) for item in group]
+        tensors = [item.x for item in group]
+        if len(tensors[0]) < sequences:
+            tensors = [x.expand(sequences, -1, -1) for x in tensors]
         if len(group) == 1 or tensors[0].numel() > LARGE:
-            found += [Stack(x[None], int(item.signal)) for item, x in zip(group, tensors, strict=True)]
+            found += [Stack(x[None], group[0].signal) for x in tensors]
         else:
-            found.append(Stack(torch.stack(tensors), sum(item.signal for item in group)))
+            found.append(Stack(torch.stack(tensors), group[0].signal))
     return found
 
 

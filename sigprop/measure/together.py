@@ -29,10 +29,10 @@ def pays_off(device: torch.device) -> bool:
 
 @dataclass
 class Stack:
-    """Tensors of one shape, (items, sequences, tokens, channels); the first `signals` items are no gradients."""
+    """Tensors of one shape, (items, sequences, tokens, channels): all signals, or all gradients."""
 
     values: Tensor
-    signals: int
+    signal: bool
 
 
 def reduce_together(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = False) -> Tensor:
@@ -42,9 +42,8 @@ def reduce_together(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = 
     """
     sequences, tokens = stacks[0].values.shape[1:3]
     with full_precision(stacks[0].values.device.type):
-        means, variances = _means_and_variances(_pieces(stacks, mask, exact)).view(2, -1, sequences, tokens)
+        means, variances = _about_centre(stacks, mask, exact).view(2, -1, sequences, tokens)
         centre = _average(means, mask)
-        _clear_gradients(centre, stacks)
         shift = means - centre
         distance = variances.addcmul_(shift, shift)
         if mask is not None:
@@ -53,7 +52,9 @@ def reduce_together(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = 
         noise = 1e-26 if stacks[0].values.dtype == torch.float64 else 1e-12
         directed = distance > torch.addcmul(noise * longest, centre, centre, value=1e-13)
         weights = torch.where(directed, distance.rsqrt(), 0.0)
-        squared = _squared_sums(_pieces(stacks, mask, exact), weights, centre[:, :, 0])
+        weights = torch.where(longest == 0, 1.0 if mask is None else mask.double(), weights)
+        pieces = (piece for stack in stacks for piece in _pieces(stack, mask, exact))
+        squared = _squared_sums(pieces, weights, centre[:, :, 0])
         whole = [centre, _average(distance, mask), longest, weights.amax((1, 2), keepdim=True)]
         return torch.cat([*(part[:, :, 0] for part in whole), directed.sum(2, dtype=torch.float64), squared], dim=1)
 
@@ -71,46 +72,56 @@ def unreliable(sums: Tensor) -> Tensor:
     """(items,): true where float32 is not good enough, or a value is not finite.
 
     Means up to ten times the spread cost less than 1e-7. A constant is told from a spread that vanishes in float32 by
-    the squares of token means, which are float64.
+    the squares of token means, which are float64, and zeros from tiny gradients by their plain sum over tokens.
     """
     centre, variance, longest, heaviest = sums[:, :4].T
-    constant = longest <= 1e-13 * centre.square()
+    vanished = (longest == 0) & (centre == 0) & (sums[:, 4:].sum(1) != 0)
+    constant = (longest <= 1e-13 * centre.square()) & ~vanished
     in_range = (longest >= 1e-25) & (longest <= 1e30)
     small_mean = (centre.square() <= 100.0 * variance) & ((centre * heaviest).square() <= 1e4)
     return ~((constant | in_range & small_mean) & sums.isfinite().all(1))
 
 
-def _pieces(stacks: Sequence[Stack], mask: Tensor | None, exact: bool) -> Iterator[Tensor]:
+def _pieces(stack: Stack, mask: Tensor | None, exact: bool) -> Iterator[Tensor]:
     """(sequences of all items, tokens, channels) in the type to sum in, cut where a converted copy would be large.
 
     With `exact` padding is set to zero, which matters where it is not finite.
     """
-    for stack in stacks:
-        rows = stack.values.flatten(0, 1)
-        dtype = torch.float64 if exact else torch.promote_types(rows.dtype, torch.float32)
-        if rows.dtype == dtype and not exact:
-            yield rows
-            continue
-        padding = ~mask.repeat(len(stack.values), 1)[:, :, None] if exact and mask is not None else None
-        step = max(1, PIECE // rows[0].numel())
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step].to(dtype)
-            yield part if padding is None else part.masked_fill(padding[start : start + step], 0.0)
+    rows = stack.values.flatten(0, 1)
+    dtype = torch.float64 if exact else torch.promote_types(rows.dtype, torch.float32)
+    if rows.dtype == dtype and not exact:
+        yield rows
+        return
+    padding = ~mask.repeat(len(stack.values), 1)[:, :, None] if exact and mask is not None else None
+    step = max(1, PIECE // rows[0].numel())
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step].to(dtype)
+        yield part if padding is None else part.masked_fill(padding[start : start + step], 0.0)
 
 
-def _means_and_variances(parts: Iterable[Tensor]) -> Tensor:
-    """(2, ...): over the last axis of all parts, which are joined along the first, as float64."""
-    found = [torch.var_mean(part, -1, correction=0) for part in parts]
+def _about_centre(stacks: Sequence[Stack], mask: Tensor | None, exact: bool) -> Tensor:
+    """(2, ...): mean and variance of each token over its channels; of gradients zero and the mean square."""
+    return _joined([_moments(part, stack.signal) for stack in stacks for part in _pieces(stack, mask, exact)])
+
+
+def _moments(part: Tensor, signal: bool) -> tuple[Tensor, Tensor]:
+    """Variance and mean over the last axis; of a gradient the mean square, in half the time, and zero."""
+    if signal:
+        return torch.var_mean(part, -1, correction=0)
+    squares = torch.linalg.vector_norm(part, dim=-1).square_().div_(part.shape[-1])
+    return squares, torch.zeros_like(squares)
+
+
+def _joined(found: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """(2, ...): means and variances of all parts, which are joined along the first axis, as float64."""
     joined = torch.cat([mean for _, mean in found] + [variance for variance, _ in found])
     return joined.double().unflatten(0, (2, -1))
 
 
 def _squared_sums(pieces: Iterable[Tensor], weights: Tensor, centre: Tensor) -> Tensor:
     """Squared length of the sum of unit vectors, (items, sequences)."""
-    items, sequences, tokens = weights.shape
-    if tokens == 1:
-        return torch.zeros_like(weights[:, :, 0])
-    means, variances = _means_and_variances(_weighted(pieces, weights)).view(2, items, sequences)
+    sums = [_moments(part.double(), signal=True) for part in _weighted(pieces, weights)]
+    means, variances = _joined(sums).view(2, *weights.shape[:2])
     shift = means - centre * weights.sum(2)
     return variances.addcmul_(shift, shift)
 
@@ -128,13 +139,3 @@ def _average(x: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return x.mean((1, 2), keepdim=True)
     return torch.where(mask, x, 0.0).sum((1, 2), keepdim=True) / mask.sum()
-
-
-def _clear_gradients(centre: Tensor, stacks: Sequence[Stack]) -> None:
-    """Gradients are taken about zero."""
-    start = 0
-    for stack in stacks:
-        end = start + len(stack.values)
-        if start + stack.signals < end:
-            centre[start + stack.signals : end].zero_()
-        start = end

@@ -8,7 +8,7 @@ or product rule; operands that share some are replayed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +171,9 @@ def mul(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     if isinstance(input, Loss) or isinstance(other, Loss):
         loss, factor = (input, other) if isinstance(input, Loss) else (other, input)
         return _loss_scaled(trace, loss, factor)
+    if isinstance(input, Field) or isinstance(other, Field):
+        input, other = _conditions(input, other)
+        call = replace(call, args=(input, other))
     shared = _one_base(trace, call, input, other)
     if shared is not None:
         return shared
@@ -188,8 +191,14 @@ def mul(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
         if isinstance(field, Field) and isinstance(weight, Weight):
             return _gain(trace, call, field, weight)
         if isinstance(field, Field) and isinstance(weight, Tensor):
-            return _modulated(trace, call, field, weight)
+            return fixed_factor(trace, call, field, weight)
     return combined(trace, call, input, other, Product())
+
+
+def _conditions(*items: Any) -> tuple[Any, ...]:
+    from sigprop.trace.rules.conditions import condition_of
+
+    return tuple(condition_of(item) for item in items)
 
 
 @rule("div", "true_divide", "truediv", "divide")
@@ -203,7 +212,7 @@ def div(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     if shared is not None:
         return shared
     if isinstance(input, Field) and isinstance(other, Tensor):
-        return _modulated(trace, call, input, 1.0 / other.double())
+        return fixed_factor(trace, call, input, 1.0 / other.double())
     if isinstance(input, Field) and isinstance(other, Field) and other.statistic is not None:
         spelt = normalized(trace, call, input, other, inverse=True)
         if spelt is not None:
@@ -219,37 +228,58 @@ def rdiv(trace: Capture, call: Call, input: Any, other: Any) -> Any:
     return replayed(trace, call)
 
 
-@rule("lerp", "addcmul", "addcdiv", "maximum", "minimum", "atan2", "where", "masked_fill", "remainder", "fmod", "xlogy")
+@rule("lerp", "addcmul", "addcdiv", "maximum", "minimum", "atan2", "remainder", "fmod", "xlogy")
 def several(trace: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
-    if call.name == "masked_fill" and isinstance(args[0], Field) and as_constant(args[2]) == 0.0:
-        mask = trace.value_of(args[1])
-        return _modulated(trace, call, args[0], (~mask).double())
-    return replayed(trace, call)
+    shared = None if kwargs else function_of_one(trace, call, args)
+    return shared if shared is not None else replayed(trace, call)
 
 
 def _one_base(trace: Capture, call: Call, first: Any, second: Any) -> Field | None:
     """Two functions of one tensor, entry by entry in the same arrangement."""
     if not (isinstance(first, Field) and isinstance(second, Field)):
         return None
-    if first.base is not second.base or first.layout.dims != second.layout.dims:
-        return None
-    if first.statistic is not second.statistic:
-        return None
-    f, g, function = first.apply, second.apply, _plain(call)
+    function = _plain(call)
     extra = {key: value for key, value in call.kwargs.items() if key == "alpha"}
-    made = Field(
-        first.layout,
-        lambda item: _activation_node(trace, item, None),
-        sources=first.sources,
-        root=first.base,
-        function=lambda x: function(f(x), g(x), **extra),
-        statistic=first.statistic,
-        call=call,
-        inputs=(first, second),
-    )
-    if first.slope is not None and first.slope and second.slope is not None and call.name in ("add", "sub"):
+    made = function_of_one(trace, call, (first, second), lambda x, y: function(x, y, **extra))
+    if made is not None and first.slope and second.slope is not None and call.name in ("add", "sub"):
         made.slope = first.slope + (second.slope if call.name == "add" else -second.slope)
     return made
+
+
+def function_of_one(
+    trace: Capture, call: Call, items: Sequence[Any], function: Callable[..., Tensor] | None = None
+) -> Field | None:
+    """A function of numbers and of functions of one tensor, entry by entry in the same arrangement."""
+    fields = [item for item in items if isinstance(item, Field)]
+    numbers = [None if isinstance(item, Field) else as_constant(item) for item in items]
+    alike = all(
+        item.base is fields[0].base
+        and item.layout.dims == fields[0].layout.dims
+        and item.statistic is fields[0].statistic
+        for item in fields
+    )
+    if (
+        not fields
+        or not alike
+        or any(n is None and not isinstance(i, Field) for n, i in zip(numbers, items, strict=True))
+    ):
+        return None
+    applied = function or call.function
+
+    def composed(x: Tensor) -> Tensor:
+        given = [i.apply(x) if isinstance(i, Field) else n for i, n in zip(items, numbers, strict=True)]
+        return applied(*(g if isinstance(g, Tensor) else x.new_tensor(g) for g in given))
+
+    return Field(
+        fields[0].layout,
+        lambda item: _activation_node(trace, item, None),
+        sources=fields[0].sources,
+        root=fields[0].base,
+        function=composed,
+        statistic=fields[0].statistic,
+        call=call,
+        inputs=tuple(fields),
+    )
 
 
 def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual | Product) -> Any:
@@ -324,7 +354,8 @@ def _gain(trace: Capture, call: Call, field: Field, weight: Weight) -> Any:
     return Field(layout, lambda _: made, sources=field.sources, call=call, inputs=(field, weight))
 
 
-def _modulated(trace: Capture, call: Call, field: Field, numbers: Tensor) -> Any:
+def fixed_factor(trace: Capture, call: Call, field: Field, numbers: Tensor) -> Any:
+    """A field times real numbers."""
     if _has_keys(field):
         return replayed(trace, call)
     own = _broadcast_layout(field.layout, tuple(numbers.shape))

@@ -39,6 +39,13 @@ def sample(trace: Capture, call: Call, reason: str = "") -> Any:
     return result
 
 
+def kept(trace: Capture, call: Call) -> Field:
+    """The record of a call that gives no floating-point numbers, to be replayed only."""
+    fields = [item for item in call.records() if isinstance(item, Field)]
+    layout = _layout(call, tuple(on_meta(call).shape), fields)
+    return _field(trace, call, layout, fields, None, f"{call.name} sampled on the predicted state")
+
+
 def _like(trace: Capture, call: Call, result: Tensor, fields: list[Field], output: int | None, reason: str) -> Any:
     if not (result.is_floating_point() or result.is_complex()):
         values = trace.concrete(_field(trace, call, _layout(call, tuple(result.shape), fields), fields, output, reason))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @rule(
     "item", "tolist", "bool", "int", "float_value", "nonzero", "argmax", "argmin", "argsort", "searchsorted", "eq",
-    "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "all", "any", "allclose", "equal", "bucketize",
+    "ne", "isnan", "isinf", "isfinite", "all", "any", "allclose", "equal", "bucketize",
     "unique", "logical_not", "logical_and", "logical_or", "long", "index_put_value", "numpy", "histc", "bincount",
-    "multinomial", "bernoulli", "greater", "less", "count_nonzero", "unique_consecutive", "invert", "rand_like",
+    "multinomial", "bernoulli", "count_nonzero", "unique_consecutive", "invert", "rand_like",
     "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full",
     "new_empty", "new_tensor", "signbit", "contains",
 )  # fmt: skip

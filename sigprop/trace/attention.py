@@ -15,8 +15,8 @@ from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.trace.record import Field
-from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, parts_of_sources
-from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of
+from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, drawn_signs, parts_of_sources
+from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, unit_kernel
 from sigprop.trace.thinning import Thinning, ThinReplay, possible_thinning
 
 HEADS = 64
@@ -30,6 +30,8 @@ AT_ONCE = 16
 PRECISE = 0.005
 """Relative standard error of the output's variance at which no more heads are drawn."""
 MOST_REPLICAS = 16
+KEPT = 1 << 19
+"""Entries of attention weights that are kept at most, for one replay, from the forward to the backward pass."""
 
 
 @dataclass(eq=False)
@@ -59,15 +61,18 @@ class ReplayedAttention(ReplayedOp):
         rounds = math.ceil(HEADS * min(1.0, (FIRST / self.order) ** 2) / heads)
         self._most_heads = heads if self.single else min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
         few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
-        self._thinning = None if self.single else self._possible_thinning(few)
+        self._thinning = None if self.single else self._possible_thinning(few, heads)
+        self._kept: dict[int, tuple[Replay, Tensor]] = {}
         self._arrange()
 
-    def _possible_thinning(self, wanted: int) -> Thinning | None:
+    def _possible_thinning(self, wanted: int, heads: int) -> Thinning | None:
         call = self.weight.call
         if call is None or call.name != "attention_weights":
             return None
-        query, key = call.args[:2]
-        return possible_thinning(query.layout, key.layout, wanted)
+        query, key = (item.layout for item in call.args[:2])
+        drawn = [part.layout for parts in self.parts.values() for part in parts]
+        alike = math.prod(axis.size for dim in query.dims[-3:-2] for axis in dim) == heads
+        return possible_thinning(query, key, wanted, self.group if alike else 1, drawn)
 
     def _arrange(self) -> None:
         layout = self.weight.layout if self._thinning is None else self._thinning.layout(self.weight.layout)
@@ -78,22 +83,28 @@ class ReplayedAttention(ReplayedOp):
         self._sizes = [a.size for a in flat]
         self._places = [flat.index(a) for a in (*heads, *query, *keys)]
         self.heads = math.prod(a.size for a in heads)
+        self.joined = 1 if self._thinning is None else self._thinning.replicas
+        together = self.group * self.heads // self.joined
+        self.replicas = self.group * math.ceil(self._most_heads / together)
         self._shape = (self.heads, math.prod(a.size for a in query), math.prod(a.size for a in keys))
         self._whole = layout.shape
         self._rows, self._columns = _attended(layout, self.value.layout, self.out)
 
-    def _replicas(self, heads: float) -> int:
-        """Replicas, in whole groups, that draw so many heads."""
-        return self.group * math.ceil(heads / (self.group * self.heads))
-
-    def _draws(self, replicas: int, gradients: bool = False) -> Iterator[tuple[Replay, Tensor]]:
-        """Replays and their attention weights, in groups whose fluctuations balance."""
-        ensemble = None
-        for replica in range(replicas):
+    def _draws(self, keep: bool = False) -> Iterator[tuple[Replay, Tensor]]:
+        """Replays and their attention weights, in groups whose fluctuations balance; those kept are not drawn again."""
+        ensemble, replica = None, 0
+        while replica < self.replicas:
             if replica % self.group == 0:
                 ensemble = Ensemble(self.group, generator_of(self.seed, 2 * replica))
-            settings = (generator_of(self.seed, 2 * replica + 1), gradients, ensemble, replica % self.group)
-            yield self._drawn(*settings, [part for parts in self.parts.values() for part in parts])
+            found = self._kept.pop(replica, None)
+            if found is None:
+                settings = (generator_of(self.seed, 2 * replica + 1), True, ensemble, replica % self.group)
+                found = self._drawn(*settings, [part for parts in self.parts.values() for part in parts])
+            if keep and found[1].numel() <= KEPT:
+                found[0].forget()
+                self._kept[replica] = found
+            yield found
+            replica += self.joined
 
     def _drawn(self, *settings: Any) -> tuple[Replay, Tensor]:
         """One replay; where heads cannot be left out, all are drawn."""
@@ -108,75 +119,78 @@ class ReplayedAttention(ReplayedOp):
             return self._drawn(*settings)
 
     def _matrix(self, values: Tensor) -> Tensor:
-        """Attention weights as `[head, output position, value position]`."""
-        blocks = values.reshape(self._sizes).permute(self._places).reshape(self._shape)
-        if self._columns is None:
-            return blocks
-        full = blocks.new_zeros(self.heads, self.out.positions, self.value.layout.positions)
-        full[:, self._rows[:, None], self._columns] = blocks
-        return full
+        """Attention weights as `[replica, head, output position, value position]`."""
+        full = values.detach().reshape(self._sizes).permute(self._places).reshape(self._shape)
+        if self._columns is not None:
+            blocks, full = full, full.new_zeros(self.heads, self.out.positions, self.value.layout.positions)
+            full[:, self._rows[:, None], self._columns] = blocks
+        return full.unflatten(0, (self.joined, -1))
 
     def _entries(self, matrix: Tensor) -> Tensor:
         """The inverse of `_matrix`."""
-        blocks = matrix if self._columns is None else matrix[:, self._rows[:, None], self._columns]
+        full = matrix.flatten(0, 1)
+        blocks = full if self._columns is None else full[:, self._rows[:, None], self._columns]
         ordered = [self._sizes[place] for place in self._places]
         inverse = torch.argsort(torch.tensor(self._places)).tolist()
         return blocks.reshape(ordered).permute(inverse).reshape(self._whole)
 
-    def _value_root(self, replay: Replay) -> Tensor:
-        """`R` with `R R^T` the kernel of the values in one initialization."""
-        return torch.cat((replay.root(self.value.node), self.value.node.signal.mean[:, None]), 1)
+    def _value_roots(self, replay: Replay) -> Tensor:
+        """For every replica `R` with `R R^T` the kernel of the values in one initialization."""
+        roots, mean = replay.roots(self.value.node), self.value.node.signal.mean
+        return torch.cat((roots, mean[:, None].expand(len(roots), -1, -1)), -1).to(DTYPE)
 
     def forward(self, *inputs: Signal) -> Signal:
         value, energies = inputs[-1], []
         kernel, mean = 0.0, 0.0
-        for replay, output in self._draws(self._replicas(self._most_heads)):
-            matrix, root = self._matrix(output), self._value_root(replay)
-            half = matrix @ (root @ root.T).to(DTYPE)
-            kernel = kernel + (half @ matrix.mT).mean(0).double()
-            mean = mean + matrix.mean(0).double() @ value.mean
-            energies.append((half * matrix).sum((1, 2)))
-            if self._are_precise(energies):
+        for replay, output in self._draws(keep=True):
+            matrix, roots = self._matrix(output), self._value_roots(replay)
+            half = matrix @ (roots @ roots.mT)[:, None]
+            kernel = kernel + (half @ matrix.mT).mean((0, 1)).double()
+            mean = mean + matrix.mean((0, 1)).double() @ value.mean
+            energies.append((half * matrix).sum((-1, -2)))
+            if self._are_precise(torch.cat(energies)):
                 break
-        replicas = len(energies)
+        replays = len(energies)
         assert isinstance(kernel, Tensor)
         assert isinstance(mean, Tensor)
         evidence = Evidence(Status.SAMPLED, "attention heads sampled from the token kernel")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        values = (kernel + kernel.mT) / (2 * replicas)
-        return Signal(Dense(values), mean / replicas, self.out.channels, evidence=evidence)
+        values = (kernel + kernel.mT) / (2 * replays)
+        return Signal(Dense(values), mean / replays, self.out.channels, evidence=evidence)
 
-    def _are_precise(self, energies: list[Tensor]) -> bool:
+    def _are_precise(self, energies: Tensor) -> bool:
         """Whether the heads drawn so far, averaged over groups of replicas, estimate their mean energy well enough."""
-        if len(energies) % self.group or len(energies) * self.heads < 4 * self.group:
+        if len(energies) % self.group or energies.numel() < 4 * self.group:
             return False
-        balanced = torch.stack(energies).unflatten(0, (-1, self.group)).mean(1)
+        balanced = energies.unflatten(0, (-1, self.group)).mean(1)
         return float(balanced.std() / balanced.mean()) <= PRECISE * balanced.numel() ** 0.5
 
     def _run(self, gradient: Gradient) -> tuple[Reverse, Tensor]:
         reverse, to_value = Reverse(self.parts), 0.0
-        kernel, root = gradient.kernel.values.to(DTYPE), root_of(gradient.kernel.values).to(DTYPE)
-        replicas = self._replicas(self._most_heads)
-        for replay, output in self._draws(replicas, gradients=True):
-            matrix = self._matrix(output.detach())
-            to_value = to_value + (matrix.mT @ kernel @ matrix).mean(0).double() / replicas
+        unit, level = unit_kernel(gradient)
+        kernel, root = unit.to(DTYPE), root_of(unit).to(DTYPE)
+        for replay, output in self._draws():
+            matrix = self._matrix(output)
+            half = kernel @ matrix
+            to_value = to_value + (matrix.flatten(0, 2).T @ half.flatten(0, 2)).double() / self.heads
             if output.requires_grad:
-                pairs = self._pairs(root, self._value_root(replay).to(DTYPE), replay.generator)
+                pairs = self._pairs(root, self._value_roots(replay), replay.generator)
                 reverse.add(replay, output, self._entries(pairs))
         assert isinstance(to_value, Tensor)
-        reverse.average(replicas)
-        return reverse, to_value * (self.out.channels / self.value.layout.channels)
+        reverse.scale(level / self.replicas)
+        scale = level * self.joined / self.replicas * self.out.channels / self.value.layout.channels
+        return reverse, (to_value + to_value.mT) * (scale / 2)
 
-    def _pairs(self, gradient: Tensor, value: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws of `g_t . v_t'` for every head, from the roots of the two kernels.
+    def _pairs(self, gradient: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws of `g_t . v_t'` for every replica and head, from the roots of the two kernels.
 
-        Only their second moments matter. Each entry of the noise has mean square 1 over the heads, not only on average,
-        which leaves these moments as they are and makes their estimate steadier.
+        Only their second moments matter: the noise is one of signs, the steadiest that has the second moments of a
+        normal one.
         """
-        noise = torch.randn(self.heads, gradient.shape[1], value.shape[1], generator=generator, dtype=DTYPE)
-        noise = noise / noise.square().mean(0).sqrt().clamp_min(torch.finfo(DTYPE).tiny)
-        return gradient @ noise @ value.T * self.value.layout.shape[-1] ** 0.5
+        shape = (self.joined, self.heads // self.joined, gradient.shape[1], values.shape[-1])
+        noise = drawn_signs(shape, generator) * self.value.layout.shape[-1] ** 0.5
+        return gradient @ noise @ values[:, None].mT
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         self._reverse, self._to_value = self._run(gradient)

@@ -22,7 +22,7 @@ class Ensemble:
         self.replicas = replicas
         self._generator = generator
         self._expected: dict[Node, Tensor] = {}
-        self._drawn: dict[Node, list[Tensor]] = {}
+        self._drawn: dict[Node, Tensor] = {}
 
     def expected(self, node: Node) -> Tensor:
         """`R` with `R R^T` the covariance of a node."""
@@ -30,15 +30,15 @@ class Ensemble:
             self._expected[node] = root_of(node.signal.covariance.values)
         return self._expected[node]
 
-    def drawn(self, node: Node) -> list[Tensor]:
+    def drawn(self, node: Node) -> Tensor:
         """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
         if node not in self._drawn:
             signal, root = node.signal, self.expected(node)
-            noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
-            made = [torch.cat((root @ item[:, :-1], root @ item[:, -1:] + signal.mean[:, None]), 1) for item in noise]
+            made = root @ channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
+            made[..., -1] += signal.mean
             if isinstance(signal.norm_fluctuation, float) and signal.norm_fluctuation == 0.0:
                 level = signal.kernel.diagonal.clamp_min(0.0)
-                made = [item * (level / item.square().sum(1).clamp_min(1e-300)).sqrt()[:, None] for item in made]
+                made *= (level / made.square().sum(-1).clamp_min(1e-300)).sqrt()[..., None]
             self._drawn[node] = made
         return self._drawn[node]
 
@@ -56,8 +56,9 @@ def root_of(kernel: Tensor) -> Tensor:
     return vectors * (values.clamp_min(0.0) * scale).sqrt()
 
 
-def channel_noise(positions: int, width: int, replicas: int, generator: torch.Generator) -> list[Tensor]:
-    """`N` with `N N^T` the mean square over `width` channels of standard normal numbers; the last column is their mean.
+def channel_noise(positions: int, width: int, replicas: int, generator: torch.Generator) -> Tensor:
+    """`N` of every replica, `N N^T` the mean square over `width` channels of standard normal numbers, the last column
+    their mean.
 
     Where there are channels enough, the replicas are recentred so that `N N^T` is the identity on average over them,
     exactly, and the last column zero. They are drawn with `width (1 - 1/replicas)` channels, so that their variance
@@ -70,7 +71,7 @@ def channel_noise(positions: int, width: int, replicas: int, generator: torch.Ge
         made[..., -1] -= made[..., -1].mean(0)
         average = (made @ made.mT).mean(0)
         made = torch.linalg.solve_triangular(torch.linalg.cholesky(average), made, upper=False)
-    return list(made)
+    return made
 
 
 def fewest_balanced(positions: int, width: int) -> int:
@@ -83,10 +84,10 @@ def _columns(positions: int, channels: float, generator: torch.Generator) -> Ten
     triangular with standard normal entries and chi on its diagonal."""
     if channels <= positions + 1:
         count = max(1, round(channels))
-        noise = torch.randn(positions, count, generator=generator, dtype=torch.float64)
+        noise = torch.randn(positions, count, generator=generator).double()
         average = noise.mean(1, keepdim=True)
         return torch.cat(((noise - average) / count**0.5, average), 1)
-    noise = torch.randn(positions, positions + 1, generator=generator, dtype=torch.float64)
+    noise = torch.randn(positions, positions + 1, generator=generator).double()
     freedom = channels - 1.0 - torch.arange(positions, dtype=torch.float64)
     chi = (2.0 * torch._standard_gamma(freedom / 2.0, generator=generator)).sqrt()  # type: ignore[attr-defined]
     return torch.cat((noise[:, :-1].tril(-1) + chi.diag(), noise[:, -1:]), 1) / channels**0.5

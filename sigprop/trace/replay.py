@@ -7,6 +7,7 @@ model does between its linear maps need no rule of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -28,8 +29,10 @@ class Replay:
     """One draw of everything that is asked for; the same record gives the same numbers.
 
     `ensemble` holds what this draw, number `replica`, has in common with others. `slices` are channel slices that are
-    drawn by themselves, their source never.
+    drawn by themselves, their source never. `weight_share`: how much of the energy of a weight's gradient one draw has.
     """
+
+    weight_share = 1.0
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Replay:
         self.generator = generator
         self.gradients = gradients
         self.ensemble = ensemble or Ensemble(1, generator)
-        self.replica = replica
+        self.replicas = slice(replica, replica + 1)
         self.slices = slices
         self.values: dict[Record, Any] = {}
         self.weights: dict[Weight, Tensor] = {}
@@ -51,6 +54,10 @@ class Replay:
         if record not in self.values:
             self._play(record)
         return self.values[record]
+
+    def forget(self) -> None:
+        """Keep what was drawn only; gradients pass through what followed from it."""
+        self.values = {record: value for record, value in self.values.items() if value.is_leaf}
 
     def _play(self, record: Record) -> None:
         """Iterative depth-first evaluation: chains may be long."""
@@ -97,44 +104,61 @@ class Replay:
 
     def _draw(self, item: Field) -> Tensor:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""
-        layout, node = self.layout(item), item.sources[0].field.node
-        rows = drawn_rows(self.root(node), layout.channels, self.generator)
-        return layout.from_rows(rows + node.signal.mean.to(DTYPE)[:, None]).contiguous()
+        node = item.sources[0].field.node
+        rows = drawn_rows(self.roots(node), self.layout(item).channels, self.generator)
+        return self.from_rows(item, rows + node.signal.mean.to(DTYPE)[:, None])
 
     def layout(self, item: Field) -> Layout:
-        """The layout that a field is drawn in."""
+        """The layout that a field is drawn in, in every replica."""
         return item.layout
 
-    def root(self, node: Node) -> Tensor:
-        """`R` with `R R^T` the covariance in one initialization: that of a linear map follows the drawn kernel of its
-        input.
+    def from_rows(self, item: Field, rows: Tensor) -> Tensor:
+        """Numbers `[replica, position, channel]` in the shape of a field."""
+        return item.layout.from_rows(rows[0]).contiguous()
+
+    def to_rows(self, item: Field, values: Tensor) -> Tensor:
+        """The inverse of `from_rows`."""
+        return item.layout.to_rows(values)[None]
+
+    def roots(self, node: Node) -> Tensor:
+        """For every replica `R` with `R R^T` the covariance in one initialization: that of a linear map follows the
+        drawn kernel of its input.
 
         Queries, keys and values made from one input of finite width share its fluctuations, which are of order
         1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
         """
         if isinstance(node.op, Part):
-            return self.root(node.inputs[0])
+            return self.roots(node.inputs[0])
         if isinstance(node.op, Gather):
-            return self.root(node.inputs[0])[node.op.index]
+            return self.roots(node.inputs[0])[:, node.op.index]
         if not is_narrow(node):
-            return self.ensemble.expected(node)
+            return self.ensemble.expected(node).expand(self.replicas.stop - self.replicas.start, -1, -1)
         assert isinstance(node.op, Linear)
-        inside = self.ensemble.drawn(node.inputs[0])[self.replica] * (node.op.fan_in * node.op.variance) ** 0.5
+        inside = self.ensemble.drawn(node.inputs[0])[self.replicas] * (node.op.fan_in * node.op.variance) ** 0.5
         if not node.op.bias_variance:
             return inside
-        return torch.cat((inside, torch.full_like(inside[:, :1], float(node.op.bias_variance) ** 0.5)), 1)
+        return torch.cat((inside, torch.full_like(inside[..., :1], float(node.op.bias_variance) ** 0.5)), -1)
 
     def fluctuation(self, node: Node) -> Tensor | None:
-        """How far the drawn kernel of a linear map's input is from its expectation; None where none is drawn."""
+        """How far the drawn kernels of a linear map's input are from their expectation; None where none is drawn."""
         if not is_narrow(node):
             return None
-        root = self.ensemble.drawn(node.inputs[0])[self.replica]
-        return root @ root.T - node.inputs[0].signal.kernel.values
+        roots = self.ensemble.drawn(node.inputs[0])[self.replicas]
+        return roots @ roots.mT - node.inputs[0].signal.kernel.values
 
 
 def drawn_rows(root: Tensor, channels: int, generator: torch.Generator) -> Tensor:
-    """`[positions, channels]`, channels independent with covariance `root root^T`."""
-    return root.to(DTYPE) @ torch.randn(root.shape[1], channels, generator=generator, dtype=DTYPE)
+    """`[..., positions, channels]`, channels independent with covariance `root root^T`."""
+    shape = (*root.shape[:-2], root.shape[-1], channels)
+    return root.to(DTYPE) @ torch.randn(shape, generator=generator, dtype=DTYPE)
+
+
+def drawn_signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Independent signs: the bits of drawn integers."""
+    count = math.prod(shape)
+    words = torch.randint(1 << 16, (math.ceil(count / 16), 1), generator=generator, dtype=torch.int32)
+    bits = (words >> torch.arange(16, dtype=torch.int32)) & 1
+    return (2 * bits - 1).to(DTYPE).flatten()[:count].reshape(shape)
 
 
 def is_narrow(node: Node) -> bool:

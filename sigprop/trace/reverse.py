@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.theory import Node
+from sigprop.theory import Gradient, Node
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
@@ -18,8 +18,14 @@ def generator_of(seed: int, replica: int) -> torch.Generator:
 
 
 def kernel_of(rows: Tensor) -> Tensor:
-    rows = rows.double()
-    return rows @ rows.T / rows.shape[1]
+    """Mean over channels of `[..., position, channel]`, in the precision of the rows; float64."""
+    return (rows @ rows.mT).double() / rows.shape[-1]
+
+
+def unit_kernel(gradient: Gradient) -> tuple[Tensor, float]:
+    """A kernel of mean diagonal 1, which float32 can hold, and what it was divided by."""
+    scale = float(gradient.kernel.diagonal.mean())
+    return gradient.kernel.values / (scale or 1.0), scale
 
 
 class Reverse:
@@ -42,28 +48,32 @@ class Reverse:
         found = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
         arrived = dict(zip(drawn, found, strict=False))
         for place, (source, parts) in enumerate(self.parts.items()):
-            for part in parts:
-                value = arrived[part]
-                if value is not None:
-                    share = part.layout.channels / source.layout.channels
-                    self._receive(place, replay, source.node, kernel_of(replay.layout(part).to_rows(value)) * share)
+            kernels = [
+                kernel_of(replay.to_rows(part, value)) * (part.layout.channels / source.layout.channels)
+                for part in parts
+                if (value := arrived[part]) is not None
+            ]
+            if kernels:
+                self._receive(place, replay, source.node, torch.stack(kernels).sum(0))
         for weight, value in zip(weights, found[len(drawn) :], strict=True):
             if value is not None:
-                total = float(value.double().square().sum())
+                total = float(value.double().square().sum()) / replay.weight_share
                 self.weights[weight] = self.weights.get(weight, 0.0) + total
 
-    def _receive(self, place: int, replay: Replay, node: Node, kernel: Tensor) -> None:
-        before = self.kernels[place]
+    def _receive(self, place: int, replay: Replay, node: Node, kernels: Tensor) -> None:
+        """The kernels that arrive at a source, one for every replica."""
+        before, kernel = self.kernels[place], kernels.sum(0)
         self.kernels[place] = kernel if before is None else before + kernel
         shared = replay.fluctuation(node)
         if shared is not None:
-            change = float((kernel * shared).sum())
+            change = float((kernels * shared).sum())
             self.corrections[node] = self.corrections.get(node, 0.0) + change
 
-    def average(self, replicas: int) -> None:
-        self.kernels = [None if kernel is None else kernel / replicas for kernel in self.kernels]
-        self.weights = {weight: total / replicas for weight, total in self.weights.items()}
-        self.corrections = {node: change / replicas for node, change in self.corrections.items()}
+    def scale(self, factor: float) -> None:
+        """Multiply all that was added."""
+        self.kernels = [None if kernel is None else kernel * factor for kernel in self.kernels]
+        self.weights = {weight: total * factor for weight, total in self.weights.items()}
+        self.corrections = {node: change * factor for node, change in self.corrections.items()}
 
     def states(self) -> list[ParameterState]:
         return [

@@ -14,7 +14,7 @@ from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.record import Field
 from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources
-from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
+from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of, unit_kernel
 
 ENTRIES = 2048
 LARGEST = 1 << 23
@@ -62,13 +62,14 @@ class Sampled(ReplayedOp):
     def _run(self, gradient: Gradient) -> Reverse:
         if self._reverse is None:
             self._reverse = Reverse(self.parts)
-            root = root_of(gradient.kernel.values).to(DTYPE)
+            kernel, level = unit_kernel(gradient)
+            root = root_of(kernel).to(DTYPE)
             for replay in self._replays(gradients=True):
                 output = replay(self.target)
                 if output.requires_grad:
                     rows = drawn_rows(root, self.target.layout.channels, replay.generator)
                     self._reverse.add(replay, output, self.target.layout.from_rows(rows))
-            self._reverse.average(self.replicas)
+            self._reverse.scale(level / self.replicas)
         return self._reverse
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:

@@ -30,14 +30,14 @@ def test_the_kernel_of_drawn_channels_has_the_moments_of_that_many(width, replic
 
 
 def test_balanced_replicas_have_no_common_fluctuation():
-    noise = torch.stack(channel_noise(POSITIONS, 40, 2, torch.Generator().manual_seed(0)))
+    noise = channel_noise(POSITIONS, 40, 2, torch.Generator().manual_seed(0))
     torch.testing.assert_close(gram(noise).mean(0), torch.eye(POSITIONS, dtype=torch.float64))
     torch.testing.assert_close(noise[..., -1].mean(0), torch.zeros(POSITIONS, dtype=torch.float64))
 
 
 def test_too_few_channels_are_not_balanced():
     assert fewest_balanced(POSITIONS, 4) == 4
-    noise = torch.stack(channel_noise(POSITIONS, 4, 3, torch.Generator().manual_seed(0)))
+    noise = channel_noise(POSITIONS, 4, 3, torch.Generator().manual_seed(0))
     assert (gram(noise).mean(0) - torch.eye(POSITIONS)).abs().max() > 0.05
 
 

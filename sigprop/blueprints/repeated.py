@@ -121,11 +121,11 @@ def _walk(step: Step, first: Tensor, layers: int) -> Tensor | None:
     levels[levels.abs().argmin()] = 0.0
     bends = torch.linspace(0.0, 38.0**0.5, 48, dtype=torch.float64) ** 2
     grid = torch.cartesian_prod(levels, bends)
-    inputs = torch.cat((grid, first[2:].expand(len(grid), 2)), 1)[:, None]
+    inputs = torch.cat((grid, first[2:].expand(len(grid), -1)), 1)[:, None]
     table = step(inputs)
     if table.shape != inputs.shape:
         return None
-    corners, places = table.reshape(len(levels), len(bends), 4).tolist(), (levels.tolist(), bends.tolist())
+    corners, places = table.reshape(len(levels), len(bends), -1).tolist(), (levels.tolist(), bends.tolist())
     rows = [first.tolist()]
     for _ in range(layers):
         rows.append(_interpolated(corners, places, rows[-1]))
@@ -199,9 +199,10 @@ def _linear_recursion(slopes: np.ndarray, defects: np.ndarray) -> np.ndarray:
 
 
 class _Codec:
-    """States as short vectors: log of the same-token value, correlation, and the two finite-width shares.
+    """States as short vectors: log of the same-token value, correlation, and two finite-width shares.
 
-    The signal's correlation is written as `-log(1 - r)`, which keeps Newton's steps below one.
+    The signal has the fluctuation of pairs beside. Its correlation is written as `-log(1 - r)`, which keeps Newton's
+    steps below one.
     """
 
     def __init__(self, like: Signal):
@@ -210,12 +211,14 @@ class _Codec:
     def encode(self, signal: Signal) -> Tensor:
         same, different = signal.kernel.values.unbind(-1)
         apart = (1.0 - different / same).clamp_min(1e-300)
-        return _stack(same.log(), -apart.log(), signal.norm_fluctuation, signal.uniform_share)
+        shares = (signal.norm_fluctuation, signal.uniform_share, signal.pair_fluctuation)
+        return _stack(same.log(), -apart.log(), *shares)
 
     def decode(self, states: Tensor) -> Signal:
         same, apart = states[..., 0].exp(), (-states[..., 1]).exp()
         kernel = Exchangeable(torch.stack((same, same * (1.0 - apart)), -1), self.tokens)
-        return Signal(kernel, torch.zeros_like(same), self.width, states[..., 2], states[..., 3])
+        made = Signal(kernel, torch.zeros_like(same), self.width, states[..., 2], states[..., 3])
+        return replace(made, pair_fluctuation=states[..., 4])
 
     def precision(self, states: Tensor) -> Tensor:
         """An error of `-log(1 - r)` counts by what it changes in `r`."""
@@ -250,6 +253,7 @@ def _at(signal: Signal, layer: int) -> Signal:
         norm_fluctuation=_item(signal.norm_fluctuation, layer),
         uniform_share=_item(signal.uniform_share, layer),
         common_share=_item(signal.common_share, layer),
+        pair_fluctuation=_item(signal.pair_fluctuation, layer),
     )
 
 

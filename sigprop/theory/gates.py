@@ -14,7 +14,9 @@ from sigprop.theory.kernels import Dense, Kernel
 
 @dataclass(frozen=True)
 class Gate:
-    """`g_t = h_t f'(x_t)`, `h` independent of `x`: the gradient below an activation. `kernel` is `H`, that of `h`.
+    """`g_t = h_t f'(x_t)`, `h` independent of `x`: the gradient below an activation.
+
+    `kernel` is `H`, that of `h`, and `passed` that of `g`, `H E[f' f']`.
 
     Gradient and signal are not independent. What an op below needs of both follows from `p(x) = x f'(x)` and Gaussian
     pairs of variance `v` and covariance `c`; `M = E p p'`, and Stein's lemma trades further factors for derivatives:
@@ -30,6 +32,7 @@ class Gate:
     """
 
     kernel: Kernel
+    passed: Kernel
     function: Activation
     share: Tensor | float = 1.0
 
@@ -37,9 +40,8 @@ class Gate:
         """Per pair, `H (M - K E[f' f'])`: what the square of a gain's gradient has beyond independence."""
         made, level = kernel.scale(1.0 / self.share), mean / kernel.per_token(self.share) ** 0.5
         pair = (*_pair(made - made.outer(level, level)), made.left(level), made.right(level))
-        beyond = self.function.radial.cross_moment(*pair)
-        beyond = beyond - made.values * self.function.derivative_cross_moment(*pair)
-        return self.kernel.values * beyond * made.spread(self.share) ** 2
+        joint = self.function.radial.cross_moment(*pair)
+        return (self.kernel.values * joint - self.passed.values * made.values) * made.spread(self.share) ** 2
 
     def projection(self, kernel: Dense) -> tuple[Tensor, Tensor]:
         """`E g_t x_s sum_u g_u x_u` and `E x_s x_s' (sum_u g_u x_u)^2`, over pairs, beyond independence."""
@@ -50,7 +52,7 @@ class Gate:
         one = (grad * (joint - c * mixed) / variance).sum(1)[:, None] * c + (grad * mixed) @ c
         bent = (grad * (steep - c * slopes) / variance).sum(1)
         both = c * (grad * joint).sum() + 2.0 * c @ (grad * slopes) @ c + 2.0 * (c * bent) @ c
-        plain = projected(grad * self.function.derivative_cross_moment(*_pair(made)), c)
+        plain = projected(self.passed.values, c)
         return (one - plain[0]) * self.share**2, (both - plain[1]) * self.share**3
 
 
@@ -66,4 +68,8 @@ def excess_of(gates: Iterable[Gate], kernel: Kernel, mean: Tensor) -> Tensor:
 
 
 def _pair(kernel: Kernel) -> tuple[Tensor, Tensor, Tensor]:
+    """Variances and covariances of all pairs; one variance stands for all where tokens are alike."""
+    level = kernel.diagonal
+    if isinstance(kernel, Dense) and level.ndim == 1 and bool(((level - level[0]).abs() <= 1e-9 * level[0]).all()):
+        return level[:1, None], level[:1, None], kernel.values
     return kernel.left(kernel.diagonal), kernel.right(kernel.diagonal), kernel.values

@@ -4,8 +4,8 @@ Besides the kernel each state carries what first-order finite-width corrections 
 
 - `Signal.norm_fluctuation`: `d` times the relative variance of the squared norm (2 for independent Gaussian
   channels, 0 after a normalization);
-- `Signal.mixed`: the mean square cosine of a token with the one it was made from, where a map over tokens, the same in
-  all channels, has mixed it with others: one over their number. It makes the norm of their sum fluctuate;
+- `Signal.mixed`: the mean square cosine of a token with those it was made from, where a map over tokens, the same in
+  all channels, has mixed them: one over their number if they are independent. It makes the norm of their sum fluctuate;
 - `Signal.pair_fluctuation`: `d` times the variance of the product of two different tokens, relative to their norms (1
   for independent Gaussian channels). No norm removes it, so that it adds up over layers;
 - `Signal.uniform_share`: `d` times the share of the squared norm along the all-ones direction (1 for independent
@@ -17,7 +17,9 @@ Besides the kernel each state carries what first-order finite-width corrections 
 - `Gradient.tilt` and `Gradient.alignment`: the expected average over channels of the signal at `s` times the gradient
   at `t` is `K[s,t] tilt_t + alignment[s,t]`. A softmax leans to the rows that its input points to, which gives the
   gradient the mean `tilt_t x_t`; tied embeddings give it rows that the signal carries. They add up over tokens;
-- `Gradient.gates`: the parts of the gradient that came through a function of the signal (see `gates`).
+- `Gradient.gates`: the parts of the gradient that came through a function of the signal (see `gates`);
+- `Gradient.excess`: what `E (sum_t g_t x_t)^2` of one channel has beyond `sum_tt' G K`, carried down from a gate. Maps
+  over positions keep the sum itself, so that they keep this.
 
 They matter because a deep stack multiplies many factors `1 + c/d`.
 """
@@ -97,6 +99,7 @@ class Gradient:
     alignment: Tensor | float = 0.0
     tilt: Tensor | float = 0.0
     gates: tuple[Gate, ...] = ()
+    excess: Tensor | float = 0.0
 
     def __add__(self, other: Gradient) -> Gradient:
         """Gradients that arrive along paths with independent weights: energies add, shares average."""
@@ -114,6 +117,7 @@ class Gradient:
             self.alignment + other.alignment,
             self.tilt + other.tilt,
             self.gates + other.gates,
+            self.excess + other.excess,
         )
 
     def energy(self) -> Tensor:
@@ -121,7 +125,7 @@ class Gradient:
         return self.kernel.token_average(self.kernel.diagonal)
 
     def scale(self, factor: Tensor | float) -> Gradient:
-        return replace(self, kernel=self.kernel.scale(factor), gates=())
+        return replace(self, kernel=self.kernel.scale(factor), gates=(), excess=0.0)
 
     def note(self, status: Status, reason: str) -> Gradient:
         return replace(self, evidence=self.evidence.join(Evidence(status, reason)))

@@ -89,24 +89,38 @@ class Absorb(Op):
     """Positions become channels: `rows[r, q]` are the positions that position `r` takes in; -1 is a zero.
 
     Forward   `K'[r,r'] = average over q of K[rows(r,q), rows(r',q)]`
+
+    `mixes`: the positions are to be mixed at random, alike in all `d` channels. The product of two such mixtures has
+    the relative variance `sum_qq' E K^2 / (sum_q K_qq)^2`, of the part that differs between channels:
+    `pair_fluctuation` is `d` times that, from the expected kernel and from its own fluctuation.
     """
 
     rows: Tensor
     width: int
+    mixes: bool = False
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         kernel, mean = torch.nn.functional.pad(x.kernel.values, (0, 1, 0, 1)), torch.nn.functional.pad(x.mean, (0, 1))
         values = sum(kernel[q][:, q] for q in self.rows.T) / self.rows.shape[1]
         assert isinstance(values, Tensor)
-        return replace(x, kernel=Dense(values), mean=mean[self.rows].mean(1), width=self.width)
+        made = replace(x, kernel=Dense(values), mean=mean[self.rows].mean(1), width=self.width)
+        return replace(made, pair_fluctuation=self._of_mixtures(x)) if self.mixes else made
+
+    def _of_mixtures(self, x: Signal) -> Tensor:
+        common = x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common_share
+        kernel = torch.nn.functional.pad(x.covariance.scale_diagonal(1.0 - x.common_share).values, (0, 1, 0, 1))
+        pairs = kernel.square()[self.rows[:, :, None], self.rows[:, None, :]].sum((1, 2))
+        level = kernel.diagonal()[self.rows].sum(1).square().clamp_min(1e-300)
+        inherited = (x.pair_fluctuation - 1.0) / (1.0 - common).clamp_min(1e-3) ** 2
+        return x.width * (pairs / level).mean() + 1.0 + inherited
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         size = len(inputs[0].mean)
         values = torch.zeros(size + 1, size + 1, dtype=gradient.kernel.values.dtype)
         for q in self.rows.T:
             values[q[:, None], q[None, :]] += gradient.kernel.values
-        return (gradient_of(values[:size, :size], gradient),)
+        return (replace(gradient_of(values[:size, :size], gradient), excess=gradient.excess),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +136,16 @@ class Spread(Op):
         return replace(x, kernel=Dense(covariance + mean[:, None] * mean), mean=mean)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        rows = len(inputs[0].mean)
-        blocks = gradient.kernel.values.reshape(rows, self.count, rows, self.count)
-        return (gradient_of(blocks.diagonal(dim1=1, dim2=3).mean(-1), gradient),)
+        (x,) = inputs
+        made = gradient_of(self._together(gradient.kernel.values) / self.count, gradient)
+        gates = [replace(gate, kernel=Dense(self._together(gate.kernel.values)),
+                         passed=Dense(self._together(gate.passed.values))) for gate in gradient.gates]  # fmt: skip
+        return (replace(made, excess=excess_of(gates, x.kernel, x.mean).sum() + gradient.excess),)
+
+    def _together(self, values: Tensor) -> Tensor:
+        """Sums over the new axis, at the same place of it in both positions of a pair."""
+        rows = len(values) // self.count
+        return values.reshape(rows, self.count, rows, self.count).diagonal(dim1=1, dim2=3).sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,18 +334,27 @@ class TokenLinear(Linear):
               is made of `fan_in` tokens alike
     Weights   what is common to all channels meets the uniform share of the gradient only; so does the bias, which sums
               the gradient over channels: `width * G * uniform share`
+    Backward  as Linear; the excess of the gradient counts without the share of the bias, squared
+
+    The same numbers mix all `channels`: the products of two outputs and their norms fluctuate as `Absorb` says.
     """
+
+    channels: int = 1
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         made = super().forward(x)
         common = self._common(x) * x.kernel.diagonal.mean() * self.fan_in * self.variance
         share = (common + (self.bias_variance or 0.0)) / made.kernel.diagonal.mean()
-        return replace(made, common_share=share, mixed=x.mixed or 1.0 / self.fan_in)
+        pairs = x.pair_fluctuation * (1.0 - share) ** 2
+        mixed = x.mixed or (x.pair_fluctuation - 1.0) / self.channels
+        return replace(made, width=self.channels, common_share=share, mixed=mixed, pair_fluctuation=pairs,
+                       norm_fluctuation=2.0 * pairs)  # fmt: skip
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)
-        return (replace(made, uniform_share=gradient.uniform_share),)
+        own = 1.0 - (self.bias_variance or 0.0) / output.kernel.diagonal.mean()
+        return (replace(made, uniform_share=gradient.uniform_share, excess=gradient.excess * own**2),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs

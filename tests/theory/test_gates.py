@@ -26,6 +26,13 @@ def drawn(kernel: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.randn(DRAWS, TOKENS, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(kernel).T
 
 
+def gate_of(grad: torch.Tensor, kernel: torch.Tensor, name: str, mean: torch.Tensor | float = 0.0) -> Gate:
+    """The gate that an activation makes of a gradient with the kernel `grad`."""
+    x = Signal(Dense(kernel), torch.zeros(TOKENS, dtype=torch.float64) + mean, 64)
+    (made,) = Activation(activations.get(name)).backward(Gradient(Dense(grad)), x, x)
+    return made.gates[0]
+
+
 def agree(values: torch.Tensor, expected: torch.Tensor | float, k: float = 4.5) -> None:
     """Averages over independent batches of draws against the expected values, in standard errors."""
     parts = torch.stack([part.mean(0) for part in values.chunk(BATCHES)])
@@ -37,10 +44,10 @@ def agree(values: torch.Tensor, expected: torch.Tensor | float, k: float = 4.5) 
 def test_moments_of_a_gated_gradient(name):
     kernel, grad = kernels()
     function = activations.get(name)
-    gate, x = Gate(Dense(grad), function), drawn(kernel, 1)
+    gate, x = gate_of(grad, kernel, name), drawn(kernel, 1)
     g = drawn(grad, 2) * function.derivative(x)
     along = (g * x).sum(1)
-    slopes = grad * function.derivative_cross_moment(kernel.diagonal()[:, None], kernel.diagonal(), kernel)
+    slopes = gate.passed.values
     agree(along**2, (slopes * kernel + gate.excess(Dense(kernel), torch.zeros(TOKENS))).sum())
     plain, beyond = projected(slopes, kernel), gate.projection(Dense(kernel))
     agree(g[:, :, None] * x[:, None] * along[:, None, None], plain[0] + beyond[0])
@@ -53,10 +60,9 @@ def test_the_signal_may_have_a_mean(name):
     function, mean = activations.get(name), torch.linspace(-0.5, 0.5, TOKENS, dtype=torch.float64)
     x = drawn(kernel, 1) + mean
     along = (drawn(grad, 2) * function.derivative(x) * x).sum(1)
-    level = kernel.diagonal()
     full = kernel + mean[:, None] * mean
-    slopes = grad * function.derivative_cross_moment(level[:, None], level, kernel, mean[:, None], mean)
-    agree(along**2, (slopes * full + Gate(Dense(grad), function).excess(Dense(full), mean)).sum())
+    gate = gate_of(grad, full, name, mean)
+    agree(along**2, (gate.passed.values * full + gate.excess(Dense(full), mean)).sum())
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu"])
@@ -66,12 +72,12 @@ def test_the_signal_may_be_a_part_of_what_the_function_sees(name):
     x, rest = drawn(share * kernel, 1), drawn((1 - share) * kernel, 3)
     g = drawn(grad, 2) * function.derivative(x + rest)
     along = (g * x).sum(1)
-    part, level = Dense(share * kernel), kernel.diagonal()
-    gradient = Gradient(Dense(grad), gates=(Gate(Dense(grad), function),))
+    part, whole = Dense(share * kernel), gate_of(grad, kernel, name)
+    gradient = Gradient(whole.passed, gates=(whole,))
     signals = [Signal(Dense(w * kernel), torch.zeros(TOKENS), 64) for w in (share, 1 - share)]
     passed, _ = Residual().backward(gradient, signals[0], *signals)
     (gate,) = passed.gates
-    slopes = grad * function.derivative_cross_moment(level[:, None], level, kernel)
+    slopes = whole.passed.values
     agree(along**2, (slopes * part.values + gate.excess(part, torch.zeros(TOKENS))).sum())
     one = projected(slopes, part.values)[0] + gate.projection(part)[0]
     agree(g[:, :, None] * x[:, None] * along[:, None, None], one)
@@ -86,14 +92,14 @@ def test_gain_before_an_activation_in_both_representations():
     gain, _ = LayerNorm(epsilon=0.0).parameters(below, alike)
     expected = upstream.kernel.contract(op.forward(alike).kernel)
     assert float(gain.grad_second_moment) == pytest.approx(float(expected), rel=1e-12)
-    spread = Gradient(below.kernel.dense(), gates=(Gate(upstream.kernel.dense(), op.function),))
+    (spread,) = op.backward(Gradient(upstream.kernel.dense()), alike.dense(), alike.dense())
     dense, _ = LayerNorm(epsilon=0.0).parameters(spread, alike.dense())
     assert float(dense.grad_second_moment) == pytest.approx(float(expected), rel=1e-12)
 
 
 def test_gates_of_two_paths_add_and_end_at_a_scale():
     kernel, grad = kernels()
-    one, other = (Gradient(Dense(grad), gates=(Gate(Dense(grad), activations.get(n)),)) for n in ("relu", "tanh"))
+    one, other = (Gradient(Dense(grad), gates=(gate_of(grad, kernel, name),)) for name in ("relu", "tanh"))
     assert [gate.function.name for gate in (one + other).gates] == ["relu", "tanh"]
     assert one.scale(2.0).gates == ()
     signals = [Signal(Dense(kernel), torch.zeros(TOKENS), 64)] * 2

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sigprop.measure import measure
+from sigprop.models import mixer
 from sigprop.theory import Dense, Gradient, Signal, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
@@ -16,7 +17,7 @@ from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace import build, predict
 from sigprop.trace.rules.batch_norm import FiniteBatchNorm
-from sigprop.trace.structural import Part, TokenLinear
+from sigprop.trace.structural import Absorb, Part, Spread, TokenLinear
 
 
 def close(draws: torch.Tensor, expected: float, k: float = 4.0) -> None:
@@ -105,6 +106,77 @@ def test_products_of_two_tokens_fluctuate_more_with_every_layer():
     squares = (cosine - cosine.mean()).square() * width
     close(squares, float(node.pair_fluctuation) * float(1 - cosine.mean() ** 2) ** 2)
     assert float(squares.mean()) > 1.5
+
+
+def test_random_mixtures_of_tokens_overlap():
+    """Products of two mixtures of the same tokens, alone and added to the tokens; half of each token is one of two."""
+    tokens, width, draws = 16, 256, 300
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(draws, *shape, generator=generator)
+
+    def squares(y):
+        """Per draw, the squares of the products of different tokens about their average, relative to the norms."""
+        products = y @ y.transpose(1, 2) / y.square().mean((0, 1)).sum()
+        squared = (products - products.mean(0)).square()
+        return (squared.sum((1, 2)) - squared.diagonal(dim1=1, dim2=2).sum(1)) * width / (tokens * (tokens - 1))
+
+    kind = torch.arange(tokens) % 2
+    x = (drawn(tokens, width) + drawn(2, width)[:, kind]) / 2**0.5
+    kernel = (torch.eye(tokens) + (kind[:, None] == kind)).double() / 2
+    signal = Signal(Dense(kernel), torch.zeros(tokens, dtype=torch.float64), width)
+    y = drawn(tokens, tokens) @ x / tokens**0.5
+    taken = Absorb(torch.arange(tokens)[None], tokens, mixes=True).forward(signal)
+    made = TokenLinear(tokens, tokens, 1 / tokens, channels=width).forward(taken)
+    branch = Spread(tokens).forward(made)
+    close(squares(y), float(branch.pair_fluctuation))
+    total = Residual(branch=0.4).forward(signal, branch)
+    close(squares(x + 0.4 * y), float(total.pair_fluctuation))
+
+
+def test_slopes_and_their_inputs_fluctuate_together():
+    """A gradient common to all tokens, tokens that are not: weights and gain before an activation."""
+    tokens, width, draws = 24, 64, 300
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(draws, *shape, generator=generator)
+
+    z = F.layer_norm(drawn(tokens, width), (width,))
+    weight = drawn(width, width) / width**0.5
+    h = (z @ weight).requires_grad_()
+    common = drawn(1, width).expand(-1, tokens, -1)
+    (grad,) = torch.autograd.grad(F.gelu(h), h, common)
+    weights = (z.transpose(1, 2) @ grad).square().mean((1, 2))
+    gains = ((grad @ weight.transpose(1, 2)) * z).sum(1).square().mean(1)
+
+    zero = torch.zeros(tokens, dtype=torch.float64)
+    x = Signal(Dense(torch.eye(tokens, dtype=torch.float64)), zero, width)
+    norm, linear, gelu = LayerNorm(epsilon=0.0), Linear(width, width, 1 / width), Activation(activations.get("gelu"))
+    unit = norm.forward(x)
+    mapped = linear.forward(unit)
+    (below,) = gelu.backward(Gradient(Dense(torch.ones(tokens, tokens, dtype=torch.float64))), mapped, mapped)
+    (matrix,) = linear.parameters(below, unit)
+    (lower,) = linear.backward(below, mapped, unit)
+    gain, _ = norm.parameters(lower, x)
+    close(weights, float(matrix.grad_second_moment))
+    close(gains, float(gain.grad_second_moment))
+    for draws_of, plain in ((weights, below.kernel.contract(unit.kernel)), (gains, lower.kernel.contract(unit.kernel))):
+        with pytest.raises(AssertionError):
+            close(draws_of, float(plain))
+
+
+def test_gains_and_matrices_of_a_mixer(agreement):
+    """All of them but the biases of the token mixing, whose gradient the next norm removes."""
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([1, 4])
+
+    def make():
+        return mixer(image=16, patch=4, width=192, depth=3, token_hidden=96, channel_hidden=192)
+
+    skip = ("token_mlp.down.bias", "token_mlp.down", "token_mlp", "token_mlp.up", "token_mlp.activation")
+    agreement(make, images, lambda out: F.cross_entropy(out, targets), skip=skip, width=40, seeds=48)
 
 
 WIDTH = 128

@@ -67,4 +67,4 @@ class Activation(Op):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         slopes = self.function.derivative_cross_moment(*self._arguments(inputs[0]))
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
-        return (Gradient(kernel, evidence=gradient.evidence, gates=(Gate(gradient.kernel, self.function),)),)
+        return (Gradient(kernel, evidence=gradient.evidence, gates=(Gate(gradient.kernel, kernel, self.function),)),)

@@ -25,4 +25,8 @@ class Dropout(Op):
         return replace(x, kernel=x.kernel.scale_diagonal(1.0 / (1.0 - self.probability)))
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (replace(gradient, kernel=gradient.kernel.scale_diagonal(1.0 / (1.0 - self.probability)), gates=()),)
+        return (
+            replace(
+                gradient, kernel=gradient.kernel.scale_diagonal(1.0 / (1.0 - self.probability)), gates=(), excess=0.0
+            ),
+        )

@@ -61,9 +61,13 @@ class LayerNorm(Op):
             norm_fluctuation=0.0,
             uniform_share=0.0 if self.centres else x.uniform_share,
             common_share=0.0 if self.centres else x.common_share,
-            pair_fluctuation=x.pair_fluctuation,
+            pair_fluctuation=x.pair_fluctuation / self._kept(x) ** 2,
             evidence=x.evidence.join(Evidence(Status.ASYMPTOTIC, "normalization to first order in 1/width")),
         )
+
+    def _kept(self, x: Signal) -> Tensor | float:
+        """Share of the squared norm that centring leaves."""
+        return torch.as_tensor(1.0 - x.common_share).clamp_min(1e-3) if self.centres else 1.0
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (x,) = inputs
@@ -125,9 +129,10 @@ def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:
 def gated_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:
     """`E (sum_t x_t g_t)^2` of one channel, the part that comes from an activation of `y`; `gain` is `E gain^2`."""
     if not gradient.gates:
-        return 0.0
+        return gradient.excess / gain
     made = unit.scale(gain)
-    return made.like(excess_of(gradient.gates, made, mean * made.per_token(gain) ** 0.5)).total() / gain
+    excess = made.like(excess_of(gradient.gates, made, mean * made.per_token(gain) ** 0.5)).total()
+    return (excess + gradient.excess) / gain
 
 
 def _along(alignment: Tensor, kernel: Kernel) -> Tensor:

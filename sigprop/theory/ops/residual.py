@@ -54,12 +54,19 @@ class Residual(Op):
         return energy_x / total, energy_f / total
 
     def _pair_fluctuation(self, x: Signal, f: Signal) -> Tensor | float:
-        """Of the differences between tokens: what the branch inherits from the skip adds in step, the rest does not."""
-        energy_x = self.skip**2 * _apart(x.kernel)
-        energy_f = self.branch**2 * _apart(f.kernel)
-        part = energy_f / (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
-        inherited = (torch.as_tensor(f.pair_fluctuation) - 1.0).clamp_min(0.0)
-        shared = (inherited * x.pair_fluctuation).sqrt()
+        """Of the differences between tokens: what the branch inherits from the skip adds in step, the rest does not.
+
+        A branch that mixes tokens adds nothing in step; its products with the skip fluctuate by what it is made of.
+        """
+        if f.mixed:
+            _, part = self._parts(x, f)
+            shared = x.width * f.mixed
+        else:
+            energy_x = self.skip**2 * _apart(x.kernel)
+            energy_f = self.branch**2 * _apart(f.kernel)
+            part = energy_f / (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
+            inherited = (torch.as_tensor(f.pair_fluctuation) - 1.0).clamp_min(0.0)
+            shared = (inherited * x.pair_fluctuation).sqrt()
         cross = 2 * part * (1.0 - part)
         return (1.0 - part) ** 2 * x.pair_fluctuation + part**2 * f.pair_fluctuation + cross * (shared + 1.0)
 

@@ -245,7 +245,8 @@ def _taken_in(trace: Capture, x: Field, taken: list[Axis], axes: list[Axis]) -> 
     rows = torch.arange(x.layout.positions).reshape([axis.size for axis in order])
     rows = rows.permute([order.index(axis) for axis in (*rest, *taken)])
     rows = rows.reshape(-1, math.prod(axis.size for axis in taken))
-    return trace.apply(Absorb(rows, math.prod(axis.size for axis in axes)), x.node)
+    mixes = len(taken) == len(axes)
+    return trace.apply(Absorb(rows, math.prod(axis.size for axis in axes), mixes), x.node)
 
 
 def _apart(trace: Capture, node: Node, order: tuple[Axis, ...], shared: list[Axis]) -> Node:
@@ -284,7 +285,9 @@ def _linear(
     if bias is not None:
         shift = bias.distribution.second_moment
         bound["bias"] = (bias, math.prod(bias.shape) * groups)
-    made = trace.apply(kind(fan_in, fan_out, law.variance, shift), node, weights=bound)
+    op = Linear(fan_in, fan_out, law.variance, shift)
+    op = op if kind is Linear else TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups)
+    made = trace.apply(op, node, weights=bound)
     meet(trace, made, weight)
     if law.mean**2 * fan_in > 1e-3 * law.variance:
         made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")

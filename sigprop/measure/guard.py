@@ -29,12 +29,13 @@ def untouched(modules: Iterable[nn.Module], batch_tensors: Iterable[Tensor] = ()
     try:
         yield
     finally:
+        changed = values.changed()
         for state in states:
             state.restore()
         for tensor, gradient in gradients:
             tensor.grad = gradient
-        values.restore()
         random_states.restore()
+        values.restore(changed)
 
 
 class _ModuleState:
@@ -77,10 +78,16 @@ class _Values:
         self.tensors = [tensor for tensor in tensors if tensor.device.type != "meta"]
         self.groups = [(group, joined(group)) for group in grouped(self.tensors)]
 
-    def restore(self) -> None:
+    def changed(self) -> list[Tensor | bool]:
+        """For each group whether a bit changed, not yet known on a GPU; on a CPU tensors are looked at one by one."""
+        return [
+            saved.device.type == "cpu" or (_bits(joined(group)) != _bits(saved)).any() for group, saved in self.groups
+        ]
+
+    def restore(self, changed: list[Tensor | bool]) -> None:
         """Write back the tensors whose bits changed, and only those."""
-        for group, saved in self.groups:
-            if saved.device.type != "cpu" and torch.equal(_bits(joined(group)), _bits(saved)):
+        for (group, saved), differs in zip(self.groups, changed, strict=True):
+            if not differs:
                 continue
             parts = saved.split([tensor.numel() for tensor in group])
             for tensor, part in zip(group, parts, strict=True):

@@ -18,7 +18,7 @@ from sigprop.measure.foreign import before_foreign_functions, writes_in_place
 from sigprop.measure.functions import FunctionWatch
 from sigprop.measure.guard import untouched
 from sigprop.measure.layout import AxesRule, TokenAxes, layout_of
-from sigprop.measure.parameters import parameter_rows
+from sigprop.measure.parameters import started_parameter_rows
 from sigprop.measure.queue import Overwritten, TooCoarse
 from sigprop.measure.recorder import Recorder, Site
 from sigprop.results import Profile, SiteRow
@@ -78,9 +78,9 @@ def _measured(
         recorder.require_matches()
         if options.mask is not None and options.sites is None:
             layout.require_mask_fitted()
+        parameter_rows = started_parameter_rows(modules, options.spectral)
         recorder.queue.read()
-        parameters = parameter_rows(modules, options.spectral)
-        rows = _site_rows(recorder)
+        rows, parameters = _site_rows(recorder), parameter_rows()
     meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}
     if loss is not None:
         meta["loss"] = float(loss)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -18,25 +18,32 @@ PIECE = 1 << 24
 ROW = 1 << 14
 
 
-def parameter_rows(modules: Mapping[str, nn.Module], spectral: bool = False) -> list[ParameterRow]:
-    """One row per parameter, from its value and its `.grad`."""
+def started_parameter_rows(
+    modules: Mapping[str, nn.Module], spectral: bool = False
+) -> Callable[[], list[ParameterRow]]:
+    """Start the sums over all parameters and their `.grad`; what comes back waits for them and makes the rows."""
     named = list(_named_parameters(modules))
     tensors = [parameter.detach() for _, parameter in named]
     gradients = [parameter.grad for _, parameter in named]
-    sums, squares = _moments(tensors, [_dense(gradient) for gradient in gradients if gradient is not None])
-    later = iter(squares[len(tensors) :])
-    rows = []
-    for (name, _), tensor, gradient, total, square in zip(named, tensors, gradients, sums, squares, strict=False):
-        count = tensor.numel()
-        second = square / count
-        variance = second - (total / count) ** 2
-        row = ParameterRow(name, tuple(tensor.shape), extras={"second_moment": second})
-        row.init_std = math.sqrt(variance) if not variance < 1e-15 * second else 0.0
-        if gradient is not None:
-            row.grad_second_moment = next(later) / count
-        if spectral and tensor.dim() >= 2:
-            row.extras["spectral_norm"] = spectral_norm(tensor)
-        rows.append(row)
+    moments = _started_moments(tensors, [_dense(gradient) for gradient in gradients if gradient is not None])
+
+    def rows() -> list[ParameterRow]:
+        sums, squares = moments()
+        later = iter(squares[len(tensors) :])
+        found = []
+        for (name, _), tensor, gradient, total, square in zip(named, tensors, gradients, sums, squares, strict=False):
+            count = tensor.numel()
+            second = square / count
+            variance = second - (total / count) ** 2
+            row = ParameterRow(name, tuple(tensor.shape), extras={"second_moment": second})
+            row.init_std = math.sqrt(variance) if not variance < 1e-15 * second else 0.0
+            if gradient is not None:
+                row.grad_second_moment = next(later) / count
+            if spectral and tensor.dim() >= 2:
+                row.extras["spectral_norm"] = spectral_norm(tensor)
+            found.append(row)
+        return found
+
     return rows
 
 
@@ -54,39 +61,44 @@ def _dense(gradient: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def _moments(values: list[Tensor], gradients: list[Tensor]) -> tuple[list[float], list[float]]:
-    """Sums of the values, and sums of squares of the values and then of the gradients."""
+def _started_moments(
+    values: list[Tensor], gradients: list[Tensor]
+) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
+    """Sums of the values and gradients, and sums of their squares; on a CPU the gradients' sums are left out."""
+    tensors = [*values, *gradients]
     if any(together.pays_off(tensor.device) for tensor in values[:1]):
-        sums, squares = _together([*values, *gradients]).T.tolist()
-        return sums[: len(values)], squares
+        return _started_together(tensors)
     moments = Moments()
     found = [moments.sums(value).tolist() for value in values]
-    squares = [moments.squares(gradient).item() for gradient in gradients]
-    return [total for total, _ in found], [square for _, square in found] + squares
+    squares = [square for _, square in found] + [moments.squares(gradient).item() for gradient in gradients]
+    return lambda: ([total for total, _ in found], squares)
 
 
-def _together(tensors: list[Tensor]) -> np.ndarray:
-    """(tensors, 2): sums and sums of squares in float64, with few kernels and one transfer per device."""
-    found = np.zeros((len(tensors), 2))
+def _started_together(tensors: list[Tensor]) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
+    """In float64, with few kernels and one transfer per device."""
     places: dict[torch.device, list[int]] = {}
     for index, tensor in enumerate(tensors):
         places.setdefault(tensor.device, []).append(index)
-    for members in places.values():
-        here = [tensors[index] for index in members]
-        lengths = [-(-tensor.numel() // ROW) for tensor in here]
-        found[members] = np.add.reduceat(_row_sums(here), np.cumsum([0, *lengths[:-1]]), axis=0)
-    return found
+    started = [(members, _row_sums([tensors[index] for index in members])) for members in places.values()]
+    lengths = np.array([-(-tensor.numel() // ROW) for tensor in tensors])
+
+    def finished() -> tuple[Sequence[float], Sequence[float]]:
+        found = np.zeros((2, len(tensors)))
+        for members, sums in started:
+            starts = np.cumsum(lengths[members]) - lengths[members]
+            found[:, members] = np.add.reduceat(sums.cpu().numpy(), starts, axis=1)
+        return found[0].tolist(), found[1].tolist()
+
+    return finished
 
 
-def _row_sums(tensors: list[Tensor]) -> np.ndarray:
-    """(rows, 2): sums and sums of squares of runs of `ROW` entries; each tensor begins a row of its own."""
+def _row_sums(tensors: list[Tensor]) -> Tensor:
+    """(2, rows): sums and sums of squares of runs of `ROW` entries; each tensor begins a row of its own."""
     sums, norms = [], []
     for rows in map(Tensor.double, _rows(tensors)):
         sums.append(rows.sum(1))
         norms.append(torch.linalg.vector_norm(rows, dim=1))
-    found = torch.stack((torch.cat(sums), torch.cat(norms)), dim=1).cpu().numpy()
-    found[:, 1] **= 2
-    return found
+    return torch.stack((torch.cat(sums), torch.cat(norms).square_()))
 
 
 def _rows(tensors: list[Tensor]) -> Iterator[Tensor]:
@@ -98,9 +110,10 @@ def _rows(tensors: list[Tensor]) -> Iterator[Tensor]:
         if joined and (size > PIECE or flat.dtype != joined[0].dtype):
             yield torch.cat(joined).view(-1, ROW)
             joined, fillings, size = [], {}, 0
+        count = flat.numel()
         joined.append(flat)
-        size += len(flat)
-        missing = -len(flat) % ROW
+        size += count
+        missing = -count % ROW
         if missing:
             if missing not in fillings:
                 fillings[missing] = flat.new_zeros(missing)
@@ -110,7 +123,7 @@ def _rows(tensors: list[Tensor]) -> Iterator[Tensor]:
 
 def _pieces(tensor: Tensor) -> Sequence[Tensor]:
     flat = tensor.reshape(-1)
-    return flat.split(PIECE) if len(flat) > PIECE else (flat,)
+    return flat.split(PIECE) if flat.numel() > PIECE else (flat,)
 
 
 def spectral_norm(weight: Tensor) -> float:

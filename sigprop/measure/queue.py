@@ -136,11 +136,17 @@ def _batches(items: list[Waiting]) -> list[list[list[Waiting]]]:
         x = item.x
         groups.setdefault((x.shape, x.dtype, x.get_device(), id(item.mask), item.signal), []).append(item)
     batches: dict[tuple, list[list[Waiting]]] = {}
-    for (shape, dtype, device, mask, _), group in sorted(groups.items(), key=lambda entry: -entry[0][0][0]):
+    for (shape, dtype, device, mask, _), group in sorted(groups.items(), key=_widest_first):
         kind = (shape[1], dtype == torch.float64, device, mask)
         wider = next((key for key in batches if key[1:] == kind), None) if shape[0] == 1 else None
         batches.setdefault(wider or (shape[0], *kind), []).append(group)
     return list(batches.values())
+
+
+def _widest_first(entry: tuple[tuple, list[Waiting]]) -> tuple[int, int]:
+    """Most sequences first, so that single ones find their batch; equal channels side by side."""
+    sequences, _, channels = entry[0][0]
+    return -sequences, channels
 
 
 def _stacks(batch: list[list[Waiting]]) -> list[Stack]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -120,7 +121,8 @@ def _joined(found: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
 
 def _squared_sums(pieces: Iterable[Tensor], weights: Tensor, centre: Tensor) -> Tensor:
     """Squared length of the sum of unit vectors, (items, sequences)."""
-    sums = [_moments(part.double(), signal=True) for part in _weighted(pieces, weights)]
+    alike = groupby(_weighted(pieces, weights), key=lambda part: part.shape[-1])
+    sums = [_moments(torch.cat(list(parts)).double(), signal=True) for _, parts in alike]
     means, variances = _joined(sums).view(2, *weights.shape[:2])
     shift = means - centre * weights.sum(2)
     return variances.addcmul_(shift, shift)

@@ -41,14 +41,19 @@ def standardized(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     return deviation, (mean / deviation).clamp(-_FAR, _FAR)
 
 
-def correlation(variance_x: Tensor, variance_y: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Correlation rho in [-1, 1] and sqrt(1 - rho^2); 0 and 1 where a variance is zero."""
+def correlation(variance_x: Tensor, variance_y: Tensor, covariance: Tensor) -> Tensor:
+    """Correlation rho in [-1, 1]; 0 where a variance is zero."""
+    product = variance_x * variance_y
+    alive = product > _TINY
+    return torch.where(alive, covariance / torch.sqrt(torch.where(alive, product, 1.0)), 0.0).clamp(-1.0, 1.0)
+
+
+def conditional_deviation(variance_x: Tensor, variance_y: Tensor, covariance: Tensor) -> Tensor:
+    """sqrt(1 - rho^2); 1 where a variance is zero."""
     product = variance_x * variance_y
     alive = product > _TINY
     product = torch.where(alive, product, 1.0)
-    rho = torch.where(alive, covariance / torch.sqrt(product), 0.0)
-    rest = torch.where(alive, (product - covariance * covariance) / product, 1.0)
-    return rho.clamp(-1.0, 1.0), safe_sqrt(rest)
+    return safe_sqrt(torch.where(alive, (product - covariance * covariance) / product, 1.0))
 
 
 @cache

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations.gaussian import correlation, unit_gauss_legendre
+from sigprop.theory.activations.interpolation import Few, few
 from sigprop.theory.activations.quadrature import Function, fixed_rule, rule, samples
 
 TERMS = 96
@@ -27,6 +28,11 @@ class Series:
 
     def reshape(self, shape: torch.Size) -> Series:
         return Series(self.coefficients.reshape(TERMS, *shape), self.rest.reshape(shape), self.power.reshape(shape))
+
+    def spread(self, nodes: Few, shape: torch.Size) -> Series:
+        """At all settings that a few stand for."""
+        coefficients, rest, power = (nodes.spread(t, shape) for t in (self.coefficients, self.rest, self.power))
+        return Series(coefficients, rest.clamp_min(0.0), power)
 
 
 def cross_moment(
@@ -50,24 +56,26 @@ def cross_moment(
     Error relative to sqrt(E f(x)^2 E f(y)^2): see docs/activations.md; machine precision for |rho| <= 0.7, and
     for smooth functions at any correlation while the variance is at most 1.
     """
-    rho, _ = correlation(variance_x, variance_y, covariance)
+    rho = correlation(variance_x, variance_y, covariance)
     variance_x, mean_x = torch.broadcast_tensors(variance_x, mean_x)
     variance_y, mean_y = torch.broadcast_tensors(variance_y, mean_y)
     x = _series(function, derivative, variance_x, mean_x, kinks)
     same = other is None and _equal_in_order(variance_x, variance_y) and _equal_in_order(mean_x, mean_y)
     y = x.reshape(variance_y.shape) if same else _series(other or function, derivative, variance_y, mean_y, kinks)
-    total = _rest(x, y, rho, jumps=derivative is None)
-    for k in reversed(range(_significant(x, y))):
-        total = torch.addcmul(x.coefficients[k] * y.coefficients[k], total, rho)
-    return total
+    total, power = _rest(x, y, rho, jumps=derivative is None), TERMS
+    square = rho * rho
+    for k in reversed(_significant(x, y)):
+        step = square if power - k == 2 else rho ** (power - k)
+        total, power = torch.addcmul(x.coefficients[k] * y.coefficients[k], total, step), k
+    return total * rho**power
 
 
-def _significant(x: Series, y: Series) -> int:
-    """How many terms matter: those after add less than rounding, whatever the correlation."""
+def _significant(x: Series, y: Series) -> list[int]:
+    """The orders that matter: all others add less than rounding, whatever the correlation."""
     if torch.any(x.rest) or torch.any(y.rest):
-        return TERMS
+        return list(range(TERMS))
     first, second = (_largest(series.coefficients.detach().reshape(TERMS, -1)) for series in (x, y))
-    return int(((first * second).flip(0).cumsum(0) > ROUNDING).sum())
+    return torch.nonzero(first * second > ROUNDING / TERMS).flatten().tolist()
 
 
 def _largest(coefficients: Tensor) -> Tensor:
@@ -82,6 +90,9 @@ def _equal_in_order(a: Tensor, b: Tensor) -> bool:
 def _series(
     function: Function, derivative: Function | None, variance: Tensor, mean: Tensor, kinks: tuple[float, ...]
 ) -> Series:
+    nodes = few(variance, mean)
+    if nodes is not None:
+        return _series(function, derivative, nodes.variance, nodes.mean, kinks).spread(nodes, variance.shape)
     z, w = rule(variance, mean, kinks)
     values = samples(function, variance, mean, z)
     c = _project(values, z, w)

@@ -7,6 +7,7 @@ from torch import Tensor
 from sigprop.theory.activations.gaussian import (
     as_double,
     bivariate_cumulative,
+    conditional_deviation,
     correlation,
     cumulative,
     density,
@@ -51,7 +52,8 @@ class PositivePair:
         self.deviations, self.heights = zip(
             standardized(mean_x, variance_x), standardized(mean_y, variance_y), strict=True
         )
-        self.rho, self.rest = correlation(variance_x, variance_y, covariance)
+        self.rho = correlation(variance_x, variance_y, covariance)
+        self.rest = conditional_deviation(variance_x, variance_y, covariance)
         self._known: dict[tuple[int, int], Tensor] = {}
 
     def moment(self, a: int, b: int) -> Tensor:

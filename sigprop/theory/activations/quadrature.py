@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sigprop.errors import InputError
 from sigprop.theory.activations.gaussian import SQRT_TWO_PI
+from sigprop.theory.activations.interpolation import few
 
 Function = Callable[[Tensor], Tensor]
 
@@ -75,6 +76,10 @@ def samples(function: Function, variance: Tensor, mean: Tensor, z: Tensor) -> Te
 
 def expectation(function: Function, variance: Tensor, mean: Tensor, kinks: tuple[float, ...]) -> Tensor:
     """E f(x), x ~ N(mean, variance)."""
+    variance, mean = torch.broadcast_tensors(variance, mean)
+    nodes = few(variance, mean)
+    if nodes is not None:
+        return nodes.spread(expectation(function, nodes.variance, nodes.mean, kinks), variance.shape)
     z, w = rule(variance, mean, kinks)
     terms = samples(function, variance, mean, z) * w
     total = terms.sum(-1)

@@ -36,7 +36,7 @@ def few(variance: Tensor, mean: Tensor) -> Few | None:
         return None
     low, high = torch.aminmax(variance)
     level = mean.flatten()[:1]
-    if not (0 < low and high <= RANGE * low and bool((mean == level).all())):
+    if not (low > 0 and high <= RANGE * low and bool((mean == level).all())):
         return None
     middle, half = torch.log(low * high) / 2, (torch.log(high / low) / 2).clamp_min(1e-12)
     places, basis = _chebyshev(variance.device)

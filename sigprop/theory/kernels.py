@@ -108,6 +108,10 @@ class Kernel(ABC):
         """Average cosine over pairs of different tokens."""
         return self.normalized().pair_average()
 
+    def apart(self) -> Tensor:
+        """Mean square of the differences of tokens from their average."""
+        return self.token_average(self.diagonal) - self.total() / self.tokens**2
+
     def scale_diagonal(self: Self, factor: Tensor | float) -> Self:
         """Multiply the same-token pairs by a factor."""
         return self.add_diagonal(self.diagonal * (factor - 1.0))

@@ -6,8 +6,11 @@ Besides the kernel each state carries what first-order finite-width corrections 
   channels, 0 after a normalization);
 - `Signal.mixed`: the mean square cosine of a token with those it was made from, where a map over tokens, the same in
   all channels, has mixed them: one over their number if they are independent. It makes the norm of their sum fluctuate;
-- `Signal.pair_fluctuation`: `d` times the variance of the product of two different tokens, relative to their norms (1
-  for independent Gaussian channels). No norm removes it, so that it adds up over layers;
+- `Signal.pair_fluctuation`: `d` times the variance, over networks, of the product of two tokens about the average one,
+  relative to their size (1 for independent Gaussian channels; of two normalized tokens with cosine `r` the product
+  itself varies by `(1 - r^2)^2` of it). No norm removes it, so that it adds up over layers;
+- `Signal.pair_inherited`: the part of it that came with the tensor at which a branch begins (a source, a residual sum,
+  a norm of these), 0 there. It is in step with the fluctuations of the skip path; the rest is not;
 - `Signal.uniform_share`: `d` times the share of the squared norm along the all-ones direction (1 for independent
   channels, 0 after centring);
 - `Signal.common_share`: the share of the squared norm in a part that is the same in all channels and independent
@@ -49,6 +52,7 @@ class Signal:
     uniform_share: Tensor | float = 1.0
     common_share: Tensor | float = 0.0
     pair_fluctuation: Tensor | float = 1.0
+    pair_inherited: Tensor | float = 0.0
     mixed: Tensor | float = 0.0
     evidence: Evidence = EXACT
 
@@ -56,6 +60,12 @@ class Signal:
     def covariance(self) -> Kernel:
         """Moments about the mean of each token."""
         return self.kernel - self.kernel.outer(self.mean, self.mean)
+
+    @property
+    def pair_origin(self) -> Tensor:
+        """What of the pair fluctuation comes from where the branch begins: all of it, if that is here."""
+        inherited, total = (torch.as_tensor(item) for item in (self.pair_inherited, self.pair_fluctuation))
+        return torch.where(inherited > 0.0, inherited, total)
 
     @property
     def independent_channels(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
@@ -141,23 +142,31 @@ class ReplayedAttention(ReplayedOp):
 
     def forward(self, *inputs: Signal) -> Signal:
         value, energies = inputs[-1], []
-        kernel, mean = 0.0, 0.0
+        kernel, average = 0.0, 0.0
         for replay, output in self._draws(keep=True):
             matrix, roots = self._matrix(output), self._value_roots(replay)
             half = matrix @ (roots @ roots.mT)[:, None]
             kernel = kernel + (half @ matrix.mT).mean((0, 1)).double()
-            mean = mean + matrix.mean((0, 1)).double() @ value.mean
+            average = average + matrix.mean((0, 1)).double()
             energies.append((half * matrix).sum((-1, -2)))
             if self._are_precise(torch.cat(energies)):
                 break
         replays = len(energies)
         assert isinstance(kernel, Tensor)
-        assert isinstance(mean, Tensor)
+        assert isinstance(average, Tensor)
         evidence = Evidence(Status.SAMPLED, "attention heads sampled from the token kernel")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        values = (kernel + kernel.mT) / (2 * replays)
-        return Signal(Dense(values), mean / replays, self.out.channels, evidence=evidence)
+        made, average = Dense((kernel + kernel.mT) / (2 * replays)), average / replays
+        ratio = self.out.channels / value.width
+        return Signal(
+            made,
+            average @ value.mean,
+            self.out.channels,
+            pair_fluctuation=value.pair_fluctuation * ratio,
+            pair_inherited=value.pair_inherited * ratio * in_step(average, value.kernel, made) ** 2,
+            evidence=evidence,
+        )
 
     def _are_precise(self, energies: Tensor) -> bool:
         """Whether the heads drawn so far, averaged over groups of replicas, estimate their mean energy well enough."""
@@ -201,6 +210,18 @@ class ReplayedAttention(ReplayedOp):
         evidence = gradient.evidence.join(output.evidence)
         found = [None if k is None else Gradient(Dense(k), evidence=evidence) for k in self._reverse.kernels]
         return (*found, Gradient(Dense(self._to_value), evidence=evidence))
+
+
+def in_step(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:
+    """How far `A K A^T` fluctuates in step with `K`, pair by pair; its own relative fluctuation is that of `K`.
+
+    `(tr A K)^2 / (tr K tr A K A^T)`, the kernels about the average token: 1 for `A = 1`, small for averages over many.
+    """
+    if average.shape[0] != average.shape[1]:
+        return 0.0
+    overlap = (average * value.centred().values).sum() / len(average)
+    size = value.apart() * made.apart()
+    return (overlap**2 / size.clamp_min(torch.finfo(overlap.dtype).tiny)).clamp(0.0, 1.0)
 
 
 def _attended(weight: Layout, value: Layout, out: Layout) -> tuple[Tensor, Tensor | None]:

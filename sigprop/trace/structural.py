@@ -157,8 +157,9 @@ class Part(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        inherited = (x.pair_fluctuation - 1.0) * (self.width / x.width)
-        return replace(x, width=self.width, pair_fluctuation=1.0 + inherited)
+        part = self.width / x.width
+        fluctuation = 1.0 + (x.pair_fluctuation - 1.0) * part
+        return replace(x, width=self.width, pair_fluctuation=fluctuation, pair_inherited=x.pair_inherited * part)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         kernel, alignment = gradient.kernel.scale(self.share), gradient.alignment * self.share

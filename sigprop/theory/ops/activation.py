@@ -11,6 +11,7 @@ from sigprop.theory.activations import Activation as ActivationFunction
 from sigprop.theory.gates import Gate
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op
+from sigprop.theory.pairs import fresh_fluctuation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -47,22 +48,30 @@ class Activation(Op):
             mean,
             x.width,
             norm_fluctuation=x.norm_fluctuation + 3.0,
-            pair_fluctuation=self._pair_fluctuation(x, kernel),
+            **self._pairs(x, kernel),
             evidence=x.evidence,
         )
         if self.function.status == "exact":
             return out
         return out.note(Status.QUADRATURE, f"{self.function.name} has no closed form")
 
-    def _pair_fluctuation(self, x: Signal, made: Kernel) -> Tensor | float:
-        """Fresh channels, and what the input's fluctuations are worth at the average pair: `K_x dK_y/dK_x / K_y`."""
+    def _pairs(self, x: Signal, made: Kernel) -> dict[str, Tensor | float]:
+        """Fluctuation of pairs: fresh channels (see `pairs`), and the square of `E[f' f'] a_x / a_y` of the input's.
+
+        `a` is the mean square of the differences between tokens, the slope is taken at the average pair.
+        """
         if x.kernel.tokens < 2:
-            return x.pair_fluctuation
+            return {"pair_fluctuation": x.pair_fluctuation, "pair_inherited": x.pair_inherited}
         covariance = x.covariance
         level, mean = covariance.token_average(covariance.diagonal), covariance.token_average(x.mean)
-        slope = self.function.derivative_cross_moment(level, level, covariance.pair_average(), mean, mean)
-        passed = slope * level / made.token_average(made.diagonal).clamp_min(torch.finfo(torch.float64).tiny)
-        return 1.0 + (x.pair_fluctuation - 1.0) * passed**2
+        pair = torch.minimum(covariance.pair_average().clamp_min(0.0), level)
+        slope = self.function.derivative_cross_moment(level, level, pair, mean, mean)
+        passed = (slope * covariance.apart() / made.apart().clamp_min(torch.finfo(torch.float64).tiny)) ** 2
+        fresh = fresh_fluctuation(self.function, pair, level - pair, mean)
+        return {
+            "pair_fluctuation": fresh + (x.pair_fluctuation - 1.0) * passed,
+            "pair_inherited": x.pair_inherited * passed,
+        }
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         slopes = self.function.derivative_cross_moment(*self._arguments(inputs[0]))

@@ -45,6 +45,7 @@ class Linear(Op):
             self.fan_out,
             norm_fluctuation=2.0 + x.norm_fluctuation * (self.fan_out / self.fan_in),
             pair_fluctuation=1.0 + x.pair_fluctuation * (self.fan_out / x.width),
+            pair_inherited=x.pair_origin * (self.fan_out / x.width),
             evidence=x.evidence,
         )
 

@@ -62,6 +62,7 @@ class LayerNorm(Op):
             uniform_share=0.0 if self.centres else x.uniform_share,
             common_share=0.0 if self.centres else x.common_share,
             pair_fluctuation=x.pair_fluctuation / self._kept(x) ** 2,
+            pair_inherited=x.pair_inherited / self._kept(x) ** 2,
             evidence=x.evidence.join(Evidence(Status.ASYMPTOTIC, "normalization to first order in 1/width")),
         )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.states import Gradient, Signal
 
@@ -42,7 +41,7 @@ class Residual(Op):
             norm_fluctuation=fluctuation,
             uniform_share=part_x * x.uniform_share + part_f * f.uniform_share,
             common_share=part_x * x.common_share + part_f * f.common_share,
-            pair_fluctuation=self._pair_fluctuation(x, f),
+            **self._pairs(x, f),
             evidence=x.evidence.join(f.evidence),
         )
 
@@ -53,22 +52,26 @@ class Residual(Op):
         total = (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
         return energy_x / total, energy_f / total
 
-    def _pair_fluctuation(self, x: Signal, f: Signal) -> Tensor | float:
-        """Of the differences between tokens: what the branch inherits from the skip adds in step, the rest does not.
+    def _pairs(self, x: Signal, f: Signal) -> dict[str, Tensor | float]:
+        """Fluctuation of pairs, of the differences between tokens, of which `f` brings the part `p`.
 
-        A branch that mixes tokens adds nothing in step; its products with the skip fluctuate by what it is made of.
+        `(1-p)^2 v_x + p^2 v_f + 2 p (1-p) (1 + sqrt(o_x o_f))`: 1 for the products of `x` with `f`, and what both have
+        from one origin adds in step. Sources have none. The sum of two branches is a branch, the sum with a skip path
+        is where new ones begin. A branch that mixes tokens adds nothing in step; its products with the skip path
+        fluctuate by what it is made of.
         """
+        energy_x, energy_f = self.skip**2 * x.kernel.apart(), self.branch**2 * f.kernel.apart()
+        part = energy_f / (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
+        started_x, started_f = (torch.as_tensor(item.pair_inherited) > 0.0 for item in (x, f))
+        shared = torch.where(started_x | started_f, (x.pair_origin * f.pair_origin).sqrt(), 0.0)
         if f.mixed:
-            _, part = self._parts(x, f)
-            shared = x.width * f.mixed
-        else:
-            energy_x = self.skip**2 * _apart(x.kernel)
-            energy_f = self.branch**2 * _apart(f.kernel)
-            part = energy_f / (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
-            inherited = (torch.as_tensor(f.pair_fluctuation) - 1.0).clamp_min(0.0)
-            shared = (inherited * x.pair_fluctuation).sqrt()
-        cross = 2 * part * (1.0 - part)
-        return (1.0 - part) ** 2 * x.pair_fluctuation + part**2 * f.pair_fluctuation + cross * (shared + 1.0)
+            part, shared = self._parts(x, f)[1], x.width * f.mixed
+        in_step = ((1.0 - part) * x.pair_origin.sqrt() + part * f.pair_origin.sqrt()) ** 2
+        apart = (1.0 - part) ** 2 * x.pair_fluctuation + part**2 * f.pair_fluctuation
+        return {
+            "pair_fluctuation": apart + 2.0 * part * (1.0 - part) * (1.0 + shared),
+            "pair_inherited": torch.where(started_x & started_f, in_step, 0.0),
+        }
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         x, f = inputs
@@ -86,8 +89,3 @@ class Residual(Op):
         if not gradient.gates or factor != 1.0:
             return made
         return replace(made, gates=tuple(replace(gate, share=gate.share * part) for gate in gradient.gates))
-
-
-def _apart(kernel: Kernel) -> Tensor:
-    """Mean square of the differences of tokens from their average."""
-    return kernel.token_average(kernel.diagonal) - kernel.total() / kernel.tokens**2

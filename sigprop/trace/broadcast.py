@@ -10,12 +10,26 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
-from sigprop.trace.layout import BATCH, KEY, TOKEN, Axis, Dim, Layout, Misaligned, common_sizes, cut, leading_positions
+from sigprop.trace.layout import (
+    BATCH,
+    CHANNEL,
+    KEY,
+    TOKEN,
+    Axis,
+    Dim,
+    Layout,
+    Misaligned,
+    common_sizes,
+    cut,
+    leading_positions,
+)
 from sigprop.trace.record import Call, Field, Weight, mapped
 from sigprop.trace.structural import Gather, ParameterSource
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
+
+STREAMS = 16
 
 
 def common_layout(layouts: Sequence[Layout]) -> tuple[Layout, list[Layout]]:
@@ -46,6 +60,34 @@ def common_layout(layouts: Sequence[Layout]) -> tuple[Layout, list[Layout]]:
 def second_axis(axis: Axis) -> Axis:
     """The axis of a tensor that meets itself in another dimension: pairs of tokens, or an outer product."""
     return Axis(axis.size, KEY if axis.is_position else axis.role)
+
+
+def with_streams(layout: Layout, places: Sequence[int]) -> Layout:
+    """The layout with the channels of some dimensions followed one by one, as positions.
+
+    In an outer product the entries along one factor share the other: few of them, such as residual streams side by
+    side, are followed each by itself instead of averaged over as independent channels.
+    """
+    dims, added = list(layout.dims), []
+    for place in places:
+        dims[place] = tuple(Axis(a.size, TOKEN) if a.role == CHANNEL else a for a in dims[place])
+        added += [axis for axis in dims[place] if axis not in layout.dims[place]]
+    return Layout(tuple(dims), layout.order + tuple(added))
+
+
+def are_streams(dim: Dim) -> bool:
+    """Channels few enough to be followed one by one."""
+    return bool(dim) and all(axis.role == CHANNEL for axis in dim) and math.prod(a.size for a in dim) <= STREAMS
+
+
+def outer_streams(layout: Layout, first: Layout, second: Layout) -> list[int]:
+    """Dimensions with few channels of one operand, where the other has channels of its own elsewhere."""
+    wide = [p for p, dim in enumerate(layout.dims) if any(axis.role == CHANNEL for axis in dim)]
+    mine, theirs = ([p for p in wide if not other.dims[p]] for other in (second, first))
+    if not mine or not theirs:
+        return []
+    few = [p for p in wide if are_streams(layout.dims[p])]
+    return [p for p in mine if p in few] or [p for p in theirs if p in few]
 
 
 def _preferred(candidates: list[Dim]) -> Dim:

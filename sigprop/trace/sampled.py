@@ -37,7 +37,8 @@ class Sampled(ReplayedOp):
     @property
     def replicas(self) -> int:
         size = sum(math.prod(source.shape) for source in self.sources) + math.prod(self.target.shape)
-        wanted = math.ceil(ENTRIES / max(self.target.layout.channels, 1))
+        drawn = [part.layout.channels for parts in self.parts.values() for part in parts]
+        wanted = math.ceil(ENTRIES / max(1, min([self.target.layout.channels, *drawn])))
         return max(2, min(64, wanted, LARGEST // size))
 
     def _replays(self, gradients: bool = False) -> Iterator[Replay]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.broadcast import are_streams, with_streams
 from sigprop.trace.layout import CHANNEL, KEY, Axis, Layout
 from sigprop.trace.record import Call, Field, independent, united
 from sigprop.trace.rules import rule
@@ -98,9 +99,12 @@ def pair_layout(first: Layout, second: Layout) -> Layout:
 
 
 def scored(trace: Capture, call: Call, first: Field, second: Field) -> Field:
-    """Product of two fields: scores, or the outer products of linear attention."""
+    """Product of two fields: scores, the outer products of linear attention, or residual streams that are mixed."""
+    layout = pair_layout(first.layout, second.layout)
+    if are_streams(layout.dims[-2]) and any(axis.role == CHANNEL for axis in layout.dims[-1]):
+        layout = with_streams(layout, [len(layout.dims) - 2])
     return Field(
-        pair_layout(first.layout, second.layout),
+        layout,
         lambda made: trace.sampled(made, "product of two tensors sampled"),
         united((first, second)),
         call=call,

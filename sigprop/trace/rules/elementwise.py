@@ -26,8 +26,10 @@ from sigprop.trace.broadcast import (
     concrete_field,
     concrete_kernel,
     concrete_rows,
+    outer_streams,
     weight_field,
     weight_sharing,
+    with_streams,
 )
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, LARGEST, TOKEN, Axis, Layout, Misaligned
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent, united
@@ -295,6 +297,10 @@ def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual |
         return replayed(trace, call)
     if not independent(first, second) or any(a.role == KEY for dim in layout.dims for a in dim):
         return replayed(trace, call)
+    if isinstance(op, Product) and (streams := outer_streams(layout, own_first, own_second)):
+        make = lambda made: trace.sampled(made, "outer product of channels sampled")  # noqa: E731
+        wide = with_streams(layout, streams)
+        return Field(wide, make, united((first, second)), call=call, inputs=(first, second))
     try:
         node = trace.apply(op, aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second))
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sigprop.theory.ops.base import Op, ParameterState
@@ -41,21 +42,26 @@ class Tape:
         signal = op.forward(*(node.signal for node in inputs))
         return self._record(Node(signal, op, inputs, name, depth, parameters or name))
 
-    def backward(self, *seeds: tuple[Node, Gradient]) -> None:
-        """Send gradients from the seeded nodes to every node they depend on."""
+    def backward(self, *seeds: tuple[Node, Gradient], done: Callable[[Node], None] | None = None) -> None:
+        """Send gradients from the seeded nodes to every node they depend on.
+
+        `done` sees each node after its gradient has gone on; it may let the gradient go.
+        """
         for node in self.nodes:
             node.gradient, node.parameters = None, []
         for node, gradient in seeds:
             node.receive(gradient)
         for node in reversed(self.nodes):
-            if node.op is None or node.gradient is None:
+            if node.gradient is None:
                 continue
-            signals = [source.signal for source in node.inputs]
-            node.parameters = node.op.parameters(node.gradient, *signals)
-            for source, gradient in zip(
-                node.inputs, node.op.backward(node.gradient, node.signal, *signals), strict=True
-            ):
-                source.receive(gradient)
+            if node.op is not None:
+                signals = [source.signal for source in node.inputs]
+                node.parameters = node.op.parameters(node.gradient, *signals)
+                gradients = node.op.backward(node.gradient, node.signal, *signals)
+                for source, gradient in zip(node.inputs, gradients, strict=True):
+                    source.receive(gradient)
+            if done is not None:
+                done(node)
 
     def _record(self, node: Node) -> Node:
         self.nodes.append(node)

@@ -143,6 +143,7 @@ class ReplayedAttention(ReplayedOp):
     def forward(self, *inputs: Signal) -> Signal:
         value, energies = inputs[-1], []
         kernel, average = 0.0, 0.0
+        self._kept.clear()
         for replay, output in self._draws(keep=True):
             matrix, roots = self._matrix(output), self._value_roots(replay)
             half = matrix @ (roots @ roots.mT)[:, None]

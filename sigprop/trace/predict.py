@@ -13,7 +13,7 @@ from sigprop.collector import collector_paused
 from sigprop.errors import InputError, SigpropError, require
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
-from sigprop.theory import Evidence, Signal
+from sigprop.theory import Evidence, Node, Signal
 from sigprop.trace.inputs import default_batch, shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.loading import load
@@ -88,9 +88,10 @@ def _predict(
         note["batch"] += ", no labels: the model's own loss does not take them"
         found = trace(loaded, batch, **options)
     start = _loss(found, batch, loss, seed)
-    found.backward(start)
+    rows = _Rows(found)
+    found.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}
-    return Profile(_site_rows(found), _parameter_rows(found), meta)
+    return Profile(rows.sites, _parameter_rows(found), meta)
 
 
 def _loss_name(loss: LossChoice) -> str:
@@ -139,25 +140,32 @@ def _applied(found: Trace, output: Field, batch: Any, loss: str, seed: int) -> L
 # -- rows
 
 
-def _site_rows(found: Trace) -> list[SiteRow]:
-    rows, depth = [], DepthCounter()
-    for name, item in found.sites:
-        if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
-            continue
-        if item._node is None and item.layout.positions > LARGEST:
-            continue
-        signal = item.node.signal
-        mean, variance, correlation = _summary(signal, item.layout)
-        row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
-        row.reason = signal.evidence.reason
-        gradient = item.node.gradient
-        if gradient is not None:
-            as_signal = Signal(gradient.kernel, torch.zeros_like(signal.mean), signal.width)
-            _, row.grad_variance, row.grad_token_correlation = _summary(as_signal, item.layout)
-            worst = signal.evidence.join(gradient.evidence)
+class _Rows:
+    """Rows of the sites: signals at once, gradients as the backward pass comes by."""
+
+    def __init__(self, found: Trace):
+        self.sites: list[SiteRow] = []
+        self._waiting: dict[Node, list[tuple[SiteRow, Layout]]] = {}
+        depth = DepthCounter()
+        for name, item in found.sites:
+            if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
+                continue
+            if item._node is None and item.layout.positions > LARGEST:
+                continue
+            signal = item.node.signal
+            mean, variance, correlation = _summary(signal, item.layout)
+            row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
+            row.reason = signal.evidence.reason
+            self.sites.append(row)
+            self._waiting.setdefault(item.node, []).append((row, item.layout))
+
+    def take_gradient(self, node: Node) -> None:
+        for row, layout in self._waiting.get(node, ()):
+            assert node.gradient is not None
+            as_signal = Signal(node.gradient.kernel, torch.zeros_like(node.signal.mean), node.signal.width)
+            _, row.grad_variance, row.grad_token_correlation = _summary(as_signal, layout)
+            worst = node.signal.evidence.join(node.gradient.evidence)
             row.status, row.reason = str(worst.status), worst.reason
-        rows.append(row)
-    return rows
 
 
 def _summary(signal: Signal, layout: Layout) -> tuple[float, float, float]:
@@ -187,7 +195,7 @@ def _same_sequence(axes: tuple[tuple[int, bool], ...]) -> Tensor:
 
 
 def _parameter_rows(found: Trace) -> list[ParameterRow]:
-    energy, evidence = found.parameter_gradients()
+    energy, evidence = found.energy, found.evidence
     roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)], ())
     rows = []
     for name, weight in found.weights.items():

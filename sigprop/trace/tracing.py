@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,11 +20,16 @@ from sigprop.trace.skeleton import skeleton_of
 
 @dataclass
 class Trace:
-    """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution."""
+    """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution.
+
+    After `backward`, `energy` is the expected squared norm of every parameter's gradient, with the evidence for it.
+    """
 
     capture: Capture
     output: Any
     loss: Loss | None = None
+    energy: dict[str, float] = field(default_factory=dict)
+    evidence: dict[str, Evidence] = field(default_factory=dict)
 
     @property
     def sites(self) -> list[tuple[str, Field]]:
@@ -41,36 +46,41 @@ class Trace:
 
         return find_structure(self)
 
-    def backward(self, loss: Loss) -> None:
-        """Send the gradient from the loss to every record it depends on."""
-        self.capture.tape.backward(*((field.node, gradient) for field, gradient in loss.seeds))
+    def backward(self, loss: Loss, done: Callable[[Node], None] | None = None) -> None:
+        """Send the gradient from the loss to every record it depends on.
 
-    def parameter_gradients(self) -> tuple[dict[str, float], dict[str, Evidence]]:
-        """Expected squared norm of the gradient of every parameter, and the evidence for it."""
-        energy: dict[str, float] = {}
-        evidence: dict[str, Evidence] = {}
+        With `done`, which sees each node once, gradients are let go as soon as nothing needs them.
+        """
+        self.energy, self.evidence = {}, {}
 
-        def book(weight: Weight, amount: float, node: Node) -> None:
-            assert node.gradient is not None
-            for name, share in weight.roots():
-                energy[name] = energy.get(name, 0.0) + amount * share
-                worst = node.signal.evidence.join(node.gradient.evidence)
-                evidence[name] = evidence.get(name, Evidence()).join(worst)
+        def finished(node: Node) -> None:
+            self._book_parameters(node)
+            if done is not None:
+                done(node)
+                node.gradient = None
 
-        for node in self.capture.tape.nodes:
-            bound = self.capture.bindings.get(node, {})
-            sampled = getattr(node.op, "weights", [])
-            for number, state in enumerate(node.parameters):
-                if sampled:
-                    weight, entries = sampled[number], math.prod(sampled[number].shape)
-                    book(weight, float(state.grad_second_moment) * entries, node)
-                elif state.name in bound:
-                    weight, entries = bound[state.name]
-                    book(weight, float(state.grad_second_moment) * entries, node)
-            for source, change in getattr(node.op, "corrections", {}).items():
-                weight, entries = self.capture.bindings[source]["weight"]
-                book(weight, change * entries, node)
-        return energy, evidence
+        self.capture.tape.backward(*((item.node, gradient) for item, gradient in loss.seeds), done=finished)
+
+    def _book_parameters(self, node: Node) -> None:
+        bound = self.capture.bindings.get(node, {})
+        sampled = getattr(node.op, "weights", [])
+        for number, state in enumerate(node.parameters):
+            if sampled:
+                weight, entries = sampled[number], math.prod(sampled[number].shape)
+                self._book(weight, float(state.grad_second_moment) * entries, node)
+            elif state.name in bound:
+                weight, entries = bound[state.name]
+                self._book(weight, float(state.grad_second_moment) * entries, node)
+        for source, change in getattr(node.op, "corrections", {}).items():
+            weight, entries = self.capture.bindings[source]["weight"]
+            self._book(weight, change * entries, node)
+
+    def _book(self, weight: Weight, amount: float, node: Node) -> None:
+        assert node.gradient is not None
+        worst = node.signal.evidence.join(node.gradient.evidence)
+        for name, share in weight.roots():
+            self.energy[name] = self.energy.get(name, 0.0) + amount * share
+            self.evidence[name] = self.evidence.get(name, Evidence()).join(worst)
 
 
 def trace(

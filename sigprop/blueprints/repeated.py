@@ -56,8 +56,14 @@ class RepeatedBlueprint(Blueprint):
         """Whether the stream's state is all that the finish needs to know."""
         return True
 
-    def forward(self, tape: Tape) -> Node:
+    def stream(self, tape: Tape) -> Node:
+        """The start, as the tensor at which branches begin."""
         x = self.start(tape)
+        x.signal = replace(x.signal, pair_inherited=0.0)
+        return x
+
+    def forward(self, tape: Tape) -> Node:
+        x = self.stream(tape)
         for layer in range(self.depth):
             x = self.block(tape, x, layer, f"blocks.{layer}")
         return self.finish(tape, x)
@@ -78,7 +84,7 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
     if not blueprint.can_unroll:
         return None
     start = Tape()
-    x = blueprint.start(start)
+    x = blueprint.stream(start)
     if blueprint.depth < SMALLEST_DEPTH or x.signal.kernel.values.ndim != 1 or bool(x.signal.mean.any()):
         return None
     codec = _Codec(x.signal)

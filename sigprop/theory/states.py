@@ -17,9 +17,9 @@ Besides the kernel each state carries what first-order finite-width corrections 
   between tokens, as a map over tokens makes it; not small, and removed by centring;
 - `Gradient.radial_share`, `Gradient.uniform_share`: the same shares of the gradient, along the signal itself and
   along the all-ones direction. A normalization removes exactly these;
-- `Gradient.tilt` and `Gradient.alignment`: the expected average over channels of the signal at `s` times the gradient
-  at `t` is `K[s,t] tilt_t + alignment[s,t]`. A softmax leans to the rows that its input points to, which gives the
-  gradient the mean `tilt_t x_t`; tied embeddings give it rows that the signal carries. They add up over tokens;
+- `Gradient.tilt` and `Gradient.alignment`: the gradient is `B x` and a rest (see `tilts`), and the expected average
+  over channels of the signal at `s` times the gradient at `t` is `(K B^T)[s,t] + alignment[s,t]`. The tilt `B` is a
+  vector where it is diagonal; tied embeddings give the rest rows that the signal carries. They add up over tokens;
 - `Gradient.gates`: the parts of the gradient that came through a function of the signal (see `gates`);
 - `Gradient.excess`: what `E (sum_t g_t x_t)^2` of one channel has beyond `sum_tt' G K`, carried down from a gate. Maps
   over positions keep the sum itself, so that they keep this.
@@ -37,6 +37,7 @@ from torch import Tensor
 from sigprop.theory.gates import Gate
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.status import EXACT, Evidence, Status
+from sigprop.theory.tilts import added, crossed
 
 Number = Tensor | float
 
@@ -125,10 +126,17 @@ class Gradient:
             mix(self.uniform_share, other.uniform_share),
             self.evidence.join(other.evidence),
             self.alignment + other.alignment,
-            self.tilt + other.tilt,
+            added(self.tilt, other.tilt),
             self.gates + other.gates,
             self.excess + other.excess,
         )
+
+    def meets(self, other: Gradient, signal: Signal) -> Gradient:
+        """The sum at a tensor: what both have in common with the signal, they have in common with each other."""
+        made = self + other
+        pairs = ((self.tilt, self.alignment), (other.tilt, other.alignment))
+        cross = crossed(signal.kernel.values, *pairs)
+        return replace(made, kernel=made.kernel.like(made.kernel.values + cross)) if isinstance(cross, Tensor) else made
 
     def energy(self) -> Tensor:
         """Mean square over tokens."""

@@ -24,7 +24,7 @@ class Node:
 
     def receive(self, gradient: Gradient | None) -> None:
         if gradient is not None:
-            self.gradient = gradient if self.gradient is None else self.gradient + gradient
+            self.gradient = gradient if self.gradient is None else self.gradient.meets(gradient, self.signal)
 
 
 class Tape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.trace.record import Field
 from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, drawn_signs, parts_of_sources
-from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, unit_kernel
+from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, unit_kernel, unit_tilt
 from sigprop.trace.thinning import Thinning, ThinReplay, possible_thinning
 
 HEADS = 64
@@ -40,7 +40,8 @@ class ReplayedAttention(ReplayedOp):
     """`o = A v`: the weights `A` are replayed from their sources at the true head width, `v` enters by its kernel.
 
     Forward   `K_o = E[A K_v A^T]`
-    Backward  `G_v = E[A^T G_o A]`; the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
+    Backward  `G_v = E[A^T G_o A]`, a tilt likewise
+              the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
 
     `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
     weighs less the more layers there are. `single`: one network, with the heads that it has.
@@ -176,21 +177,31 @@ class ReplayedAttention(ReplayedOp):
         balanced = energies.unflatten(0, (-1, self.group)).mean(1)
         return float(balanced.std() / balanced.mean()) <= PRECISE * balanced.numel() ** 0.5
 
-    def _run(self, gradient: Gradient) -> tuple[Reverse, Tensor]:
-        reverse, to_value = Reverse(self.parts), 0.0
+    def _run(self, gradient: Gradient, value: Signal) -> tuple[Reverse, Gradient]:
+        reverse, to_value, tilted = Reverse(self.parts), 0.0, 0.0
         unit, level = unit_kernel(gradient)
         kernel, root = unit.to(DTYPE), root_of(unit).to(DTYPE)
+        tilt, steep = unit_tilt(gradient, value)
         for replay, output in self._draws():
             matrix = self._matrix(output)
             half = kernel @ matrix
-            to_value = to_value + (matrix.flatten(0, 2).T @ half.flatten(0, 2)).double() / self.heads
-            if output.requires_grad:
-                pairs = self._pairs(root, self._value_roots(replay), replay.generator)
+            rows = matrix.flatten(0, 2)
+            to_value = to_value + (rows.T @ half.flatten(0, 2)).double() / self.heads
+            values = self._value_roots(replay) if output.requires_grad else None
+            pairs = None if values is None else self._pairs(root, values, replay.generator)
+            if tilt is not None:
+                leaning = tilt[:, None] * matrix if tilt.ndim == 1 else tilt @ matrix
+                tilted = tilted + (rows.T @ leaning.flatten(0, 2)).double() / self.heads
+                if pairs is not None and values is not None:
+                    mean = leaning @ (values @ values.mT)[:, None]
+                    pairs = pairs + mean * (self.value.layout.shape[-1] * steep / level**0.5)
+            if pairs is not None:
                 reverse.add(replay, output, self._entries(pairs))
         assert isinstance(to_value, Tensor)
         reverse.scale(level / self.replicas)
-        scale = level * self.joined / self.replicas * self.out.channels / self.value.layout.channels
-        return reverse, (to_value + to_value.mT) * (scale / 2)
+        scale = self.joined / self.replicas * self.out.channels / self.value.layout.channels
+        made = Gradient(Dense((to_value + to_value.mT) * (scale * level / 2)), tilt=tilted * (scale * steep))
+        return reverse, made
 
     def _pairs(self, gradient: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
         """Draws of `g_t . v_t'` for every replica and head, from the roots of the two kernels.
@@ -203,14 +214,14 @@ class ReplayedAttention(ReplayedOp):
         return gradient @ noise @ values[:, None].mT
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        self._reverse, self._to_value = self._run(gradient)
+        self._reverse, self._to_value = self._run(gradient, inputs[-1])
         return self._reverse.states()
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:
         assert self._reverse is not None
         evidence = gradient.evidence.join(output.evidence)
         found = [None if k is None else Gradient(Dense(k), evidence=evidence) for k in self._reverse.kernels]
-        return (*found, Gradient(Dense(self._to_value), evidence=evidence))
+        return (*found, replace(self._to_value, evidence=evidence))
 
 
 def in_step(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:

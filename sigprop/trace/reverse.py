@@ -7,10 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.theory import Gradient, Node
+from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.tilts import diagonal
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
+
+SMALLEST_TILT = 1e-6
+"""Share of a gradient's energy below which its tilt is not followed through an attention."""
 
 
 def generator_of(seed: int, replica: int) -> torch.Generator:
@@ -26,6 +30,16 @@ def unit_kernel(gradient: Gradient) -> tuple[Tensor, float]:
     """A kernel of mean diagonal 1, which float32 can hold, and what it was divided by."""
     scale = float(gradient.kernel.diagonal.mean())
     return gradient.kernel.values / (scale or 1.0), scale
+
+
+def unit_tilt(gradient: Gradient, signal: Signal) -> tuple[Tensor | None, float]:
+    """The tilt in units of its largest entry, and that entry; None where it is too small a part of the gradient."""
+    if not isinstance(gradient.tilt, Tensor):
+        return None, 0.0
+    energy = float(diagonal(gradient.tilt).square().mean() * signal.kernel.diagonal.mean())
+    scale = float(gradient.tilt.abs().max())
+    matters = energy > SMALLEST_TILT * float(gradient.energy())
+    return (gradient.tilt / scale).float() if matters else None, scale
 
 
 class Reverse:

@@ -14,6 +14,7 @@ from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import aligned_gain
+from sigprop.theory.tilts import applied
 
 
 def gradient_of(values: Tensor, like: Gradient) -> Gradient:
@@ -41,10 +42,13 @@ class Gather(Op):
         made = gradient_of(scattered(gradient.kernel.values, self.index, size) * self.copies, gradient)
         if not isinstance(gradient.tilt, Tensor):
             return (made,)
-        tilt = torch.zeros(size, dtype=torch.float64).index_add(0, self.index, gradient.tilt)
+        if gradient.tilt.ndim == 1:
+            tilt = torch.zeros(size, dtype=torch.float64).index_add(0, self.index, gradient.tilt)
+        else:
+            tilt = scattered(gradient.tilt, self.index, size)
         carried = gradient.alignment
         carried = scattered(carried, self.index, size) if isinstance(carried, Tensor) else carried
-        return (replace(made, alignment=carried, tilt=tilt),)
+        return (replace(made, alignment=carried * self.copies, tilt=tilt * self.copies),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,7 @@ def scattered(values: Tensor, index: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TokenMap(Op):
-    """`y = M x` over positions, `M` a fixed matrix: pooling and interpolation."""
+    """`y = M x` over positions, `M` a fixed matrix: pooling and interpolation. A tilt goes back like the gradient."""
 
     matrix: Tensor
 
@@ -81,7 +85,10 @@ class TokenMap(Op):
         return replace(x, kernel=kernel, mean=self.matrix @ x.mean)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (gradient_of(self.matrix.T @ gradient.kernel.values @ self.matrix, gradient),)
+        made = gradient_of(self.matrix.T @ gradient.kernel.values @ self.matrix, gradient)
+        if not isinstance(gradient.tilt, Tensor):
+            return (made,)
+        return (replace(made, tilt=self.matrix.T @ applied(gradient.tilt, self.matrix)),)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """Parts of the state that matter at finite size, each against plain draws: k standard errors, no bare percentages."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,77 @@ def test_a_norm_over_a_small_batch_backward():
         close(energy, float(large.energy()))
 
 
+def test_random_mixtures_of_tokens_overlap():
+    """Products of two mixtures of the same tokens, alone and added to the tokens; half of each token is one of two."""
+    tokens, width, draws = 16, 256, 300
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(draws, *shape, generator=generator)
+
+    def squares(y):
+        """Per draw, the squares of the products of different tokens about their average, relative to the norms."""
+        products = y @ y.transpose(1, 2) / y.square().mean((0, 1)).sum()
+        squared = (products - products.mean(0)).square()
+        return (squared.sum((1, 2)) - squared.diagonal(dim1=1, dim2=2).sum(1)) * width / (tokens * (tokens - 1))
+
+    kind = torch.arange(tokens) % 2
+    x = (drawn(tokens, width) + drawn(2, width)[:, kind]) / 2**0.5
+    kernel = (torch.eye(tokens) + (kind[:, None] == kind)).double() / 2
+    signal = Signal(Dense(kernel), torch.zeros(tokens, dtype=torch.float64), width)
+    y = drawn(tokens, tokens) @ x / tokens**0.5
+    taken = Absorb(torch.arange(tokens)[None], tokens, mixes=True).forward(signal)
+    made = TokenLinear(tokens, tokens, 1 / tokens, channels=width).forward(taken)
+    branch = Spread(tokens).forward(made)
+    close(squares(y), float(branch.pair_fluctuation))
+    total = Residual(branch=0.4).forward(signal, branch)
+    close(squares(x + 0.4 * y), float(total.pair_fluctuation))
+
+
+def test_slopes_and_their_inputs_fluctuate_together():
+    """A gradient common to all tokens, tokens that are not: weights and gain before an activation."""
+    tokens, width, draws = 24, 64, 300
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape):
+        return torch.randn(draws, *shape, generator=generator)
+
+    z = F.layer_norm(drawn(tokens, width), (width,))
+    weight = drawn(width, width) / width**0.5
+    h = (z @ weight).requires_grad_()
+    common = drawn(1, width).expand(-1, tokens, -1)
+    (grad,) = torch.autograd.grad(F.gelu(h), h, common)
+    weights = (z.transpose(1, 2) @ grad).square().mean((1, 2))
+    gains = ((grad @ weight.transpose(1, 2)) * z).sum(1).square().mean(1)
+
+    zero = torch.zeros(tokens, dtype=torch.float64)
+    x = Signal(Dense(torch.eye(tokens, dtype=torch.float64)), zero, width)
+    norm, linear, gelu = LayerNorm(epsilon=0.0), Linear(width, width, 1 / width), Activation(activations.get("gelu"))
+    unit = norm.forward(x)
+    mapped = linear.forward(unit)
+    (below,) = gelu.backward(Gradient(Dense(torch.ones(tokens, tokens, dtype=torch.float64))), mapped, mapped)
+    (matrix,) = linear.parameters(below, unit)
+    (lower,) = linear.backward(below, mapped, unit)
+    gain, _ = norm.parameters(lower, x)
+    close(weights, float(matrix.grad_second_moment))
+    close(gains, float(gain.grad_second_moment))
+    for draws_of, plain in ((weights, below.kernel.contract(unit.kernel)), (gains, lower.kernel.contract(unit.kernel))):
+        with pytest.raises(AssertionError):
+            close(draws_of, float(plain))
+
+
+def test_gains_and_matrices_of_a_mixer(agreement):
+    """All of them but the biases of the token mixing, whose gradient the next norm removes."""
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([1, 4])
+
+    def make():
+        return mixer(image=16, patch=4, width=192, depth=3, token_hidden=96, channel_hidden=192)
+
+    skip = ("token_mlp.down.bias", "token_mlp.down", "token_mlp", "token_mlp.up", "token_mlp.activation")
+    agreement(make, images, lambda out: F.cross_entropy(out, targets), skip=skip, width=40, seeds=48)
+
+
 WIDTH = 128
 
 
@@ -127,6 +199,40 @@ def norm_errors(tied: bool, deviation: float, seeds: int = 80) -> dict[str, floa
     found = comparison.column("grad_second_moment") + comparison.column("grad_variance")
     names = ("norm.weight", "norm.bias", "embedding")
     return {item.name: item.error / item.standard_error for item in found if item.name in names}
+
+
+class Confident(nn.Module):
+    """A tied head with large logits, which picks the input: the gradient is made of rows that the stream carries."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(64, WIDTH)
+        self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(4))
+        self.maps = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(12))
+        for place, weight in enumerate(self.maps.parameters()):
+            nn.init.normal_(weight, 0.0, (0.8 if place % 4 < 2 else 1.3) * WIDTH**-0.5)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block, norm in enumerate(self.norms[:3]):
+            query, key, value, out = self.maps[4 * block : 4 * block + 4]
+            z = norm(x)
+            heads = [linear(z).unflatten(-1, (4, -1)).transpose(1, 2) for linear in (query, key, value)]
+            mixed = F.scaled_dot_product_attention(*heads)
+            x = x + out(mixed.transpose(1, 2).flatten(2))
+        return self.norms[3](x) @ self.embedding.weight.T
+
+
+def test_a_tilt_goes_back_through_attention(agreement, monkeypatch):
+    ids, targets = torch.arange(24)[None] * 5 % 64, torch.arange(24) * 7 % 64
+
+    def loss(out):
+        return F.cross_entropy(out.flatten(0, 1), targets)
+
+    agreement(Confident, ids, loss, seeds=60, width=60)
+    monkeypatch.setattr(sys.modules["sigprop.trace.attention"], "unit_tilt", lambda *_: (None, 0.0))
+    with pytest.raises(AssertionError):
+        agreement(Confident, ids, loss, seeds=12, width=60)
 
 
 @pytest.mark.parametrize(("tied", "deviation"), [(False, WIDTH**-0.5), (True, 0.4)])

@@ -81,6 +81,11 @@ class Activation:
         """The function x f'(x), the change of f(x) with the scale of x."""
         return Radial(self)
 
+    @cached_property
+    def half_square_slope(self) -> Activation:
+        """The function f(x) f'(x), the slope of f^2 / 2."""
+        return HalfSquareSlope(self)
+
     def radial_moments(self, variance_x: Number, variance_y: Number, covariance: Number) -> tuple[Tensor, ...]:
         """With p(x) = x f'(x) and mean zero: E p(x) p(y), E f'(x) p'(y), E p'(x) p'(y), E x p'(x) p(y)."""
         vx, vy, c = as_double(variance_x, variance_y, covariance)
@@ -103,6 +108,19 @@ class Activation:
 
     def __repr__(self) -> str:
         return f"Activation({self.name!r}, {self.status})"
+
+
+class HalfSquareSlope(Activation):
+    """q(x) = f(x) f'(x) of another activation."""
+
+    def __init__(self, function: Activation):
+        self.function, self.kinks, self.name = function, function.kinks, f"{function.name} times its slope"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x) * self.function.derivative(x)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return self.function.derivative(x) ** 2 + self.function(x) * self.function.second_derivative(x)
 
 
 class Radial(Activation):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from sigprop.theory.ops.base import Op
 from sigprop.theory.pairs import fresh_fluctuation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
+from sigprop.theory.tilts import diagonal
+
+SMALL = 1e-3
+"""Share of the tilt in a gradient's energy from which on its fourth moments count."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Activation(Op):
 
     Forward   `K_y[t,t'] = E f(x_t) f(x_t')`, mean `E f(x_t)`
     Backward  `G_x[t,t'] = G_y[t,t'] E f'(x_t) f'(x_t')`
+    Tilt      with `q = f f'`: `B_tt E q'`, and `B_ts E f' E f'` between tokens; the diagonal makes `B_tt B_t't' E q q'`
+              of the kernel, in place of `E f f E f' f'`
 
     Exact for Gaussian inputs when the activation has a closed form (dslm B.4, B.5; apjn App. A).
     """
@@ -76,4 +82,22 @@ class Activation(Op):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         slopes = self.function.derivative_cross_moment(*self._arguments(inputs[0]))
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
-        return (Gradient(kernel, evidence=gradient.evidence, gates=(Gate(gradient.kernel, kernel, self.function),)),)
+        made = Gradient(kernel, evidence=gradient.evidence, gates=(Gate(gradient.kernel, kernel, self.function),))
+        return (self._tilted(made, gradient.tilt, slopes, output, *inputs),)
+
+    def _tilted(
+        self, made: Gradient, tilt: Tensor | float, slopes: Tensor, output: Signal, *inputs: Signal
+    ) -> Gradient:
+        if not isinstance(tilt, Tensor):
+            return made
+        (x,) = inputs
+        own, variance = diagonal(tilt), x.covariance.diagonal
+        square = self.function.half_square_slope
+        if float((own**2 * output.kernel.diagonal).mean()) > SMALL * float(made.energy()):
+            joint = square.cross_moment(*self._arguments(x)) - output.kernel.values * slopes
+            made = replace(made, kernel=made.kernel.like(made.kernel.values + own[:, None] * joint * own))
+        kept = own * square.derivative_mean(variance, x.mean)
+        if tilt.ndim > 1:
+            slope = self.function.derivative_mean(variance, x.mean)
+            kept = (slope[:, None] * tilt * slope).diagonal_scatter(kept)
+        return replace(made, tilt=kept)

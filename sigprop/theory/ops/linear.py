@@ -10,6 +10,7 @@ from torch import Tensor
 from sigprop.theory.gates import Gate
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.tilts import applied
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,19 @@ class Linear(Op):
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
-        weight = gradient.kernel.contract(x.kernel) + self._together(gradient, x)
+        weight = gradient.kernel.contract(x.kernel) + self._together(gradient, x) + self._along_itself(gradient, x)
         found = [ParameterState("weight", (self.fan_out, self.fan_in), self.role, self.variance, weight)]
         if self.bias_variance is not None:
             bias = gradient.kernel.total()
             found.append(ParameterState("bias", (self.fan_out,), "bias", self.bias_variance, bias))
         return found
+
+    def _along_itself(self, gradient: Gradient, x: Signal) -> Tensor | float:
+        """The tilt gives the weights a gradient along themselves: `variance (tr(B K)^2 + tr(B K B K))`."""
+        if not isinstance(gradient.tilt, Tensor):
+            return 0.0
+        moved = applied(gradient.tilt, x.kernel.values)
+        return self.variance * (moved.diagonal().sum() ** 2 + (moved * moved.T).sum())
 
     def _together(self, gradient: Gradient, x: Signal) -> Tensor | float:
         """What fluctuations of pairs add, the curvature `E f'' f''` being taken at the average pair."""
@@ -90,5 +98,8 @@ class Linear(Op):
 
 def _tilted(kernel: Tensor, tilt: Tensor, alignment: Tensor | float) -> Tensor:
     """`E (g_t + tilt_t x_t)(g_t' + tilt_t' x_t')` less that of `g`."""
-    shared = tilt[:, None] * alignment
-    return tilt[:, None] * kernel * tilt + shared + (shared.T if isinstance(shared, Tensor) else 0.0)
+    both = applied(tilt, applied(tilt, kernel).T)
+    if not isinstance(alignment, Tensor):
+        return both
+    shared = applied(tilt, alignment)
+    return both + shared + shared.T

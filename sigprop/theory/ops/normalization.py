@@ -12,6 +12,7 @@ from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Evidence, Status
+from sigprop.theory.tilts import added, applied, weighted
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ class LayerNorm(Op):
             own = alignment_of(gradient, output.kernel)
             grad = grad.like(grad.values - _along(own, output.kernel))
             alignment = gradient.alignment * scale[:, None] / scale
-            tilt = (gradient.tilt - own.diagonal() / output.kernel.diagonal.clamp_min(1e-300)) / scale**2
+            kept = added(gradient.tilt, -own.diagonal() / output.kernel.diagonal.clamp_min(1e-300))
+            assert isinstance(kept, Tensor)
+            tilt = weighted(kept, 1.0 / (scale[:, None] * scale))
         return (
             Gradient(
                 grad.like(grad.values * factor),
@@ -116,7 +119,8 @@ class LayerNorm(Op):
 
 def alignment_of(gradient: Gradient, kernel: Kernel) -> Tensor:
     """`M[s,t]`: the expected average over channels of the signal at `s` times the gradient at `t`."""
-    return kernel.values * gradient.tilt + gradient.alignment
+    assert isinstance(gradient.tilt, Tensor)
+    return applied(gradient.tilt, kernel.values).T + gradient.alignment
 
 
 def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:

@@ -80,9 +80,7 @@ class _Values:
 
     def changed(self) -> list[Tensor | bool]:
         """For each group whether a bit changed, not yet known on a GPU; on a CPU tensors are looked at one by one."""
-        return [
-            saved.device.type == "cpu" or (_bits(joined(group)) != _bits(saved)).any() for group, saved in self.groups
-        ]
+        return [saved.device.type == "cpu" or _differ(joined(group), saved) for group, saved in self.groups]
 
     def restore(self, changed: list[Tensor | bool]) -> None:
         """Write back the tensors whose bits changed, and only those."""
@@ -125,6 +123,10 @@ def _bits(tensor: Tensor) -> Tensor:
     tensor = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
     return tensor.view(kind)
+
+
+def _differ(one: Tensor, other: Tensor) -> Tensor | bool:
+    return one.shape != other.shape or (_bits(one) != _bits(other)).any()
 
 
 def _take_gradients(tensors: Iterable[Tensor]) -> list[tuple[Tensor, Tensor | None]]:

@@ -9,9 +9,11 @@ from torch import nn
 
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.models import build as reference
-from sigprop.trace import build, predict
+from sigprop.trace import build, predict, trace
 from sigprop.trace.inputs import zipf_ids
+from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.skeleton import distribution
+from sigprop.trace.tracing import first_signal
 
 IDS = zipf_ids(64, (1, 24))
 TARGETS = zipf_ids(64, (24,), 1)
@@ -157,6 +159,17 @@ def test_a_given_model_is_predicted_from_its_own_weights_and_untouched():
 def test_predictions_are_reproducible():
     first, second = (predict(build(transformer()), IDS, loss=next_token, seed=3) for _ in range(2))
     assert first.to_json() == second.to_json()
+
+
+def test_gradients_that_are_let_go_change_nothing():
+    kept, freed = (trace(build(transformer()), IDS) for _ in range(2))
+    kept.backward(white_noise(first_signal(kept.output)))
+    seen: list[float] = []
+    freed.backward(white_noise(first_signal(freed.output)), lambda node: seen.append(float(node.gradient.energy())))
+    reached = [node for node in kept.capture.tape.nodes if node.gradient is not None]
+    assert seen == [float(node.gradient.energy()) for node in reversed(reached)]
+    assert freed.energy == kept.energy
+    assert all(node.gradient is None for node in freed.capture.tape.nodes)
 
 
 def test_long_sequences_are_cut_and_it_is_said():

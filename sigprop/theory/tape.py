@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
@@ -27,20 +29,37 @@ class Node:
             self.gradient = gradient if self.gradient is None else self.gradient.meets(gradient, self.signal)
 
 
+class SingleNode(Node):
+    """A node that keeps its kernel in float32: half the memory; ops still compute in float64."""
+
+    @property
+    def signal(self) -> Signal:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return _kept_as(self._kept, torch.float64)
+
+    @signal.setter
+    def signal(self, signal: Signal) -> None:
+        self._kept = _kept_as(signal, torch.float32)
+
+
+def _kept_as(signal: Signal, dtype: torch.dtype) -> Signal:
+    return replace(signal, kernel=signal.kernel.like(signal.kernel.values.to(dtype)))
+
+
 class Tape:
     """Nodes in the order they were made. `backward` visits them in reverse, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Node] = Node) -> None:
         self.nodes: list[Node] = []
+        self._kind = kind
 
     def source(self, signal: Signal, name: str = "", depth: int = 0) -> Node:
         """A tensor that no op of the tape made."""
-        return self._record(Node(signal, name=name, depth=depth))
+        return self._record(self._kind(signal, name=name, depth=depth))
 
     def apply(self, op: Op, *inputs: Node, name: str = "", depth: int = 0, parameters: str = "") -> Node:
         """Apply an op. `name` makes the result a site of the profile; `parameters` is its parameters' prefix."""
         signal = op.forward(*(node.signal for node in inputs))
-        return self._record(Node(signal, op, inputs, name, depth, parameters or name))
+        return self._record(self._kind(signal, op, inputs, name, depth, parameters or name))
 
     def backward(self, *seeds: tuple[Node, Gradient], done: Callable[[Node], None] | None = None) -> None:
         """Send gradients from the seeded nodes to every node they depend on.

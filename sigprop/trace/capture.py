@@ -67,12 +67,19 @@ _QUERIES = frozenset(
 class Capture(TorchFunctionMode):
     """The mode that a model runs under, and everything it finds: tape, sites, parameters, loss."""
 
-    def __init__(self, model: nn.Module, seed: int = 0, preview: bool = False, single: bool = False):
+    def __init__(
+        self,
+        model: nn.Module,
+        seed: int = 0,
+        preview: bool = False,
+        single: bool = False,
+        tape: Tape | None = None,
+    ):
         super().__init__()
         self.model = model
         self.preview = preview
         self.single = single
-        self.tape = Tape()
+        self.tape = tape or Tape()
         self.modules: list[str] = []
         self.sites: list[tuple[str, Field]] = []
         self.records: list[Record] = []

@@ -35,6 +35,7 @@ def predict(
     state: str = "kernel",
     tokens: int = 128,
     networks: int = 1,
+    dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
@@ -47,9 +48,11 @@ def predict(
     tokens: longest sequence that is followed; longer ones are cut, which the profile's `meta` says.
     networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
         exact for models with few heads and takes as many times longer.
+    dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
     """
     require(networks >= 1, "networks", networks, "at least 1")
-    settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "seed": seed}
+    require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
+    settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype, "seed": seed}
     if networks == 1:
         return _predict(model, batch, **settings)
     loaded = load(model)
@@ -58,7 +61,15 @@ def predict(
 
 @collector_paused()
 def _predict(
-    model: Any, batch: Any, *, loss: LossChoice, state: str, tokens: int, seed: int, network: int | None = None
+    model: Any,
+    batch: Any,
+    *,
+    loss: LossChoice,
+    state: str,
+    tokens: int,
+    dtype: torch.dtype,
+    seed: int,
+    network: int | None = None,
 ) -> Profile:
     require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
     require(tokens >= 2, "tokens", tokens, "at least 2")
@@ -78,6 +89,7 @@ def _predict(
         "copy": not own,
         "seed": seed + (network or 0),
         "single": network is not None,
+        "dtype": dtype,
     }
     try:
         found = trace(loaded, batch, **options)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, SigpropError
-from sigprop.theory import Evidence, Node
+from sigprop.theory import Evidence, Node, Tape
+from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
 from sigprop.trace.record import Field, Loss, Weight
 from sigprop.trace.skeleton import skeleton_of
@@ -92,15 +93,17 @@ def trace(
     preview: bool = False,
     single: bool = False,
     copy: bool = True,
+    dtype: torch.dtype = torch.float64,
 ) -> Trace:
     """Run the model's own forward on the batch with its parameters on meta.
 
     The model is left as it was. `loss`, if given, is called on the output inside the trace. `single` follows one
     network with its own heads instead of the average. `copy=False` is for a model built on meta for this trace alone.
+    `dtype` is that of the kernels that are kept: float64 or float32.
     """
     twin = skeleton_of(model) if copy else model
     _plain_settings(twin)
-    capture = Capture(twin, seed, preview, single)
+    capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
     batch = _copied(batch)
     with torch.no_grad(), capture.watching():
         output = _call(twin, batch)

@@ -172,6 +172,15 @@ def test_gradients_that_are_let_go_change_nothing():
     assert all(node.gradient is None for node in freed.capture.tape.nodes)
 
 
+def test_kernels_kept_in_float32():
+    exact, single = (predict(build(transformer()), IDS, loss="noise", dtype=d) for d in (torch.float64, torch.float32))
+    for one, other in zip([*exact, *exact.parameters], [*single, *single.parameters], strict=True):
+        for column in one.COLUMNS:
+            assert getattr(other, column) == pytest.approx(getattr(one, column), rel=1e-5, abs=1e-7, nan_ok=True)
+    found = trace(build(transformer()), IDS, dtype=torch.float32)
+    assert {node._kept.kernel.values.dtype for node in found.capture.tape.nodes} == {torch.float32}
+
+
 def test_long_sequences_are_cut_and_it_is_said():
     profile = predict(build(transformer()), zipf_ids(64, (1, 30)), loss="noise", tokens=16)
     assert profile.meta["cut"] == "sequences cut from 30 to 16 tokens"
@@ -228,6 +237,8 @@ def test_models_that_are_none(model, message):
 
 
 def test_bad_options():
+    with pytest.raises(InputError, match="float32"):
+        predict(build(transformer()), IDS, dtype=torch.float16)
     with pytest.raises(InputError, match="state = 'exact' is not allowed"):
         predict(nn.Linear(2, 2), torch.randn(2, 2), state="exact")
     with pytest.raises(InputError, match="loss = 'hinge' is not allowed"):

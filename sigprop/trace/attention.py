@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,12 @@ AT_ONCE = 16
 """Heads that one replica draws at most, where they are alike."""
 PRECISE = 0.005
 """Relative standard error of the output's variance at which no more heads are drawn."""
+STEADY = 0.05
+"""Relative standard error of the weight gradients of queries and keys at which no more heads are drawn backward."""
+SHALLOW = 20
+"""Attentions of a model up to which `HEADS` are drawn backward at most; in deeper ones fewer, by the square."""
+NARROW = 3
+"""How many times more they are for attentions of at most `AT_ONCE` heads."""
 MOST_REPLICAS = 16
 KEPT = 1 << 19
 """Entries of attention weights that are kept at most, for one replay, from the forward to the backward pass."""
@@ -44,7 +50,8 @@ class ReplayedAttention(ReplayedOp):
               the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
 
     `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
-    weighs less the more layers there are. `single`: one network, with the heads that it has.
+    weighs less the more layers there are; `total()` is their number, known after the forward pass. Backward, heads are
+    drawn until the weight gradients of their sources are steady. `single`: one network, with the heads that it has.
     """
 
     weight: Field
@@ -53,11 +60,12 @@ class ReplayedAttention(ReplayedOp):
     seed: int
     order: int = 1
     single: bool = False
+    total: Callable[[], int] = lambda: 1
     _reverse: Reverse | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.parts = parts_of_sources(self.weight)
-        heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
+        heads = self._all_heads = math.prod(a.size for d in self.weight.layout.dims for a in d if a.role == CHANNEL)
         balanced = max(balanced_replicas(source.node) for source in self.sources)
         self.group = balanced if balanced <= MOST_REPLICAS and not self.single else 1
         rounds = math.ceil(HEADS * min(1.0, (FIRST / self.order) ** 2) / heads)
@@ -86,11 +94,31 @@ class ReplayedAttention(ReplayedOp):
         self._places = [flat.index(a) for a in (*heads, *query, *keys)]
         self.heads = math.prod(a.size for a in heads)
         self.joined = 1 if self._thinning is None else self._thinning.replicas
-        together = self.group * self.heads // self.joined
-        self.replicas = self.group * math.ceil(self._most_heads / together)
+        self.replicas = self._replicas(self._most_heads)
         self._shape = (self.heads, math.prod(a.size for a in query), math.prod(a.size for a in keys))
         self._whole = layout.shape
         self._rows, self._columns = _attended(layout, self.value.layout, self.out)
+
+    def _replicas(self, heads: float) -> int:
+        """Replicas, in whole groups, that draw so many heads."""
+        return self.group * math.ceil(heads / (self.group * self.heads // self.joined))
+
+    def _backward_replicas(self) -> int:
+        if self.single:
+            return self.replicas
+        most = HEADS * (NARROW if self._all_heads <= AT_ONCE else 1)
+        return self._replicas(max(FEWEST, most * min(1.0, (SHALLOW / self.total()) ** 2)))
+
+    def _steadied(self, reverse: Reverse) -> Iterator[tuple[Replay, Tensor]]:
+        """Replays until what `reverse` has received is steady; `replicas` is then their number."""
+        self.replicas = self._backward_replicas()
+        for number, drawn in enumerate(self._draws(), 1):
+            yield drawn
+            replicas = number * self.joined
+            if replicas % self.group == 0 and reverse.is_steady(STEADY):
+                self.replicas = replicas
+                break
+        self._kept.clear()
 
     def _draws(self, keep: bool = False) -> Iterator[tuple[Replay, Tensor]]:
         """Replays and their attention weights, in groups whose fluctuations balance; those kept are not drawn again."""
@@ -182,7 +210,7 @@ class ReplayedAttention(ReplayedOp):
         unit, level = unit_kernel(gradient)
         kernel, root = unit.to(DTYPE), root_of(unit).to(DTYPE)
         tilt, steep = unit_tilt(gradient, value)
-        for replay, output in self._draws():
+        for replay, output in self._steadied(reverse):
             matrix = self._matrix(output)
             half = kernel @ matrix
             rows = matrix.flatten(0, 2)

@@ -16,6 +16,9 @@ from sigprop.trace.replay import Replay
 SMALLEST_TILT = 1e-6
 """Share of a gradient's energy below which its tilt is not followed through an attention."""
 
+FEW = 12
+"""Replicas that tell how much they scatter."""
+
 
 def generator_of(seed: int, replica: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1009 + replica)
@@ -54,6 +57,7 @@ class Reverse:
         self.kernels: list[Tensor | None] = [None] * len(parts)
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
+        self._energies: list[list[Tensor]] = [[] for _ in parts]
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
         weights = list(replay.weights)
@@ -80,8 +84,18 @@ class Reverse:
         self.kernels[place] = kernel if before is None else before + kernel
         shared = replay.fluctuation(node)
         if shared is not None:
-            change = float((kernels * shared).sum())
-            self.corrections[node] = self.corrections.get(node, 0.0) + change
+            change = (kernels * shared).sum((1, 2))
+            self._energies[place].append(change + (kernels * node.inputs[0].signal.kernel.values).sum((1, 2)))
+            self.corrections[node] = self.corrections.get(node, 0.0) + float(change.sum())
+
+    def is_steady(self, error: float) -> bool:
+        """Whether the weight gradients of all linear sources are known to a relative standard error.
+
+        Replicas are taken as independent, which is cautious: in groups their fluctuations cancel.
+        """
+        found = [torch.cat(energies) for energies in self._energies if energies]
+        steady = [len(e) >= FEW and float(e.std()) <= error * float(e.mean()) * len(e) ** 0.5 for e in found]
+        return bool(steady) and all(steady)
 
     def scale(self, factor: float) -> None:
         """Multiply all that was added."""

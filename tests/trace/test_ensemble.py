@@ -1,16 +1,19 @@
 """Kernels of finite width drawn together, and what of a source a replay draws."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.theory import Dense, Signal, Tape
+from sigprop.theory import Dense, Gradient, Signal, Tape
 from sigprop.trace import trace
-from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.attention import FEWEST, HEADS, NARROW, ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, channel_noise, fewest_balanced, root_of
 
 POSITIONS = 6
+MODULE = sys.modules[ReplayedAttention.__module__]
 
 
 def gram(noise):
@@ -74,3 +77,28 @@ def test_slices_are_drawn_apart_where_they_are_disjoint(overlapping):
 def test_a_kernel_that_is_not_finite_is_refused_in_words():
     with pytest.raises(UnsupportedError, match="not finite"):
         root_of(torch.tensor([[1.0, float("nan")], [float("nan"), 1.0]], dtype=torch.float64))
+
+
+def heads_backward(total: int) -> tuple[int, float]:
+    """Heads that a narrow attention draws backward in a model of so many, and the error of its weight gradients."""
+    found = trace(FusedAttention(False), torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(0)))
+    node = next(node for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention))
+    assert isinstance(node.op, ReplayedAttention)
+    node.op.total = lambda: total
+    node.op.parameters(Gradient(Dense(torch.eye(5, dtype=torch.float64))), *(x.signal for x in node.inputs))
+    assert node.op._reverse is not None
+    (energies,) = (torch.cat(items) for items in node.op._reverse._energies)
+    return node.op.replicas * node.op.heads // node.op.joined, float(
+        energies.std() / energies.mean() / len(energies) ** 0.5
+    )
+
+
+def test_heads_are_drawn_until_weight_gradients_are_steady(monkeypatch):
+    steady = 0.2
+    monkeypatch.setattr(MODULE, "STEADY", steady)
+    heads, error = heads_backward(1)
+    assert FEWEST < heads < NARROW * HEADS
+    assert error <= steady
+    assert heads_backward(1000)[0] < heads
+    monkeypatch.setattr(MODULE, "STEADY", 0.0)
+    assert heads_backward(1)[0] >= NARROW * HEADS

@@ -125,7 +125,9 @@ def attended(trace: Capture, call: Call, weights: Field, value: Field) -> Field 
     if layout is None:
         return None
     trace.attentions += 1
-    op = ReplayedAttention(weights, value, layout, trace.seed(), trace.attentions, trace.single)
+    op = ReplayedAttention(
+        weights, value, layout, trace.seed(), trace.attentions, trace.single, lambda: trace.attentions
+    )
     node = trace.apply(op, *(source.node for source in op.sources), value.node)
     return Field(layout, lambda _: node, call=call, inputs=(weights, value))
 

@@ -95,7 +95,8 @@ def _carried(trace: Capture, target: Node, sources: dict[Node, Tensor]) -> Carri
 def _kept(node: Node, above: list[Carried | None]) -> Carried | None:
     op, first = node.op, above[0]
     if isinstance(op, (Residual, LayerNorm, Dropout)):
-        share = kept_share(node, [None if item is None else item.share for item in above])
+        known = [None if item is None else item.share for item in above]
+        share = kept_share(node, known[:2])
         return None if share is None else Carried(share, next(item.ids for item in above if item is not None))
     if first is None or isinstance(op, ParameterSource):
         return None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.theory import Gradient, Node, activations
+from sigprop.theory import Node, activations
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.broadcast import (
@@ -31,7 +31,9 @@ from sigprop.trace.broadcast import (
     weight_sharing,
     with_streams,
 )
+from sigprop.trace.common import added
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, LARGEST, TOKEN, Axis, Layout, Misaligned
+from sigprop.trace.loss_arithmetic import loss_scaled, loss_sum
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.normalization import centred, normalized
@@ -149,7 +151,7 @@ def rsub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1
 
 def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> Any:
     if isinstance(first, Loss) or isinstance(second, Loss):
-        return _loss_sum(first, second)
+        return loss_sum(first, second)
     shared = _one_base(trace, call, first, second)
     if shared is not None:
         return shared
@@ -164,6 +166,8 @@ def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> An
         return pointwise(trace, call, first, lambda x: x + sign * constant)
     number = as_constant(first)
     if isinstance(second, Field) and number is not None:
+        if number == 0.0 and sign == 1.0:
+            return second
         return pointwise(trace, call, second, lambda x: number + sign * x)
     return combined(trace, call, first, second, Residual(1.0, sign))
 
@@ -172,7 +176,7 @@ def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> An
 def mul(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     if isinstance(input, Loss) or isinstance(other, Loss):
         loss, factor = (input, other) if isinstance(input, Loss) else (other, input)
-        return _loss_scaled(trace, loss, factor)
+        return loss_scaled(trace, loss, factor)
     if isinstance(input, Field) or isinstance(other, Field):
         input, other = _conditions(input, other)
         call = replace(call, args=(input, other))
@@ -207,7 +211,7 @@ def _conditions(*items: Any) -> tuple[Any, ...]:
 def div(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     number = as_constant(other)
     if isinstance(input, Loss):
-        return _loss_scaled(trace, input, 1.0 / number if number else 1.0)
+        return loss_scaled(trace, input, 1.0 / number if number else 1.0)
     if isinstance(input, Field) and number is not None:
         return pointwise(trace, call, input, lambda x: x / number, slope=1.0 / number)
     shared = _one_base(trace, call, input, other)
@@ -302,7 +306,8 @@ def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual |
         wide = with_streams(layout, streams)
         return Field(wide, make, united((first, second)), call=call, inputs=(first, second))
     try:
-        node = trace.apply(op, aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second))
+        left, right = aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second)
+        node = added(trace, op, left, right) if isinstance(op, Residual) else trace.apply(op, left, right)
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
         return replayed(trace, call)
     return Field(layout, lambda _: node, call=call, inputs=(first, second))
@@ -382,24 +387,6 @@ def replayed(trace: Capture, call: Call, reason: str = "") -> Any:
     from sigprop.trace.rules.fallback import sample
 
     return sample(trace, call, reason)
-
-
-# -- losses are numbers: they add and scale
-
-
-def _loss_sum(first: Any, second: Any) -> Loss:
-    seeds = [seed for item in (first, second) if isinstance(item, Loss) for seed in item.seeds]
-    return Loss(seeds)
-
-
-def _loss_scaled(trace: Capture, loss: Loss, factor: Any) -> Loss:
-    number = as_constant(trace.value_of(factor))
-    number = 1.0 if number is None or not math.isfinite(number) else number
-    return Loss([(field, _times(gradient, number)) for field, gradient in loss.seeds])
-
-
-def _times(gradient: Gradient, number: float) -> Gradient:
-    return replace(gradient.scale(number**2), alignment=gradient.alignment * number, tilt=gradient.tilt * number)
 
 
 __all__ = ["add", "combined", "pointwise", "replayed", "united"]

@@ -14,6 +14,7 @@ from sigprop.trace.layout import BATCH, CHANNEL, KEY, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, Source, Weight, independent, mapped, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.fallback import sample as replayed
+from sigprop.trace.rules.values import CHOICE
 from sigprop.trace.rules.views import expand, on_meta, result_shape, viewed
 from sigprop.trace.structural import Absorb, Gather, Join, Part, Stack
 
@@ -190,6 +191,10 @@ def repeat(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) ->
     "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_select", "diagonal", "as_strided", "index",
 )  # fmt: skip
 def rearranged(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    choices = [getattr(item, CHOICE, None) for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
+    if call.name in ("gather", "take_along_dim") and isinstance(input, Field) and any(choices):
+        args, kwargs = mapped((args, kwargs), lambda item: getattr(item, CHOICE, item))
+        return replayed(trace, Call(call.function, call.name, (input, *args), kwargs, call.module), "chosen entries")
     args, kwargs = mapped((args, kwargs), trace.value_of)
     if not isinstance(input, Field):
         return call.function(input, *args, **kwargs)

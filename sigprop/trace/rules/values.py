@@ -13,6 +13,8 @@ from sigprop.trace.rules import rule
 from sigprop.trace.rules.fallback import sample
 from sigprop.trace.rules.views import on_meta
 
+CHOICE = "_sigprop_choice"
+
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
 
@@ -51,9 +53,18 @@ def ranked(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) ->
         output=0,
         inputs=(input,),
     )
-    indices = call.function(trace.value_of(input), *args, **kwargs)[1]
+    indices = chosen(call.function(trace.value_of(input), *args, **kwargs)[1], layout, trace, call, input)
     kind = getattr(torch.return_types, call.name, None)
-    return kind((values, indices.detach())) if kind is not None else (values, indices.detach())
+    return kind((values, indices)) if kind is not None else (values, indices)
+
+
+def chosen(indices: Tensor, layout: Layout, trace: Capture, call: Call, input: Field) -> Tensor:
+    """Real indices that remember how they were chosen, so that entries gathered by them are the chosen ones again."""
+    make = lambda made: trace.sampled(made, f"{call.name} sampled")  # noqa: E731
+    made = Field(layout, make, input.sources, call=call, output=1, inputs=(input,))
+    made.dtype, indices = indices.dtype, indices.detach()
+    setattr(indices, CHOICE, made)
+    return indices
 
 
 def _ranked_layout(layout: Layout, place: int, shape: tuple[int, ...], keep: bool) -> Layout:

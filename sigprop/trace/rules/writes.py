@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
+from sigprop.trace.common import added
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, independent, united
 from sigprop.trace.rules import rule
@@ -37,7 +38,7 @@ def index_add(trace: Capture, call: Call, input: Any, dim: int, index: Tensor, s
     target[source.layout.index().flatten()] = rows.flatten()
     node = trace.apply(Scatter(target, layout.positions), source.node)
     if base is not None:
-        node = trace.apply(Residual(), base.node, node)
+        node = added(trace, Residual(), base.node, node)
     inputs = (source,) if base is None else (base, source)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 

@@ -1,0 +1,170 @@
+"""What two tensors have in common although each counts as drawn afresh: the parts that both are sums of.
+
+A sum counts as independent of what it was made of, which is right when a branch with weights of its own is added. Where
+a tensor is added again later (an input injected at every cycle, experts that return their input), its occurrences add
+in step: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, `E a b' = sum_k a_k b_k' Cov(x_k)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sigprop.theory import Dense, Gradient, Node, Signal, Status
+from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.product import Product
+from sigprop.theory.ops.residual import Residual
+from sigprop.trace.structural import Gain, Gather, Modulate, Scale, Scatter
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+KEEPING = (Residual, LayerNorm, Dropout, Scale, Gain, Modulate, Gather, Scatter, Product)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a tensor: at each position so much of that position of the part."""
+
+    share: Tensor
+    index: Tensor
+
+
+Pieces = dict[Node, list[Piece]]
+
+
+@dataclass(frozen=True, eq=False)
+class InStep(Residual):
+    """The sum of two tensors that both have pieces of the further inputs.
+
+    Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the pieces
+    Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are in step
+    """
+
+    pieces: tuple[tuple[Piece, Piece], ...] = ()
+
+    def forward(self, *inputs: Signal) -> Signal:
+        made = super().forward(*inputs[:2])
+        values = made.kernel.values
+        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
+            covariance = part.covariance.values[mine.index][:, other.index]
+            cross = covariance * mine.share[:, None] * other.share * self.skip * self.branch
+            values = values + cross + cross.T
+        return replace(made, kernel=Dense(values)).note(Status.ASYMPTOTIC, "a part that was added before, in step")
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        found = list(super().backward(gradient, output, *inputs[:2]))
+        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
+            values = gradient.kernel.values * mine.share[:, None] * other.share * self.skip * self.branch
+            count = len(part.mean)
+            total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
+            total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)
+            found.append(Gradient(Dense(total + total.T), evidence=gradient.evidence))
+        return tuple(found)
+
+
+def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
+    """The sum of two tensors, with what they have in common."""
+    both = trace.common.parts(first) & trace.common.parts(second)
+    if not both or trace.preview:
+        return trace.apply(op, first, second)
+    found = _pieces(trace, both, (first, second))
+    pairs = [
+        (node, (mine, other))
+        for node, pieces in found[first].items()
+        for mine in pieces
+        for other in found[second].get(node, [])
+    ]
+    made = InStep(op.skip, op.branch, tuple(pair for _, pair in pairs))
+    return trace.apply(made, first, second, *(node for node, _ in pairs))
+
+
+class Common:
+    """For each node the parts that it is a sum of, as bits of a number."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Node, int] = {}
+        self._count = 0
+
+    def parts(self, node: Node) -> int:
+        found = self._parts.get(node)
+        if found is not None:
+            return found
+        if isinstance(node.op, KEEPING):
+            found = 0
+            for above in node.inputs:
+                found |= self.parts(above)
+        else:
+            found = 1 << self._count
+            self._count += 1
+        self._parts[node] = found
+        return found
+
+
+def _pieces(trace: Capture, wanted: int, targets: tuple[Node, Node]) -> dict[Node, Pieces]:
+    """Pieces of the wanted parts in every node that has one, up to the targets."""
+    found: dict[Node, Pieces] = {}
+    for node in trace.tape.nodes:
+        if trace.common.parts(node) & wanted:
+            if isinstance(node.op, KEEPING):
+                found[node] = _kept(node, [found.get(above, {}) for above in node.inputs])
+            else:
+                count = len(node.signal.mean)
+                found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
+        if all(target in found for target in targets):
+            break
+    return found
+
+
+def _kept(node: Node, above: list[Pieces]) -> Pieces:
+    op = node.op
+    if isinstance(op, Residual):
+        return _merged(_times(above[0], op.skip), _times(above[1], op.branch))
+    if isinstance(op, Product):
+        first, second = (item.signal.mean for item in node.inputs)
+        return _merged(_times(above[0], second), _times(above[1], first))
+    if isinstance(op, LayerNorm):
+        _, scale = op._scale(node.inputs[0].signal)
+        gain = torch.as_tensor(op.gain_second_moment, dtype=torch.float64).sqrt()
+        return _times(above[0], gain / scale)
+    if isinstance(op, (Scale, Gain, Modulate)):
+        return _times(above[0], op.factor if isinstance(op, Scale) else op.mean)
+    if isinstance(op, Gather):
+        return _moved(above[0], op.index)
+    if isinstance(op, Scatter):
+        return _scattered(above[0], op)
+    return above[0]
+
+
+def _times(pieces: Pieces, factor: Tensor | float) -> Pieces:
+    return {node: [Piece(piece.share * factor, piece.index) for piece in found] for node, found in pieces.items()}
+
+
+def _merged(first: Pieces, second: Pieces) -> Pieces:
+    """Pieces of both; what has the same places adds up."""
+    made = {node: list(found) for node, found in first.items()}
+    for node, found in second.items():
+        kept = made.setdefault(node, [])
+        for piece in found:
+            same = next((n for n, item in enumerate(kept) if torch.equal(item.index, piece.index)), None)
+            if same is None:
+                kept.append(piece)
+            else:
+                kept[same] = Piece(kept[same].share + piece.share, piece.index)
+    return made
+
+
+def _moved(pieces: Pieces, index: Tensor) -> Pieces:
+    return {node: [Piece(item.share[index], item.index[index]) for item in found] for node, found in pieces.items()}
+
+
+def _scattered(pieces: Pieces, op: Scatter) -> Pieces:
+    """Positions that nothing is written to have none of it; where entries meet, the last is followed."""
+    source = torch.full((op.positions,), -1, dtype=torch.long)
+    source[op.index] = torch.arange(len(op.index))
+    live = (source >= 0).double()
+    return _times(_moved(pieces, source.clamp_min(0)), live)

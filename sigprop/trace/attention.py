@@ -175,7 +175,7 @@ class ReplayedAttention(ReplayedOp):
         self._kept.clear()
         for replay, output in self._draws(keep=True):
             matrix, roots = self._matrix(output), self._value_roots(replay)
-            half = matrix @ (roots @ roots.mT)[:, None]
+            half = (matrix.flatten(1, 2) @ (roots @ roots.mT)).view_as(matrix)
             kernel = kernel + (half @ matrix.mT).mean((0, 1)).double()
             average = average + matrix.mean((0, 1)).double()
             energies.append((half * matrix).sum((-1, -2)))
@@ -237,9 +237,10 @@ class ReplayedAttention(ReplayedOp):
         Only their second moments matter: the noise is one of signs, the steadiest that has the second moments of a
         normal one.
         """
-        shape = (self.joined, self.heads // self.joined, gradient.shape[1], values.shape[-1])
-        noise = drawn_signs(shape, generator) * self.value.layout.shape[-1] ** 0.5
-        return gradient @ noise @ values[:, None].mT
+        heads, positions = self.heads // self.joined, gradient.shape[1]
+        noise = drawn_signs((self.joined, heads * positions, values.shape[-1]), generator)
+        drawn = (noise @ values.mT).unflatten(1, (heads, positions))
+        return (gradient * self.value.layout.shape[-1] ** 0.5) @ drawn
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         self._reverse, self._to_value = self._run(gradient, inputs[-1])

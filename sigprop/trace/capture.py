@@ -7,7 +7,8 @@ execute. Every traced call is handed to the rule of its function, which returns 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -110,7 +111,7 @@ class Capture(TorchFunctionMode):
         node = self.tape.apply(op, *inputs)
         if self.preview:
             node.signal = _alike(node.signal)
-        if not bool(torch.isfinite(node.signal.kernel.values).all()):
+        if not math.isfinite(float(node.signal.kernel.values.sum())):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
         if weights:
@@ -149,10 +150,7 @@ class Capture(TorchFunctionMode):
         name = canonical(func)
         if name == "get":
             return self._getter(func, args)
-        traced = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor) and _record(leaf) is not None]
-        if not traced:
-            return func(*args, **kwargs)
-        if name in _QUERIES:
+        if name in _QUERIES or not (_is_traced(args) or _is_traced(kwargs.values())):
             return func(*args, **kwargs)
         return self._traced(func, name, args, kwargs)
 
@@ -303,6 +301,20 @@ def _alike(signal: Signal) -> Signal:
 
 def _record(tensor: Tensor) -> Record | None:
     return getattr(tensor, _RECORD, None)
+
+
+def _is_traced(values: Iterable[Any]) -> bool:
+    """Whether a traced tensor is among the values."""
+    for item in values:
+        if isinstance(item, Tensor):
+            if _record(item) is not None:
+                return True
+        elif isinstance(item, (tuple, list)):
+            if _is_traced(item):
+                return True
+        elif isinstance(item, dict) and _is_traced(item.values()):
+            return True
+    return False
 
 
 def record_of(value: Any) -> Record | None:

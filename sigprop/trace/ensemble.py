@@ -14,6 +14,9 @@ from torch import Tensor
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
 
+DTYPE = torch.float32
+"""Of all that is drawn."""
+
 
 class Ensemble:
     """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
@@ -34,11 +37,12 @@ class Ensemble:
         """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
         if node not in self._drawn:
             signal, root = node.signal, self.expected(node)
-            made = root @ channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
-            made[..., -1] += signal.mean
+            noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
+            made = root.to(DTYPE) @ noise
+            made[..., -1] += signal.mean.to(DTYPE)
             if isinstance(signal.norm_fluctuation, float) and signal.norm_fluctuation == 0.0:
-                level = signal.kernel.diagonal.clamp_min(0.0)
-                made *= (level / made.square().sum(-1).clamp_min(1e-300)).sqrt()[..., None]
+                level = signal.kernel.diagonal.clamp_min(0.0).to(DTYPE)
+                made *= (level / made.square().sum(-1).clamp_min(torch.finfo(DTYPE).tiny)).sqrt()[..., None]
             self._drawn[node] = made
         return self._drawn[node]
 
@@ -84,10 +88,10 @@ def _columns(positions: int, channels: float, generator: torch.Generator) -> Ten
     triangular with standard normal entries and chi on its diagonal."""
     if channels <= positions + 1:
         count = max(1, round(channels))
-        noise = torch.randn(positions, count, generator=generator).double()
+        noise = torch.randn(positions, count, generator=generator, dtype=DTYPE)
         average = noise.mean(1, keepdim=True)
         return torch.cat(((noise - average) / count**0.5, average), 1)
-    noise = torch.randn(positions, positions + 1, generator=generator).double()
-    freedom = channels - 1.0 - torch.arange(positions, dtype=torch.float64)
+    noise = torch.randn(positions, positions + 1, generator=generator, dtype=DTYPE)
+    freedom = channels - 1.0 - torch.arange(positions, dtype=DTYPE)
     chi = (2.0 * torch._standard_gamma(freedom / 2.0, generator=generator)).sqrt()  # type: ignore[attr-defined]
     return torch.cat((noise[:, :-1].tril(-1) + chi.diag(), noise[:, -1:]), 1) / channels**0.5

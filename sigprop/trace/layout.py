@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -54,11 +55,11 @@ class Layout:
     dims: tuple[Dim, ...]
     order: tuple[Axis, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(size(dim) for dim in self.dims)
 
-    @property
+    @cached_property
     def positions(self) -> int:
         return math.prod(axis.size for axis in self.order)
 
@@ -66,7 +67,7 @@ class Layout:
     def sequences(self) -> int:
         return math.prod(axis.size for axis in self.order if axis.role == BATCH)
 
-    @property
+    @cached_property
     def channels(self) -> int:
         return math.prod(axis.size for dim in self.dims for axis in dim if not axis.is_position)
 
@@ -135,7 +136,7 @@ class Layout:
 
 
 def size(dim: Dim) -> int:
-    return math.prod(axis.size for axis in dim)
+    return dim[0].size if len(dim) == 1 else math.prod(axis.size for axis in dim)
 
 
 def of_roles(shape: Sequence[int], roles: Sequence[str]) -> Layout:

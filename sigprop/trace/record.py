@@ -11,6 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,8 +37,13 @@ class Call:
     module: str
     in_place: bool = False
 
-    def records(self) -> list[Record]:
+    @cached_property
+    def _records(self) -> list[Record]:
         return [item for item in leaves((self.args, self.kwargs)) if isinstance(item, Record)]
+
+    def records(self) -> list[Record]:
+        """The records among the arguments."""
+        return self._records
 
 
 class Record:

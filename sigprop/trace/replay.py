@@ -16,12 +16,11 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.linear import Linear
-from sigprop.trace.ensemble import Ensemble, fewest_balanced
+from sigprop.trace.ensemble import DTYPE, Ensemble, fewest_balanced
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Field, Record, Weight, mapped
 from sigprop.trace.structural import Gather, Part
 
-DTYPE = torch.float32
 NARROW = 50.0
 
 

@@ -34,8 +34,8 @@ def test_the_kernel_of_drawn_channels_has_the_moments_of_that_many(width, replic
 
 def test_balanced_replicas_have_no_common_fluctuation():
     noise = channel_noise(POSITIONS, 40, 2, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(gram(noise).mean(0), torch.eye(POSITIONS, dtype=torch.float64))
-    torch.testing.assert_close(noise[..., -1].mean(0), torch.zeros(POSITIONS, dtype=torch.float64))
+    torch.testing.assert_close(gram(noise).mean(0), torch.eye(POSITIONS))
+    torch.testing.assert_close(noise[..., -1].mean(0), torch.zeros(POSITIONS))
 
 
 def test_too_few_channels_are_not_balanced():
@@ -48,7 +48,7 @@ def test_a_normalized_signal_keeps_its_norm_in_every_replica():
     kernel = torch.tensor([[1.0, 0.3], [0.3, 1.0]], dtype=torch.float64)
     node = Tape().source(Signal(Dense(kernel), torch.zeros(2, dtype=torch.float64), 10, norm_fluctuation=0.0))
     for root in Ensemble(2, torch.Generator().manual_seed(0)).drawn(node):
-        torch.testing.assert_close((root @ root.T).diagonal(), torch.ones(2, dtype=torch.float64))
+        torch.testing.assert_close((root @ root.T).diagonal(), torch.ones(2))
 
 
 class FusedAttention(nn.Module):

@@ -66,12 +66,11 @@ def attention_weights(
     """The weights that scaled_dot_product_attention applies to the values."""
     if groups > 1:
         key = key.repeat_interleave(groups, -3)
-    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-1, -2)
     if is_causal:
-        visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~visible, -torch.inf)
+        scores = scores + scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        scores = scores + (torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else mask)
     return torch.dropout(scores.softmax(-1), dropout, train=dropout > 0)
 
 

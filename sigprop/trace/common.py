@@ -72,7 +72,7 @@ def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
     both = trace.common.parts(first) & trace.common.parts(second)
     if not both or trace.preview:
         return trace.apply(op, first, second)
-    found = _pieces(trace, both, (first, second))
+    found = _pieces(trace, _forks(first, second), (first, second))
     pairs = [
         (node, (mine, other))
         for node, pieces in found[first].items()
@@ -105,16 +105,37 @@ class Common:
         return found
 
 
-def _pieces(trace: Capture, wanted: int, targets: tuple[Node, Node]) -> dict[Node, Pieces]:
-    """Pieces of the wanted parts in every node that has one, up to the targets."""
+def _forks(first: Node, second: Node) -> set[Node]:
+    """The last nodes that both are sums of; the parts themselves where one of those is made of another."""
+    mine, theirs = _above(first), _above(second)
+    common = mine & theirs
+    found = _above(first, common) & common | _above(second, common) & common
+    if any(other is not node and other in _above(node) for node in found for other in found):
+        return {node for node in common if not isinstance(node.op, KEEPING)}
+    return found
+
+
+def _above(node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[Node]:
+    """A node and all that it is a sum of, down to the stops."""
+    found, waiting = {node}, [node]
+    while waiting:
+        item = waiting.pop()
+        if item not in stops and isinstance(item.op, KEEPING):
+            new = [above for above in item.inputs if above not in found]
+            found.update(new)
+            waiting += new
+    return found
+
+
+def _pieces(trace: Capture, forks: set[Node], targets: tuple[Node, Node]) -> dict[Node, Pieces]:
+    """Pieces of the forks in every node that has one, up to the targets."""
     found: dict[Node, Pieces] = {}
     for node in trace.tape.nodes:
-        if trace.common.parts(node) & wanted:
-            if isinstance(node.op, KEEPING):
-                found[node] = _kept(node, [found.get(above, {}) for above in node.inputs])
-            else:
-                count = len(node.signal.mean)
-                found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
+        if node in forks:
+            count = len(node.signal.mean)
+            found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
+        elif isinstance(node.op, KEEPING) and any(above in found for above in node.inputs):
+            found[node] = _kept(node, [found.get(above, {}) for above in node.inputs])
         if all(target in found for target in targets):
             break
     return found

@@ -27,6 +27,8 @@ from sigprop.trace.structural import Gain, Gather, Modulate, ParameterSource, Pa
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
 
+SLOPE = 0.9
+
 
 @dataclass(frozen=True)
 class Carried:
@@ -38,12 +40,16 @@ class Carried:
 
 @dataclass(frozen=True)
 class Contact:
-    """At the logits: mean and variance of the logit of each position's own id, and the variance of the others."""
+    """At the logits: mean and variance of the logit of each position's own id, and the variance of the others.
+
+    `bent`: a function with a smaller slope at the own logit lies between, which the gradient does not know of.
+    """
 
     logit: Tensor
     spread: Tensor
     others: Tensor
     ids: Tensor
+    bent: bool = False
 
     def probability(self, classes: int) -> tuple[Tensor, Tensor]:
         """First and second moment of the own probability, over the fluctuation of the own logit."""
@@ -121,10 +127,12 @@ def contact_of(trace: Capture, node: Node) -> Contact | None:
         return _rescaled(above, above.logit * node.op.factor, torch.tensor(node.op.factor))
     if isinstance(node.op, Activation):
         function = node.op.function
-        return _rescaled(above, function(above.logit), function.derivative(above.logit))
+        slope = function.derivative(above.logit)
+        bent = above.bent or bool((slope < SLOPE * function.derivative(torch.zeros(1, dtype=slope.dtype))).any())
+        return replace(_rescaled(above, function(above.logit), slope), bent=bent)
     if isinstance(node.op, Gather):
         index = node.op.index
-        return Contact(above.logit[index], above.spread[index], above.others[index], above.ids[index])
+        return Contact(above.logit[index], above.spread[index], above.others[index], above.ids[index], above.bent)
     return above if isinstance(node.op, (Part, Residual)) else None
 
 

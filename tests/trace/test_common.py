@@ -24,9 +24,10 @@ class Injected(nn.Module):
         self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         self.norms = nn.ModuleList(nn.RMSNorm(width) if norm else nn.Identity() for _ in range(3))
         self.outs = nn.ModuleList(nn.Identity() for _ in range(3))
+        self.extra, self.given = nn.Linear(24, width), nn.Identity()
 
     def forward(self, x):
-        given = self.first(x)
+        given = self.given(self.first(x) + self.extra(x))
         found = given
         for block, norm, out in zip(self.blocks, self.norms, self.outs, strict=True):
             found = out(norm(found + block(found).tanh()) + 0.5 * given)

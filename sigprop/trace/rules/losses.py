@@ -91,6 +91,8 @@ def softmax_gradient(
         alignment=along * counted / (classes * number),
         tilt=tilt * counted / (classes * number),
     )
+    if contact is not None and contact.bent:
+        gradient = gradient.note(Status.ASSUMED, "slope of the soft-cap at the own logit of a tied head not followed")
     return gradient.note(Status.FITTED, "softmax overlap of the logits")
 
 

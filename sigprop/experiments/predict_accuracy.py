@@ -28,6 +28,7 @@ from sigprop.results import Profile
 from sigprop.trace import build, predict, trace
 
 COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_second_moment")
+NAMES = ("variance", "correlation", "gradient", "weight gradient")
 TARGETS = {
     "variance": (0.01, 0.04),
     "token_correlation": (0.02, 0.02),
@@ -37,25 +38,20 @@ TARGETS = {
 PAGE = """# Predictions of whole models against measurement
 
 Written by `python -m sigprop.experiments.predict_accuracy table` from `docs/data/predict_accuracy.json` ({date}). Width
-256, 128 Zipf-like ids (images: 64 patches), {seeds} fresh initializations on an H200; *init* `width` is a standard
-deviation of 1/sqrt(width) for every matrix. Errors of the prediction, median / worst over the outputs of the repeated
-blocks (weight gradient: second moment of the gradient over all hidden matrices), with the standard errors of the
-measurement (median over blocks / at the worst) in parentheses; percent, absolute for correlations. Targets: variance
-1 / 4, correlation 0.02, gradient 3 / 10, weight gradient 5 / 35. What is over them is **bold**; reasons are in
+256, 128 Zipf-like ids (images: 64 patches), {seeds} initializations on an H200, from seed {first} on; *init* `width` is
+a standard deviation of 1/sqrt(width) for every matrix. Errors of the prediction, median / worst over the outputs of the
+repeated blocks (weight gradient: second moment of the gradient over all hidden matrices), with the standard errors of
+the measurement (median over blocks / at the worst) in parentheses; percent, absolute for correlations. Targets:
+variance 1 / 4, correlation 0.02, gradient 3 / 10, weight gradient 5 / 35. What is over them is **bold**; reasons are in
 [predict](predict.md#accuracy).
 
 {rows}
 
-Causes of errors were looked for on these measurements and rules revised while looking at them (no constant is fitted),
-except `encoder`, measured afterwards on a CPU. So some settings were measured again, 60 initializations from seed 5000,
-after the last change:
+Causes of errors were looked for, and rules revised, on other initializations of the same settings (seeds 0 to 99); no
+constant is fitted. These seeds were measured before that and compared once, after the last change. On the seeds
+of development the figures within the targets are: {development}.
 
-{fresh}
-
-The rows were made by
-
-    python -m sigprop.experiments.predict_accuracy measure --device cuda --seeds {seeds}
-    python -m sigprop.experiments.predict_accuracy measure --seeds 60 --first-seed 5000
+    python -m sigprop.experiments.predict_accuracy measure --device cuda --seeds {seeds} --first-seed {first}
     python -m sigprop.experiments.predict_accuracy compare --out docs/data/predict_accuracy.json
 """
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -119,19 +115,26 @@ def table(
 ) -> None:
     """Write the results as a page."""
     stored = json.loads(data.read_text())
-    first, fresh = ([row for row in stored["results"] if (row["first_seed"] > 0) is late] for late in (False, True))
-    tables = {"rows": _markdown(first), "fresh": _markdown(fresh)}
-    page.write_text(PAGE.format(date=stored["date"], seeds=first[0]["seeds"], **tables))
+    development, fresh = (
+        [row for row in stored["results"] if (row["first_seed"] > 0) is late] for late in (False, True)
+    )
+    counts = ", ".join(f"{name} {_kept(development, column)}" for name, column in zip(NAMES, COLUMNS, strict=True))
+    values = {"date": stored["date"], "seeds": fresh[0]["seeds"], "first": fresh[0]["first_seed"]}
+    page.write_text(PAGE.format(rows=_markdown(fresh), development=counts, **values))
+
+
+def _kept(results: list[dict[str, Any]], column: str) -> str:
+    return f"{sum(_within(row, column) for row in results)} of {len(results)}"
 
 
 def _markdown(results: list[dict[str, Any]]) -> str:
-    headings = ["model", "variance", "correlation", "gradient", "weight gradient"]
+    headings = ["model", *NAMES]
     lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
     for row in results:
         name = f"{row['name']}, {row['depth']} layers, {row['init']}" + (", tied" if row["tied"] else "")
         name += f", {row['networks']} networks" if row["networks"] > 1 else ""
         lines.append("| " + " | ".join([name] + [_cell(row, column) for column in COLUMNS]) + " |")
-    kept = [f"{sum(_within(row, column) for row in results)} of {len(results)} within" for column in COLUMNS]
+    kept = [f"{_kept(results, column)} within" for column in COLUMNS]
     return "\n".join([*lines, "| " + " | ".join(["**all**", *kept]) + " |"])
 
 

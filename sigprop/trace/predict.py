@@ -13,14 +13,16 @@ from sigprop.collector import collector_paused
 from sigprop.errors import InputError, SigpropError, require
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
-from sigprop.theory import Evidence, Node, Signal
+from sigprop.theory import Evidence, Gradient, Node, Signal
 from sigprop.trace.inputs import default_batch, shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.loading import load
 from sigprop.trace.networks import averaged
 from sigprop.trace.record import Field, Loss
+from sigprop.trace.replay import sites_between
 from sigprop.trace.roles import find_roles
 from sigprop.trace.rules.losses import white_noise
+from sigprop.trace.sampled import Sampled
 from sigprop.trace.tracing import Trace, first_signal, loss_of, trace
 
 LARGEST = 1024
@@ -103,7 +105,7 @@ def _predict(
     rows = _Rows(found)
     found.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}
-    return Profile(rows.sites, _parameter_rows(found), meta)
+    return Profile(rows.finish(), _parameter_rows(found), meta)
 
 
 def _loss_name(loss: LossChoice) -> str:
@@ -157,7 +159,8 @@ class _Rows:
 
     def __init__(self, found: Trace):
         self.sites: list[SiteRow] = []
-        self._waiting: dict[Node, list[tuple[SiteRow, Layout]]] = {}
+        self._waiting: dict[Node, list[tuple[SiteRow, Field]]] = {}
+        self._kept: dict[Field, Gradient] = {}
         depth = DepthCounter()
         for name, item in found.sites:
             if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
@@ -169,15 +172,32 @@ class _Rows:
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
             self.sites.append(row)
-            self._waiting.setdefault(item.node, []).append((row, item.layout))
+            self._waiting.setdefault(item.node, []).append((row, item))
+        ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, Sampled)]
+        self._bypassed = {site for op in ops for site in sites_between(op.target, op.parts)}
 
     def take_gradient(self, node: Node) -> None:
-        for row, layout in self._waiting.get(node, ()):
+        for row, item in self._waiting.get(node, ()):
             assert node.gradient is not None
-            as_signal = Signal(node.gradient.kernel, torch.zeros_like(node.signal.mean), node.signal.width)
-            _, row.grad_variance, row.grad_token_correlation = _summary(as_signal, layout)
-            worst = node.signal.evidence.join(node.gradient.evidence)
-            row.status, row.reason = str(worst.status), worst.reason
+            self._fill(row, item, node.gradient)
+            if item in self._bypassed:
+                self._kept[item] = node.gradient
+
+    def finish(self) -> list[SiteRow]:
+        """Add the gradients that passed sites without their nodes."""
+        for found in self._waiting.values():
+            for row, item in found:
+                if item.passed is not None:
+                    kept = self._kept.get(item)
+                    self._fill(row, item, item.passed if kept is None else item.passed + kept)
+        return self.sites
+
+    def _fill(self, row: SiteRow, item: Field, gradient: Gradient) -> None:
+        signal = item.node.signal
+        as_signal = Signal(gradient.kernel, torch.zeros_like(signal.mean), signal.width)
+        _, row.grad_variance, row.grad_token_correlation = _summary(as_signal, item.layout)
+        worst = signal.evidence.join(gradient.evidence)
+        row.status, row.reason = str(worst.status), worst.reason
 
 
 def _summary(signal: Signal, layout: Layout) -> tuple[float, float, float]:

@@ -105,6 +105,7 @@ class Field(Record):
     `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None
     for a tensor that is its own source, empty for a function of weights alone. `transparent`: every entry is a function
     of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
+    `passed` is the gradient that replays from deeper sources sent through a site without its node.
     """
 
     layout: Layout
@@ -119,6 +120,8 @@ class Field(Record):
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()
+    is_site: bool = False
+    passed: Gradient | None = field(default=None, repr=False)
     _node: Node | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -142,7 +145,8 @@ class Field(Record):
         return len(self.sources) == 1 and self.sources[0].field is self
 
     def seal(self) -> None:
-        """Make a scaled tensor its own base, so that every gradient to it passes through its node."""
+        """Called on sites. A scaled tensor becomes its own base, so that every gradient passes through its node."""
+        self.is_site = True
         if self.slope is not None:
             _ = self.node
             self.root, self.function, self.slope = None, None, None

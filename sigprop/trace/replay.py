@@ -195,6 +195,18 @@ def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
     return {source: found if _are_disjoint(found) else [source] for source, found in parts.items()}
 
 
+def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]:
+    """Sites that a replay passes on the way to a target, neither drawn nor the target itself."""
+    drawn = {part for found in parts.values() for part in found}
+    stack, seen = list(_needed(target)), set()
+    while stack:
+        record = stack.pop()
+        if record not in seen and record not in drawn:
+            seen.add(record)
+            stack.extend(_needed(record))
+    return [record for record in seen if isinstance(record, Field) and record.is_site]
+
+
 def _is_sliced(record: Record) -> bool:
     return not isinstance(record, Field) or len(record.sources) != 1 or bool(record.sources[0].ranges)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -49,11 +50,12 @@ class Reverse:
     """Gradients at the sources and the weights of replays: added one by one, then averaged.
 
     `corrections`: what the gradient of a linear source's weight gains because its input and its gradient fluctuate
-    together, per entry: the average of `sum G (K - E K)` over replicas.
+    together, per entry: the average of `sum G (K - E K)` over replicas. `passed`: kernels at sites on the way.
     """
 
-    def __init__(self, parts: dict[Field, list[Field]]):
+    def __init__(self, parts: dict[Field, list[Field]], sites: Sequence[Field] = ()):
         self.parts = parts
+        self.passed: dict[Field, Tensor] = dict.fromkeys(sites, torch.zeros(()))
         self.kernels: list[Tensor | None] = [None] * len(parts)
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
@@ -63,7 +65,11 @@ class Reverse:
         weights = list(replay.weights)
         drawn = [part for parts in self.parts.values() for part in parts]
         inputs = [replay(part) for part in drawn] + [replay.weights[w] for w in weights]
-        found = torch.autograd.grad(output, inputs, gradient, allow_unused=True)
+        on_way = [site for site in self.passed if replay(site).requires_grad]
+        found = torch.autograd.grad(output, [*inputs, *map(replay, on_way)], gradient, allow_unused=True)
+        for site, value in zip(on_way, found[len(inputs) :], strict=True):
+            if value is not None:
+                self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
         arrived = dict(zip(drawn, found, strict=False))
         for place, (source, parts) in enumerate(self.parts.items()):
             kernels = [
@@ -73,7 +79,7 @@ class Reverse:
             ]
             if kernels:
                 self._receive(place, replay, source.node, torch.stack(kernels).sum(0))
-        for weight, value in zip(weights, found[len(drawn) :], strict=True):
+        for weight, value in zip(weights, found[len(drawn) : len(inputs)], strict=True):
             if value is not None:
                 total = float(value.double().square().sum()) / replay.weight_share
                 self.weights[weight] = self.weights.get(weight, 0.0) + total
@@ -100,6 +106,7 @@ class Reverse:
     def scale(self, factor: float) -> None:
         """Multiply all that was added."""
         self.kernels = [None if kernel is None else kernel * factor for kernel in self.kernels]
+        self.passed = {site: kernel * factor for site, kernel in self.passed.items()}
         self.weights = {weight: total * factor for weight, total in self.weights.items()}
         self.corrections = {node: change * factor for node, change in self.corrections.items()}
 

@@ -13,7 +13,7 @@ from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.record import Field
-from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources
+from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources, sites_between
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of, unit_kernel
 
 ENTRIES = 2048
@@ -62,7 +62,7 @@ class Sampled(ReplayedOp):
 
     def _run(self, gradient: Gradient) -> Reverse:
         if self._reverse is None:
-            self._reverse = Reverse(self.parts)
+            self._reverse = Reverse(self.parts, sites_between(self.target, self.parts))
             kernel, level = unit_kernel(gradient)
             root = root_of(kernel).to(DTYPE)
             for replay in self._replays(gradients=True):
@@ -71,6 +71,10 @@ class Sampled(ReplayedOp):
                     rows = drawn_rows(root, self.target.layout.channels, replay.generator)
                     self._reverse.add(replay, output, self.target.layout.from_rows(rows))
             self._reverse.scale(level / self.replicas)
+            for site, kernel in self._reverse.passed.items():
+                if kernel.dim():
+                    made = Gradient(Dense(kernel), evidence=gradient.evidence)
+                    site.passed = made if site.passed is None else site.passed + made
         return self._reverse
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:

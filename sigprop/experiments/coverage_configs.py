@@ -101,6 +101,7 @@ def _blanks(settings: dict[str, Any]) -> dict[str, Any]:
     derived: dict[str, Any] = {
         "num_key_value_heads": heads,
         "indexer_head_dim": settings.get("head_dim"),
+        "pad_token_id": 1 if "token_dropout" in settings else None,
         "default_language": next(iter(settings.get("languages", [])), None),
     }
     if isinstance(heads, int) and isinstance(width, int):

@@ -35,6 +35,10 @@ def default_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
         raise InputError(f"{type(model).__name__}: no vocabulary in its config; pass a batch")
     limit = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or tokens
     ids = zipf_ids(int(vocabulary), (1, min(tokens, int(limit) - 2 if limit > 4 else tokens)), seed)
+    codebooks = _codebooks(model)
+    if codebooks:
+        books = zipf_ids(int(vocabulary), (codebooks, ids.shape[1]), seed)
+        return {"input_ids": books, "labels": books.T[None].clone(), "use_cache": False}
     batch: dict[str, Any] = {"input_ids": ids}
     if getattr(config, "is_encoder_decoder", False):
         batch["decoder_input_ids"] = zipf_ids(int(vocabulary), tuple(ids.shape), seed + 1)
@@ -45,6 +49,14 @@ def default_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
     if "use_cache" in names:
         batch["use_cache"] = False
     return batch
+
+
+def _codebooks(model: nn.Module) -> int:
+    """How many sequences of codes a model sums the embeddings of."""
+    for module in model.modules():
+        if isinstance(getattr(module, "embed_tokens", None), nn.ModuleList):
+            return int(getattr(module, "num_codebooks", 0))
+    return 0
 
 
 def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
         seen.add(record)
         source = record.sources[0] if len(record.sources) == 1 else None
         if source is not None and (record.is_source or (source.ranges and not _is_sliced(record.inputs[0]))):
-            parts[source.field].append(record)
+            parts.setdefault(source.field, []).append(record)
         else:
             stack.extend(_needed(record))  # type: ignore[arg-type]
     return {source: found if _are_disjoint(found) else [source] for source, found in parts.items()}

@@ -28,6 +28,7 @@ _ATTRIBUTE = "_sigprop_distribution"
 _MAKERS = frozenset(
     ("arange", "linspace", "logspace", "rand", "randn", "randint", "full", "ones", "zeros", "tensor", "eye")
 )
+_ALIKE = frozenset(("ones_like", "zeros_like", "full_like"))
 _FILLS = (
     "normal_",
     "uniform_",
@@ -130,12 +131,24 @@ class _Recorder(TorchFunctionMode):
             kwargs = kwargs | {"device": "meta"}
         if name in _MAKERS and torch.device(kwargs.get("device") or "cpu").type == "meta":
             kwargs = kwargs | {"device": "cpu"}  # numbers made on a parameter's device to be copied into it
+        if name in _ALIKE and args[0].is_meta:
+            kwargs = kwargs | {"device": "cpu"}
         target = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("tensor")
         if isinstance(target, Tensor) and name.endswith("_") and not name.startswith("__") and target.is_meta:
             _follow(func, name, target, args, kwargs)
             if name in _FILLS:  # nothing is left to do on meta
                 return target
+        return _on_one_device(func, args, kwargs)
+
+
+def _on_one_device(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a function; numbers that meet a meta parameter follow it there."""
+    try:
         return func(*args, **kwargs)
+    except RuntimeError:
+        if not any(isinstance(item, Tensor) and item.is_meta for item in args):
+            raise
+        return func(*(item.to("meta") if isinstance(item, Tensor) else item for item in args), **kwargs)
 
 
 def _count(args: tuple) -> int:

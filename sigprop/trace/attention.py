@@ -173,6 +173,7 @@ class ReplayedAttention(ReplayedOp):
         value, energies = inputs[-1], []
         kernel, average = 0.0, 0.0
         self._kept.clear()
+        self.replicas = self._replicas(self._most_heads)
         for replay, output in self._draws(keep=True):
             matrix, roots = self._matrix(output), self._value_roots(replay)
             half = (matrix.flatten(1, 2) @ (roots @ roots.mT)).view_as(matrix)

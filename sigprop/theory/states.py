@@ -60,6 +60,8 @@ class Signal:
     @property
     def covariance(self) -> Kernel:
         """Moments about the mean of each token."""
+        if not torch.any(self.mean):
+            return self.kernel
         return self.kernel - self.kernel.outer(self.mean, self.mean)
 
     @property

@@ -27,6 +27,8 @@ from sigprop.trace.tracing import Trace, first_signal, loss_of, trace
 
 LARGEST = 1024
 LossChoice = str | Callable[[Any], Tensor]
+Axes = tuple[tuple[int, bool], ...]
+"""For each axis of positions its size and whether it is the batch."""
 
 
 def predict(
@@ -161,6 +163,7 @@ class _Rows:
         self.sites: list[SiteRow] = []
         self._waiting: dict[Node, list[tuple[SiteRow, Field]]] = {}
         self._kept: dict[Field, Gradient] = {}
+        self._last: tuple[Signal | Gradient, Axes, tuple[float, float, float]] | None = None
         depth = DepthCounter()
         for name, item in found.sites:
             if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
@@ -168,7 +171,7 @@ class _Rows:
             if item._node is None and item.layout.positions > LARGEST:
                 continue
             signal = item.node.signal
-            mean, variance, correlation = _summary(signal, item.layout)
+            mean, variance, correlation = self._summary(signal, signal.mean, item.layout)
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
             self.sites.append(row)
@@ -194,29 +197,35 @@ class _Rows:
 
     def _fill(self, row: SiteRow, item: Field, gradient: Gradient) -> None:
         signal = item.node.signal
-        as_signal = Signal(gradient.kernel, torch.zeros_like(signal.mean), signal.width)
-        _, row.grad_variance, row.grad_token_correlation = _summary(as_signal, item.layout)
+        none = torch.zeros_like(signal.mean)
+        _, row.grad_variance, row.grad_token_correlation = self._summary(gradient, none, item.layout)
         worst = signal.evidence.join(gradient.evidence)
         row.status, row.reason = str(worst.status), worst.reason
 
+    def _summary(self, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
+        """That of the site before where both have one state, as a module and its last layer do."""
+        axes = tuple((axis.size, axis.role == BATCH) for axis in layout.order)
+        if self._last is None or self._last[0] is not state or self._last[1] != axes:
+            self._last = (state, axes, _summary(state.kernel.values, mean, axes))
+        return self._last[2]
 
-def _summary(signal: Signal, layout: Layout) -> tuple[float, float, float]:
+
+def _summary(kernel: Tensor, mean: Tensor, axes: Axes) -> tuple[float, float, float]:
     """Mean, variance and token correlation; pairs are taken within each sequence."""
-    kernel, mean = signal.kernel.values, signal.mean
     overall = mean.mean()
-    centred = kernel - overall * (mean[:, None] + mean) + overall**2
+    centred = kernel - overall * (mean[:, None] + mean) + overall**2 if overall else kernel
     level = centred.diagonal().clamp_min(0.0)
     usable = (level > 1e-13 * (kernel.diagonal() + overall**2)).double()
     inverse = usable / level.clamp_min(1e-300).sqrt()
-    same = _same_sequence(tuple((axis.size, axis.role == BATCH) for axis in layout.order))
+    same = _same_sequence(axes)
     pairs = usable @ same @ usable
     correlation = float(inverse @ (centred * same) @ inverse / pairs) if pairs > 0 else float("nan")
     return float(overall), float(level.mean()), correlation
 
 
 @lru_cache(maxsize=4)
-def _same_sequence(axes: tuple[tuple[int, bool], ...]) -> Tensor:
-    """1 for pairs of different positions of one sequence; for each axis its size and whether it is the batch."""
+def _same_sequence(axes: Axes) -> Tensor:
+    """1 for pairs of different positions of one sequence."""
     index = torch.zeros([size for size, _ in axes] or [1], dtype=torch.long)
     for place, (size, is_batch) in enumerate(axes):
         if is_batch:

@@ -327,6 +327,8 @@ class TokenActivation(Activation):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)
+        if float(gradient.uniform_share) == 1.0:
+            return (made,)
         (x,) = inputs
         variance, mean = x.covariance.diagonal.mean(), x.mean.mean()
         slope = self.function.derivative_mean(variance, mean) ** 2

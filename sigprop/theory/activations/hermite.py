@@ -15,6 +15,7 @@ from sigprop.theory.activations.quadrature import Function, fixed_rule, rule, sa
 
 TERMS = 96
 ROUNDING = 1e-17
+FEW_PAIRS = 256
 _LAST = 16  # terms from which the sign and the coherence of the unresolved rest are read
 
 
@@ -62,12 +63,28 @@ def cross_moment(
     x = _series(function, derivative, variance_x, mean_x, kinks)
     same = other is None and _equal_in_order(variance_x, variance_y) and _equal_in_order(mean_x, mean_y)
     y = x.reshape(variance_y.shape) if same else _series(other or function, derivative, variance_y, mean_y, kinks)
-    total, power = _rest(x, y, rho, jumps=derivative is None), TERMS
-    square = rho * rho
-    for k in reversed(_significant(x, y)):
-        step = square if power - k == 2 else rho ** (power - k)
+    return _summed(x, y, rho, _rest(x, y, rho, jumps=derivative is None))
+
+
+def _summed(x: Series, y: Series, rho: Tensor, rest: Tensor) -> Tensor:
+    """sum_k c_k(x) c_k(y) rho^k + rest rho^TERMS: all terms at once for a few pairs, else by Horner's rule."""
+    orders = _significant(x, y)
+    if rho.numel() <= FEW_PAIRS:
+        powers = torch.tensor(orders, dtype=rho.dtype, device=rho.device).view(-1, *[1] * rho.dim())
+        return (_padded(x, orders, rho) * _padded(y, orders, rho) * rho**powers).sum(0) + rest * rho**TERMS
+    total, power = rest, TERMS
+    steps = {1: rho, 2: rho * rho}
+    for k in reversed(orders):
+        step = steps.get(power - k)
+        step = rho ** (power - k) if step is None else step
         total, power = torch.addcmul(x.coefficients[k] * y.coefficients[k], total, step), k
-    return total * rho**power
+    return total * rho**power if power else total
+
+
+def _padded(series: Series, orders: list[int], rho: Tensor) -> Tensor:
+    """The coefficients of some orders, broadcast to the pairs."""
+    chosen = series.coefficients[orders]
+    return chosen.view(len(orders), *[1] * (rho.dim() - chosen.dim() + 1), *chosen.shape[1:])
 
 
 def _significant(x: Series, y: Series) -> list[int]:

@@ -129,9 +129,11 @@ class _Recorder(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "empty" and kwargs.get("device") is None and _count(args) > LARGE:
             kwargs = kwargs | {"device": "meta"}
-        if name in _MAKERS and torch.device(kwargs.get("device") or "cpu").type == "meta":
+        if name in _MAKERS and _is_meta(kwargs.get("device")):
             kwargs = kwargs | {"device": "cpu"}  # numbers made on a parameter's device to be copied into it
         if name in _ALIKE and args[0].is_meta:
+            kwargs = kwargs | {"device": "cpu"}
+        if name == "to" and not args[0].is_meta and _is_meta(kwargs.get("device")):
             kwargs = kwargs | {"device": "cpu"}
         target = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("tensor")
         if isinstance(target, Tensor) and name.endswith("_") and not name.startswith("__") and target.is_meta:
@@ -139,6 +141,10 @@ class _Recorder(TorchFunctionMode):
             if name in _FILLS:  # nothing is left to do on meta
                 return target
         return _on_one_device(func, args, kwargs)
+
+
+def _is_meta(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "meta"
 
 
 def _on_one_device(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:

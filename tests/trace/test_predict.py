@@ -251,3 +251,27 @@ def test_a_factory_in_a_file(tmp_path):
     assert predict(f"{path}:small", torch.randn(2, 6), loss="noise").parameter("weight").shape == (3, 6)
     with pytest.raises(InputError, match="has no function 'large'; it has small"):
         predict(f"{path}:large")
+
+
+class Gated(nn.Module):
+    """A gate whose bias keeps it nearly closed, as those of recurrent cells and state-space models."""
+
+    def __init__(self, mean, width=128):
+        super().__init__()
+        self.first, self.gate, self.readout = nn.Linear(20, width), nn.Linear(width, width), nn.Linear(width, 5)
+        nn.init.normal_(self.gate.bias, mean, 0.5)
+        self.opened = nn.Identity()
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.readout(x * self.opened(self.gate(x).sigmoid()))
+
+
+@pytest.mark.parametrize("mean", [-3.0, 2.0])
+def test_biases_with_a_mean(agreement, mean):
+    x = torch.randn(8, 20, generator=torch.Generator().manual_seed(0))
+    target = torch.randint(5, (8,), generator=torch.Generator().manual_seed(1))
+    loss = lambda out: F.cross_entropy(out, target)  # noqa: E731
+    predicted = agreement(lambda: Gated(mean), x, loss, seeds=48, width=128, skip=("readout", "(output)"))
+    opened = next(row for row in predicted.sites if row.name == "opened")
+    assert opened.mean == pytest.approx(float(torch.sigmoid(torch.tensor(mean))), abs=0.05)

@@ -153,3 +153,28 @@ def test_numbers_made_on_the_device_of_a_parameter_are_copied_into_it():
     expected = torch.arange(1, 17).double().log()
     assert found.mean == pytest.approx(float(expected.mean()), rel=1e-6)
     assert found.variance == pytest.approx(float(expected.var(unbiased=False)), rel=1e-6)
+
+
+class Written(nn.Module):
+    """Numbers made like a parameter, on its device or beside it, and copied into it."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(6))
+        with torch.no_grad():
+            self.weight.copy_(write(self.weight))
+
+
+@pytest.mark.parametrize(
+    ("write", "mean", "variance"),
+    [
+        (lambda w: -10.0 * torch.ones_like(w), -10.0, 0.0),
+        (lambda w: torch.ones_like(w * 0.3 + torch.arange(6.0)), 1.0, 0.0),
+        (lambda w: torch.linspace(3.0, 8.0, 6).to(device=w.device, dtype=w.dtype), 5.5, 35 / 12),
+    ],
+    ids=["alike", "beside a parameter", "moved to its device"],
+)
+def test_numbers_copied_into_a_parameter(write, mean, variance):
+    found = distribution(build(lambda: Written(write)).weight)
+    assert found.mean == pytest.approx(mean)
+    assert found.variance == pytest.approx(variance)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sigprop.theory import Node, Status
+from sigprop.theory import Dense, Node, Signal, Status
 from sigprop.theory.ops.linear import Linear
 from sigprop.trace.broadcast import concrete_field, second_axis, weight_field
 from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Dim, Layout
@@ -283,12 +284,19 @@ def _linear(
     bound = {"weight": (weight, entries)}
     shift = None
     if bias is not None:
-        shift = bias.distribution.second_moment
+        shift = bias.distribution.variance
         bound["bias"] = (bias, math.prod(bias.shape) * groups)
     op = Linear(fan_in, fan_out, law.variance, shift)
     op = op if kind is Linear else TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups)
     made = trace.apply(op, node, weights=bound)
+    if bias is not None and bias.distribution.mean:
+        made.signal = _shifted(made.signal, bias.distribution.mean)
     meet(trace, made, weight)
     if law.mean**2 * fan_in > 1e-3 * law.variance:
         made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")
     return made
+
+
+def _shifted(signal: Signal, amount: float) -> Signal:
+    """A constant added to every entry of a tensor without a mean: biases that have one."""
+    return replace(signal, kernel=Dense(signal.kernel.values + amount**2), mean=signal.mean + amount)

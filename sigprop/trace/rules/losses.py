@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,8 @@ LARGE = 2.0
 """Variance of the logits from which on their softmax is drawn."""
 DRAWN = 1 << 25
 """Logits that are drawn: with a quarter of them the sum of the gradient's kernel is known to 20 % only (T5)."""
+AT_ONCE = 1 << 20
+"""Of them at once."""
 
 
 @rule("cross_entropy")
@@ -103,18 +106,19 @@ def _drawn(
     if contact is not None:
         kernel = kernel - (contact.ids[:, None] == contact.ids) * contact.logit[:, None] * contact.logit / classes
     tokens, seen = torch.arange(len(kernel)), labels.clamp_min(0)
-    draws = max(4, DRAWN // (classes * len(kernel)))
+    at_once = max(1, AT_ONCE // (classes * len(kernel)))
+    rounds = math.ceil(max(4, DRAWN // (classes * len(kernel))) / at_once)
     shared, target, along = torch.zeros_like(kernel), torch.zeros_like(kernel), torch.zeros_like(kernel)
-    root = root_of(kernel)
-    for _ in range(draws):
-        logits = drawn_rows(root, classes, generator)
+    roots = root_of(kernel).expand(at_once, -1, -1)
+    for _ in range(rounds):
+        logits = drawn_rows(roots, classes, generator)
         if contact is not None:
-            own = logits[tokens, contact.ids] * (contact.spread / contact.others).sqrt() + contact.logit
-            logits[tokens, contact.ids] = own.to(logits.dtype)
-        p = logits.softmax(1)
-        shared += (p @ p.T).double() / draws
-        target += p[:, seen].double() / draws
-        along += (logits @ p.T - logits[:, seen]).double() / draws
+            own = logits[:, tokens, contact.ids] * (contact.spread / contact.others).sqrt() + contact.logit
+            logits[:, tokens, contact.ids] = own.to(logits.dtype)
+        p = logits.softmax(-1)
+        shared += (p @ p.mT).mean(0).double() / rounds
+        target += p[..., seen].mean(0).double() / rounds
+        along += (logits @ p.mT - logits[..., seen]).mean(0).double() / rounds
     tilt = 1.0 - shared.diagonal()
     return shared, target, tilt, along - kernel * tilt
 

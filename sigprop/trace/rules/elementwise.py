@@ -310,7 +310,8 @@ def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual |
         node = added(trace, op, left, right) if isinstance(op, Residual) else trace.apply(op, left, right)
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
         return replayed(trace, call)
-    return Field(layout, lambda _: node, call=call, inputs=(first, second))
+    sources: Any = united((first, second)) if isinstance(op, Product) else None
+    return Field(layout, lambda _: node, sources, call=call, inputs=(first, second))
 
 
 def _has_keys(item: Any) -> bool:

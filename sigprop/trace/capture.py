@@ -193,7 +193,8 @@ class Capture(TorchFunctionMode):
         from sigprop.trace.rules.fallback import sample
         from sigprop.trace.rules.weights import MAKE_FIELDS, of_weights
 
-        if call.name not in MAKE_FIELDS and all(isinstance(item, Weight) for item in call.records()):
+        into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
+        if call.name not in MAKE_FIELDS and not into_numbers and all(isinstance(i, Weight) for i in call.records()):
             return of_weights(self, call)
         return rule(self, call, *call.args, **call.kwargs) if rule else sample(self, call)
 

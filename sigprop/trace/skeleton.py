@@ -28,6 +28,7 @@ _ATTRIBUTE = "_sigprop_distribution"
 _MAKERS = frozenset(
     ("arange", "linspace", "logspace", "rand", "randn", "randint", "full", "ones", "zeros", "tensor", "eye")
 )
+_ELEMENTWISE = frozenset(("mul", "rmul", "div", "truediv", "add", "radd", "sub", "rsub", "neg", "exp", "log", "clamp"))
 _ALIKE = frozenset(("ones_like", "zeros_like", "full_like"))
 _FILLS = (
     "normal_",
@@ -140,7 +141,19 @@ class _Recorder(TorchFunctionMode):
             _follow(func, name, target, args, kwargs)
             if name in _FILLS:  # nothing is left to do on meta
                 return target
-        return _on_one_device(func, args, kwargs)
+        result = _on_one_device(func, args, kwargs)
+        operator = name.strip("_") if name.startswith("__") else name
+        if operator in _ELEMENTWISE and isinstance(target, Tensor) and target.is_meta:
+            _remember(func, target, args, kwargs, result)
+        return result
+
+
+def _remember(func: Callable, target: Tensor, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
+    """What is known of a function of one parameter and numbers: `p / sqrt(layers)`, to be copied back into it."""
+    found = _recorded(target)
+    alone = not any(isinstance(item, Tensor) and item.dim() for item in (*args[1:], *kwargs.values()))
+    if found is not None and alone and isinstance(result, Tensor) and result.shape == target.shape:
+        setattr(result, _ATTRIBUTE, Distribution.of(func(found.quantiles.clone(), *args[1:], **kwargs)))
 
 
 def _is_meta(device: Any) -> bool:
@@ -195,7 +208,9 @@ def _initialized(
         return Distribution.constant(given(1, "val", kwargs.get("value", 0.0)))
     if name == "copy_":
         source = args[1] if len(args) > 1 else kwargs.get("src")
-        return distribution(source) if isinstance(source, Tensor) else None
+        if not isinstance(source, Tensor) or (source.is_meta and _recorded(source) is None):
+            return None
+        return distribution(source)
     if name == "requires_grad_" or before is None or any(isinstance(item, Tensor) for item in args[1:]):
         return None
     return Distribution.of(func(before.quantiles.clone(), *args[1:], **kwargs))

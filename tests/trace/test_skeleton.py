@@ -178,3 +178,16 @@ def test_numbers_copied_into_a_parameter(write, mean, variance):
     found = distribution(build(lambda: Written(write)).weight)
     assert found.mean == pytest.approx(mean)
     assert found.variance == pytest.approx(variance)
+
+
+class Rescaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(6))
+        nn.init.normal_(self.weight, 0.0, 2.0)
+        with torch.no_grad():
+            self.weight.copy_(self.weight / 4.0)
+
+
+def test_a_parameter_rescaled_by_a_copy_of_itself():
+    assert distribution(build(Rescaled).weight).variance == pytest.approx(0.25)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
+from sigprop.trace.broadcast import weight_field
 from sigprop.trace.common import added
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
-from sigprop.trace.record import Call, Field, independent, united
+from sigprop.trace.record import Call, Field, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.views import expand, viewed
 from sigprop.trace.structural import Scatter
@@ -53,11 +54,12 @@ def _grown(layout: Layout, place: int, count: int) -> Layout:
 @rule("setitem")
 def setitem(trace: Capture, call: Call, input: Any, index: Any, value: Any) -> Any:
     """Kept as a replay: entries of `input` replaced by `value`."""
+    if isinstance(value, Weight):
+        value = weight_field(trace, value)
     fields = [item for item in (input, value) if isinstance(item, Field)]
-    call.function = _with_items
     index = tuple(trace.value_of(item) for item in index) if isinstance(index, tuple) else trace.value_of(index)
-    call.args = (input, index, value)
-    return written(trace, call, input, fields)
+    made = Call(_with_items, call.name, (input, index, value), {}, call.module)
+    return written(trace, made, input, fields)
 
 
 def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:

@@ -76,3 +76,40 @@ READ = {
 @pytest.mark.parametrize("name", READ)
 def test_gathered_entries_are_the_chosen_ones(agreement, name):
     agreement(lambda: Routed(READ[name]), X, loss, seeds=96)
+
+
+class Reused(nn.Module):
+    """A factor of a product that comes back as a function of itself, as the step of a state-space model does."""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.step, self.value, self.readout = nn.Linear(24, width), nn.Linear(24, width), nn.Linear(width, 8)
+        self.out = nn.Identity()
+
+    def forward(self, x):
+        step = self.step(x)
+        return self.readout(self.out((step * self.value(x)) * torch.sigmoid(4.0 * step)))
+
+
+def test_a_product_remembers_its_factors(agreement):
+    agreement(Reused, X, loss, seeds=64)
+
+
+class Written(nn.Module):
+    """A table of positions written into a tensor that was not initialized."""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(6, width))
+        nn.init.normal_(self.table)
+        self.first, self.readout, self.out = nn.Linear(24, width), nn.Linear(width, 8), nn.Identity()
+
+    def forward(self, x):
+        places = torch.empty(self.table.shape, device=self.table.device)
+        places[:4] = 2.0 * self.table[:4]
+        places[4:] = self.table[4:5]
+        return self.readout(self.out(self.first(x) + places))
+
+
+def test_a_parameter_written_into_a_tensor(agreement):
+    agreement(Written, X, loss, seeds=48, skip=("table",))

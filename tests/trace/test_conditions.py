@@ -35,6 +35,7 @@ class Act(nn.Module):
 
 SPELT_OUT = {
     "where": (lambda x, _: torch.where(x > 0, x, 0.1 * x), lambda x, _: F.leaky_relu(x, 0.1)),
+    "where as a method": (lambda x, _: x.where(x > 0, 0.1 * x), lambda x, _: F.leaky_relu(x, 0.1)),
     "masked_fill": (lambda x, _: x.masked_fill(x <= 0, 0.0), lambda x, _: F.relu(x)),
     "a mask that multiplies": (lambda x, _: x * (x > 0), lambda x, _: F.relu(x)),
     "maximum": (lambda x, _: torch.maximum(x, 0.1 * x), lambda x, _: F.leaky_relu(x, 0.1)),

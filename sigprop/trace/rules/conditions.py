@@ -57,6 +57,8 @@ def where(trace: Capture, call: Call, condition: Any, *choices: Any, **kwargs: A
     if not choices and not kwargs:
         return real(trace, call, condition)
     first, second = (*choices, *kwargs.values())
+    if call.function is torch.Tensor.where:
+        condition, first = first, condition
     return _chosen(trace, call, condition, first, second)
 
 

@@ -28,6 +28,8 @@ DRAWN = 1 << 25
 """Logits that are drawn: with a quarter of them the sum of the gradient's kernel is known to 20 % only (T5)."""
 AT_ONCE = 1 << 20
 """Of them at once."""
+ROUNDING = 1e-13
+"""Square of `p - y` below which a token is certain of its label and has no gradient."""
 
 
 @rule("cross_entropy")
@@ -87,7 +89,9 @@ def softmax_gradient(
             along = contact.along(labels, own)
         tilt = 1.0 - shared.diagonal()
     same = (labels[:, None] == labels).double()
-    values = (shared - target - target.T + same) * counted[:, None] * counted
+    values = shared - target - target.T + same
+    counted = counted * (values.diagonal() > ROUNDING)
+    values = values * counted[:, None] * counted
     gradient = Gradient(
         Dense(values / (classes * number**2)),
         evidence=signal.evidence,

@@ -197,6 +197,11 @@ def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
 
 def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]:
     """Sites that a replay passes on the way to a target, neither drawn nor the target itself."""
+    return [record for record in records_between(target, parts) if isinstance(record, Field) and record.is_site]
+
+
+def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Record]:
+    """What a replay passes on the way to a target, neither drawn nor the target itself."""
     drawn = {part for found in parts.values() for part in found}
     stack, seen = list(_needed(target)), set()
     while stack:
@@ -204,7 +209,7 @@ def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]
         if record not in seen and record not in drawn:
             seen.add(record)
             stack.extend(_needed(record))
-    return [record for record in seen if isinstance(record, Field) and record.is_site]
+    return seen
 
 
 def _is_sliced(record: Record) -> bool:

@@ -13,7 +13,7 @@ from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.record import Field
-from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources, sites_between
+from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources, records_between, sites_between
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of, unit_kernel
 
 ENTRIES = 2048
@@ -56,6 +56,9 @@ class Sampled(ReplayedOp):
             kernel += kernel_of(rows) / self.replicas
             mean += rows.mean(1) / self.replicas
         evidence = Evidence(Status.SAMPLED, self.reason)
+        calls = [record.call.name for record in records_between(self.target, self.parts) if record.call is not None]
+        if any("fft" in name for name in calls):
+            evidence = Evidence(Status.ASSUMED, "channels of a Fourier transform are taken as independent")
         for x in inputs:
             evidence = x.evidence.join(evidence)
         return Signal(Dense(kernel), mean, layout.channels, evidence=evidence)

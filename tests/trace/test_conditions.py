@@ -69,3 +69,20 @@ def test_one_draw_for_every_choice_would_be_wrong():
     """The mean of `where(x > 0, x, 0)` is that of a ReLU, not zero."""
     row = next(s for s in predict(build(lambda: Net(SPELT_OUT["where"][0])), X).sites if s.name == "act")
     assert row.mean > 0.1 * row.variance**0.5
+
+
+class Fourier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.out, self.readout = nn.Linear(24, 32), nn.Identity(), nn.Linear(32, 8)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.readout(self.out(x + torch.fft.fftn(x, dim=(0, 1)).real))
+
+
+def test_a_fourier_transform_is_marked():
+    """It mirrors channels, which independent channels do not show."""
+    row = next(row for row in predict(build(Fourier), X).sites if row.name == "out")
+    assert row.status == "assumed"
+    assert "Fourier" in row.reason

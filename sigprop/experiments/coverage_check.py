@@ -11,6 +11,7 @@ import json
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -34,8 +35,15 @@ ERRORS, SMALLEST, TOKENS = 3.0, 1e-25, 16
 
 def attempt(kind: str, number: int, seeds: int, seconds: int) -> dict[str, Any]:
     """One class: the error of every block, or why there is none."""
+    import transformers
+
     config_class, model_class = classes(kind)[number]
-    row: dict[str, Any] = {"model": model_class.__name__, "kind": kind, "seeds": seeds}
+    row: dict[str, Any] = {
+        "model": model_class.__name__,
+        "kind": kind,
+        "seeds": seeds,
+        "release": transformers.__version__,
+    }
     start = time.perf_counter()
     try:
         with limited(seconds):
@@ -124,6 +132,7 @@ def every(row: dict[str, Any], column: str) -> bool:
 
 def markdown(rows: list[dict[str, Any]]) -> list[str]:
     """Sections of the coverage page: shares, and the classes that are off."""
+    releases = Counter(row["release"] for row in rows)
     lines = [
         "",
         "## Correctness",
@@ -133,6 +142,7 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
         "million parameters are made narrow (four heads of their own width, all widths divided alike, at least 64). A",
         "block's output is right when its variance is within 10 % and its gradient variance within 20 %, plus three",
         "standard errors. A class is right when its median block is; the last columns ask it of every block.",
+        f"Releases of transformers: {', '.join(f'{name} ({n} classes)' for name, n in releases.items())}.",
         "",
         "| quantity | classes | median block right | share | every block right | share |",
         "|---|---|---|---|---|---|",

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.cli.families import read_family
-from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.errors import UnknownNameError, require
 from sigprop.models import CONFIGS, REFERENCE, build, load_text, sample_text, text_batch
+from sigprop.trace.loading import class_of, read_config
 
 
 @dataclass(frozen=True)
@@ -67,19 +68,12 @@ def _next_token(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def _hugging_face(path: Path, settings: dict[str, Any], words: str, batch: int, tokens: int) -> Source:
-    if not path.is_file():
-        raise InputError(f"no configuration at {path}")
-    try:
-        import transformers
-    except ImportError as error:
-        raise InputError("a config.json needs the extra: pip install 'sigprop[hf]'") from error
-    config = transformers.AutoConfig.from_pretrained(path)
+    config = read_config(path)
     for key, value in settings.items():
         if not hasattr(config, key):
             raise UnknownNameError(f"setting of {type(config).__name__}", key, config.to_dict())
         setattr(config, key, value)
-    named = getattr(transformers, (config.architectures or [""])[0], None)
-    make = named._from_config if named is not None else transformers.AutoModelForCausalLM.from_config
+    make = class_of(config)._from_config
     if hasattr(config, "vocab_size"):
         ids = text_batch(words, batch, tokens, min(256, config.vocab_size))
         return Source(lambda: make(config), {"input_ids": ids, "labels": ids})

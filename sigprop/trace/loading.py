@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from sigprop.errors import InputError, UnsupportedError
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.trace.skeleton import build
 
 AUTO_CLASSES = (
@@ -54,10 +54,16 @@ def read_config(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"no config at {path}")
     transformers = _transformers()
-    settings = json.loads(path.read_text())
-    kind = settings.get("model_type")
+    try:
+        settings = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    kind = settings.get("model_type") if isinstance(settings, dict) else None
+    if kind is None:
+        raise InputError(f"{path} has no model_type: needs the config.json of a Hugging Face model")
     if kind not in transformers.CONFIG_MAPPING:
-        raise InputError(f"{path} has model_type {kind!r}, which transformers {transformers.__version__} does not know")
+        hint = f"transformers {transformers.__version__} is installed."
+        raise UnknownNameError(f"model_type in {path}:", kind, list(transformers.CONFIG_MAPPING), hint)
     return transformers.CONFIG_MAPPING[kind].from_dict(settings)
 
 

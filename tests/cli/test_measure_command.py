@@ -113,7 +113,7 @@ def test_a_file_with_a_factory_and_exit_code_1_for_a_value_that_is_not_finite(tm
         (("mlp", "--set", "widht=3"), "width"),
         (("mlp", "--batch", "0"), "batch = 0"),
         (("mlp", "--seeds", "0"), "seeds = 0"),
-        (("missing.json",), "no configuration"),
+        (("missing.json",), "no config at"),
         (("missing.py:net",), "no file"),
         (("transformer", "--text", "missing.txt"), "no text file"),
         (("transformer", *SMALL, "--set", "heads=2", "--sites", "blocks.0.mpl"), "blocks.0.mlp"),

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sigprop.errors import InputError, UnsupportedError
+from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.models import build as reference
 from sigprop.trace import build, predict, trace
 from sigprop.trace.inputs import zipf_ids
@@ -243,6 +243,21 @@ def test_bad_options():
         predict(nn.Linear(2, 2), torch.randn(2, 2), state="exact")
     with pytest.raises(InputError, match="loss = 'hinge' is not allowed"):
         predict(nn.Linear(2, 2), torch.randn(2, 2), loss="hinge")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"model_type": "gptx"}', r"unknown model_type in .* 'gptx'; nearest: .*gpt2"),
+        ("{", "is not JSON"),
+        ('{"layers": 2}', "has no model_type"),
+    ],
+)
+def test_a_config_that_is_none(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(SigpropError, match=message):
+        predict(str(path))
 
 
 def test_a_factory_in_a_file(tmp_path):

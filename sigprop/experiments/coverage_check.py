@@ -30,6 +30,7 @@ from sigprop.trace import build, predict
 from sigprop.trace.inputs import default_batch, zipf_ids
 
 LIMITS = {"variance": 0.1, "grad_variance": 0.2}
+TITLES = {"variance": "variance", "grad_variance": "gradient variance"}
 ERRORS, SMALLEST, TOKENS = 3.0, 1e-25, 16
 
 
@@ -147,7 +148,7 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
         "| quantity | classes | median block right | share | every block right | share |",
         "|---|---|---|---|---|---|",
     ]
-    for column, title in (("variance", "variance"), ("grad_variance", "gradient variance")):
+    for column, title in TITLES.items():
         judged = [row for row in rows if verdict(row, column)]
         right = sum(verdict(row, column) == "right" for row in judged)
         whole = sum(every(row, column) for row in judged)
@@ -163,8 +164,8 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
-        for column, title in (("variance", "variance"), ("grad_variance", "gradient variance")):
-            lines += _off(row, column, title)
+        for column in LIMITS:
+            lines += _off(row, column)
     missing = [row for row in rows if "reason" in row or not any(verdict(row, column) for column in LIMITS)]
     lines += ["", "Not checked:", "", "| model | kind | reason |", "|---|---|---|"]
     lines += [
@@ -173,7 +174,7 @@ def markdown(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _off(row: dict[str, Any], column: str, title: str) -> list[str]:
+def _off(row: dict[str, Any], column: str) -> list[str]:
     blocks = row.get(column, [])
     off = [block for block in blocks if excess(block) > LIMITS[column]]
     if not off:
@@ -182,7 +183,7 @@ def _off(row: dict[str, Any], column: str, title: str) -> list[str]:
     median = statistics.median(abs(block[1]) if block[1] is not None else math.inf for block in blocks)
     size = "none" if error is None else f"{100 * error:+.0f} % (s.e. {100 * spread:.0f} %)"
     counts = f"{len(off)} of {len(blocks)} | {100 * median:.0f} %"
-    return [f"| {row['model']} | {title} | {counts} | `{name}` {size} | {status}: {why} |"]
+    return [f"| {row['model']} | {TITLES[column]} | {counts} | `{name}` {size} | {status}: {why} |"]
 
 
 def main(

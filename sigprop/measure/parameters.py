@@ -65,9 +65,8 @@ def _started_moments(
     values: list[Tensor], gradients: list[Tensor]
 ) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
     """Sums of the values and gradients, and sums of their squares; on a CPU the gradients' sums are left out."""
-    tensors = [*values, *gradients]
-    if any(together.pays_off(tensor.device) for tensor in values[:1]):
-        return _started_together(tensors)
+    if any(together.pays_off(value.device) for value in values):
+        return _started_together([*values, *gradients])
     moments = Moments()
     found = [moments.sums(value).tolist() for value in values]
     squares = [square for _, square in found] + [moments.squares(gradient).item() for gradient in gradients]

@@ -21,12 +21,12 @@ from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
-from sigprop.trace.common import Common
 from sigprop.trace.layout import LARGEST, Misaligned
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, leaves, mapped
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules import Rule, find_rule
 from sigprop.trace.sampled import Sampled
+from sigprop.trace.shared_parts import SharedParts
 from sigprop.trace.skeleton import distribution
 from sigprop.trace.tied import Contact
 
@@ -89,7 +89,7 @@ class Capture(TorchFunctionMode):
         self.bindings: dict[Node, dict[str, tuple[Weight, int]]] = {}
         self.embedded: dict[Node, tuple[str, Tensor]] = {}
         self.contacts: dict[Node, Contact] = {}
-        self.common = Common()
+        self.shared_parts = SharedParts()
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
         self._names = {id(module): name for name, module in model.named_modules()}
         self._calls: dict[str, int] = {}

@@ -31,12 +31,12 @@ from sigprop.trace.broadcast import (
     weight_sharing,
     with_streams,
 )
-from sigprop.trace.common import added
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, LARGEST, TOKEN, Axis, Layout, Misaligned
 from sigprop.trace.loss_arithmetic import loss_scaled, loss_sum
 from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.normalization import centred, normalized
+from sigprop.trace.shared_parts import added
 from sigprop.trace.structural import Gain, Modulate, Scale, TokenActivation
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ class InStep(Residual):
 
 def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
     """The sum of two tensors, with what they have in common."""
-    both = trace.common.parts(first) & trace.common.parts(second)
+    both = trace.shared_parts.of(first) & trace.shared_parts.of(second)
     if not both or trace.preview:
         return trace.apply(op, first, second)
     found = _pieces(trace, _forks(first, second), (first, second))
@@ -83,21 +83,21 @@ def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
     return trace.apply(made, first, second, *(node for node, _ in pairs))
 
 
-class Common:
+class SharedParts:
     """For each node the parts that it is a sum of, as bits of a number."""
 
     def __init__(self) -> None:
         self._parts: dict[Node, int] = {}
         self._count = 0
 
-    def parts(self, node: Node) -> int:
+    def of(self, node: Node) -> int:
         found = self._parts.get(node)
         if found is not None:
             return found
         if isinstance(node.op, KEEPING):
             found = 0
             for above in node.inputs:
-                found |= self.parts(above)
+                found |= self.of(above)
         else:
             found = 1 << self._count
             self._count += 1

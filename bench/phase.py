@@ -10,11 +10,11 @@ import time
 
 import torch
 
-from sigprop.experiments.apjn_shared import axis
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_phase
 from sigprop.results.phase import PhaseDiagram
 from sigprop.theory.criticality import predicted_diagram
+from studies.apjn_shared import axis
 
 X, Y = ("sigma_w", axis(0.1, 3.0, 40)), ("sigma_b", axis(0.0, 1.5, 40))
 

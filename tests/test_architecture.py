@@ -49,7 +49,7 @@ def test_rooms_import_only_earlier_rooms(room):
 
 def test_every_room_is_known():
     rooms = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("__")}
-    assert rooms <= set(ALLOWED) | {"cli", "experiments", "integrations"}
+    assert rooms <= set(ALLOWED) | {"cli", "integrations"}
 
 
 def test_the_walk_sees_a_wrong_arrow(tmp_path):

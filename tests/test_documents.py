@@ -18,7 +18,7 @@ def blocks(path: str, language: str) -> list[str]:
     return [text for name, text in fenced if name == language]
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/blueprints.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/do/blueprints.md"])
 def test_python_blocks_run(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = blocks(path, "python")
@@ -49,6 +49,6 @@ def test_commands_in_the_readme_exist_with_their_options():
 
 
 def test_every_page_is_in_the_navigation():
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    shown = set(re.findall(r"([\w-]+\.md)", (ROOT / "mkdocs.yml").read_text()))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    shown = set(re.findall(r"([\w/-]+\.md)", (ROOT / "mkdocs.yml").read_text()))
     assert pages == shown

@@ -16,8 +16,8 @@ from sigprop.blueprints.criticality import BLUEPRINTS, blueprint_diagram
 from sigprop.cli.console import output_console
 from sigprop.cli.ranges import parse_range
 from sigprop.cli.settings import parse_settings
+from sigprop.diagrams import BUILDERS, SIZES, coarse, measured_diagram, overlays
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.experiments.apjn_networks import BUILDERS, SIZES, coarse, measured_diagram, overlays
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_phase
 from sigprop.report.phase import Panel, phase_figure

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.experiments.recipes_shared import measure_stream
-from sigprop.experiments.unit_profiles import batch_for, family, loss_of
 from sigprop.models import build
 from sigprop.recipes import examine, plan
 from sigprop.recipes.prospect import prospect
 from sigprop.recipes.walk import variance
 from sigprop.trace.attending import score_variance
 from sigprop.trace.tracing import trace
+from studies.recipes_shared import measure_stream
+from studies.unit_profiles import batch_for, family, loss_of
 from tests.recipes.shared import identity
 
 SEEDS = 12

@@ -1,6 +1,6 @@
 """Plans beside the `mup` package: the same initialization and learning rates, parameter by parameter.
 
-The package's factors were stored by `python -m sigprop.experiments.abc_mup_package`.
+The package's factors were stored by `python -m studies.abc_mup_package`.
 """
 
 import json
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sigprop.experiments.abc_mup_package import BASE, MODELS
 from sigprop.scaling import parametrize
+from studies.abc_mup_package import BASE, MODELS
 
 STORED = json.loads((Path(__file__).parents[2] / "docs/data/abc_mup_package.json").read_text())
 

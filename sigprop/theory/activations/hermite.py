@@ -54,8 +54,8 @@ def cross_moment(
     single power of rho that has both stands for it. A function that jumps (`derivative` None) has
     c_k^2 ~ k^(-3/2) instead.
 
-    Error relative to sqrt(E f(x)^2 E f(y)^2): see docs/activations.md; machine precision for |rho| <= 0.7, and
-    for smooth functions at any correlation while the variance is at most 1.
+    Error relative to sqrt(E f(x)^2 E f(y)^2): see docs/reference/activations.md; machine precision for |rho| <= 0.7,
+    and for smooth functions at any correlation while the variance is at most 1.
     """
     rho = correlation(variance_x, variance_y, covariance)
     variance_x, mean_x = torch.broadcast_tensors(variance_x, mean_x)

@@ -88,7 +88,7 @@ def test_closed_form_cross_moments(name, which):
         assert error <= 1e-10 * size + 1e-13 * scale, pair
 
 
-# Largest error of the Hermite series, relative to sqrt(E f(x)^2 E f(y)^2), by variance; docs/activations.md.
+# Largest error of the Hermite series, relative to sqrt(E f(x)^2 E f(y)^2), by variance; docs/reference/activations.md.
 STATED = {
     ("smooth", "cross_moment"): {1.0: 1e-12, 10.0: 3e-6, 1e3: 3e-2},
     ("smooth", "derivative_cross_moment"): {1.0: 1e-12, 10.0: 2e-4, 1e3: 0.3},

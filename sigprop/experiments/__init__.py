@@ -1,1 +1,0 @@
-"""One file per table or figure; each is a command, `python -m sigprop.experiments.NAME`."""

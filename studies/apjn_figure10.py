@@ -1,0 +1,50 @@
+"""apjn Fig. 10: with LayerNorm the critical exponent vanishes, J^{0,l} stays constant on the critical line.
+
+`python -m studies.apjn_figure10 --device cuda`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import typer
+
+from sigprop.measure.grid import Network
+from sigprop.measure.phase import mlp_jacobians
+from sigprop.report.phase import Curve, curves_figure
+from sigprop.theory.criticality import ActivationNorm, PreactivationNorm, architecture, trajectory
+from studies.apjn_shared import progress, rounded, store
+
+
+def main(
+    device: str = "cpu", initializations: int = 100, width: int = 1000, depth: int = 250, out: Path = Path("docs")
+) -> None:
+    """LayerNorm on pre-activations (LN-erf) and on activations (erf-LN)."""
+    before, after = architecture("erf", "preactivation"), architecture("erf", "activation")
+    assert isinstance(before, PreactivationNorm)
+    assert isinstance(after, ActivationNorm)
+    weight, bias = after.critical_at(torch.tensor(1.0, dtype=torch.float64))
+    cases = {
+        "LN-erf": (before, 1.0, before.ray() or 0.0),
+        "erf-LN": (after, weight.sqrt().item(), bias.sqrt().item()),
+    }
+    panels, rows, layers = [], [], list(range(1, depth + 1))
+    for label, (network, sigma_w, sigma_b) in cases.items():
+        average = mlp_jacobians(
+            Network("erf", network.norm, depth, width), torch.tensor([sigma_w]), torch.tensor([sigma_b]),
+            initializations=initializations, device=device, progress=progress(label),
+        )  # fmt: skip
+        measured, error = average.mean[:, 0].tolist(), average.standard_error[:, 0].tolist()
+        predicted = (sigma_w**2 * trajectory(network, sigma_w, sigma_b, depth).jacobian).tolist()
+        curves = [Curve("measured", layers, measured, error), Curve("predicted", layers, predicted, predicted=True)]
+        panels.append((f"{label}, ({sigma_w:.3f}, {sigma_b:.3f})", curves))
+        columns = {"measured": measured, "standard_error": error, "predicted": predicted}
+        rows.append({"case": label, **{key: rounded(values) for key, values in columns.items()}})
+    command = f"python -m studies.apjn_figure10 --initializations {initializations} --width {width}"
+    store("apjn_figure10", command, out, [], cases=rows)
+    curves_figure(panels, out / "figures" / "apjn_figure10.png")
+
+
+if __name__ == "__main__":
+    typer.run(main)

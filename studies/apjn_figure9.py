@@ -1,0 +1,53 @@
+"""apjn Fig. 9: the stretched exponential, log J against sqrt(l), at mu = 1 without norm.
+
+`python -m studies.apjn_figure9 --device cuda`. Slope 2 c; the paper has erf, here tanh too.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+import typer
+
+from sigprop.measure.grid import Network
+from sigprop.measure.phase import mlp_jacobians
+from sigprop.report.phase import Curve, curves_figure
+from sigprop.theory.criticality import Vanilla, architecture, stretched_rate, trajectory
+from studies.apjn_shared import progress, rounded, store
+
+
+def main(
+    device: str = "cpu", initializations: int = 100, width: int = 1000, depth: int = 250, out: Path = Path("docs")
+) -> None:
+    """sigma_w = 1.164 (c = 0.741 for erf), sigma_b = 0."""
+    sigma_w, panels, rows = 1.164, [], []
+    for activation in ("erf", "tanh"):
+        network = architecture(activation, residual=1.0)
+        assert isinstance(network, Vanilla)
+        average = mlp_jacobians(
+            Network(activation, "none", depth, width), torch.tensor([sigma_w]), torch.tensor([0.0]), 1.0,
+            initializations=initializations, device=device, progress=progress(activation),
+        )  # fmt: skip
+        measured = torch.log(average.mean[:, 0])
+        error = (average.standard_error[:, 0] / average.mean[:, 0]).tolist()
+        predicted = torch.log(sigma_w**2 * trajectory(network, sigma_w, 0.0, depth).jacobian)
+        rate = stretched_rate(network, sigma_w, 0.0)
+        assert rate is not None
+        roots = [math.sqrt(layer) for layer in range(1, depth + 1)]
+        curves = [
+            Curve("measured", roots, measured.tolist(), error),
+            Curve(f"recursion; slope -> {2 * rate:.3f}", roots, predicted.tolist(), predicted=True),
+        ]
+        panels.append((activation, curves))
+        columns = {"measured": measured.tolist(), "standard_error": error, "predicted": predicted.tolist()}
+        rows.append({"activation": activation, "rate": rate, **{k: rounded(v) for k, v in columns.items()}})
+    command = f"python -m studies.apjn_figure9 --initializations {initializations} --width {width}"
+    store("apjn_figure9", command, out, [], cases=rows)
+    labels = (r"$\sqrt{l}$", r"$\log J^{0,l}$")
+    curves_figure(panels, out / "figures" / "apjn_figure9.png", ("linear", "linear"), labels)
+
+
+if __name__ == "__main__":
+    typer.run(main)

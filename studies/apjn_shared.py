@@ -1,0 +1,66 @@
+"""What the apjn experiments share: axes, storing data beside the figure, a progress line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sigprop.report.phase import Panel, phase_figure
+from sigprop.results.phase import PhaseDiagram
+
+
+def axis(low: float, high: float, count: int) -> list[float]:
+    """Evenly spaced values, rounded so that files stay small."""
+    return [round(low + (high - low) * i / (count - 1), 6) for i in range(count)]
+
+
+def progress(label: str):
+    """A callback that keeps one line on the terminal."""
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done == total else "\r"
+        print(f"{label}: {done}/{total} initializations", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def store(name: str, command: str, out: Path, diagrams: Sequence[PhaseDiagram], **more: Any) -> Path:
+    """Write the numbers behind a figure to data/NAME.json."""
+    record = {"command": command, **more, "panels": [_rounded(d.to_dict()) for d in diagrams]}
+    path = out / "data" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record) + "\n")
+    return path
+
+
+def publish(
+    name: str,
+    panels: Sequence[Panel],
+    out: Path,
+    initializations: int,
+    points: int,
+    columns: int = 2,
+    limit: float = 2.0,
+) -> None:
+    """Store the diagrams with the command that made them, and draw them."""
+    command = f"python -m studies.{name} --initializations {initializations} --points {points}"
+    store(name, command, out, [panel.diagram for panel in panels])
+    phase_figure(panels, out / "figures" / f"{name}.png", columns=columns, limit=limit)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return value
+
+
+def rounded(values: Sequence[float]) -> list[float]:
+    """Numbers with five significant digits."""
+    return [float(f"{value:.5g}") for value in values]

@@ -1,0 +1,135 @@
+"""Tangent-kernel parts of every group over width: `python -m studies.effective_slopes --help`.
+
+One Pre-LN Transformer block (stem, attention, MLP, head) is drawn with the family's initialization; each group's
+contribution to a unit change of the output, at its relative learning rate, is fitted over width n, MLP expansion M,
+patch size and number of outputs. SGD: lambda |g|^2; AdamW: lambda |g|^2 / rms(g), with g the gradient of the output
+along a random unit direction. Dinan, Yaida, Zhang, Effective Theory of Transformers, eqs. (1.99) to (1.116).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+from torch.nn import functional as F
+
+from sigprop.scaling import GROUPS, family_factors
+from sigprop.scaling.fit import fit_exponent
+
+TOKENS, VOCABULARY = 6, 32
+SETTING = {"width": 128, "expansion": 4, "patch": 48, "outputs": 16, "head_size": 16, "heads": 0}
+SWEEPS: dict[str, list[int]] = {
+    "width": [64, 128, 256, 512],
+    "expansion": [1, 2, 4, 8],
+    "patch": [16, 32, 64, 128],
+    "outputs": [4, 16, 64, 256],
+}
+
+
+def gradients(setting: dict[str, int], s: float, language: bool, seed: int, device: str) -> dict[str, Tensor]:
+    """Gradient of one token's output along a random unit direction, for every group that the stem has."""
+    n, hidden = setting["width"], setting["width"] * setting["expansion"]
+    heads = setting["heads"] or n // setting["head_size"]
+    generator, inputs = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(10_000 + seed)
+
+    def draw(group: str, *shape: int) -> Tensor:
+        sizes = {key: setting[key] for key in ("expansion", "patch", "outputs")}
+        variance = family_factors(group, n, s, **sizes).init_variance
+        values = torch.randn(shape, generator=generator, dtype=torch.float64) * math.sqrt(variance)
+        return values.to(device).requires_grad_()
+
+    square = {group: draw(group, n, n) for group in "QKVU"}
+    weights = square | {"W": draw("W", hidden, n), "X": draw("X", n, hidden), "position": draw("position", TOKENS, n)}
+    weights |= {"head": draw("head", setting["outputs"], n), "head_bias": draw("head_bias", setting["outputs"])}
+    if language:
+        ids = torch.randint(0, VOCABULARY, (TOKENS,), generator=inputs).to(device)
+        weights["vocabulary"] = draw("vocabulary", VOCABULARY, n)
+        z = weights["vocabulary"][ids] + weights["position"]
+    else:
+        pixels = torch.randn(TOKENS, setting["patch"], generator=inputs, dtype=torch.float64).to(device)
+        weights["patch"] = draw("patch", n, setting["patch"])
+        z = pixels @ weights["patch"].T + weights["position"]
+    x = F.layer_norm(z, (n,), eps=0.0)
+    q, k, v = ((x @ weights[group].T).unflatten(1, (heads, -1)).transpose(0, 1) for group in "QKV")
+    mixed = (q @ k.mT / math.sqrt(n / heads)).softmax(-1) @ v
+    z = z + mixed.transpose(0, 1).flatten(1) @ weights["U"].T
+    z = z + F.gelu(F.layer_norm(z, (n,), eps=0.0) @ weights["W"].T) @ weights["X"].T
+    f = F.layer_norm(z, (n,), eps=0.0) @ weights["head"].T + weights["head_bias"]
+    direction = F.normalize(torch.randn(setting["outputs"], generator=generator, dtype=torch.float64), dim=0).to(device)
+    found = torch.autograd.grad(f[-1] @ direction, list(weights.values()))
+    return dict(zip(weights, found, strict=True))
+
+
+def contributions(
+    setting: dict[str, int], s: float, language: bool, seed: int, device: str
+) -> dict[str, tuple[float, float]]:
+    """(SGD, AdamW) contribution of every group."""
+    sizes = {key: setting[key] for key in ("expansion", "patch", "outputs")}
+    found = {}
+    for group, gradient in gradients(setting, s, language, seed, device).items():
+        factors = family_factors(group, setting["width"], s, **sizes)
+        touched = gradient[gradient.abs().sum(-1) > 0] if group in ("vocabulary", "position") else gradient
+        total, size = touched.square().sum().item(), touched.square().mean().sqrt().item()
+        found[group] = factors.sgd * total, factors.adamw * total / size
+    return found
+
+
+def sweep(along: str, s: float, language: bool, fixed_heads: bool, seeds: int, device: str) -> list[dict[str, Any]]:
+    """Fitted slopes of every group along one size."""
+    columns = []
+    for value in SWEEPS[along]:
+        setting = SETTING | {along: value} | ({"heads": 4} if fixed_heads else {})
+        columns.append([contributions(setting, s, language, seed, device) for seed in range(seeds)])
+    rows = []
+    for group in (group for group in GROUPS if group in columns[0][0]):
+        for place, optimizer in enumerate(("sgd", "adamw")):
+            sizes = np.array([[run[group][place] for run in column] for column in columns]).T
+            slope, low, high = fit_exponent(SWEEPS[along], sizes)
+            row = {"along": along, "s": s, "stem": "language" if language else "vision", "optimizer": optimizer}
+            row |= {"heads": "fixed" if fixed_heads else "grow", "group": group}
+            rows.append(row | {"slope": round(slope, 3), "low": round(low, 3), "high": round(high, 3)})
+    return rows
+
+
+def main(
+    seeds: Annotated[int, typer.Option(help="Initializations.")] = 24,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Where the table is stored.")] = Path("docs/data/effective_slopes.json"),
+) -> None:
+    """Fit all slopes, print the worst of every sweep, store the table."""
+    cases: list[tuple[str, float, bool, bool]] = [
+        ("width", s, language, False) for s in (0.0, 1.0) for language in (False, True)
+    ]
+    cases += [("width", 0.0, False, True)] + [(along, 0.0, False, False) for along in ("expansion", "patch", "outputs")]
+    rows = []
+    for along, s, language, fixed in cases:
+        found = sweep(along, s, language, fixed, seeds, device)
+        rows += found
+        stem = "language" if language else "vision"
+        typer.echo(f"{along} s={s:g} {stem}, heads {'fixed' if fixed else 'grow'}: {worst(found)}")
+    data: dict[str, Any] = {"command": f"python -m studies.effective_slopes --seeds {seeds} --device {device}"}
+    data |= {"date": str(date.today()), "seeds": f"0..{seeds - 1}", "setting": SETTING, "sweeps": SWEEPS, "rows": rows}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def worst(rows: list[dict[str, Any]]) -> str:
+    """The largest slope by optimizer, with Q and K beside it."""
+    told = []
+    for optimizer in ("sgd", "adamw"):
+        mine = [row for row in rows if row["optimizer"] == optimizer]
+        other = max((row for row in mine if row["group"] not in "QK"), key=lambda row: abs(row["slope"]))
+        scores = ", ".join(f"{row['group']} {row['slope']:+.2f}" for row in mine if row["group"] in "QK")
+        told.append(f"{optimizer} {other['group']} {other['slope']:+.2f}, {scores}")
+    return "; ".join(told)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,239 @@
+"""Prediction against many initializations: `python -m studies.predict_accuracy --help`.
+
+For each architecture the moments predicted from its config, without weights, beside those measured over fresh
+initializations. `measure` stores one profile per setting, `compare` predicts and takes the errors at the outputs of the
+repeated blocks (relative for variances, absolute for token correlations) and at the hidden matrices, each with the
+standard error of the measurement beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sigprop.measure import measure
+from sigprop.results import Profile
+from sigprop.trace import build, predict, trace
+from studies.accuracy_models import CASES, Setting, settings
+
+COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_second_moment")
+NAMES = ("variance", "correlation", "gradient", "weight gradient")
+TARGETS = {
+    "variance": (0.01, 0.04),
+    "token_correlation": (0.02, 0.02),
+    "grad_variance": (0.03, 0.10),
+    "grad_second_moment": (0.05, 0.35),
+}
+PAGE = """# Predictions of whole models against measurement
+
+Written by `python -m studies.predict_accuracy table` from `docs/data/predict_accuracy.json` ({date}). Width
+256, 128 Zipf-like ids (images: 64 patches), {seeds} initializations on an H200, from seed {first} on; *init* `width` is
+a standard deviation of 1/sqrt(width) for every matrix. Errors of the prediction, median / worst over the outputs of the
+repeated blocks (weight gradient: second moment of the gradient over all hidden matrices), with the standard errors of
+the measurement (median over blocks / at the worst) in parentheses; percent, absolute for correlations. Targets:
+variance 1 / 4, correlation 0.02, gradient 3 / 10, weight gradient 5 / 35. What is over them is **bold**; reasons are in
+[predict](../do/predict.md#accuracy).
+
+{rows}
+
+Causes of errors were looked for, and rules revised, on other initializations of the same settings (seeds 0 to 99); no
+constant is fitted. The seeds above were measured before that and compared once, after the last change to the rules that
+these models need. On the seeds of development the figures within the targets are: {development}.
+
+With a hundred initializations a standard error is often as large as the target. So settings that were over one, here or
+in development, were measured again with {more} others:
+
+{again}
+
+    python -m studies.predict_accuracy measure --device cuda --seeds {seeds} --first-seed {first}
+    python -m studies.predict_accuracy compare --out docs/data/predict_accuracy.json
+"""
+app = typer.Typer(add_completion=False, help=__doc__)
+Models = Annotated[str, typer.Option(help="Comma-separated names, or all.")]
+Depths = Annotated[str, typer.Option(help="Comma-separated numbers of layers.")]
+Inits = Annotated[str, typer.Option(help="standard, width (std 1/sqrt(width)), or both, comma-separated.")]
+Tied = Annotated[str, typer.Option(help="no, yes, or both, comma-separated.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the measured profiles.")]
+
+
+@app.command("measure")
+def measure_all(
+    models: Models = "all",
+    depth: Depths = "12",
+    inits: Inits = "standard,width",
+    tied: Tied = "no,yes",
+    seeds: Annotated[int, typer.Option(help="Initializations to measure.")] = 100,
+    first_seed: Annotated[int, typer.Option()] = 0,
+    device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")] = "cpu",
+    folder: Folder = Path("out/predict_accuracy"),
+) -> None:
+    """Measure every setting over fresh initializations and store its profile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting in _chosen(models, depth, inits, tied):
+        start = time.perf_counter()
+        measured_profile(setting, range(first_seed, first_seed + seeds), device).to_json(
+            folder / f"{setting.label}.json"
+        )
+        print(f"{setting.label}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+@app.command()
+def compare(
+    models: Models = "all",
+    depth: Depths = "12",
+    inits: Inits = "standard,width",
+    tied: Tied = "no,yes",
+    folder: Folder = Path("out/predict_accuracy"),
+    networks: Annotated[int, typer.Option(help="Networks that `predict` follows with their own heads.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
+) -> None:
+    """Median and worst errors of the prediction over blocks, beside the standard error of the measurement."""
+    results: list[dict[str, Any]] = []
+    for setting in _chosen(models, depth, inits, tied):
+        path = folder / f"{setting.label}.json"
+        if not path.exists():
+            print(f"{setting.label}: not measured, skipped")
+            continue
+        results.append(errors_of(setting, Profile.from_json(path), networks))
+        show(results[-1:])
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps({"date": str(date.today()), "results": results}, indent=1) + "\n")
+    show(results)
+
+
+@app.command()
+def table(
+    data: Annotated[Path, typer.Option(help="Results of `compare`.")] = Path("docs/data/predict_accuracy.json"),
+    page: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("docs/evidence/predict-accuracy.md"),
+) -> None:
+    """Write the results as a page."""
+    stored = json.loads(data.read_text())
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for row in stored["results"]:
+        groups.setdefault(row["first_seed"], []).append(row)
+    development, fresh, again = (groups[seed] for seed in sorted(groups))
+    counts = ", ".join(f"{name} {_kept(development, column)}" for name, column in zip(NAMES, COLUMNS, strict=True))
+    values = {"date": stored["date"], "seeds": fresh[0]["seeds"], "first": fresh[0]["first_seed"]}
+    tables = {"rows": _markdown(fresh), "again": _markdown(again)}
+    page.write_text(PAGE.format(development=counts, more=again[0]["seeds"], **tables, **values))
+
+
+def _kept(results: list[dict[str, Any]], column: str) -> str:
+    return f"{sum(_within(row, column) for row in results)} of {len(results)}"
+
+
+def _markdown(results: list[dict[str, Any]]) -> str:
+    headings = ["model", *NAMES]
+    lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+    for row in results:
+        name = f"{row['name']}, {row['depth']} layers, {row['init']}" + (", tied" if row["tied"] else "")
+        name += f", {row['networks']} networks" if row["networks"] > 1 else ""
+        lines.append("| " + " | ".join([name] + [_cell(row, column) for column in COLUMNS]) + " |")
+    kept = [f"{_kept(results, column)} within" for column in COLUMNS]
+    return "\n".join([*lines, "| " + " | ".join(["**all**", *kept]) + " |"])
+
+
+def _cell(row: dict[str, Any], column: str) -> str:
+    """Median / worst, with the standard errors of both; bold where over the target."""
+    found, correlation = row["errors"][column], column == "token_correlation"
+    scale, digits = (1.0, 3) if correlation else (100.0, 1)
+    keys = ("median", "worst", "error", "error_of_worst")
+    median, worst, error, last = (f"{scale * found[key]:.{digits}f}" for key in keys)
+    text = f"{median} / {worst} (± {error} / {last})"
+    return text if _within(row, column) else f"**{text}**"
+
+
+def _within(row: dict[str, Any], column: str) -> bool:
+    found, (median, worst) = row["errors"][column], TARGETS[column]
+    return found["median"] <= median and found["worst"] <= worst
+
+
+def _chosen(models: str, depth: str, inits: str, tied: str) -> list[Setting]:
+    names = list(CASES) if models == "all" else models.split(",")
+    return settings(names, [int(d) for d in depth.split(",")], inits.split(","), [t == "yes" for t in tied.split(",")])
+
+
+def measured_profile(setting: Setting, seeds: Sequence[int], device: str) -> Profile:
+    case = CASES[setting.name](setting)
+
+    def make() -> torch.nn.Module:
+        with torch.device(device):
+            return case.make().train(setting.name == "resnet")
+
+    return measure(None, _moved(case.batch, device), case.loss, build=make, seeds=seeds)
+
+
+def errors_of(setting: Setting, measured: Profile, networks: int = 1) -> dict[str, Any]:
+    """Predict one setting and reduce its comparison to median and worst errors."""
+    case = CASES[setting.name](setting)
+    model = build(lambda: case.make().train(setting.name == "resnet"))
+    start = time.perf_counter()
+    options: dict[str, Any] = {"loss": case.loss or "cross_entropy", "tokens": max(setting.tokens, 128)}
+    predicted = predict(model, case.batch, **options, networks=networks)
+    seconds = time.perf_counter() - start
+    blocks = [name for group in trace(model, case.batch).structure.blocks for name in group]
+    return {
+        **setting.__dict__,
+        "seeds": len(measured.meta["seeds"]),
+        "first_seed": measured.meta["seeds"][0],
+        "networks": networks,
+        "predict_seconds": seconds,
+        "errors": {column: _errors(predicted, measured, column, blocks) for column in COLUMNS},
+    }
+
+
+def _moved(batch: Any, device: str) -> Any:
+    if isinstance(batch, dict):
+        return {key: value.to(device) for key, value in batch.items()}
+    return batch.to(device)
+
+
+def _errors(predicted: Profile, measured: Profile, column: str, blocks: list[str]) -> dict[str, Any]:
+    """Median and worst error over blocks (or hidden matrices), with the standard error beside each."""
+    if column == "grad_second_moment":
+        wanted = {row.name for row in predicted.parameters if row.role in ("hidden", "expert")}
+        reference = measured.parameters
+    else:
+        wanted, reference = set(blocks), measured.sites
+    wanted = {row.name for row in reference if row.name in wanted and math.isfinite(getattr(row, column))}
+    found = [item for item in predicted.compare(measured).column(column) if item.name in wanted]
+    if not wanted or len(found) < len(wanted):
+        raise RuntimeError(f"{column}: {len(wanted)} sites measured, {len(found)} of them predicted")
+    worst = max(found, key=lambda item: abs(item.error))
+    return {
+        "median": statistics.median(abs(item.error) for item in found),
+        "worst": abs(worst.error),
+        "worst_name": worst.name,
+        "error_of_worst": worst.standard_error,
+        "error": statistics.median(item.standard_error for item in found),
+    }
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    table = Table("model", "tied", "init", "depth", "variance %", "correlation", "gradient %", "weight gradient %", "s")
+    for row in results:
+        cells = []
+        for column in COLUMNS:
+            scale = 1.0 if column == "token_correlation" else 100.0
+            e = {key: scale * value for key, value in row["errors"][column].items() if key != "worst_name"}
+            digits = 3 if column == "token_correlation" else 1
+            cells.append(f"{e['median']:.{digits}f} / {e['worst']:.{digits}f} (se {e['error']:.{digits}f})")
+        tied = "yes" if row["tied"] else "no"
+        table.add_row(row["name"], tied, row["init"], str(row["depth"]), *cells, f"{row['predict_seconds']:.1f}")
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    app()

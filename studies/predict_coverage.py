@@ -1,0 +1,172 @@
+"""Which models of transformers can be predicted: `python -m studies.predict_coverage --help`.
+
+Every causal, masked and sequence-to-sequence language model and every image classifier of the installed release is
+built from a small config on the meta device and predicted, forward and backward. The table goes to
+docs/evidence/coverage.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+from sigprop.errors import SigpropError, UnsupportedError
+from sigprop.trace import predict
+from studies.coverage_configs import KINDS, built, classes
+
+
+class Late(BaseException):
+    """Not an Exception, so that no rule mistakes it for a failure of its own."""
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise Late(f"took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(kind: str, number: int, tokens: int, seconds: int) -> dict[str, Any]:
+    """Build and predict one class: outcome is predicted, failed, or not built (with the reason)."""
+    config_class, model_class = classes(kind)[number]
+    config_class = model_class.config_class or config_class
+    row: dict[str, Any] = {"model": model_class.__name__, "config": config_class.__name__, "kind": kind}
+    start = time.perf_counter()
+    try:
+        with limited(seconds):
+            model = built(config_class, model_class, decoder=kind == "causal LM")
+    except (Exception, Late) as error:
+        return row | {"outcome": "not built", "reason": reason_of(error)}
+    try:
+        with limited(seconds):
+            profile = predict(model, tokens=tokens)
+        if not all(math.isfinite(site.variance) for site in profile.sites):
+            raise UnsupportedError("the state of a site is not finite")
+        finite = [s for s in profile.sites if s.grad_variance == s.grad_variance]
+        row["sampled"] = sum(s.status == "sampled" for s in profile.sites)
+        row |= {"outcome": "predicted", "sites": len(profile.sites), "with_gradient": len(finite), "reason": ""}
+    except (SigpropError, Late) as error:
+        row |= {"outcome": "failed", "reason": reason_of(error)}
+    except Exception as error:
+        row |= {"outcome": "failed", "reason": f"unclear error, {reason_of(error)}"}
+    return row | {"seconds": round(time.perf_counter() - start, 1)}
+
+
+def reason_of(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__.strip('_')}: {lines[0] if lines else ''}"[:200]
+
+
+def markdown(rows: list[dict[str, Any]], version: str, checks: list[str]) -> str:
+    lines = [
+        "# Coverage",
+        "",
+        f"Models of transformers {version}, built from a small config on the meta device and predicted forward and",
+        "backward. Made by `python -m studies.predict_coverage`. Asked: at least 90 %.",
+        "",
+        "The small config is the default one with two layers (or one of each kind), images of 64 pixels and at most 16",
+        "experts; what a default config leaves open and a published one gives is filled in. Widths are those of the",
+        "default. A class counts as predicted when every site has a finite state.",
+        "",
+        "| kind | classes | built | predicted | share of built |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        count = Counter(row["outcome"] for row in rows if row["kind"] == kind)
+        made = count["predicted"] + count["failed"]
+        share = f"{100 * count['predicted'] / made:.0f} %" if made else "-"
+        lines.append(f"| {kind} | {sum(count.values())} | {made} | {count['predicted']} | {share} |")
+    made = [row for row in rows if row["outcome"] != "not built"]
+    good = [row for row in made if row["outcome"] == "predicted"]
+    lines.append(f"| all | {len(rows)} | {len(made)} | {len(good)} | {100 * len(good) / max(len(made), 1):.1f} % |")
+    for outcome, title in (("failed", "Not predicted"), ("not built", "Not built")):
+        lines += ["", f"## {title}", "", "| model | kind | reason |", "|---|---|---|"]
+        for row in rows:
+            if row["outcome"] == outcome:
+                reason = row["reason"].replace("|", "/")
+                lines.append(f"| {row['model']} | {row['kind']} | {reason} |")
+    lines += [
+        *checks,
+        "",
+        "## Predicted",
+        "",
+        "| model | kind | sites | with gradient | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    for row in good:
+        lines.append(f"| {row['model']} | {row['kind']} | {row['sites']} | {row['with_gradient']} | {row['seconds']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _checks(path: Path) -> list[str]:
+    from studies.coverage_check import markdown
+
+    return markdown(json.loads(path.read_text())) if path.exists() else []
+
+
+def quiet(gigabytes: int) -> None:
+    """One thread for each process, and an error instead of a machine without memory."""
+    import resource
+
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
+
+
+def main(
+    kinds: Annotated[str, typer.Option(help="Comma-separated kinds, or all.")] = "all",
+    only: Annotated[str, typer.Option(help="Parts of class names, comma-separated.")] = "",
+    tokens: Annotated[int, typer.Option()] = 16,
+    seconds: Annotated[int, typer.Option(help="Limit for each model.")] = 60,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the rows.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Markdown page, e.g. docs/evidence/coverage.md.")] = None,
+    checks: Annotated[Path, typer.Option(help="Rows of coverage_check.")] = Path("docs/data/coverage_check.json"),
+) -> None:
+    """Predict every class and report the share that works."""
+    import transformers
+
+    wanted = [
+        (kind, number, tokens, seconds)
+        for kind in (KINDS if kinds == "all" else kinds.split(","))
+        for number, (_, model_class) in enumerate(classes(kind))
+        if any(part.lower() in model_class.__name__.lower() for part in only.split(","))
+    ]
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
+        for row in pool.map(attempt, *zip(*wanted, strict=True)):
+            rows.append(row)
+            print(row["kind"], row["model"], row["outcome"], row.get("seconds", ""), row["reason"], flush=True)
+            if out is not None:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                out.write_text(json.dumps(rows, indent=1) + "\n")
+    if page is not None:
+        page.write_text(markdown(rows, transformers.__version__, _checks(checks)))
+    Console().print(Counter((row["kind"], row["outcome"]) for row in rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,255 @@
+"""Whole stacks, predicted against real networks: `python -m studies.stack_accuracy --help`.
+
+Reference Transformers of 48 and 192 layers, width 256, 128 real token ids with Zipf-like repeats, are drawn many
+times with the weights' standard deviations that the blueprint states, and measured; the prediction is compared block by
+block. `run` stores one JSON file per case, `table` turns the files into a page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import nn
+
+from sigprop.blueprints import Transformer, predict
+from sigprop.blueprints.laws import block_rows, scaled_transformer
+from sigprop.measure import measure
+from sigprop.models.transformer import transformer
+from sigprop.results import Profile
+
+TOKENS, VOCABULARY, WIDTH, HEADS = 128, 1024, 256, 4
+CASES: dict[str, dict[str, Any]] = {
+    f"{kind}-{placement}-{scaling}": {"kind": kind, "norm_placement": placement, "scaling": scaling}
+    for kind in ("encoder", "decoder")
+    for placement, scaling in (("pre", "vanilla"), ("post", "vanilla"), ("pre", "deepscale"), ("post", "deepscale"))
+}
+COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_token_correlation")
+app = typer.Typer(add_completion=False, help=__doc__)
+
+
+def token_ids(seed: int = 5) -> torch.Tensor:
+    """One sequence of ids drawn from Zipf's law."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.multinomial(1.0 / torch.arange(1.0, VOCABULARY + 1), TOKENS, True, generator=generator)
+
+
+def blueprint_of(case: str, depth: int, dropout: float, ids: torch.Tensor, method: str) -> Transformer:
+    settings = dict(CASES[case])
+    return scaled_transformer(
+        settings.pop("scaling"),
+        depth,
+        width=WIDTH,
+        heads=HEADS,
+        tokens=TOKENS,
+        vocabulary=VOCABULARY,
+        dropout=dropout,
+        ids=ids,
+        state="dense",
+        attention_method=method,
+        **settings,
+    )
+
+
+def network(blueprint: Transformer, profile: Profile, device: str) -> nn.Module:
+    """The reference model with fresh weights of the standard deviations that the prediction assumes."""
+    model = transformer(
+        kind=blueprint.kind,
+        vocabulary=blueprint.vocabulary,
+        context=blueprint.tokens,
+        width=blueprint.width,
+        depth=blueprint.depth,
+        heads=blueprint.heads,
+        norm_placement=blueprint.norm_placement,
+        activation=blueprint.activation,
+        skip_scale=blueprint.skip_scale,
+        branch_scale=blueprint.branch_scale,
+        bias=False,
+        dropout=blueprint.dropout,
+    ).to(device)
+    spread = {row.name: row.init_std for row in profile.parameters if len(row.shape) == 2}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0.0, spread[name])
+    return model.train()
+
+
+@app.command()
+def run(
+    depth: int = 48,
+    seeds: int = 30,
+    first_seed: int = 1000,
+    dropout: float = 0.1,
+    device: str = "cpu",
+    cases: Annotated[str, typer.Option(help="Comma-separated; all by default.")] = ",".join(CASES),
+    out: Path = Path("docs/data"),
+) -> None:
+    """Predict and measure; one JSON file per case."""
+    ids = token_ids()
+    targets = ids.roll(-1).to(device)
+    for case in cases.split(","):
+        blueprint = blueprint_of(case, depth, dropout, ids, "sampled")
+        prediction = predict(blueprint)
+        measured = measure(
+            None,
+            ids[None].to(device),
+            lambda logits: nn.functional.cross_entropy(logits[0], targets),
+            sites=[row.name for row in block_rows(prediction.sites)],
+            build=lambda: network(blueprint, prediction, device),  # noqa: B023
+            seeds=range(first_seed, first_seed + seeds),
+        )
+        record = {
+            "command": f"python -m studies.stack_accuracy run --depth {depth} --seeds {seeds} "
+            f"--first-seed {first_seed} --dropout {dropout} --cases {case}",
+            "date": str(date.today()),
+            "case": case,
+            "depth": depth,
+            "dropout": dropout,
+            "seeds": seeds,
+            **_predictions(case, depth, dropout),
+            "measured": _rows(measured),
+        }
+        path = out / f"stack_{case}_{depth}_{dropout}.json"
+        path.write_text(json.dumps(record) + "\n")
+        print(summary_line(record), flush=True)
+        print(summary_line({**record, "case": "  closed form", "predicted": record["closed"]}), flush=True)
+
+
+def _predictions(case: str, depth: int, dropout: float) -> dict[str, Any]:
+    """Rows with sampled attention heads and in closed form."""
+    methods = {"predicted": "sampled", "closed": "closed"}
+    return {
+        key: _rows(predict(blueprint_of(case, depth, dropout, token_ids(), method))) for key, method in methods.items()
+    }
+
+
+@app.command()
+def repredict(data: Path = Path("docs/data")) -> None:
+    """Put the present predictions beside the stored measurements."""
+    for path in sorted(data.glob("stack_*.json")):
+        record = json.loads(path.read_text())
+        record |= _predictions(record["case"], record["depth"], record["dropout"])
+        path.write_text(json.dumps(record) + "\n")
+        print(summary_line(record), flush=True)
+
+
+def _rows(profile: Profile) -> dict[str, list[float]]:
+    rows = block_rows(profile.sites)
+    table = {column: [getattr(row, column) for row in rows] for column in COLUMNS}
+    if rows[0].errors:
+        table |= {f"{column}_error": [row.errors.get(column, math.nan) for row in rows] for column in COLUMNS}
+        table |= {f"{column}_median": [row.medians.get(column, math.nan) for row in rows] for column in COLUMNS}
+    return {key: [float(f"{value:.6g}") for value in values] for key, values in table.items()}
+
+
+def figures(record: dict[str, Any]) -> dict[str, float]:
+    """Errors of the prediction: relative for variances, absolute for correlations; and the rate over depth."""
+    predicted, measured = record["predicted"], record["measured"]
+    relative = {
+        column: [abs(p / m - 1) for p, m in zip(predicted[column], measured[column], strict=True)] for column in COLUMNS
+    }
+    absolute = {
+        column: [abs(p - m) for p, m in zip(predicted[column], measured[column], strict=True)] for column in COLUMNS
+    }
+    spread = [e / m for e, m in zip(measured["grad_variance_error"], measured["grad_variance"], strict=True)]
+    to_median = [
+        abs(p / m - 1) for p, m in zip(predicted["grad_variance"], measured["grad_variance_median"], strict=True)
+    ]
+    return {
+        "variance_median": statistics.median(relative["variance"]),
+        "variance_worst": max(relative["variance"]),
+        "correlation_worst": max(absolute["token_correlation"]),
+        "correlation_error": statistics.median(measured["token_correlation_error"]),
+        "gradient_median": statistics.median(relative["grad_variance"]),
+        "gradient_worst": max(relative["grad_variance"]),
+        "gradient_error": statistics.median(spread),
+        "gradient_to_median": statistics.median(to_median),
+        "gradient_range": max(measured["grad_variance"]) / min(measured["grad_variance"]),
+        "gradient_correlation_worst": max(absolute["grad_token_correlation"]),
+        "rate_difference": abs(_rate(predicted["grad_variance"]) - _rate(measured["grad_variance"])),
+    }
+
+
+def _rate(values: list[float]) -> float:
+    """Mean change of log gradient variance per layer over the middle half of the stack."""
+    quarter = len(values) // 4
+    return math.log(values[-quarter - 1] / values[quarter]) / (len(values) - 2 * quarter - 1)
+
+
+def summary_line(record: dict[str, Any]) -> str:
+    f = figures(record)
+    return (
+        f"{record['case']:24s} N={record['depth']:<4d} p={record['dropout']} "
+        f"var {100 * f['variance_median']:.1f}/{100 * f['variance_worst']:.1f} % | "
+        f"r {f['correlation_worst']:.4f} (s.e. {f['correlation_error']:.4f}) | "
+        f"g {100 * f['gradient_median']:.1f}/{100 * f['gradient_worst']:.1f} % (s.e. {100 * f['gradient_error']:.1f}; "
+        f"to median {100 * f['gradient_to_median']:.1f}) range {f['gradient_range']:.3g} | "
+        f"rg {f['gradient_correlation_worst']:.3f} | rate {100 * f['rate_difference']:.2f} %"
+    )
+
+
+@app.command()
+def table(data: Path = Path("docs/data"), out: Path = Path("docs/evidence/stack-accuracy.md")) -> None:
+    """Write the page from the stored files."""
+    records = [json.loads(path.read_text()) for path in sorted(data.glob("stack_*.json"))]
+    records.sort(key=lambda record: (record["depth"], record["dropout"], record["case"]))
+    lines = [_HEADER]
+    for record in records:
+        lines += [_line(record), _line({**record, "case": "closed", "predicted": record["closed"]})]
+    commands = [f"    {record['command']}    # {record['date']}" for record in records]
+    out.write_text("\n".join([*lines, _FOOTER, *commands, ""]))
+
+
+def _line(record: dict[str, Any]) -> str:
+    f = figures(record)
+    return (
+        f"| {record['case']} | {record['depth']} | {record['dropout']} | {record['seeds']} "
+        f"| {100 * f['variance_median']:.1f} / {100 * f['variance_worst']:.1f} "
+        f"| {f['correlation_worst']:.3f} ± {f['correlation_error']:.3f} "
+        f"| {100 * f['gradient_median']:.1f} / {100 * f['gradient_worst']:.1f} ± {100 * f['gradient_error']:.1f} "
+        f"| {100 * f['gradient_to_median']:.1f} | {f['gradient_range']:.3g} "
+        f"| {f['gradient_correlation_worst']:.3f} | {100 * f['rate_difference']:.2f} |"
+    )
+
+
+_HEADER = """# Whole stacks against real networks
+
+Written by `python -m studies.stack_accuracy table` from the files `docs/data/stack_*.json`. Reference
+Transformers, width 256, 4 heads, ReLU, 128 Zipf-like token ids, cross-entropy on the next token, 32-bit floats.
+Predictions use the token kernel with sampled attention heads (*closed* rows: closed-form attention). Errors are over
+blocks, of the prediction against the average over initializations: percent for variances (median / worst), absolute
+for correlations (worst); `±` is the median standard error of the measurement. *to median*: the same median error
+against the median over initializations. *range*: largest over smallest gradient variance over depth. *rate*:
+difference of the growth rate per layer, in percent, over the middle half.
+
+| stack | layers | dropout | seeds | variance % | token corr. | gradient % | to median % | range | grad corr. | rate % |
+|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+_FOOTER = """
+**Where the prediction stops being a guide.** In Post-LN stacks with Xavier weights ("vanilla") the gradient over
+initializations is so skewed that its mean is carried by few draws. At 192 layers and 64 draws the standard error of
+the mean is over 20 %, and the median over draws lies below the mean by a factor of three: a theory of the mean does not
+describe a single network there. The growth rate per layer is what can be compared. In the causal one, moreover, a few
+early positions carry nearly all of the gradient, which widens the spread further. In all other stacks mean and median
+agree with the prediction and with each other.
+
+**How the figures came about.** Two terms of the theory were corrected after looking at these stacks (the dropout factor
+of the key path, seen in the causal ones; the alignment term, seen at the first block): neither is fitted, and the first
+is tested on single heads. The vanilla Post-LN stacks other than the causal one of 192 layers were drawn again with more
+initializations after the first 60 (40) gave errors of 16 to 18 %; the first draws are among them. Gradient correlations
+of the causal vanilla Post-LN stack of 192 layers were measured before tokens without direction were left out.
+
+The rows were made by
+"""
+
+
+if __name__ == "__main__":
+    app()

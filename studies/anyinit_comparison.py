@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
-from sigprop.recipes import examine, plan
+from sigprop.recipes import plan, read_structure
 from studies.recipes_shared import DATA, Stream, measure_stream, save
 from studies.unit_profiles import batch_for, family, loss_of
 
@@ -41,14 +41,14 @@ def main(
     for name in models.split(","):
         batch = batch_for(name if name == "t5" else "llama", tokens, 1, "cpu")
         model = build_model(name, depth, width)
-        anatomy = examine(model, batch)
+        structure = read_structure(model, batch)
         draws: dict[str, Any] = {
-            "unit": plan(model, "unit", anatomy=anatomy),
+            "unit": plan(model, "unit", structure=structure),
             "anyinit analytic": drawn_by(peer, "analytic", batch["input_ids"]),
             "anyinit empirical": drawn_by(peer, "empirical", batch["input_ids"]),
         }
         for label, draw in draws.items():
-            found = attempt(lambda m=model, a=anatomy, d=draw, b=batch: measure_stream(m, a, d, b, loss_of, seeds))
+            found = attempt(lambda m=model, a=structure, d=draw, b=batch: measure_stream(m, a, d, b, loss_of, seeds))
             save(out, {f"{name} {label}": found}, command, settings)
             typer.echo(line(f"{name} {label}", found))
 

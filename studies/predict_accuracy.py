@@ -24,7 +24,8 @@ from rich.table import Table
 
 from sigprop.measure import measure
 from sigprop.results import Profile
-from sigprop.trace import build, predict, trace
+from sigprop.structure import read_structure
+from sigprop.trace import build, predict
 from studies.accuracy_models import CASES, Setting, settings
 
 COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_second_moment")
@@ -183,7 +184,7 @@ def errors_of(setting: Setting, measured: Profile, networks: int = 1) -> dict[st
     options: dict[str, Any] = {"loss": case.loss or "cross_entropy", "tokens": max(setting.tokens, 128)}
     predicted = predict(model, case.batch, **options, networks=networks)
     seconds = time.perf_counter() - start
-    blocks = [name for group in trace(model, case.batch).structure.blocks for name in group]
+    blocks = [name for group in read_structure(model, case.batch).blocks for name in group]
     return {
         **setting.__dict__,
         "seeds": len(measured.meta["seeds"]),

@@ -19,8 +19,8 @@ import typer
 from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.models.text import sample_text, text_batch
-from sigprop.recipes import examine, recipes
-from sigprop.recipes.prospect import prospect
+from sigprop.recipes import read_structure, recipes
+from sigprop.recipes.predicted_plan import predict_plan
 from studies.recipes_shared import DATA
 
 COLUMNS = ("forward_growth", "gradient_growth", "token_correlation", "sensitivity")
@@ -45,11 +45,11 @@ def main(
         model = build(
             "transformer", kind="encoder", norm_placement=placement, depth=depth, width=width, activation="relu"
         )
-        anatomy = examine(model, ids)
+        structure = read_structure(model, ids)
         for name in chosen:
             key = f"{placement} {name}"
             try:
-                found = prospect(anatomy, name, unit_start=True, **OPTIONS.get(name, {})).to_dict()
+                found = predict_plan(structure, name, unit_start=True, **OPTIONS.get(name, {})).to_dict()
                 found = {key: value for key, value in found.items() if value is not None and key != "profile"}
             except SigpropError as error:
                 found = {"recipe": name, "refused": str(error)}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.recipes import Anatomy
+from sigprop.recipes import Structure
 from sigprop.recipes.running import run_model
 from sigprop.results import Plan
 
@@ -61,7 +61,7 @@ class Stream:
 
 def measure_stream(
     model: nn.Module,
-    anatomy: Anatomy,
+    structure: Structure,
     draw: Plan | Callable[[nn.Module, int], Any],
     batch: Any,
     loss_of: Callable[[Any], Tensor],
@@ -73,9 +73,9 @@ def measure_stream(
     """
     device = next(model.parameters()).device
     rows = draw.junctions if isinstance(draw, Plan) and draw.junctions else None
-    levels = [row.level if row.folded else 1.0 for row in rows] if rows else [1.0] * len(anatomy.junctions)
+    levels = [row.level if row.folded else 1.0 for row in rows] if rows else [1.0] * len(structure.junctions)
     start = draw.meta.get("stream_variance", 1.0) if isinstance(draw, Plan) else 1.0
-    watched = {junction.readers[0]: place for place, junction in enumerate(anatomy.junctions) if junction.readers}
+    watched = {junction.readers[0]: place for place, junction in enumerate(structure.junctions) if junction.readers}
     variances: dict[int, list[float]] = {place: [] for place in watched.values()}
     ratios: list[float] = []
     for seed in range(seeds):
@@ -92,7 +92,7 @@ def measure_stream(
             handle.remove()
         for place, value in found.items():
             variances[place].append(float(value.detach().double().var()) * levels[place] ** 2 / start)
-        ends = _ends(anatomy, sorted(found))
+        ends = _ends(structure, sorted(found))
         gradients = torch.autograd.grad(loss, [found[place] for pair in ends for place in pair])
         sizes = [float(gradient.double().square().mean()) for gradient in gradients]
         pairs = zip(ends, sizes[::2], sizes[1::2], strict=True)
@@ -103,11 +103,11 @@ def measure_stream(
     return Stream(means, errors, statistics.fmean(ratios), statistics.median(ratios))
 
 
-def _ends(anatomy: Anatomy, places: list[int]) -> list[tuple[int, int]]:
+def _ends(structure: Structure, places: list[int]) -> list[tuple[int, int]]:
     """First and last watched sum of every stream."""
     streams: dict[int, list[int]] = {}
     for place in places:
-        streams.setdefault(anatomy.junctions[place].stream, []).append(place)
+        streams.setdefault(structure.junctions[place].stream, []).append(place)
     return [(found[0], found[-1]) for found in streams.values()]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sigprop.models import build
 from sigprop.models.text import sample_text, text_batch
-from sigprop.recipes import examine, plan
+from sigprop.recipes import plan, read_structure
 from studies.recipes_shared import DATA, measure_stream, save
 
 RECIPES = ("xavier", "deepscale", "unit")
@@ -130,13 +130,13 @@ def compare(
 
     Xavier starts at unit variance too, so that only its growth is seen.
     """
-    anatomy = examine(model, batch_for(name, tokens, sequences, "cpu"))
-    plans = {recipe: plan(model, recipe, anatomy=anatomy, **options) for recipe, options in recipes.items()}
+    structure = read_structure(model, batch_for(name, tokens, sequences, "cpu"))
+    plans = {recipe: plan(model, recipe, structure=structure, **options) for recipe, options in recipes.items()}
     model.to(device)
     batch = batch_for(name, tokens, sequences, device)
     loss = partial(loss_of, pooled=pooled)
     return {
-        recipe: measure_stream(model, anatomy, made, batch, loss, seeds).to_dict() for recipe, made in plans.items()
+        recipe: measure_stream(model, structure, made, batch, loss, seeds).to_dict() for recipe, made in plans.items()
     }
 
 

@@ -16,10 +16,11 @@ ALLOWED = {
     "theory": BASE,
     "blueprints": BASE | {"theory"},
     "trace": BASE | {"theory"},
+    "structure": BASE | {"theory", "trace"},
     "measure": BASE,
     "models": BASE,
-    "recipes": BASE | {"theory", "blueprints", "trace", "measure"},
-    "scaling": BASE | {"theory", "blueprints", "trace", "measure", "recipes"},
+    "recipes": BASE | {"theory", "blueprints", "trace", "structure", "measure"},
+    "scaling": BASE | {"theory", "blueprints", "trace", "structure", "measure", "recipes"},
     "report": BASE,
 }
 

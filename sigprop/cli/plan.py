@@ -14,8 +14,8 @@ from sigprop.cli.console import output_console
 from sigprop.cli.settings import parse_settings
 from sigprop.cli.sources import read_source
 from sigprop.errors import InputError, SigpropError
-from sigprop.recipes import Anatomy, examine, get_recipe
-from sigprop.recipes.prospect import Prospect, prospect
+from sigprop.recipes import Structure, get_recipe, read_structure
+from sigprop.recipes.predicted_plan import PredictedPlan, predict_plan
 from sigprop.report.terminal import number
 from sigprop.results import Plan
 from sigprop.scaling import WIDTH_RULES
@@ -44,70 +44,70 @@ def plan_command(
         if base_width is None:
             raise InputError(f"recipe {recipe} needs --base-width, the width that was tuned")
         made = plan(source.build(), recipe, base=base_width, optimizer=optimizer, **options)
-        prospects: list[Prospect] = []
+        predicted: list[PredictedPlan] = []
     else:
         others = [name for name in compare.split(",") if name]
         real = any(get_recipe(name).data for name in (recipe, *others))
         built = source.build() if real else build(source.build)
-        anatomy = examine(built, source.batch)
-        made = plan(built, recipe, anatomy=anatomy, optimizer=optimizer, surgery=surgery, **options)
-        prospects, refused = _prospects(anatomy, recipe, options, others)
+        structure = read_structure(built, source.batch)
+        made = plan(built, recipe, structure=structure, optimizer=optimizer, surgery=surgery, **options)
+        predicted, refused = _predicted(structure, recipe, options, others)
         made.meta |= {"refused": refused} if refused else {}
     if out is not None:
         made.to_json(out)
     if json:
-        found = {"plan": made.to_dict(), "predicted": [item.to_dict() for item in prospects]}
+        found = {"plan": made.to_dict(), "predicted": [item.to_dict() for item in predicted]}
         typer.echo(json_module.dumps(found, indent=1))
         return
-    _show(made, prospects, out)
+    _show(made, predicted, out)
 
 
-def _prospects(
-    anatomy: Anatomy, recipe: str, options: dict[str, Any], others: list[str]
-) -> tuple[list[Prospect], dict[str, str]]:
+def _predicted(
+    structure: Structure, recipe: str, options: dict[str, Any], others: list[str]
+) -> tuple[list[PredictedPlan], dict[str, str]]:
     """The model as it is, under the recipe and under the others; with those that refused, and why."""
-    if not anatomy.junctions:
+    if not structure.junctions:
         return [], {}
-    found, refused = [prospect(anatomy, None)], {}
+    found, refused = [predict_plan(structure, None)], {}
     for name, given in [(recipe, options), *((other, {}) for other in others)]:
         try:
-            found.append(prospect(anatomy, name, **given))
+            found.append(predict_plan(structure, name, **given))
         except SigpropError as error:
             refused[name] = str(error)
     return found, refused
 
 
-def _show(made: Plan, prospects: list[Prospect], out: Path | None) -> None:
+def _show(made: Plan, predicted: list[PredictedPlan], out: Path | None) -> None:
     console = output_console()
     console.print(made.explain())
-    if prospects:
-        console.print(_profile(prospects))
-        console.print(_summary(prospects))
+    if predicted:
+        console.print(_profile(predicted))
+        console.print(_summary(predicted))
     for name, reason in made.meta.get("refused", {}).items():
         console.print(f"{name}: {reason}", markup=False)
     if out is not None:
         console.print(f"plan: {out}")
 
 
-def _profile(prospects: list[Prospect]) -> Table:
+def _profile(predicted: list[PredictedPlan]) -> Table:
     """Variance and gradient variance along the stream, side by side."""
     table = Table(title="predicted along the residual stream: variance | gradient variance")
     table.add_column("sum", justify="right")
-    for item in prospects:
+    for item in predicted:
         table.add_column(item.recipe, justify="right")
-    count = len(prospects[0].variance)
+    count = len(predicted[0].variance)
     step = max(1, (count - 1) // SHOWN)
     for place in sorted({*range(0, count, step), count - 1}):
-        cells = [f"{number(item.variance[place])} | {number(item.grad_variance[place])}" for item in prospects]
+        cells = [f"{number(item.variance[place])} | {number(item.grad_variance[place])}" for item in predicted]
         table.add_row(str(place + 1), *cells)
     return table
 
 
-def _summary(prospects: list[Prospect]) -> Table:
+def _summary(predicted: list[PredictedPlan]) -> Table:
     table = Table(title="predicted from end to end")
     for heading in ("recipe", "variance last/first", "gradient first/last", "token correlation", "sensitivity"):
         table.add_column(heading, justify="right")
-    for item in prospects:
+    for item in predicted:
         values = (item.forward_growth, item.gradient_growth, item.token_correlation[-1], item.sensitivity)
         table.add_row(item.recipe, *(number(value) for value in values))
     return table

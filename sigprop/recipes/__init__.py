@@ -2,28 +2,28 @@
 
 | file | what it does |
 |---|---|
-| `anatomy`, `dissection`, `endings`, `roles` | what a recipe sees of a model: parameters by role, junctions |
+| `schemes/` | one scheme each |
 | `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
 | `fold`, `surgery` | scales carried by unmodified models, exactly; or hooked onto the junctions |
-| `walk`, `unit` | predicted states under other draws, and the solver that stands on them |
+| `walk` | predicted states under other draws, which the solvers stand on |
+| `predicted_plan` | what a recipe would do to a model, predicted |
 | `planning` | `plan(model, recipe)` |
-| the others | one scheme each |
 """
 
-from sigprop.recipes.anatomy import Anatomy, Junction, Parameter, examine
 from sigprop.recipes.fold import multipliers
 from sigprop.recipes.planning import plan
 from sigprop.recipes.registry import Recipe, get_recipe, recipe, recipes
+from sigprop.structure import Junction, Parameter, Structure, read_structure
 
 __all__ = [
-    "Anatomy",
     "Junction",
     "Parameter",
     "Recipe",
-    "examine",
+    "Structure",
     "get_recipe",
     "multipliers",
     "plan",
+    "read_structure",
     "recipe",
     "recipes",
 ]

@@ -35,9 +35,9 @@ from dataclasses import replace
 from torch import nn
 
 from sigprop.errors import UnknownNameError, UnsupportedError
-from sigprop.recipes.anatomy import Anatomy
 from sigprop.recipes.rows import times
 from sigprop.results import JunctionPlan, ParameterPlan, Plan, ScalePlan
+from sigprop.structure import Structure
 
 Multipliers = tuple[float, float, float]
 RULES: dict[str, Callable[[float], Multipliers]] = {
@@ -60,15 +60,15 @@ def multipliers(optimizer: str, factor: float) -> Multipliers:
     return RULES[optimizer](factor)
 
 
-def with_levels(plan: Plan, anatomy: Anatomy) -> Plan:
+def with_levels(plan: Plan, structure: Structure) -> Plan:
     """The plan with the level of every junction; 0 where a level is not undone by norms."""
     if any(row.place == "input" for row in plan.junctions):
         return plan
     levels: list[float] = []
-    for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
+    for junction, row in zip(structure.junctions, plan.junctions, strict=True):
         before = 1.0 if junction.previous is None else levels[junction.previous]
         levels.append(before * row.skip)
-    undone = _undone(anatomy, levels)
+    undone = _undone(structure, levels)
     rows = [
         replace(row, level=level if undone[place] or math.isclose(level, 1.0) else 0.0)
         for place, (row, level) in enumerate(zip(plan.junctions, levels, strict=True))
@@ -76,23 +76,23 @@ def with_levels(plan: Plan, anatomy: Anatomy) -> Plan:
     return replace(plan, junctions=rows)
 
 
-def _undone(anatomy: Anatomy, levels: list[float]) -> list[bool]:
+def _undone(structure: Structure, levels: list[float]) -> list[bool]:
     """For each junction, whether its sum and all later ones that carry its level are read through norms only."""
-    found = [junction.scale_free for junction in anatomy.junctions]
+    found = [junction.scale_free for junction in structure.junctions]
     for place in reversed(range(len(found))):
-        before = anatomy.junctions[place].previous
+        before = structure.junctions[place].previous
         if before is not None and not found[place]:
             found[before] = False
     return found
 
 
-def fold(plan: Plan, anatomy: Anatomy, optimizer: str = "adamw", match_epsilon: bool = False) -> Plan:
+def fold(plan: Plan, structure: Structure, optimizer: str = "adamw", match_epsilon: bool = False) -> Plan:
     """The plan with every junction's scales in the rows of the branch's last parameters."""
     if any(row.learnable for row in plan.junctions):
         raise UnsupportedError(
             f"{plan.meta.get('recipe')} learns its scales, which needs new parameters: pass surgery=True"
         )
-    plan = with_levels(plan, anatomy)
+    plan = with_levels(plan, structure)
     factors: dict[str, float] = {}
     shifts = {name: row.shift for row in plan.junctions for name in row.weights}
     for row in plan.junctions:
@@ -102,7 +102,7 @@ def fold(plan: Plan, anatomy: Anatomy, optimizer: str = "adamw", match_epsilon: 
                 raise UnsupportedError(f"{name} ends several branches that need different scales; pass surgery=True")
     rows = [_folded(row, factors.get(row.name, 1.0), optimizer, shifts.get(row.name, 0.0)) for row in plan.parameters]
     junctions = [replace(row, folded=True) for row in plan.junctions]
-    scales = plan.scales + (_epsilons(plan, anatomy) if match_epsilon else [])
+    scales = plan.scales + (_epsilons(plan, structure) if match_epsilon else [])
     meta = {**plan.meta, "optimizer": optimizer}
     return Plan(rows, junctions, scales, meta)
 
@@ -137,11 +137,11 @@ def _folded(row: ParameterPlan, factor: float, optimizer: str, shift: float) -> 
     )
 
 
-def _epsilons(plan: Plan, anatomy: Anatomy) -> list[ScalePlan]:
+def _epsilons(plan: Plan, structure: Structure) -> list[ScalePlan]:
     """Epsilon of every norm that reads the stream, divided by the square of the level there."""
-    modules = {} if anatomy.model is None else dict(anatomy.model.named_modules())
+    modules = {} if structure.model is None else dict(structure.model.named_modules())
     found: dict[str, ScalePlan] = {}
-    for junction, row in zip(anatomy.junctions, plan.junctions, strict=True):
+    for junction, row in zip(structure.junctions, plan.junctions, strict=True):
         for name in junction.readers:
             attribute = _epsilon_of(modules.get(name), name)
             if not math.isclose(row.level, 1.0):

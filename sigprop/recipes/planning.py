@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.recipes.anatomy import Anatomy, examine
 from sigprop.recipes.fold import fold, with_levels
 from sigprop.recipes.registry import get_recipe
 from sigprop.recipes.surgery import check_surgery, with_learned_scales
 from sigprop.results import Plan
+from sigprop.structure import Structure, read_structure
 
 
 def plan(
@@ -23,7 +23,7 @@ def plan(
     surgery: bool = False,
     learnable: bool = False,
     match_epsilon: bool = False,
-    anatomy: Anatomy | None = None,
+    structure: Structure | None = None,
     **options: Any,
 ) -> Plan:
     """A prescription for every parameter of the model by a named recipe.
@@ -31,18 +31,18 @@ def plan(
     `batch`: an example of the model's input; made up when it is not given. `optimizer`: whose settings the plan
     multiplies where scales are folded into weights. `surgery=True` scales the residual junctions by hooks instead;
     `learnable` then makes every branch's scale a parameter that starts there. `match_epsilon` sets the norms' epsilon
-    so that folding is exact to the last digit. `anatomy` saves a trace where one was made before. `options` are the
+    so that folding is exact to the last digit. `structure` saves a trace where one was made before. `options` are the
     recipe's own.
     """
     scheme = get_recipe(recipe)
-    anatomy = examine(model, batch) if anatomy is None else anatomy
-    made = scheme(anatomy, **options)
+    structure = read_structure(model, batch) if structure is None else structure
+    made = scheme(structure, **options)
     made = with_learned_scales(made, surgery) if learnable else made
     if not made.junctions:
         made = replace(made, meta={**made.meta, "optimizer": optimizer})
     elif surgery:
-        made = check_surgery(with_levels(made, anatomy))
+        made = check_surgery(with_levels(made, structure))
     else:
-        made = fold(made, anatomy, optimizer, match_epsilon)
+        made = fold(made, structure, optimizer, match_epsilon)
     made.check(model)
     return made

@@ -17,7 +17,7 @@ _RECIPES: dict[str, Recipe] = {}
 
 @dataclass(frozen=True)
 class Recipe:
-    """A pure function from a model's anatomy (and options) to a plan whose junctions are not folded yet.
+    """A pure function from a model's structure (and options) to a plan whose junctions are not folded yet.
 
     `data` marks the ones that run the model on a batch and need its parameters to be real.
     """
@@ -29,9 +29,9 @@ class Recipe:
     effect: str
     data: bool = False
 
-    def __call__(self, anatomy: Any, **options: Any) -> Plan:
+    def __call__(self, structure: Any, **options: Any) -> Plan:
         try:
-            plan = self.function(anatomy, **options)
+            plan = self.function(structure, **options)
         except TypeError as error:
             if "unexpected keyword argument" not in str(error):
                 raise
@@ -56,7 +56,7 @@ def recipe(
 
 def recipes() -> dict[str, Recipe]:
     """All recipes, in alphabetical order."""
-    room = import_module(__package__ or "")
+    room = import_module(f"{__package__}.schemes")
     for module in iter_modules(room.__path__):
         import_module(f"{room.__name__}.{module.name}")
     return dict(sorted(_RECIPES.items()))

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sigprop.errors import UnsupportedError
-from sigprop.recipes.anatomy import Anatomy, Junction, Parameter, Part
 from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
 from sigprop.results.junctions import LEARNED
+from sigprop.results.roles import TABLES
+from sigprop.structure import Junction, Parameter, Part, Structure
 
 Draw = Callable[[Parameter, str, int], Init]
 Scales = Callable[[Junction], tuple[float, float]]
@@ -20,22 +21,18 @@ NAMES = {
     "value": "value",
     "hidden": "inside a branch",
     "output": "last weight of a branch",
-    "stem": "before the first branch",
-    "readout": "readout",
-    "embedding": "embedding",
-    "gain": "gain",
-    "bias": "bias",
+    "input": "before the first branch",
     "unused": "kept",
 }
 
 
-def draw_all(anatomy: Anatomy, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
+def draw_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
     """A plan that draws every parameter: matrices by the rule, embeddings with one std, biases zero, gains as set.
 
     The rule gets the parameter, the role of the piece (a fused matrix has several) and the piece's outputs.
     `embedding=None` keeps the model's own embeddings.
     """
-    return Plan([_row(item, matrix, embedding, kind) for item in anatomy])
+    return Plan([_row(item, matrix, embedding, kind) for item in structure])
 
 
 def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str) -> ParameterPlan:
@@ -45,13 +42,13 @@ def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str) -> P
         inits = tuple(matrix(item, part.role, part.size) for part in parts)
         same = all(init == inits[0] for init in inits)
         init = inits[0] if same else Init("blocks", axis=item.axis, sizes=tuple(p.size for p in parts), parts=inits)
-    elif role == "embedding" and embedding is not None:
+    elif role in TABLES and item.junction is None and embedding is not None:
         init = Init(kind if kind != "orthogonal" else "normal", std=embedding)
     elif role == "bias":
         init = Init("constant", value=0.0)
     else:
         init = Init("keep") if item.constant is None else Init("constant", value=item.constant)
-    return ParameterPlan(item.name, item.shape, init, why=NAMES[role], role=role)
+    return ParameterPlan(item.name, item.shape, init, why=NAMES.get(role, role), role=role)
 
 
 def scale_rows(
@@ -83,13 +80,13 @@ def times(init: Init, factor: float, shift: float = 0.0) -> Init:
     return replace(init, std=init.std * factor)
 
 
-def with_junctions(plan: Plan, anatomy: Anatomy, scales: Scales, why: str, learnable: str = "") -> Plan:
+def with_junctions(plan: Plan, structure: Structure, scales: Scales, why: str, learnable: str = "") -> Plan:
     """The plan with `skip * x + branch * f(x)` at every junction; `learnable` is `""`, `scalar` or `channel`.
 
     Of parallel branches that share one sum, the first carries the skip scale.
     """
     rows = []
-    for junction in anatomy.junctions:
+    for junction in structure.junctions:
         skip, branch = scales(junction)
         if junction.projected and skip != 1.0:
             raise UnsupportedError(
@@ -106,7 +103,7 @@ def with_junctions(plan: Plan, anatomy: Anatomy, scales: Scales, why: str, learn
                 weights=junction.weights,
                 shift=junction.shift,
                 learnable=bool(learnable),
-                shape=(anatomy.width,) if learnable == "channel" else (),
+                shape=(structure.width,) if learnable == "channel" else (),
                 why=why,
             )
         )

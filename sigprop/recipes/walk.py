@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sigprop.recipes.anatomy import Anatomy
-from sigprop.recipes.endings import shift_of
 from sigprop.results import Init, Plan
+from sigprop.structure import Structure
+from sigprop.structure.branch_outputs import shift_of
 from sigprop.theory import Node
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.normalization import LayerNorm
@@ -24,9 +24,9 @@ from sigprop.trace.structural import Gain, ParameterSource
 class Walk:
     """States of a traced model under draws that are set name by name; `run` recomputes them in order."""
 
-    def __init__(self, anatomy: Anatomy):
-        self.anatomy = anatomy
-        capture = anatomy.trace.capture
+    def __init__(self, structure: Structure):
+        self.structure = structure
+        capture = structure.trace.capture
         self.nodes: list[Node] = capture.tape.nodes
         self.place = {node: index for index, node in enumerate(self.nodes)}
         self.own = {weight.name: weight.distribution for weight in capture.parameters.values()}
@@ -39,7 +39,7 @@ class Walk:
     def draw(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
         """Set how a parameter is drawn; states follow when they are run."""
         law = distribution_of(init, self.own[name], shape)
-        parameter = self.anatomy.trace.capture.parameters[name]
+        parameter = self.structure.trace.capture.parameters[name]
         parameter.distribution = law
         for node, key, weight in self.uses.get(name, []):
             shift = shift_of(weight)
@@ -49,7 +49,7 @@ class Walk:
 
     def law(self, name: str) -> Distribution:
         """How a parameter is drawn now."""
-        return self.anatomy.trace.capture.parameters[name].distribution
+        return self.structure.trace.capture.parameters[name].distribution
 
     def draw_all(self, plan: Plan) -> None:
         """Set every parameter as a plan says."""

@@ -8,14 +8,13 @@
 | `record`, `replay` | what is known of a tensor; drawing it by replaying the model's functions |
 | `rules/` | one file per family of torch functions |
 | `structural`, `sampled` | ops that only the interpreter needs |
-| `structure`, `roles` | residual junctions, blocks, parameter roles |
+| `roles` | how each parameter is used |
 | `predict` | all of it as a `Profile` |
 """
 
 from sigprop.trace.predict import predict
 from sigprop.trace.rules import rule
 from sigprop.trace.skeleton import build, distribution
-from sigprop.trace.structure import Branch, Junction, Structure
 from sigprop.trace.tracing import Trace, trace
 
-__all__ = ["Branch", "Junction", "Structure", "Trace", "build", "distribution", "predict", "rule", "trace"]
+__all__ = ["Trace", "build", "distribution", "predict", "rule", "trace"]

@@ -237,7 +237,7 @@ def _same_sequence(axes: Axes) -> Tensor:
 
 def _parameter_rows(found: Trace) -> list[ParameterRow]:
     energy, evidence = found.energy, found.evidence
-    roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)], ())
+    roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)])
     rows = []
     for name, weight in found.weights.items():
         count = 1

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 CONTRACTIONS = frozenset(
     ["linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"]
 )
-ROLES = ("embedding", "positional", "input", "hidden", "readout", "norm gain", "gain", "bias", "expert", "router")
+FIRST = ("embedding", "positional", "input", "readout", "router", "hidden", "norm gain", "gain", "bias")
+"""Of several uses, the one that a parameter is called by: the first of these."""
 
 
 @dataclass(frozen=True)
-class ParameterInfo:
+class ParameterUse:
     """How a parameter is used. `fan_in` and `fan_out` are those of its matrix (1 and its size for vectors).
 
-    `tied`: it is also used in a second role (`uses` has all of them). `block`: the repeated block it belongs to.
+    `tied`: it is also used in a second role (`uses` has all of them). `expert`: only the tokens sent to it see it.
     """
 
     name: str
@@ -33,17 +34,18 @@ class ParameterInfo:
     fan_in: int
     fan_out: int
     uses: tuple[str, ...] = ()
-    block: str = ""
+    expert: bool = False
 
     @property
     def tied(self) -> bool:
         return len(set(self.uses)) > 1
 
 
-def find_roles(trace: Trace, fields: list[Field], blocks: tuple[tuple[str, ...], ...]) -> dict[str, ParameterInfo]:
+def find_roles(trace: Trace, fields: list[Field]) -> dict[str, ParameterUse]:
     """One entry for every parameter; one that the forward pass never uses is `unused`."""
     uses: dict[str, list[str]] = {name: [] for name in trace.weights}
     fans: dict[str, tuple[int, int]] = {}
+    experts: set[str] = set()
     readouts, routers = _readouts(trace, fields), _routers(fields)
     for item in everything(fields):
         for weight, place in _weights_of(item):
@@ -52,17 +54,16 @@ def find_roles(trace: Trace, fields: list[Field], blocks: tuple[tuple[str, ...],
                 if role == "hidden":
                     role = "router" if name in routers else "readout" if name in readouts else role
                 if role == "hidden" and _is_expert(name, weight, trace.weights[name]):
-                    role = "expert"
+                    experts.add(name)
                 uses[name].append(role)
-                if role in ("hidden", "readout", "router", "expert", "input"):
+                if role in ("hidden", "readout", "router", "input"):
                     fans[name] = _fans(item, weight)
     found = {}
     for name, weight in trace.weights.items():
         roles = list(dict.fromkeys(uses[name]))
-        role = next((r for r in ROLES if r in roles), "unused")
+        role = next((r for r in FIRST if r in roles), "unused")
         fan_in, fan_out = fans.get(name, (1, math.prod(weight.shape)))
-        block = next((b for group in blocks for b in group if name.startswith(b + ".")), "")
-        found[name] = ParameterInfo(name, weight.shape, role, fan_in, fan_out, tuple(roles), block)
+        found[name] = ParameterUse(name, weight.shape, role, fan_in, fan_out, tuple(roles), name in experts)
     return found
 
 
@@ -97,7 +98,7 @@ def _role(item: Field, weight: Weight, place: int) -> str:
         above = item.inputs[0]
         normed = isinstance(above, Field) and above.call is not None and _is_normalized(above)
         return "norm gain" if normed else "gain"
-    if len(item.inputs) == 1 and len(item.layout.order) > 0 and len([n for n in weight.shape if n > 1]) > 1:
+    if len(item.inputs) == 1 and len(item.layout.order) > 0 and len(weight.shape) > 1:
         return "positional"
     return "bias"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -39,13 +38,6 @@ class Trace:
     @property
     def weights(self) -> dict[str, Weight]:
         return self.capture.parameters
-
-    @cached_property
-    def structure(self):
-        """Residual junctions, repeated blocks and parameter roles."""
-        from sigprop.trace.structure import find_structure
-
-        return find_structure(self)
 
     def backward(self, loss: Loss, done: Callable[[Node], None] | None = None) -> None:
         """Send the gradient from the loss to every record it depends on.

@@ -3,10 +3,10 @@
 import torch
 
 from sigprop.models import build
-from sigprop.recipes import examine, get_recipe
+from sigprop.recipes import get_recipe, read_structure
 
 WIDTH, DEPTH, HEADS = 32, 4, 4
-_ANATOMIES = {}
+_STRUCTURES = {}
 
 
 def identity(*names):
@@ -28,16 +28,16 @@ def ids(tokens=24):
     return torch.randint(64, (1, tokens), generator=torch.Generator().manual_seed(3))
 
 
-def anatomy_of(placement="pre"):
+def structure_of(placement="pre"):
     """Examined once."""
-    if placement not in _ANATOMIES:
-        _ANATOMIES[placement] = examine(model_of(placement), ids())
-    return _ANATOMIES[placement]
+    if placement not in _STRUCTURES:
+        _STRUCTURES[placement] = read_structure(model_of(placement), ids())
+    return _STRUCTURES[placement]
 
 
 def raw(name, placement="pre", **options):
     """What the recipe itself returns, before folding."""
-    return get_recipe(name)(anatomy_of(placement), **options)
+    return get_recipe(name)(structure_of(placement), **options)
 
 
 def stds(made):

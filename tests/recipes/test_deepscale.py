@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.recipes import examine, get_recipe, plan
+from sigprop.recipes import get_recipe, plan, read_structure
 from tests.recipes.shared import DEPTH, WIDTH, identity, ids, model_of, raw, stds
 
 
@@ -26,7 +26,7 @@ def pseudo_code(r, layers, p=0.0):
 def test_deepscale_is_the_papers_pseudo_code():
     for p in (0.0, 0.1):
         model = model_of(dropout=p).train()
-        made = get_recipe("deepscale")(examine(model, ids()), input_correlation=0.2, finite=False)
+        made = get_recipe("deepscale")(read_structure(model, ids()), input_correlation=0.2, finite=False)
         variances = {name: std**2 for name, std in stds(made).items()}
         for layer, r in enumerate(pseudo_code(0.2, DEPTH, p)):
             expected = math.sqrt((1 - p) / r) / WIDTH
@@ -40,9 +40,9 @@ def test_deepscale_is_the_papers_pseudo_code():
 
 
 def test_deepscale_reads_the_correlation_of_repeated_tokens():
-    same = examine(model_of(), torch.full((1, 24), 5))
+    same = read_structure(model_of(), torch.full((1, 24), 5))
     made = get_recipe("deepscale")(same)
-    varied = get_recipe("deepscale")(examine(model_of(), torch.arange(24)[None]))
+    varied = get_recipe("deepscale")(read_structure(model_of(), torch.arange(24)[None]))
     first = "blocks.0.attention.value.weight"
     assert made[first].init.std < varied[first].init.std
     expected = math.sqrt(1 / (0.5 + 0.5 / 24 * math.exp(0.5))) / WIDTH
@@ -52,8 +52,8 @@ def test_deepscale_reads_the_correlation_of_repeated_tokens():
 def test_deepscale_counts_tokens_that_repeat():
     """Two tokens in turn: the attended variance of each, by the sum over all pairs of keys."""
     batch = torch.arange(2).repeat(12)[None]
-    anatomy = examine(model_of(), batch)
-    found = get_recipe("deepscale")(anatomy)["blocks.0.attention.value.weight"].init.std ** 2
+    structure = read_structure(model_of(), batch)
+    found = get_recipe("deepscale")(structure)["blocks.0.attention.value.weight"].init.std ** 2
     kernel = 0.5 * torch.eye(24) + 0.5 * (batch[0][:, None] == batch[0])
     weights = kernel.exp()
     attended = float((weights * kernel).sum() / weights.sum())

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError
-from sigprop.recipes import examine, get_recipe, plan
+from sigprop.recipes import get_recipe, plan, read_structure
 from tests.recipes.shared import DEPTH, HEADS, WIDTH, drawn, identity, ids, model_of, raw, stds
 
 
@@ -30,15 +30,15 @@ def test_pytorch_draws_as_torch_does():
 
 @identity("xavier")
 def test_xavier_counts_fans_per_matrix_part_or_head():
-    anatomy = examine(model_of(fused_qkv=True), ids())
-    whole, part, head = (get_recipe("xavier")(anatomy, per=per)["blocks.0.attention.qkv.weight"].init for per in
+    structure = read_structure(model_of(fused_qkv=True), ids())
+    whole, part, head = (get_recipe("xavier")(structure, per=per)["blocks.0.attention.qkv.weight"].init for per in
                          ("matrix", "part", "head"))  # fmt: skip
     assert whole.std**2 == pytest.approx(2 / (4 * WIDTH))
     assert part.std**2 == pytest.approx(1 / WIDTH)
     assert head.std**2 == pytest.approx(2 / (WIDTH + WIDTH / HEADS))
-    assert get_recipe("xavier")(anatomy)["blocks.0.mlp.up.weight"].init.std ** 2 == pytest.approx(2 / (5 * WIDTH))
+    assert get_recipe("xavier")(structure)["blocks.0.mlp.up.weight"].init.std ** 2 == pytest.approx(2 / (5 * WIDTH))
     with pytest.raises(InputError, match="matrix or part or head"):
-        get_recipe("xavier")(anatomy, per="row")
+        get_recipe("xavier")(structure, per="row")
 
 
 @identity("kaiming", "lecun", "fixed")

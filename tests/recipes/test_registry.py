@@ -12,10 +12,10 @@ import tests.recipes
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.recipes import get_recipe, plan, recipe, recipes
-from sigprop.recipes.prospect import prospect
+from sigprop.recipes.predicted_plan import predict_plan
 from sigprop.results import Plan
 from sigprop.trace.skeleton import build as build_on_meta
-from tests.recipes.shared import WIDTH, anatomy_of, drawn, ids, model_of, raw
+from tests.recipes.shared import WIDTH, drawn, ids, model_of, raw, structure_of
 
 
 def test_every_recipe_has_a_test_and_a_description():
@@ -33,7 +33,7 @@ def test_every_recipe_has_a_test_and_a_description():
 
 def test_registry_refuses_duplicates_and_unknown_names():
     with pytest.raises(InputError, match="already registered"):
-        recipe("xavier", paper="", applies_to="", effect="")(lambda anatomy: Plan([]))
+        recipe("xavier", paper="", applies_to="", effect="")(lambda structure: Plan([]))
     with pytest.raises(UnknownNameError, match="deepscale"):
         get_recipe("deepscael")
 
@@ -68,7 +68,7 @@ def test_recipes_for_transformers_refuse_an_mlp(name):
 def test_learned_scales_ask_for_surgery():
     for name in ("rezero", "layer_scale", "value_skipinit"):
         with pytest.raises(UnsupportedError, match="surgery=True"):
-            plan(model_of(), name, anatomy=anatomy_of())
+            plan(model_of(), name, structure=structure_of())
 
 
 def test_a_model_built_on_meta_is_materialized_by_its_plan():
@@ -84,7 +84,7 @@ def test_a_model_built_on_meta_is_materialized_by_its_plan():
 
 
 def test_a_prediction_is_plain_data_where_nothing_comes_back():
-    found = prospect(anatomy_of("none"), "fixup").to_dict()
+    found = predict_plan(structure_of("none"), "fixup").to_dict()
     assert found["gradient_growth"] is None
     assert found["forward_growth"] == pytest.approx(1.0)
     assert "NaN" not in json.dumps(found)

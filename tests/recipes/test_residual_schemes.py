@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.recipes import examine, get_recipe, plan
-from sigprop.recipes.deepnorm import deepnorm_constants
-from sigprop.recipes.layer_scale import layer_scale_start
+from sigprop.recipes import get_recipe, plan, read_structure
+from sigprop.recipes.schemes.deepnorm import deepnorm_constants
+from sigprop.recipes.schemes.layer_scale import layer_scale_start
 from tests.recipes.shared import DEPTH, WIDTH, drawn, identity, ids, model_of, raw, stds
 
 
@@ -33,7 +33,7 @@ def test_deepnorm_constants_and_gains():
 
 def test_deepnorm_of_an_encoder_decoder():
     model = model_of("post", kind="encoder_decoder", depth=3)
-    made = get_recipe("deepnorm")(examine(model, (ids(), ids())))
+    made = get_recipe("deepnorm")(read_structure(model, (ids(), ids())))
     skips = {row.name.partition(".")[0]: row.skip for row in made.junctions}
     assert skips == {"encoder": pytest.approx(0.81 * 3 ** (5 / 16)), "decoder": pytest.approx(9**0.25)}
 
@@ -106,22 +106,22 @@ class Projected(nn.Module):
 
 def test_branches_beside_a_projected_skip_are_branches_too():
     model, images = Projected(), torch.randn(2, 3, 8, 8)
-    anatomy = examine(model, images)
-    assert [junction.projected for junction in anatomy.junctions] == [False, True]
-    made = plan(model, "fixup", anatomy=anatomy)
+    structure = read_structure(model, images)
+    assert [junction.projected for junction in structure.junctions] == [False, True]
+    made = plan(model, "fixup", structure=structure)
     for name in ("first", "second"):
         assert made[f"{name}.2.weight"].init.value == 0.0
         assert made[f"{name}.0.weight"].init.std == pytest.approx(math.sqrt(2 / 36) * 2**-0.5)
     assert made["shortcut.weight"].init.std > 0
     with pytest.raises(UnsupportedError, match="weight of its own"):
-        plan(model, "depth_scaling", k=0.5, anatomy=anatomy)
-    assert len(plan(model, "depth_scaling", k=0.5, skip="one", anatomy=anatomy).junctions) == 2
+        plan(model, "depth_scaling", k=0.5, structure=structure)
+    assert len(plan(model, "depth_scaling", k=0.5, skip="one", structure=structure).junctions) == 2
 
 
 @identity("t_fixup")
 def test_t_fixup_factors():
-    encoder = get_recipe("t_fixup")(examine(model_of("none"), ids()))
-    decoder = get_recipe("t_fixup")(examine(model_of("none", kind="decoder"), ids()))
+    encoder = get_recipe("t_fixup")(read_structure(model_of("none"), ids()))
+    decoder = get_recipe("t_fixup")(read_structure(model_of("none", kind="decoder"), ids()))
     name, xavier = "blocks.1.attention.value.weight", WIDTH**-0.5
     assert encoder[name].init.std == pytest.approx(0.67 * DEPTH**-0.25 * xavier)
     assert decoder[name].init.std == pytest.approx((9 * DEPTH) ** -0.25 * xavier)

@@ -7,10 +7,10 @@ import torch
 
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.models import build
-from sigprop.recipes import examine, plan
-from sigprop.recipes.prospect import prospect
+from sigprop.recipes import plan, read_structure
+from sigprop.recipes.predicted_plan import predict_plan
 from sigprop.recipes.walk import variance
-from sigprop.trace.attending import score_variance
+from sigprop.structure.attention import score_variance
 from sigprop.trace.tracing import trace
 from studies.recipes_shared import measure_stream
 from studies.unit_profiles import batch_for, family, loss_of
@@ -29,9 +29,9 @@ def ids():
 
 
 def stream(model, recipe, batch, **options):
-    anatomy = examine(model, batch)
-    made = plan(model, recipe, anatomy=anatomy, **options)
-    return measure_stream(model, anatomy, made, batch, loss_of, SEEDS)
+    structure = read_structure(model, batch)
+    made = plan(model, recipe, structure=structure, **options)
+    return measure_stream(model, structure, made, batch, loss_of, SEEDS)
 
 
 def within(found, tolerance=0.05):
@@ -77,17 +77,17 @@ def test_another_trace_of_the_drawn_model_agrees():
     model = model_of(width=256)
     made = plan(model, "unit", batch=ids())
     made.apply_(model, torch.Generator().manual_seed(0))
-    anatomy = examine(model, ids())
-    found = [variance(spot.total.node) * row.level**2 for spot, row in zip(anatomy.sums, made.junctions, strict=True)]
+    structure = read_structure(model, ids())
+    found = [variance(spot.total.node) * row.level**2 for spot, row in zip(structure.sums, made.junctions, strict=True)]
     spread = math.sqrt(2 / 256)
     assert found == pytest.approx([1.0] * 12, abs=4 * spread)
 
 
 def test_ratio_of_branch_to_skip():
-    anatomy = examine(model_of(), ids())
+    structure = read_structure(model_of(), ids())
     for ratio in (0.5, 2.0):
-        plan(anatomy.model, "unit", anatomy=anatomy, ratio=ratio)
-        shares = [variance(spot.branch.node) / variance(spot.skip.node) for spot in anatomy.sums]
+        plan(structure.model, "unit", structure=structure, ratio=ratio)
+        shares = [variance(spot.branch.node) / variance(spot.skip.node) for spot in structure.sums]
         assert shares == pytest.approx([ratio] * 12, rel=1e-9)
 
 
@@ -103,47 +103,47 @@ def test_scales_of_the_model_itself_are_used():
     model = model_of("pre", skip_scale=math.sqrt(0.8), branch_scale=math.sqrt(0.2))
     made = plan(model, "unit", batch=ids())
     assert all(row.skip == row.branch == 1.0 for row in made.junctions)
-    anatomy = examine(made.apply_(model, torch.Generator().manual_seed(0)), ids())
-    assert [variance(spot.total.node) for spot in anatomy.sums] == pytest.approx([1.0] * 12, abs=0.3)
+    structure = read_structure(made.apply_(model, torch.Generator().manual_seed(0)), ids())
+    assert [variance(spot.total.node) for spot in structure.sums] == pytest.approx([1.0] * 12, abs=0.3)
 
 
 def test_scores_without_a_scale_are_capped():
     pytest.importorskip("transformers")
     model = family("t5", 3, 64)
     batch = batch_for("t5", 16, 1, "cpu")
-    anatomy = examine(model, batch)
-    made = plan(model, "unit", anatomy=anatomy, k=1.0)
+    structure = read_structure(model, batch)
+    made = plan(model, "unit", structure=structure, k=1.0)
     query = made["encoder.block.1.layer.0.SelfAttention.q.weight"].init.std
     assert 0.9 * 64**-0.5 * 16**-0.25 < query < 0.7 * 64**-0.5
-    drawn = [score_variance(spot.attention.draw()) for spot in anatomy.sums if spot.attention is not None]
+    drawn = [score_variance(spot.attention.draw()) for spot in structure.sums if spot.attention is not None]
     assert len(drawn) == 9
     assert drawn == pytest.approx([1.0] * 9, abs=0.3)
 
 
 def test_a_ceiling_on_the_correlation_weakens_the_branches():
-    anatomy = examine(model_of(), ids())
-    free = prospect(anatomy, "unit").token_correlation[-1]
-    made = plan(anatomy.model, "unit", anatomy=anatomy, correlation_ceiling=0.5 * free)
+    structure = read_structure(model_of(), ids())
+    free = predict_plan(structure, "unit").token_correlation[-1]
+    made = plan(structure.model, "unit", structure=structure, correlation_ceiling=0.5 * free)
     assert made.meta["k"] < 2.0
-    assert prospect(anatomy, "unit", k=made.meta["k"]).token_correlation[-1] <= 0.5 * free
+    assert predict_plan(structure, "unit", k=made.meta["k"]).token_correlation[-1] <= 0.5 * free
     with pytest.raises(UnsupportedError, match="no branch strength"):
-        plan(anatomy.model, "unit", anatomy=anatomy, correlation_ceiling=1e-4)
+        plan(structure.model, "unit", structure=structure, correlation_ceiling=1e-4)
 
 
 def test_a_bound_on_the_gradient_is_met():
-    anatomy = examine(model_of(kind="encoder"), ids())
-    free = abs(math.log(prospect(anatomy, "unit").gradient_growth))
+    structure = read_structure(model_of(kind="encoder"), ids())
+    free = abs(math.log(predict_plan(structure, "unit").gradient_growth))
     bound = math.exp(0.6 * free)
-    made = plan(anatomy.model, "unit", anatomy=anatomy, gradient_ratio=bound)
-    growth = prospect(anatomy, "unit", k=made.meta["k"]).gradient_growth
+    made = plan(structure.model, "unit", structure=structure, gradient_ratio=bound)
+    growth = predict_plan(structure, "unit", k=made.meta["k"]).gradient_growth
     assert made.meta["k"] < 2.0
     assert abs(math.log(growth)) <= math.log(bound) * 1.02
 
 
 def test_prediction_without_a_recipe_is_the_models_own():
     model = model_of()
-    anatomy = examine(model, ids())
-    own = prospect(anatomy, None)
+    structure = read_structure(model, ids())
+    own = predict_plan(structure, None)
     again = trace(model, ids())
     values = [float(item.node.signal.summary()[1]) for name, item in again.sites if name.endswith("_residual")]
     assert own.variance == pytest.approx(values, rel=0.02)

@@ -1,0 +1,1 @@
+"""One scheme of the literature per file; `registry.recipes` imports them all."""

@@ -1,0 +1,66 @@
+"""Attention in a trace: which tensors become scores, which are mixed, and what one draw of the weights looks like."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.record import Field
+from sigprop.trace.replay import Replay
+from sigprop.trace.rules.attention import attention_weights
+
+FUSED = "scaled_dot_product_attention"
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """One attention: the fields behind its scores, the field of its values."""
+
+    item: Field
+    scores: tuple[Field, ...]
+    value: Field
+
+    def draw(self) -> Tensor:
+        """Attention weights `[..., query, key]` from one draw of the predicted states."""
+        replay = Replay(torch.Generator().manual_seed(0))
+        op = self.item.node.op
+        if isinstance(op, ReplayedAttention):
+            return replay(op.weight)
+        call = self.item.call
+        assert call is not None
+        named = dict(zip(("attn_mask", "dropout_p", "is_causal", "scale"), call.args[3:], strict=False)) | call.kwargs
+        query, key = (replay(field) for field in self.scores)
+        mask, causal, scale = (named.get(name) for name in ("attn_mask", "is_causal", "scale"))
+        return attention_weights(query, key, query.shape[-3] // key.shape[-3], mask, 0.0, bool(causal), scale)
+
+
+def attention_at(item: Field) -> Attention | None:
+    """The attention that a field is the result of, fused or spelt out."""
+    op = None if item._node is None else item._node.op
+    if isinstance(op, ReplayedAttention) and len(item.inputs) == 2:
+        return Attention(item, (op.weight,), op.value)
+    if item.call is not None and item.call.name == FUSED:
+        named = dict(zip(("query", "key", "value"), item.call.args, strict=False)) | item.call.kwargs
+        fields = [named[name] for name in ("query", "key", "value")]
+        if all(isinstance(field, Field) for field in fields):
+            return Attention(item, (fields[0], fields[1]), fields[2])
+    return None
+
+
+def visible_keys(found: Attention) -> Tensor:
+    """Per query, the number of keys with a weight above zero."""
+    weights = found.draw()
+    return (weights.reshape(-1, *weights.shape[-2:])[0] > 0).sum(-1).double()
+
+
+def score_variance(weights: Tensor) -> float:
+    """Variance of the scores over the keys that a query sees, averaged over queries, from their softmax."""
+    weights = weights.double()
+    logarithms = torch.where(weights > 0, weights.log(), math.nan)
+    centred = logarithms - logarithms.nanmean(-1, keepdim=True)
+    several = (weights > 0).sum(-1) > 1
+    return float(centred.square().nanmean(-1)[several].mean()) if bool(several.any()) else 0.0

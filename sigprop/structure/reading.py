@@ -1,0 +1,184 @@
+"""`read_structure`: one trace, and what it says a model is made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from sigprop.structure.branch_outputs import ending
+from sigprop.structure.model import Junction, Spot, Structure
+from sigprop.structure.parameters import find_parameters
+from sigprop.structure.residual import SUMS, Graph, Sum, core, ends_in_norm, factor
+from sigprop.trace.capture import ROOT, record_of
+from sigprop.trace.inputs import default_batch
+from sigprop.trace.record import Field, Record, Weight
+from sigprop.trace.tracing import trace
+
+STEPS = 12
+TOKENS = 64
+
+
+def read_structure(model: nn.Module, batch: Any = None) -> Structure:
+    """Parameters, junctions and blocks of a model, from one run without weights on a batch (made up if None)."""
+    if batch is None:
+        context = getattr(getattr(model, "config", None), "context", TOKENS)
+        batch = default_batch(model, min(TOKENS, context))
+    with _entries() as entered:
+        found = trace(model, batch)
+    names = {id(module): name or ROOT for name, module in found.capture.model.named_modules()}
+    entries: dict[Record, str] = {}
+    for module, record in entered:
+        if id(module) in names and names[id(module)] != ROOT:
+            entries.setdefault(record, names[id(module)])
+    graph = Graph(found)
+    exits = {item: label for label, item in found.sites if "@" not in label and "[" not in label}
+    sums = list(graph.sums.values())
+    junctions, spots = _junctions(graph, sums, entries, exits), _spots(graph, sums)
+    starts = {junction.stream: spot for junction, spot in reversed(list(zip(junctions, spots, strict=True)))}
+    blocks = _blocks(found.capture.model, [junction.name for junction in junctions])
+    return Structure(
+        find_parameters(found, graph, junctions, blocks),
+        junctions,
+        spots,
+        width=next((item.total.layout.channels for item in sums), 0),
+        dropout=_dropout(model),
+        kinds=tuple(_kinds(starts[stream].source) for stream in sorted(starts)),
+        blocks=blocks,
+        final_norm=next(iter(graph.norm_names(sums[-1].total)), None) if sums else None,
+        trace=found,
+        model=model,
+        batch=batch,
+    )
+
+
+def _spots(graph: Graph, sums: list[Sum]) -> list[Spot]:
+    return [
+        Spot(item.total, item.skip, core(branch), item.source, item.scaled, graph.attention(passed))
+        for item in sums
+        for branch, passed in zip(item.branches, item.passed, strict=True)
+    ]
+
+
+def _kinds(item: Field) -> int:
+    """How many tensors made of parameters or input alone add up to the start of a stream."""
+    fields = [inner for inner in item.inputs if isinstance(inner, Field)]
+    if item.call is not None and item.call.name in SUMS and len(fields) == 2:
+        return sum(_kinds(inner) for inner in fields)
+    if len(fields) == 1 and not any(isinstance(inner, Weight) and len(inner.shape) > 1 for inner in item.inputs):
+        return _kinds(fields[0])
+    return 1
+
+
+@contextmanager
+def _entries() -> Iterator[list[tuple[nn.Module, Record]]]:
+    """Every module with the record of its first positional input, in order."""
+    found: list[tuple[nn.Module, Record]] = []
+
+    def enter(module: nn.Module, inputs: tuple) -> None:
+        record = record_of(inputs[0]) if inputs and isinstance(inputs[0], Tensor) else None
+        if record is not None:
+            found.append((module, record))
+
+    handle = nn.modules.module.register_module_forward_pre_hook(enter)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits: dict[Field, str]) -> list[Junction]:
+    made: list[Junction] = []
+    number: dict[Field, int] = {}
+    stream_of: dict[Field, int] = {}
+    orders: dict[int, int] = {}
+    names = _names(sums)
+    for item in sums:
+        origin = _origin(stream_of, item.skip)
+        stream = stream_of.setdefault(item.total, stream_of[origin] if origin is not None else len(orders))
+        orders[stream] = orders.get(stream, 0) + 1
+        for branch, passed in zip(item.branches, item.passed, strict=True):
+            parallel = branch is not item.branches[0]
+            last, attention = ending(branch), graph.attention(passed)
+            made.append(
+                Junction(
+                    exit=exits.get(core(branch), ""),
+                    entry=entries.get(item.source, ""),
+                    weights=last.names,
+                    inside=graph.parameters(passed),
+                    stream=stream,
+                    order=orders[stream],
+                    attention=attention is not None,
+                    cross=attention is not None and graph.crosses(attention, passed),
+                    norms=graph.norms(item) | ({"out"} if ends_in_norm(branch) else set()),
+                    scale_free=graph.scale_free(item.total),
+                    previous=len(made) - 1 if parallel else number.get(item.skip),
+                    parallel=parallel,
+                    readers=tuple(dict.fromkeys(graph.norm_names(item.total))),
+                    shift=last.shift,
+                    projected=item.projected,
+                    name=names[item.total],
+                    kind=_kind(graph, passed),
+                    skip_scale=item.skip_scale,
+                    branch_scale=factor(branch),
+                )
+            )
+        number[item.total] = len(made) - 1
+    return made
+
+
+def _names(sums: list[Sum]) -> dict[Field, str]:
+    """The sums under their public names: the module that adds, `.add`, and `@2` from the second on."""
+    names: dict[Field, str] = {}
+    counts: dict[str, int] = {}
+    for item in sums:
+        name = f"{item.total.call.module if item.total.call is not None else ''}.add"
+        counts[name] = counts.get(name, 0) + 1
+        names[item.total] = name if counts[name] == 1 else f"{name}@{counts[name]}"
+    return names
+
+
+def _kind(graph: Graph, passed: set[Record]) -> str:
+    attention = graph.attention(passed)
+    if attention is not None:
+        return "cross attention" if graph.crosses(attention, passed) else "attention"
+    calls = [item.call.name for item in passed if item.call is not None]
+    return "convolution" if any(name.startswith("conv") for name in calls) else "mlp"
+
+
+def _blocks(model: nn.Module, sums: list[str]) -> tuple[tuple[str, ...], ...]:
+    """Modules of one class under numbered names of one list, that hold the junctions."""
+    groups: dict[tuple[str, type], list[str]] = {}
+    for name, module in model.named_modules():
+        numbered = re.fullmatch(r"(.*?)\.?(\d+)", name)
+        if numbered and any(total.startswith(name + ".") for total in sums):
+            groups.setdefault((numbered.group(1), type(module)), []).append(name)
+    outer = [names for names in groups.values() if not any(_within(names, other) for other in groups.values())]
+    return tuple(tuple(names) for names in outer)
+
+
+def _within(names: list[str], others: list[str]) -> bool:
+    return names is not others and all(any(n.startswith(o + ".") for o in others) for n in names)
+
+
+def _origin(sums: dict[Field, int], item: Field) -> Field | None:
+    """The last sum of the stream that a skip comes from, through norms and other single-input steps."""
+    for _ in range(STEPS):
+        if item in sums:
+            return item
+        fields = [inner for inner in item.inputs if isinstance(inner, Field)]
+        if len(fields) != 1:
+            return None
+        item = fields[0]
+    return None
+
+
+def _dropout(model: nn.Module) -> float:
+    """The dropout probability of a model in training mode, from its dropout modules."""
+    if not model.training:
+        return 0.0
+    found = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    return max(found, default=0.0)

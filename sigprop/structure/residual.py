@@ -1,0 +1,270 @@
+"""Residual sums of a trace: which additions join a branch to the stream it reads, and where norms stand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sigprop.structure.attention import Attention, attention_at
+from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.trace.record import Field, Record, Weight
+from sigprop.trace.roles import CONTRACTIONS, everything
+from sigprop.trace.tracing import Trace
+
+SUMS = ("add", "radd")
+NORMS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm")
+VIEWS = ("view", "reshape", "flatten", "unflatten")
+SCALINGS = ("mul", "rmul", "div", "truediv")
+MOVES = ("transpose", "permute", "movedim", "contiguous", "clone", "to", "float", "type_as", "getitem", "squeeze")
+CARRIED = frozenset([*VIEWS, *SCALINGS, *MOVES, "unsqueeze", "split", "chunk", "cat", "neg", "dropout"])
+LINEAR = CONTRACTIONS | CARRIED | frozenset([*NORMS, "avg_pool2d", "max_pool2d", "pad"])
+LOOK_BACK = 3
+BLOCK = 100
+
+
+@dataclass(eq=False)
+class Sum:
+    """One residual sum: its skip without scales and views, its branches, and what each of them passes through.
+
+    `source` is the tensor of the stream that the branches read. `skip_scale`: the number that multiplies the skip.
+    `projected`: the skip path has a weight of its own, and `source` is where the two paths part.
+    """
+
+    total: Field
+    skip: Field
+    source: Field
+    branches: list[Field]
+    passed: list[set[Record]]
+    skip_scale: float = 1.0
+    projected: bool = False
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the model multiplies skip or branch by a number of its own."""
+        return self.skip_scale != 1.0 or any(core(branch) is not branch for branch in self.branches)
+
+
+class Graph:
+    """Fields of a trace in order of execution, who reads each, and the residual sums among them."""
+
+    def __init__(self, found: Trace):
+        self.trace = found
+        self.index: dict[Field, int] = {}
+        for record in found.capture.records:
+            if isinstance(record, Field):
+                self.index.setdefault(record, len(self.index))
+        self.readers: dict[Field, list[Field]] = {}
+        self.modules = dict(found.capture.model.named_modules())
+        for reader in sorted(everything(self.index), key=lambda item: item.number):
+            for item in reader.inputs:
+                if isinstance(item, Field):
+                    self.readers.setdefault(item, []).append(reader)
+        self.sums: dict[Field, Sum] = {}
+        for item in self.index:
+            operands = [operand for operand in item.inputs if isinstance(operand, Field)]
+            if item.call is not None and item.call.name in SUMS and len(operands) == 2:
+                residual = self._residual(item, *operands) or self._projected(item, *operands)
+                if residual is not None:
+                    self.sums[item] = residual
+        self._sources = {found.source for found in self.sums.values()}
+        self._places = {name: place for place, name in enumerate(found.capture.parameters)}
+
+    def _residual(self, total: Field, first: Field, second: Field) -> Sum | None:
+        if first.shape != second.shape:
+            return None
+        for skip, branch in ((first, second), (second, first)):
+            stream = self._stream(skip)
+            leaves = [leaf for leaf in self._leaves(branch) if leaf not in stream]
+            passed = [self._passed(leaf, stream) for leaf in leaves]
+            hits = [stream.index(source) for source, _ in passed if source is not None]
+            if leaves and len(hits) == len(leaves):
+                inside = [records for _, records in passed]
+                return Sum(total, plain(skip), stream[min(hits)], leaves, inside, factor(skip))
+        return None
+
+    def _projected(self, total: Field, first: Field, second: Field) -> Sum | None:
+        """`P x + f(x)` with `P` one weight without an activation, and more than one weight in `f`."""
+        source = self._meeting(first, second)
+        if source is None:
+            return None
+        for skip, branch in ((first, second), (second, first)):
+            _, path = self._passed(skip, [source])
+            reached, inside = self._passed(branch, [source])
+            linear = all(item.call is not None and item.call.name in LINEAR for item in path if isinstance(item, Field))
+            if reached is not None and linear and matrices(path) == 1 < matrices(inside):
+                return Sum(total, skip, source, [branch], [inside], projected=True)
+        return None
+
+    def _meeting(self, first: Field, second: Field) -> Field | None:
+        """The latest field that both were made from, within the reach of a block."""
+        waiting = {first: 1, second: 2}
+        for _ in range(BLOCK):
+            if not waiting:
+                return None
+            item = max(waiting, key=lambda field: field.number)
+            mark = waiting.pop(item)
+            if mark == 3:
+                return item
+            for inner in item.inputs:
+                if isinstance(inner, Field):
+                    waiting[inner] = waiting.get(inner, 0) | mark
+        return None
+
+    def _stream(self, skip: Field) -> list[Field]:
+        """The skip operand, with and without its scale, and the skips that it is itself a sum of."""
+        chain = list(dict.fromkeys((skip, core(skip), plain(skip))))
+        for _ in range(LOOK_BACK):
+            if chain[-1] not in self.sums:
+                break
+            chain.append(self.sums[chain[-1]].skip)
+        return chain
+
+    def _leaves(self, branch: Field) -> list[Field]:
+        """Summands of a branch that is itself a sum of branches (parallel blocks)."""
+        added = branch
+        while is_view(added) and isinstance(added.inputs[0], Field):
+            added = added.inputs[0]
+        operands = [item for item in added.inputs if isinstance(item, Field)]
+        is_sum = added.call is not None and added.call.name in SUMS and added not in self.sums
+        if is_sum and len(operands) == 2 and operands[0].shape == operands[1].shape == added.shape:
+            return [leaf for item in operands for leaf in self._leaves(item)]
+        return [branch]
+
+    def _passed(self, branch: Field, stream: list[Field]) -> tuple[Field | None, set[Record]]:
+        """The stream tensor that a branch reads, and all records on the way; None without weights between."""
+        oldest = min(self.index.get(item, 0) for item in stream)
+        waiting: list[Field] = [branch]
+        inside: set[Record] = {branch}
+        reached: list[Field] = []
+        while waiting:
+            for item in waiting.pop().inputs:
+                if item in stream:
+                    reached.append(item)  # type: ignore[arg-type]
+                elif item not in inside and (isinstance(item, Weight) or self._since(item, oldest)):
+                    inside.add(item)
+                    if isinstance(item, Field):
+                        waiting.append(item)
+        learned = any(isinstance(item, Weight) for item in inside)
+        return (min(reached, key=stream.index), inside) if reached and learned else (None, inside)
+
+    def _since(self, item: Record, oldest: int) -> bool:
+        return isinstance(item, Field) and self.index.get(item, oldest) >= oldest
+
+    # -- norms
+
+    def is_norm(self, reader: Field, depth: int = 6) -> bool:
+        """Whether a reader is a norm, or a step of one that is spelt out."""
+        named = reader.call is not None and reader.call.name in NORMS
+        if named or self._is_batch_norm(reader) or isinstance(op_of(reader), LayerNorm) or reader.statistic is not None:
+            return True
+        readers = self.readers.get(reader, [])
+        simple = reader.root is not None or (reader.call is not None and reader.call.name in ("to", "float"))
+        return simple and depth > 0 and bool(readers) and all(self.is_norm(item, depth - 1) for item in readers)
+
+    def norms(self, found: Sum) -> frozenset[str]:
+        """`pre` where the branches read norms of the stream, `post` where only norms read the sum."""
+        inside = set().union(*found.passed)
+        entering = [item for item in self.readers.get(found.source, []) if item in inside]
+        leaving = self.readers.get(found.total, [])
+        places = {"pre": entering, "post": leaving}
+        return frozenset(k for k, readers in places.items() if readers and all(map(self.is_norm, readers)))
+
+    def norm_names(self, total: Field) -> list[str]:
+        """Modules of the norms that read a sum."""
+        readers = [reader for reader in self.readers.get(total, []) if self.is_norm(reader)]
+        return [reader.call.module for reader in readers if reader.call is not None]
+
+    def scale_free(self, total: Field) -> bool:
+        """Whether every reader of a sum is a norm that undoes its scale, or the next junction's skip."""
+        readers = self.readers.get(total, [])
+        return bool(readers) and all(
+            (self.is_norm(item) and not self._is_batch_norm(item))
+            or self._skips(item, total)
+            or (is_view(item) and self.scale_free(item))
+            for item in readers
+        )
+
+    def _skips(self, reader: Field, total: Field) -> bool:
+        if reader in self.sums:
+            return self.sums[reader].skip is plain(total)
+        scaled = reader.slope is not None and bool(self.readers.get(reader))
+        return scaled and all(self._skips(item, total) for item in self.readers[reader])
+
+    def _is_batch_norm(self, item: Field) -> bool:
+        """Its statistics are fixed numbers in evaluation mode, so that it does not undo a scale."""
+        return item.call is not None and isinstance(self.modules.get(item.call.module), _BatchNorm)
+
+    # -- branches
+
+    def attention(self, passed: set[Record]) -> Attention | None:
+        """The attention of a branch, fused or spelt out."""
+        return next((spot for item in passed if isinstance(item, Field) and (spot := attention_at(item))), None)
+
+    def crosses(self, attention: Attention, passed: set[Record]) -> bool:
+        """Whether the values come from outside the branch."""
+        value: Any = attention.value
+        while isinstance(value, Field):
+            fields = [item for item in value.inputs if isinstance(item, Field)]
+            if any(isinstance(item, Weight) for item in value.inputs):
+                return bool(fields) and fields[0] not in passed and fields[0] not in self._sources
+            value = fields[0] if fields else None
+        return False
+
+    def parameters(self, passed: set[Record]) -> tuple[str, ...]:
+        """Names of the parameters of a branch, in the order of the model."""
+        names = {name for item in passed if isinstance(item, Weight) for name, _ in item.roots()}
+        return tuple(sorted(names, key=lambda name: self._places.get(name, math.inf)))
+
+
+def op_of(item: Field) -> Any:
+    """The op behind a field, if its node was made."""
+    return None if item._node is None else item._node.op
+
+
+def core(item: Field) -> Field:
+    """The field without the numbers that multiply it."""
+    while item.slope is not None and item.call is not None and item.call.name in SCALINGS and item.inputs:
+        inner = item.inputs[0]
+        if not isinstance(inner, Field):
+            break
+        item = inner
+    return item
+
+
+def factor(item: Field) -> float:
+    """The number that multiplies the core of a field."""
+    return 1.0 if core(item) is item or item.slope is None else item.slope
+
+
+def is_view(item: Field) -> bool:
+    return item.call is not None and item.call.name in VIEWS and len(item.inputs) == 1
+
+
+def plain(item: Field) -> Field:
+    """The field without numbers that multiply it and without views of it."""
+    item = core(item)
+    while is_view(item) and isinstance(item.inputs[0], Field):
+        item = core(item.inputs[0])
+    return item
+
+
+def matrices(passed: set[Record]) -> int:
+    """How many contractions with a weight lie on a path."""
+    return sum(
+        item.call is not None and item.call.name in CONTRACTIONS and any(isinstance(i, Weight) for i in item.inputs)
+        for item in passed
+        if isinstance(item, Field)
+    )
+
+
+def ends_in_norm(branch: Field) -> bool:
+    """Whether the last step of a branch, gains and views aside, is a norm."""
+    while branch.call is not None and branch.call.name in CARRIED and len(branch.inputs) == 1:
+        if isinstance(op_of(branch), LayerNorm) or not isinstance(branch.inputs[0], Field):
+            break
+        branch = branch.inputs[0]
+    inner = [item for item in branch.inputs if isinstance(item, Field)]
+    return isinstance(op_of(branch), LayerNorm) or any(isinstance(op_of(item), LayerNorm) for item in inner[:1])

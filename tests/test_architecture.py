@@ -8,9 +8,9 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"collector", "errors", "results"}
+BASE = {"process", "errors", "results"}
 ALLOWED = {
-    "collector": set(),
+    "process": set(),
     "errors": set(),
     "results": {"errors"},
     "theory": BASE,

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from sigprop.errors import InputError, SigpropError
 
 Loss = Callable[..., Tensor]
+NOISE_STREAM = 0x5EED << 32
+"""Far from the seeds that people give their weights, so that noise and weights are independent."""
 
 
 def copied(batch: Any) -> Any:
@@ -85,7 +87,9 @@ def signals_in(value: Any) -> list[tuple[str, Tensor]]:
     return [(path, x) for path, x in found if x.is_floating_point() and x.dim() > 0 and x.numel() > 0]
 
 
-def start_gradient(model: nn.Module, batch: Any, output: Any, loss_fn: Loss | None) -> tuple[Tensor, Tensor | None]:
+def start_gradient(
+    model: nn.Module, batch: Any, output: Any, loss_fn: Loss | None, noise_seed: int = 0
+) -> tuple[Tensor, Tensor | None]:
     """What to call backward on, and with which gradient: the loss, or the output against white noise."""
     if loss_fn is not None:
         arguments = (output, batch) if _takes_two(loss_fn) else (output,)
@@ -100,7 +104,7 @@ def start_gradient(model: nn.Module, batch: Any, output: Any, loss_fn: Loss | No
         )
     target = signals[0][1]
     _require_gradient(target, "the output")
-    generator = torch.Generator(target.device).manual_seed(0)
+    generator = torch.Generator(target.device).manual_seed(NOISE_STREAM + noise_seed)
     noise = torch.randn(target.shape, generator=generator, device=target.device, dtype=torch.float32)
     return target, noise.to(target.dtype)
 

@@ -70,11 +70,11 @@ class FunctionWatch(TorchFunctionMode):
         if site is None or watched is None or to_score_gradient is None or not watched.requires_grad:
             return
 
-        def hook(gradient: Tensor) -> None:
-            if self.recorder.phase == "backward":
+        def hook(gradient: Tensor | None) -> None:
+            if self.recorder.phase == "backward" and gradient is not None:
                 site.values["grad_variance"] = score_gradient_square(scores, to_score_gradient(gradient))
 
-        watched.register_hook(hook)
+        self.recorder.hook(watched, hook)
 
     def _name(self, kind: str) -> str:
         name = f"{self.recorder.current[-1] if self.recorder.current else ROOT}.{kind}"

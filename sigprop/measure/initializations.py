@@ -5,28 +5,32 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
 
 from sigprop.errors import InputError, require
+from sigprop.process import undisturbed
 from sigprop.results import ParameterRow, Plan, Profile, SiteRow
 
 Build = Callable[[], nn.Module] | Plan
 
 
 def over_initializations(
-    measure_model: Callable[[nn.Module], Profile], model: nn.Module | None, build: Build, seeds: int | Iterable[int]
+    measure_model: Callable[[nn.Module, int], Profile],
+    model: nn.Module | None,
+    build: Build,
+    seeds: int | Iterable[int],
 ) -> Profile:
-    """Build a model for each seed, measure it, and summarize."""
+    """Build a model for each seed, measure it (white noise, where it is used, is drawn anew), and summarize."""
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     require(len(numbers) > 0, "seeds", seeds, "at least one seed")
     profiles = []
     for seed in _with_progress(numbers):
-        with _seeded(seed):
-            profiles.append(measure_model(_made(model, build, seed)))
+        with undisturbed(_cuda_devices()) as interrupts, interrupts.let_through():
+            torch.manual_seed(seed)
+            profiles.append(measure_model(_made(model, build, seed), seed))
     return summarize(profiles, numbers)
 
 
@@ -44,13 +48,10 @@ def _made(model: nn.Module | None, build: Build, seed: int) -> nn.Module:
     return made
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch for one initialization, and put the random state back."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield
+def _cuda_devices() -> list[torch.device]:
+    """Devices whose random state seeding would change."""
+    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    return [torch.device("cuda", index) for index in range(count)]
 
 
 def _with_progress(seeds: list[int]) -> Iterable[int]:

@@ -29,6 +29,7 @@ from sigprop.measure.batch import call, copied, tensors_in
 from sigprop.measure.cuts import Cuts, module_names, repeated_blocks
 from sigprop.measure.guard import untouched
 from sigprop.measure.probes import bases, pulled_back, signs
+from sigprop.process import Interrupts
 
 EXACT_ENTRIES = 256
 PROBES = 8
@@ -56,7 +57,7 @@ def jacobian(
     Without `probes` it is exact when the target has at most 256 entries in the batch, else from 8 probes.
     """
     source, target = module_names(model, between)
-    with _prepared(model, batch), Cuts(model, [source], [target]) as cuts:
+    with _prepared(model, batch) as interrupts, Cuts(model, [source], [target]) as cuts, interrupts.let_through():
         call(model, copied(batch))
         return _local(cuts, [(source, target)], probes, seed)[0]
 
@@ -76,7 +77,7 @@ def jacobian_profile(
     names = module_names(model, repeated_blocks(model) if blocks is None else blocks)
     if start is not None:
         return _from_start(model, batch, module_names(model, [start])[0], names, _checked(probes), seed)
-    with _prepared(model, batch), Cuts(model, names, names) as cuts:
+    with _prepared(model, batch) as interrupts, Cuts(model, names, names) as cuts, interrupts.let_through():
         call(model, copied(batch))
         order = cuts.order
         if len(order) < 2:
@@ -85,11 +86,15 @@ def jacobian_profile(
 
 
 @contextmanager
-def _prepared(model: nn.Module, batch: Any) -> Iterator[None]:
-    """The model guarded, gradients on."""
+def _prepared(model: nn.Module, batch: Any) -> Iterator[Interrupts]:
+    """The model guarded, gradients on, signals held."""
     tensors = [tensor for _, tensor in tensors_in(batch)]
-    with untouched(model.modules(), tensors), torch.inference_mode(False), torch.enable_grad():
-        yield
+    with (
+        untouched(model.modules(), tensors) as interrupts,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        yield interrupts
 
 
 def _local(cuts: Cuts, pairs: list[tuple[str, str]], probes: int | None, seed: int) -> list[PartialJacobian]:
@@ -114,8 +119,8 @@ def _from_start(
     """One forward-mode pass per probe: |J u|^2 at every block for a random direction u at the start."""
     found: dict[str, list[Tensor]] = {}
     for index in range(probes):
-        with _prepared(model, batch), forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
-            with Cuts(model, [start], names, tangent_seed=seed + index) as cuts:
+        with _prepared(model, batch) as interrupts, forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
+            with Cuts(model, [start], names, tangent_seed=seed + index) as cuts, interrupts.let_through():
                 call(model, copied(batch))
             later = cuts.order[cuts.order.index(start) + 1 :] if start in cuts.order else []
             if not later:

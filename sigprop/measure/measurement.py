@@ -63,5 +63,8 @@ def measure(
     if build is None:
         raise InputError("seeds needs build: a function that makes a model, or a plan to apply to the model")
     return over_initializations(
-        lambda made: measure_once(made, batch, loss_fn, options), model, build, 8 if seeds is None else seeds
+        lambda made, seed: measure_once(made, batch, loss_fn, options, seed),
+        model,
+        build,
+        8 if seeds is None else seeds,
     )

@@ -6,7 +6,7 @@ token and from the sum over tokens of the unit vectors `u_t = (x_t - c) / |x_t -
     |x_t - c|^2 = q_t - 2 c s_t + d c^2,        sum over pairs of cos(t, t') = |sum_t u_t|^2 - T.
 
 So the correlation costs O(T d). Blocks are converted to float64 in a scratch buffer that stays in the cache;
-`single.py` has a faster way for float32, `together.py` the way of a GPU.
+`float32_sums.py` has a faster way for float32, `stacked_moments.py` the way of a GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from sigprop.measure import single
+from sigprop.measure import float32_sums
 
 Block = tuple[slice, slice, Tensor]
 Blocks = Callable[[], Iterable[Block]]
@@ -29,19 +29,21 @@ class Moments:
     """Reduces a tensor on a CPU to three numbers: mean, variance (or mean square) and token correlation.
 
     Tensors are (sequences, tokens, channels), masks (sequences, tokens), true for a real token.
+    Without `float32` nothing is summed in less than float64.
     Tokens that a mask rules out, or whose vector is zero up to rounding, have no cosine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, float32: bool = True) -> None:
+        self._float32 = float32
         self._scratch = torch.empty(0, dtype=torch.float64)
 
     def sums(self, x: Tensor) -> Tensor:
         """Sum and sum of squares of all entries."""
         rows = _rows(x)
-        if x.dtype == torch.float32:
-            sums, squares = single.token_sums(rows)
+        if self._quick(x):
+            sums, squares = float32_sums.token_sums(rows)
             total, square = sums.sum(), squares.sum()
-            if single.in_range(squares, rows.shape[2]) and total.square() <= 0.8 * square * x.numel():
+            if float32_sums.in_range(squares, rows.shape[2]) and total.square() <= 0.8 * square * x.numel():
                 return torch.stack((total, square))
         sums, squares = _token_sums(rows, self._blocks(rows, None))
         return torch.stack((sums.sum(), squares.sum()))
@@ -49,18 +51,18 @@ class Moments:
     def squares(self, x: Tensor) -> Tensor:
         """Sum of squares of all entries."""
         rows = _rows(x)
-        if x.dtype == torch.float32:
-            squares = single.token_squares(rows)
-            if single.in_range(squares, rows.shape[2]):
+        if self._quick(x):
+            squares = float32_sums.token_squares(rows)
+            if float32_sums.in_range(squares, rows.shape[2]):
                 return squares.sum()
         return _token_squares(rows, self._blocks(rows, None)).sum()
 
     def signal(self, x: Tensor, mask: Tensor | None = None, exact: bool = False) -> Tensor:
         """About the mean; `exact` refuses the fast path."""
-        quick = not exact and x.dtype == torch.float32
+        quick = not exact and self._quick(x)
         blocks = None if quick else self._blocks(x, mask)
-        sums, squares = single.token_sums(x) if blocks is None else _token_sums(x, blocks)
-        if quick and not single.in_range(squares, x.shape[2]):
+        sums, squares = float32_sums.token_sums(x) if blocks is None else _token_sums(x, blocks)
+        if quick and not float32_sums.in_range(squares, x.shape[2]):
             return self.signal(x, mask, exact=True)
         if quick and mask is not None:
             sums, squares = sums * mask, squares * mask
@@ -69,21 +71,21 @@ class Moments:
         variance = (squares.sum() / count - mean.square()).clamp_min_(0.0)
         shift = x.shape[2] * mean.square()
         distance = squares - 2.0 * mean * sums + shift
-        if quick and not single.mean_is_small(mean, variance, distance, squares + shift):
+        if quick and not float32_sums.mean_is_small(mean, variance, distance, squares + shift):
             return self.signal(x, mask, exact=True)
         if x.shape[1] < 2:
             return torch.stack((mean, variance, MISSING))
         floor = torch.maximum(1e-13 * (squares + shift), _floor(distance, x))
         weights = _inverse_norms(distance, floor, mask)
-        total = single.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
+        total = float32_sums.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
         total -= mean * weights.sum(1, keepdim=True)
         return torch.stack((mean, variance, _mean_cosine(total, weights)))
 
     def gradient(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """About zero, which also stands for the mean."""
-        squares = single.token_squares(x) if x.dtype == torch.float32 else None
+        squares = float32_sums.token_squares(x) if self._quick(x) else None
         blocks = None
-        if squares is None or not single.in_range(squares, x.shape[2]):
+        if squares is None or not float32_sums.in_range(squares, x.shape[2]):
             blocks = self._blocks(x, mask)
             squares = _token_squares(x, blocks)
         elif mask is not None:
@@ -92,8 +94,11 @@ class Moments:
         if x.shape[1] < 2:
             return torch.stack((torch.zeros_like(second), second, MISSING))
         weights = _inverse_norms(squares, _floor(squares, x), mask)
-        total = single.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
+        total = float32_sums.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
         return torch.stack((torch.zeros_like(second), second, _mean_cosine(total, weights)))
+
+    def _quick(self, x: Tensor) -> bool:
+        return self._float32 and x.dtype == torch.float32
 
     def _blocks(self, x: Tensor, mask: Tensor | None) -> Blocks:
         """Pieces of `x` as float64, whole sequences where they fit; padding set to zero.

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.collector import collector_paused
 from sigprop.errors import InputError
+from sigprop.measure import stacked_moments
 from sigprop.measure.batch import Loss, call, copied, signals_in, start_gradient, tensors_in
-from sigprop.measure.foreign import before_foreign_functions, writes_in_place
+from sigprop.measure.first_use import NotBuilt, built_copy, is_lazy
 from sigprop.measure.functions import FunctionWatch
 from sigprop.measure.guard import untouched
 from sigprop.measure.layout import AxesRule, TokenAxes, layout_of
 from sigprop.measure.parameters import started_parameter_rows
 from sigprop.measure.queue import Overwritten, TooCoarse
 from sigprop.measure.recorder import Recorder, Site
+from sigprop.measure.unseen_writes import before_unseen_writes, writes_in_place
 from sigprop.results import Profile, SiteRow
 from sigprop.results.depth import DepthCounter
-
-Modules = Mapping[str, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -41,40 +40,49 @@ class Options:
     spectral: bool = False
 
 
-def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Options) -> Profile:
-    """Run the model once and return its profile; again, with more care, if what a GPU holds was not good enough."""
+def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Options, noise_seed: int = 0) -> Profile:
+    """Run the model once and return its profile.
+
+    It is run again with more care where what a GPU holds was not good enough, and a copy of it is run where modules
+    or parameters appear with the first batch only.
+    """
     model = getattr(model, "_orig_mod", model)
-    modules = dict(model.named_modules())
-    copies, exact = writes_in_place(modules.values()), False
+    if is_lazy(model):
+        model = built_copy(model, batch)
+    copies, exact = writes_in_place(model.modules()), False
     while True:
         try:
-            return _measured(model, modules, batch, loss_fn, options, copies, exact)
+            return _measured(model, batch, loss_fn, options, noise_seed, copies, exact)
         except Overwritten:
             copies = True
         except TooCoarse:
             exact = True
+        except NotBuilt:
+            model = built_copy(model, batch)
 
 
 def _measured(
     model: nn.Module,
-    modules: Modules,
     batch: Any,
     loss_fn: Loss | None,
     options: Options,
+    noise_seed: int,
     copies: bool,
     exact: bool,
 ) -> Profile:
+    modules = dict(model.named_modules())
     layout = layout_of(batch, options.mask, options.token_axes)
     recorder = Recorder(modules, layout, options.sites, options.formats, copies, exact)
     tensors = [tensor for _, tensor in tensors_in(batch)]
     with (
-        collector_paused(),
-        untouched(modules.values(), tensors),
+        untouched(modules.values(), tensors) as interrupts,
         _eager(modules.values()),
         torch.inference_mode(False),
         torch.set_grad_enabled(options.backward),
+        _watched(recorder, options, {tensor.device for tensor in (*tensors, *model.parameters())}),
+        interrupts.let_through(),
     ):
-        loss = _run(model, copied(batch), loss_fn, recorder, options)
+        loss = _run(model, copied(batch), loss_fn, recorder, options.backward, noise_seed)
         recorder.require_matches()
         if options.mask is not None and options.sites is None:
             layout.require_mask_fitted()
@@ -88,24 +96,34 @@ def _measured(
     return Profile(rows, parameters, meta)
 
 
-def _run(model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder, options: Options) -> Tensor | None:
-    """Forward and backward; returns the loss, if there is one."""
+@contextmanager
+def _watched(recorder: Recorder, options: Options, devices: set[torch.device]) -> Iterator[None]:
+    """Hooks and modes in place: on modules, on functions, and where tensors wait on what may overwrite them."""
     watches_functions = options.junctions or options.scores
     with ExitStack() as stack:
         stack.enter_context(recorder.attached(track_modules=watches_functions))
-        stack.enter_context(before_foreign_functions(recorder.queue.keep_copies))
+        if any(map(stacked_moments.pays_off, devices)):
+            stack.enter_context(before_unseen_writes(recorder.queue.keep_copies))
         if watches_functions:
             stack.enter_context(FunctionWatch(recorder, options.junctions, options.scores))
-        with recorder.during("forward"):
-            output = call(model, batch)
-        if not options.backward:
-            if not signals_in(output):
-                raise InputError(f"{type(model).__name__} returned no floating-point tensor")
-            return None
-        target, gradient = start_gradient(model, batch, output, loss_fn)
-        del output
-        with recorder.during("backward"):
-            torch.autograd.backward(target, gradient)
+        yield
+
+
+def _run(
+    model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder, backward: bool, noise_seed: int
+) -> Tensor | None:
+    """Forward and backward; returns the loss, if there is one."""
+    with recorder.during("forward"):
+        output = call(model, batch)
+    recorder.require_all_modules(model)
+    if not backward:
+        if not signals_in(output):
+            raise InputError(f"{type(model).__name__} returned no floating-point tensor")
+        return None
+    target, gradient = start_gradient(model, batch, output, loss_fn, noise_seed)
+    del output
+    with recorder.during("backward"):
+        torch.autograd.backward(target, gradient)
     return None if gradient is not None else target.detach()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sigprop.measure import together
+from sigprop.measure import stacked_moments
 from sigprop.measure.moments import Moments
 from sigprop.results import ParameterRow
 
@@ -65,15 +65,15 @@ def _started_moments(
     values: list[Tensor], gradients: list[Tensor]
 ) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
     """Sums of the values and gradients, and sums of their squares; on a CPU the gradients' sums are left out."""
-    if any(together.pays_off(value.device) for value in values):
-        return _started_together([*values, *gradients])
+    if any(stacked_moments.pays_off(value.device) for value in values):
+        return _started_stacked([*values, *gradients])
     moments = Moments()
     found = [moments.sums(value).tolist() for value in values]
     squares = [square for _, square in found] + [moments.squares(gradient).item() for gradient in gradients]
     return lambda: ([total for total, _ in found], squares)
 
 
-def _started_together(tensors: list[Tensor]) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
+def _started_stacked(tensors: list[Tensor]) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
     """In float64, with few kernels and one transfer per device."""
     places: dict[torch.device, list[int]] = {}
     for index, tensor in enumerate(tensors):

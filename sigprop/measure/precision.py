@@ -1,4 +1,9 @@
-"""Sums in the arithmetic they were written for, whatever the user has allowed the model."""
+"""Sums in the arithmetic they were written for, whatever the user has allowed the model.
+
+Torch has one setting for the whole process. On a CPU it is only read, and sums go to float64 where it allows less
+than float32. On a GPU, where that would cost much, it is set for the time of the sums; `undisturbed` keeps other
+threads out.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,22 @@ def full_precision(device: str) -> Iterator[None]:
     before = _matmul_precision(device)
     _set_matmul_precision(device, "ieee")
     try:
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        with no_autocast(device):
             yield
     finally:
         _set_matmul_precision(device, before)
+
+
+def float32_products(device: str) -> bool:
+    """Whether products of float32 numbers are float32 as things stand."""
+    return _matmul_precision(device) in ("ieee", "none", "highest")
+
+
+@contextmanager
+def no_autocast(device: str) -> Iterator[None]:
+    """Autocast, which belongs to the thread, switched off."""
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        yield
 
 
 def _backend(device: str) -> Any:

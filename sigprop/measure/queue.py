@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import SigpropError
-from sigprop.measure import together
+from sigprop.measure import stacked_moments
 from sigprop.measure.moments import Moments
-from sigprop.measure.precision import full_precision
-from sigprop.measure.together import Stack, columns, reduce_together, unreliable
+from sigprop.measure.precision import float32_products, no_autocast
+from sigprop.measure.stacked_moments import Stack, columns, reduce_stacks, unreliable
 
 DEVICE_SHARE = 64
 DEFAULT_BYTES = 1 << 28
@@ -57,7 +57,7 @@ class Queue:
         self.gradients: dict[int, list[float]] = {}
         self._copies = copies
         self._exact = exact
-        self._moments = Moments()
+        self._moments = Moments(float32_products("cpu"))
         self._waiting: list[Waiting] = []
         self._reduced: list[Reduced] = []
         self._bytes = 0
@@ -65,9 +65,9 @@ class Queue:
 
     def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool) -> None:
         """Take in one tensor, read as (sequences, tokens, channels)."""
-        if not together.pays_off(x.device):
+        if not stacked_moments.pays_off(x.device):
             reduce = self._moments.signal if signal else self._moments.gradient
-            with full_precision("cpu"):
+            with no_autocast("cpu"):
                 (self.signals if signal else self.gradients)[ticket] = reduce(x, mask).tolist()
             return
         if self._copies:
@@ -107,7 +107,7 @@ class Queue:
     def _reduce(self, items: list[Waiting], exact: bool) -> list[Reduced]:
         found = []
         for batch in _batches(items):
-            table = reduce_together(_stacks(batch), batch[0][0].mask, exact)
+            table = reduce_stacks(_stacks(batch), batch[0][0].mask, exact)
             found.append(Reduced([(item.ticket, item.signal) for group in batch for item in group], table))
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import UnknownNameError
 from sigprop.measure.batch import signals_in
+from sigprop.measure.first_use import NotBuilt
 from sigprop.measure.formats import format_fractions
 from sigprop.measure.layout import Layout
 from sigprop.measure.queue import Queue
@@ -65,6 +66,7 @@ class Recorder:
         self._replayed: dict[str, int] = {}
         self._seen: dict[int, tuple[weakref.ref, int, int]] = {}
         self._unmatched = set(self.patterns or ())
+        self._hooks: list[tuple[Tensor, Any, Any]] = []
 
     @contextmanager
     def attached(self, track_modules: bool = False) -> Iterator[None]:
@@ -81,6 +83,7 @@ class Recorder:
             for module in self.modules.values():
                 module._forward_hooks.pop(key, None)  # type: ignore[call-overload]
                 module._forward_pre_hooks.pop(key, None)  # type: ignore[call-overload]
+            self._unhook_tensors()
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -143,10 +146,22 @@ class Recorder:
     def _watch_gradient(self, ticket: int, tensor: Tensor) -> None:
         if tensor.requires_grad:
             self.sites[ticket].hooked = True
-            tensor.register_hook(partial(self._gradient, ticket))
+            self.hook(tensor, partial(self._gradient, ticket))
 
-    def _gradient(self, ticket: int, gradient: Tensor) -> None:
-        if self.phase == "backward":
+    def hook(self, tensor: Tensor, function: Callable[[Tensor | None], None]) -> None:
+        """Call a function with the tensor's gradient; parameters, and what a model keeps, lose the hook at the end."""
+        before = tensor._backward_hooks
+        self._hooks.append((tensor, before, tensor.register_hook(function)))
+
+    def _unhook_tensors(self) -> None:
+        for tensor, before, handle in reversed(self._hooks):
+            handle.remove()
+            if before is None and not tensor._backward_hooks:
+                tensor._backward_hooks = None
+        self._hooks.clear()
+
+    def _gradient(self, ticket: int, gradient: Tensor | None) -> None:
+        if self.phase == "backward" and gradient is not None:
             self.gradient_order.append(ticket)
             self._take(ticket, gradient, signal=False)
 
@@ -164,6 +179,12 @@ class Recorder:
         matching = [pattern for pattern in self.patterns if name == pattern or fnmatch.fnmatchcase(name, pattern)]
         self._unmatched.difference_update(matching)
         return bool(matching)
+
+    def require_all_modules(self, model: nn.Module) -> None:
+        """Raise where a module was made during the forward pass, and so was not watched."""
+        watched = {id(module) for module in self.modules.values()}
+        if any(id(module) not in watched for module in model.modules()):
+            raise NotBuilt
 
     def require_matches(self) -> None:
         """Raise for a pattern that named no site."""

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.collector import collector_paused
 from sigprop.errors import InputError, SigpropError, require
+from sigprop.process import undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.theory import Evidence, Gradient, Node, Signal
@@ -57,13 +57,13 @@ def predict(
     require(networks >= 1, "networks", networks, "at least 1")
     require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
     settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype, "seed": seed}
-    if networks == 1:
-        return _predict(model, batch, **settings)
-    loaded = load(model)
-    return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
+    with undisturbed() as interrupts, interrupts.let_through():
+        if networks == 1:
+            return _predict(model, batch, **settings)
+        loaded = load(model)
+        return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
 
 
-@collector_paused()
 def _predict(
     model: Any,
     batch: Any,

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sigprop.measure import together
+from sigprop.measure import stacked_moments
 from sigprop.models import build
 
 TOKENS = torch.arange(36).reshape(3, 12) * 7 % 29
@@ -327,4 +327,4 @@ def make_specimen():
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Tensors wait and are reduced together, as on a GPU."""
-    monkeypatch.setattr(together, "pays_off", lambda device: True)
+    monkeypatch.setattr(stacked_moments, "pays_off", lambda device: True)

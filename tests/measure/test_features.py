@@ -161,6 +161,39 @@ def test_mean_standard_error_and_median_over_seeds():
     assert parameter.errors["grad_second_moment"] > 0
 
 
+def test_white_noise_is_drawn_anew_for_each_seed():
+    """One noise for all seeds hides the largest part of the spread where the weights do not vary."""
+
+    def factory():
+        layer = nn.Linear(64, 1, bias=False)
+        nn.init.constant_(layer.weight, 1.0)
+        return layer
+
+    row = measure(None, torch.randn(4, 64), build=factory, seeds=400)["(output)"]
+    deviation = math.sqrt(2 / 4 / 400)  # of the mean over 400 seeds of the mean square of 4 normal numbers
+    assert abs(row.grad_variance - 1) < 4 * deviation
+    assert row.errors["grad_variance"] == pytest.approx(deviation, rel=0.25)
+
+
+def test_white_noise_is_independent_of_weights_of_the_same_seed():
+    factory = lambda: nn.Linear(1, 512, bias=False)  # noqa: E731
+    weights, noises = [], []
+    for seed in range(4):
+        profile = measure(None, torch.ones(1, 1), build=_unit_normal(factory), seeds=[seed])
+        weights.append(profile["(output)"].variance + profile["(output)"].mean ** 2)
+        noises.append(profile["(output)"].grad_variance)
+    assert all(abs(one - other) > 1e-4 for one, other in zip(weights, noises, strict=True))
+
+
+def _unit_normal(factory):
+    def make():
+        layer = factory()
+        nn.init.normal_(layer.weight)
+        return layer
+
+    return make
+
+
 def test_a_plan_is_applied_to_copies():
     model = small()
     rows = [ParameterPlan(name, tuple(p.shape), Init("normal", 0.5)) for name, p in model.named_parameters()]

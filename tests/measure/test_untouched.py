@@ -22,7 +22,10 @@ HOOKS = (
 
 
 def data(tensor):
-    return None if tensor is None else tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    if tensor is None or tensor.is_sparse:
+        return tensor if tensor is None else data(tensor.to_dense())
+    tensor = tensor.int_repr() if tensor.is_quantized else tensor
+    return tensor.detach().clone().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 
 def fingerprint(model):

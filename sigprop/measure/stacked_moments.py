@@ -36,7 +36,7 @@ class Stack:
     signal: bool
 
 
-def reduce_together(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = False) -> Tensor:
+def reduce_stacks(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = False) -> Tensor:
     """Sums (items, 4 + 2 sequences) that `columns` and `unreliable` read, still on the device.
 
     All stacks have the same sequences and tokens; `mask` (sequences, tokens) is true for a real token.

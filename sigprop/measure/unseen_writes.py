@@ -13,7 +13,7 @@ STEP = "_is_setup_context_defined"
 
 
 @contextmanager
-def before_foreign_functions(notify: Callable[[], None]) -> Iterator[None]:
+def before_unseen_writes(notify: Callable[[], None]) -> Iterator[None]:
     """Call `notify` before an autograd function written in Python runs forward.
 
     Its kernels may reuse memory unseen by torch, as a fused loss does that puts the gradient in the logits' place.

@@ -22,8 +22,8 @@ from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.softmax import gradient_factor, overlap
 
 app = typer.Typer(add_completion=False, help=__doc__)

@@ -10,7 +10,7 @@ from sigprop.theory import Evidence, Kernel, Node, Signal, Status, Tape, exchang
 from sigprop.theory.ops import embedding
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.tied import Contact, TiedHead, carried_share
+from sigprop.theory.ops.tied_head import Contact, TiedHead, carried_share
 
 if TYPE_CHECKING:
     from sigprop.blueprints.transformer import Transformer

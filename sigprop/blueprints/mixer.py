@@ -10,11 +10,12 @@ from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
 from sigprop.theory import Node, Tape, activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm
-from sigprop.theory.ops.pooling import MeanPool
+from sigprop.theory.ops.mean_pool import MeanPool
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.token_mixing import TokenMixing, TokenResidual
+from sigprop.theory.ops.token_mixing import TokenMixing
+from sigprop.theory.ops.token_residual import TokenResidual
 
 
 @dataclass(frozen=True)

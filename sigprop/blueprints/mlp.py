@@ -11,8 +11,8 @@ from sigprop.errors import require
 from sigprop.theory import Node, Tape, activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 
 PLACEMENTS = ("none", "preactivation", "activation", "batch")

@@ -10,10 +10,10 @@ from sigprop.errors import require
 from sigprop.theory import Node, Tape, activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
-from sigprop.theory.ops.convolution import Convolution
-from sigprop.theory.ops.group_norm import ImageNorm
+from sigprop.theory.ops.image_convolution import ImageConvolution
+from sigprop.theory.ops.image_norm import ImageNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.pooling import MeanPool
+from sigprop.theory.ops.mean_pool import MeanPool
 from sigprop.theory.ops.residual import Residual
 
 NORMS = {"layer_norm": ImageNorm, "batch_norm": BatchNorm}
@@ -72,7 +72,7 @@ class ResNet(Blueprint):
         return Activation(activations.get("relu"))
 
     def _convolution(self, inputs: int, outputs: int, image: tuple[int, int], stride: int = 1, size: int = 3):
-        return Convolution(inputs, outputs, size, self.sigma_w**2 / (inputs * size**2), image, stride, self._bias)
+        return ImageConvolution(inputs, outputs, size, self.sigma_w**2 / (inputs * size**2), image, stride, self._bias)
 
     def _block(
         self, tape: Tape, x: Node, layer: int, inputs: int, outputs: int, image: tuple[int, int], stride: int

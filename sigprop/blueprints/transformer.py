@@ -28,11 +28,12 @@ from sigprop.theory.ops import embedding, loss
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm, RMSNorm
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.tied import TiedHead
+from sigprop.theory.ops.rms_norm import RMSNorm
+from sigprop.theory.ops.tied_head import TiedHead
 
 KINDS = ("encoder", "decoder", "encoder_decoder")
 PLACEMENTS = ("pre", "post", "sandwich", "none")

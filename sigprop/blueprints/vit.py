@@ -15,7 +15,7 @@ from sigprop.errors import require
 from sigprop.theory import Gradient, Node, Tape
 from sigprop.theory.ops import loss
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.pooling import MeanPool
+from sigprop.theory.ops.mean_pool import MeanPool
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,16 @@ from sigprop.results import Init, Plan
 from sigprop.structure import Structure
 from sigprop.structure.branch_outputs import shift_of
 from sigprop.theory import Node
+from sigprop.theory.ops.convolution import Convolution
+from sigprop.theory.ops.gain import Gain
+from sigprop.theory.ops.input_convolution import InputConvolution
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.record import Field, Weight
-from sigprop.trace.rules.convolution import PixelWindows, Windows
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.skeleton import Distribution
-from sigprop.trace.structural import Gain, ParameterSource
 
 
 class Walk:
@@ -119,7 +121,7 @@ def _with_law(op: Any, key: str, law: Distribution) -> Any:
         return replace(op, **changed)
     if isinstance(op, Linear):
         return replace(op, variance=law.variance) if key == "weight" else replace(op, bias_variance=law.second_moment)
-    if isinstance(op, (Windows, PixelWindows)):
+    if isinstance(op, (Convolution, InputConvolution)):
         return (
             replace(op, variance=law.variance) if key == "weight" else replace(op, bias_second_moment=law.second_moment)
         )

@@ -9,7 +9,7 @@ from typing import Any
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sigprop.structure.attention import Attention, attention_at
-from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, everything
 from sigprop.trace.tracing import Trace

@@ -34,10 +34,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.gates import Gate
-from sigprop.theory.kernels import Exchangeable, Kernel
+from sigprop.theory.gradient_along_signal import added, crossed
+from sigprop.theory.gradient_through_activation import Gate
+from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.status import EXACT, Evidence, Status
-from sigprop.theory.tilts import added, crossed
 
 Number = Tensor | float
 
@@ -168,3 +168,7 @@ def exchangeable_gradient(variance: Number, correlation: Number = 0.0, *, tokens
     """A gradient with all tokens alike; `correlation=0` is white noise, the probe of partial Jacobians."""
     variance, correlation = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation))
     return Gradient(Exchangeable.of(variance, variance * correlation, tokens))
+
+
+def gradient_of(values: Tensor, like: Gradient) -> Gradient:
+    return Gradient(Dense(values), like.radial_share, like.uniform_share, like.evidence)

@@ -7,7 +7,7 @@
 | `layout` | which axes are positions and which are channels, through every view |
 | `record`, `replay` | what is known of a tensor; drawing it by replaying the model's functions |
 | `rules/` | one file per family of torch functions |
-| `structural`, `sampled` | ops that only the interpreter needs |
+| `sampled` | functions without a closed form, by Monte Carlo |
 | `roles` | how each parameter is used |
 | `predict` | all of it as a `Profile` |
 """

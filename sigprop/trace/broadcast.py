@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
+from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.trace.layout import (
     BATCH,
     CHANNEL,
@@ -24,7 +26,6 @@ from sigprop.trace.layout import (
     leading_positions,
 )
 from sigprop.trace.record import Call, Field, Weight, mapped
-from sigprop.trace.structural import Gather, ParameterSource
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture

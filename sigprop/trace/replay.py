@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
+from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.narrow import Narrow
 from sigprop.trace.ensemble import DTYPE, Ensemble, fewest_balanced
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Field, Record, Weight, mapped
-from sigprop.trace.structural import Gather, Part
 
 NARROW = 50.0
 
@@ -126,7 +127,7 @@ class Replay:
         Queries, keys and values made from one input of finite width share its fluctuations, which are of order
         1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
         """
-        if isinstance(node.op, Part):
+        if isinstance(node.op, Narrow):
             return self.roots(node.inputs[0])
         if isinstance(node.op, Gather):
             return self.roots(node.inputs[0])[:, node.op.index]
@@ -162,14 +163,14 @@ def drawn_signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 def is_narrow(node: Node) -> bool:
     """A linear map whose input has so few channels that its kernel fluctuates."""
-    if isinstance(node.op, (Part, Gather)):
+    if isinstance(node.op, (Narrow, Gather)):
         return is_narrow(node.inputs[0])
     return isinstance(node.op, Linear) and NARROW * len(node.signal.mean) >= node.op.fan_in
 
 
 def balanced_replicas(node: Node) -> int:
     """How many replicas are needed for the fluctuations of a node to balance."""
-    if isinstance(node.op, (Part, Gather)):
+    if isinstance(node.op, (Narrow, Gather)):
         return balanced_replicas(node.inputs[0])
     return fewest_balanced(len(node.signal.mean), node.inputs[0].signal.independent_channels) if is_narrow(node) else 1
 

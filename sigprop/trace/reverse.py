@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Gradient, Node, Signal
+from sigprop.theory.gradient_along_signal import diagonal
 from sigprop.theory.ops.base import Op, ParameterState
-from sigprop.theory.tilts import diagonal
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
 

@@ -7,18 +7,22 @@ in step: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sigprop.theory import Dense, Gradient, Node, Signal, Status
+from sigprop.theory import Node
 from sigprop.theory.ops.dropout import Dropout
-from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.gain import Gain
+from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
-from sigprop.trace.structural import Gain, Gather, Modulate, Scale, Scatter
+from sigprop.theory.ops.scale import Scale
+from sigprop.theory.ops.scatter import Scatter
+from sigprop.theory.ops.shared_residual import Piece, SharedResidual
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -26,45 +30,7 @@ if TYPE_CHECKING:
 KEEPING = (Residual, LayerNorm, Dropout, Scale, Gain, Modulate, Gather, Scatter, Product)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of a tensor: at each position so much of that position of the part."""
-
-    share: Tensor
-    index: Tensor
-
-
 Pieces = dict[Node, list[Piece]]
-
-
-@dataclass(frozen=True, eq=False)
-class InStep(Residual):
-    """The sum of two tensors that both have pieces of the further inputs.
-
-    Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the pieces
-    Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are in step
-    """
-
-    pieces: tuple[tuple[Piece, Piece], ...] = ()
-
-    def forward(self, *inputs: Signal) -> Signal:
-        made = super().forward(*inputs[:2])
-        values = made.kernel.values
-        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
-            covariance = part.covariance.values[mine.index][:, other.index]
-            cross = covariance * mine.share[:, None] * other.share * self.skip * self.branch
-            values = values + cross + cross.T
-        return replace(made, kernel=Dense(values)).note(Status.ASYMPTOTIC, "a part that was added before, in step")
-
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
-        found = list(super().backward(gradient, output, *inputs[:2]))
-        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
-            values = gradient.kernel.values * mine.share[:, None] * other.share * self.skip * self.branch
-            count = len(part.mean)
-            total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
-            total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)
-            found.append(Gradient(Dense(total + total.T), evidence=gradient.evidence))
-        return tuple(found)
 
 
 def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
@@ -79,7 +45,7 @@ def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
         for mine in pieces
         for other in found[second].get(node, [])
     ]
-    made = InStep(op.skip, op.branch, tuple(pair for _, pair in pairs))
+    made = SharedResidual(op.skip, op.branch, tuple(pair for _, pair in pairs))
     return trace.apply(made, first, second, *(node for node, _ in pairs))
 
 

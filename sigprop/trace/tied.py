@@ -17,12 +17,17 @@ from sigprop.theory import Dense, Node
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.embedding import equal_ids
+from sigprop.theory.ops.gain import Gain
+from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.modulate import Modulate
+from sigprop.theory.ops.narrow import Narrow
+from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.tied import contact_overlaps, kept_share, own_probability
+from sigprop.theory.ops.scale import Scale
+from sigprop.theory.ops.tied_head import contact_overlaps, kept_share, own_probability
 from sigprop.trace.record import Weight
-from sigprop.trace.structural import Gain, Gather, Modulate, ParameterSource, Part, Scale
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -111,7 +116,7 @@ def _kept(node: Node, above: list[Carried | None]) -> Carried | None:
         return Carried(first.share * factor, first.ids)
     if isinstance(op, Gather):
         return Carried(first.share[op.index], first.ids[op.index])
-    return first if isinstance(op, Part) else None
+    return first if isinstance(op, Narrow) else None
 
 
 def contact_of(trace: Capture, node: Node) -> Contact | None:
@@ -133,7 +138,7 @@ def contact_of(trace: Capture, node: Node) -> Contact | None:
     if isinstance(node.op, Gather):
         index = node.op.index
         return Contact(above.logit[index], above.spread[index], above.others[index], above.ids[index], above.bent)
-    return above if isinstance(node.op, (Part, Residual)) else None
+    return above if isinstance(node.op, (Narrow, Residual)) else None
 
 
 def _rescaled(contact: Contact, logit: Tensor, slope: Tensor) -> Contact:

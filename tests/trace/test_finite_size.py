@@ -12,13 +12,15 @@ from sigprop.measure import measure
 from sigprop.models import mixer
 from sigprop.theory import Dense, Gradient, Signal, activations
 from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.batch_norm import BatchNorm
+from sigprop.theory.ops.batch_norm import BatchNorm, FiniteBatchNorm
+from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.narrow import Narrow
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.token_linear import TokenLinear
 from sigprop.trace import build, predict
-from sigprop.trace.rules.batch_norm import FiniteBatchNorm
-from sigprop.trace.structural import Absorb, Part, Spread, TokenLinear
 
 
 def close(draws: torch.Tensor, expected: float, k: float = 4.0) -> None:
@@ -106,9 +108,9 @@ def test_random_mixtures_of_tokens_overlap():
     kernel = (torch.eye(tokens) + (kind[:, None] == kind)).double() / 2
     signal = Signal(Dense(kernel), torch.zeros(tokens, dtype=torch.float64), width)
     y = drawn(tokens, tokens) @ x / tokens**0.5
-    taken = Absorb(torch.arange(tokens)[None], tokens, mixes=True).forward(signal)
+    taken = PositionsToChannels(torch.arange(tokens)[None], tokens, mixes=True).forward(signal)
     made = TokenLinear(tokens, tokens, 1 / tokens, channels=width).forward(taken)
-    branch = Spread(tokens).forward(made)
+    branch = ChannelsToPositions(tokens).forward(made)
     close(squares(y), float(branch.pair_fluctuation))
     total = Residual(branch=0.4).forward(signal, branch)
     close(squares(x + 0.4 * y), float(total.pair_fluctuation))
@@ -164,7 +166,7 @@ WIDTH = 128
 def test_a_slice_of_a_map_fluctuates_like_a_smaller_map():
     x = Signal(Dense(torch.eye(2, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64), 64, pair_fluctuation=3.0)
     whole, small = Linear(64, 256, 1.0).forward(x), Linear(64, 128, 1.0).forward(x)
-    assert Part(0.5, 128).forward(whole).pair_fluctuation == small.pair_fluctuation
+    assert Narrow(0.5, 128).forward(whole).pair_fluctuation == small.pair_fluctuation
 
 
 class Readout(nn.Module):

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations import Activation as ActivationFunction
-from sigprop.theory.gates import Gate
+from sigprop.theory.gradient_along_signal import diagonal
+from sigprop.theory.gradient_through_activation import Gate
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op
-from sigprop.theory.pairs import fresh_fluctuation
+from sigprop.theory.pair_fluctuation import fresh_fluctuation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
-from sigprop.theory.tilts import diagonal
 
 SMALL = 1e-3
 """Share of the tilt in a gradient's energy from which on its fourth moments count."""

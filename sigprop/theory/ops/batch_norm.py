@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.kernels import Kernel
+from sigprop.theory.gain_gradient import gated_gain
+from sigprop.theory.gradient_through_activation import projected
+from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Op, ParameterState
-from sigprop.theory.ops.normalization import gated_gain
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -59,3 +60,39 @@ class BatchNorm(Op):
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
             ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.kernel.total()),
         ]
+
+
+@dataclass(frozen=True)
+class FiniteBatchNorm(BatchNorm):
+    """BatchNorm over `n` positions, to first order in what a finite batch does; `K` and `G` at the output.
+
+    Backward  `G_x = E[1/v] (G - (K G + G K)/n + (K tr(K G) + 2 K G K)/n^2)` after centring `G`
+
+    The variance `v` of a channel over the batch fluctuates; the mean of its inverse is
+    `int_0^inf prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection takes out
+    what points along the channel. For a gradient that came through an activation of the output the terms are those of
+    `Gate`; any other is taken as independent of the signal.
+    """
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        centred, level = self._level(inputs[0])
+        count = centred.tokens
+        unit = centred.values / level
+        made = Dense(unit * self.gain_second_moment)
+        along, inner = projected(gradient.kernel.values, made.values)
+        for gate in gradient.gates:
+            one, both = gate.projection(made)
+            along, inner = along + one, inner + both
+        scale = count * self.gain_second_moment
+        values = gradient.kernel.values - (along + along.T) / scale + inner / scale**2
+        values = Dense(values).centred().values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
+        return (Gradient(Dense(values), evidence=gradient.evidence),)
+
+
+def _mean_inverse(kernel: Tensor) -> Tensor:
+    """`E[1 / x^T x]` of Gaussian `x` with the given covariance of trace one."""
+    values = torch.linalg.eigvalsh(kernel).clamp_min(0.0)
+    u = torch.linspace(-14.0, 14.0, 2001, dtype=torch.float64)
+    s = u.exp()
+    decay = torch.log1p(2.0 * s[:, None] * values).sum(1) / -2.0
+    return torch.trapezoid((decay + u).exp(), u)

@@ -1,49 +1,67 @@
-"""Normalization over all channels and pixels of one image (GroupNorm with one group)."""
+"""GroupNorm: statistics over some channels and all pixels of an image."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.kernels import Kernel
+from sigprop.theory.gain_gradient import gated_gain
+from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
 
-@dataclass(frozen=True)
-class ImageNorm(Op):
-    """`y = (x - mean) / std`, statistics over channels and pixels together; pixels are the tokens.
+@dataclass(frozen=True, eq=False)
+class GroupNorm(Op):
+    """`y = gain * (x - mean) / std + bias`, statistics over channels and pixels; `image` numbers the positions' images.
 
-    Forward   `K_y = (K_x - m^2) / v`, `v` the average over pixels of the same-pixel value; mean `m_t - m` over root v
-    Backward  `G_x = G_y / v` (the removed directions are 2 out of channels times pixels)
+    Forward   `K_y = (K_x - m m' ...) / (s s')`, `m` and `s^2` the mean and the variance over an image's pixels
+    Backward  `G_x = G_y / (s s')`: the two directions removed are few against channels times pixels
+
+    For groups of many channels; few channels are sampled.
     """
 
-    epsilon: float = 1e-5
+    image: Tensor
+    gain_second_moment: float
+    bias_second_moment: float
+    epsilon: float
+    affine: bool
 
-    def _level(self, x: Signal) -> tuple[Kernel, Tensor, Tensor]:
-        overall = x.kernel.token_average(x.mean)
-        shift = torch.zeros_like(x.mean) + x.kernel.per_token(overall)
-        kernel = x.kernel - x.kernel.outer(x.mean, shift) - x.kernel.outer(shift, x.mean - shift)
-        return kernel, x.mean - shift, kernel.token_average(kernel.diagonal) + self.epsilon
+    def _unit(self, x: Signal) -> tuple[Tensor, Tensor, Tensor]:
+        """Kernel and mean before gain and bias, and the scale of each position."""
+        count = int(self.image.max()) + 1
+        size = torch.bincount(self.image, minlength=count).to(x.mean)
+
+        def average(values: Tensor) -> Tensor:
+            return (torch.zeros(count, dtype=values.dtype).index_add(0, self.image, values) / size)[self.image]
+
+        shift = average(x.mean)
+        centred = x.kernel.values - x.mean[:, None] * shift - shift[:, None] * (x.mean - shift)
+        scale = (average(centred.diagonal()) + self.epsilon).sqrt()
+        return centred / (scale[:, None] * scale), (x.mean - shift) / scale, scale
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        kernel, mean, level = self._level(x)
-        out = Signal(kernel.scale(1.0 / level), mean / kernel.per_token(level.sqrt()), x.width, evidence=x.evidence)
-        return out.note(Status.ASYMPTOTIC, "image statistics at large size")
+        kernel, mean, _ = self._unit(x)
+        values = kernel * self.gain_second_moment + self.bias_second_moment
+        return replace(x, kernel=Dense(values), mean=mean).note(Status.ASYMPTOTIC, "statistics of large groups")
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        _, _, level = self._level(inputs[0])
-        return (Gradient(gradient.kernel.scale(1.0 / level), evidence=gradient.evidence),)
+        _, _, scale = self._unit(inputs[0])
+        values = gradient.kernel.values * (self.gain_second_moment / (scale[:, None] * scale))
+        return (Gradient(Dense(values), evidence=gradient.evidence),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        if not self.affine:
+            return []
         (x,) = inputs
-        kernel, _, level = self._level(x)
-        gain = gradient.kernel.contract(kernel.scale(1.0 / level))
+        values, mean, _ = self._unit(x)
+        kernel = Dense(values)
+        gain = gradient.kernel.contract(kernel) + gated_gain(gradient, kernel, mean, self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
-            ParameterState("bias", (x.width,), "bias", torch.zeros(()), gradient.kernel.total()),
+            ParameterState("bias", (x.width,), "bias", 0.0, gradient.kernel.total()),
         ]

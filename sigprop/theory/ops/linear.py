@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.gates import Gate
+from sigprop.theory.gradient_along_signal import applied
+from sigprop.theory.gradient_through_activation import Gate
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.tilts import applied
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.softmax import overlap
-from sigprop.theory.ops.tied import Contact
+from sigprop.theory.ops.tied_head import Contact
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 

@@ -16,7 +16,11 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Node, Signal, Status
+from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.modulate import Modulate
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+from sigprop.theory.ops.token_linear import TokenLinear
 from sigprop.trace.broadcast import concrete_field, second_axis, weight_field
 from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Dim, Layout
 from sigprop.trace.record import Call, Field, Weight, united
@@ -24,7 +28,6 @@ from sigprop.trace.rules import rule
 from sigprop.trace.rules.attention import attended, scored
 from sigprop.trace.rules.elementwise import add, replayed
 from sigprop.trace.rules.views import viewed
-from sigprop.trace.structural import Absorb, Modulate, Spread, TokenLinear
 from sigprop.trace.tied import meet
 
 if TYPE_CHECKING:
@@ -232,7 +235,7 @@ def contract(
     kind = TokenLinear if role == TOKEN else Linear
     node = _linear(trace, kind, node, weight, bias, fan_in, fan_out, entries, groups)
     if role == TOKEN and fan_out > 1:
-        node = trace.apply(Spread(fan_out), node)
+        node = trace.apply(ChannelsToPositions(fan_out), node)
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
@@ -247,7 +250,7 @@ def _taken_in(trace: Capture, x: Field, taken: list[Axis], axes: list[Axis]) -> 
     rows = rows.permute([order.index(axis) for axis in (*rest, *taken)])
     rows = rows.reshape(-1, math.prod(axis.size for axis in taken))
     mixes = len(taken) == len(axes)
-    return trace.apply(Absorb(rows, math.prod(axis.size for axis in axes), mixes), x.node)
+    return trace.apply(PositionsToChannels(rows, math.prod(axis.size for axis in axes), mixes), x.node)
 
 
 def _apart(trace: Capture, node: Node, order: tuple[Axis, ...], shared: list[Axis]) -> Node:

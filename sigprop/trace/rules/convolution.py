@@ -4,105 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sigprop.theory import Dense, Gradient, Signal
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.convolution import Convolution
+from sigprop.theory.ops.input_convolution import InputConvolution
 from sigprop.trace.broadcast import concrete_field, weight_field
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
 from sigprop.trace.record import Call, Field, Weight, mapped
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.views import result_shape
-from sigprop.trace.structural import scattered
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
-
-
-@dataclass(frozen=True, eq=False)
-class Windows(Op):
-    """`y_p = sum_o W_o x_index(o,p) + b`; index -1 is padding.
-
-    Forward   `K_y[p,p'] = fan_in * variance * average over o of K_x[index(o,p), index(o,p')]`
-    Backward  `G_x += fan_out * variance * G_y` on the pixels each offset sees
-    Weights   per entry `sum_pp' G_y K_x` at its offset, averaged over offsets
-    """
-
-    index: Tensor
-    channels_in: int
-    channels_out: int
-    variance: float
-    bias_second_moment: float | None
-    width: int
-
-    def _seen(self, values: Tensor, offset: Tensor) -> Tensor:
-        live = (offset >= 0).to(values.dtype)
-        safe = offset.clamp_min(0)
-        return values[safe][:, safe] * live[:, None] * live
-
-    def _average(self, values: Tensor) -> Tensor:
-        total = torch.zeros(self.index.shape[1], self.index.shape[1], dtype=values.dtype)
-        for offset in self.index:
-            total += self._seen(values, offset)
-        return total
-
-    def forward(self, *inputs: Signal) -> Signal:
-        (x,) = inputs
-        values = self._average(x.kernel.values) * (self.channels_in * self.variance)
-        if self.bias_second_moment is not None:
-            values = values + self.bias_second_moment
-        mean = torch.zeros(len(values), dtype=values.dtype)
-        return Signal(Dense(values), mean, self.width, evidence=x.evidence)
-
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        size = len(inputs[0].mean)
-        total = torch.zeros(size, size, dtype=gradient.kernel.values.dtype)
-        for offset in self.index:
-            live = (offset >= 0).nonzero().flatten()
-            total += scattered(gradient.kernel.values[live][:, live], offset[live], size)
-        return (Gradient(Dense(total * (self.channels_out * self.variance)), evidence=gradient.evidence),)
-
-    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        (x,) = inputs
-        weight = (gradient.kernel.values * self._average(x.kernel.values)).sum() / len(self.index)
-        shape = (self.channels_out, self.channels_in, len(self.index))
-        found = [ParameterState("weight", shape, "hidden", self.variance, weight)]
-        if self.bias_second_moment is not None:
-            found.append(ParameterState("bias", (self.width,), "bias", 0.0, gradient.kernel.total()))
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class PixelWindows(Op):
-    """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions.
-
-    Forward   `K = variance * gram + bias`;  weights: total `channels_out * sum_pp' G gram`
-    """
-
-    gram: Tensor
-    channels_out: int
-    variance: float
-    bias_second_moment: float | None
-    fan_in: int
-
-    def forward(self, *inputs: Signal) -> Signal:
-        values = self.gram * self.variance + (self.bias_second_moment or 0.0)
-        return Signal(Dense(values), torch.zeros(len(values), dtype=values.dtype), self.channels_out)
-
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
-        return ()
-
-    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        weight = (gradient.kernel.values * self.gram).sum() / self.fan_in
-        found = [ParameterState("weight", (self.channels_out, self.fan_in), "input", self.variance, weight)]
-        if self.bias_second_moment is not None:
-            found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.kernel.total()))
-        return found
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -131,7 +48,7 @@ def convolution(
     index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
     channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
     shift = None if bias is None else bias.distribution.second_moment
-    op = Windows(index, channels_in, channels_out, weight.distribution.variance, shift, weight.shape[0])
+    op = Convolution(index, channels_in, channels_out, weight.distribution.variance, shift, weight.shape[0])
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape))
@@ -154,7 +71,7 @@ def _pixels(
     layout = of_roles(shape, roles)
     rows = windows.reshape(-1, fan_in)
     shift = None if bias is None else bias.distribution.second_moment
-    op = PixelWindows(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in)
+    op = InputConvolution(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in)
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape))

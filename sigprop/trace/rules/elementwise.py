@@ -17,8 +17,12 @@ from torch import Tensor
 
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.theory import Node, activations
+from sigprop.theory.ops.gain import Gain
+from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.scale import Scale
+from sigprop.theory.ops.token_activation import TokenActivation
 from sigprop.trace.broadcast import (
     aligned,
     as_constant,
@@ -37,7 +41,6 @@ from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent,
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.normalization import centred, normalized
 from sigprop.trace.shared_parts import added
-from sigprop.trace.structural import Gain, Modulate, Scale, TokenActivation
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sigprop.theory import Node
+from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, of_roles
 from sigprop.trace.record import Call, Field, Weight
 from sigprop.trace.rules import rule
-from sigprop.trace.structural import ParameterSource
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture

@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
+from sigprop.theory.ops.cat_channels import CatChannels
+from sigprop.theory.ops.cat_positions import CatPositions
+from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.narrow import Narrow
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.trace.broadcast import common_layout, concrete_field, positions_of, weight_field
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, Source, Weight, independent, mapped, united
@@ -16,7 +21,6 @@ from sigprop.trace.rules import rule
 from sigprop.trace.rules.fallback import sample as replayed
 from sigprop.trace.rules.values import CHOICE
 from sigprop.trace.rules.views import expand, on_meta, result_shape, viewed
-from sigprop.trace.structural import Absorb, Gather, Join, Part, Stack
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -112,7 +116,7 @@ def _channel_slice(
     share = layout.channels / item.layout.channels
 
     def make(_: Field) -> Node:
-        return trace.apply(Part(share, layout.channels), item.node)
+        return trace.apply(Narrow(share, layout.channels), item.node)
 
     return Field(layout, make, sources, transparent=transparent, call=call, output=output, inputs=(item,))
 
@@ -221,7 +225,7 @@ def moved(trace: Capture, call: Call, input: Field, shape: tuple[int, ...] | Non
     def make(_: Field) -> Node:
         if uniform:
             return trace.apply(Gather(rows[:, 0], copies, layout.channels), input.node)
-        return trace.apply(Absorb(rows.unique(dim=1), layout.channels), input.node)
+        return trace.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)
 
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
 
@@ -324,7 +328,7 @@ def _channel_join(trace: Capture, fields: list[Field], place: int, layout: Layou
             index = positions_of(rest, cut)
             straight = torch.equal(index, torch.arange(item.layout.positions))
             nodes.append(item.node if straight else trace.apply(Gather(index), item.node))
-        return trace.apply(Join(tuple(n / sum(sizes) for n in sizes), layout.channels), *nodes)
+        return trace.apply(CatChannels(tuple(n / sum(sizes) for n in sizes), layout.channels), *nodes)
 
     return make
 
@@ -345,7 +349,7 @@ def _position_join(trace: Capture, fields: list[Field], place: int, layout: Layo
             rows = item.layout.index()
             wide[place] = rows.shape[place]
             pieces.append(rows.expand(wide) + starts[item.node])
-        whole = distinct[0] if len(distinct) == 1 else trace.apply(Stack(), *distinct)
+        whole = distinct[0] if len(distinct) == 1 else trace.apply(CatPositions(), *distinct)
         return trace.apply(Gather(torch.cat(pieces, place).flatten()), whole)
 
     return make

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
-from sigprop.theory.ops.normalization import LayerNorm, RMSNorm
+from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.narrow import Narrow
+from sigprop.theory.ops.rms_norm import RMSNorm
+from sigprop.theory.ops.scale import Scale
 from sigprop.trace.broadcast import weight_field
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Call, Field, Function, Statistic, Weight
 from sigprop.trace.rules import rule
-from sigprop.trace.structural import Part, Scale
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -81,9 +83,9 @@ def _norm(
     )
 
     def make(_: Field) -> Node:
-        node = x.node if groups == 1 else trace.apply(Part(1.0, width), x.node)
+        node = x.node if groups == 1 else trace.apply(Narrow(1.0, width), x.node)
         node = trace.apply(op, node, weights=bound)
-        return node if groups == 1 else trace.apply(Part(1.0, x.layout.channels), node)
+        return node if groups == 1 else trace.apply(Narrow(1.0, x.layout.channels), node)
 
     inputs = tuple(item for item in (x, weight, bias) if item is not None)
     made = Field(x.layout, make, sources=x.sources, call=call, inputs=inputs)
@@ -248,10 +250,10 @@ def normalized(trace: Capture, call: Call, x: Field, statistic: Field, inverse: 
     assert target is not None
 
     groups = x.layout.channels // width
-    node = target.node if groups == 1 else trace.apply(Part(1.0, width), target.node)
+    node = target.node if groups == 1 else trace.apply(Narrow(1.0, width), target.node)
     node = trace.apply(kind(epsilon=epsilon, affine=False), node)
     if groups > 1:
-        node = trace.apply(Part(1.0, x.layout.channels), node)
+        node = trace.apply(Narrow(1.0, x.layout.channels), node)
     if abs(scale - 1.0) > 1e-6:
         node = trace.apply(Scale(scale), node)
     return Field(x.layout, lambda _: node, sources=x.sources, call=call, inputs=(x,))

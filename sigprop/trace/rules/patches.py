@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sigprop.theory import Node
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Layout, Misaligned
 from sigprop.trace.record import Call, Field
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.convolution import image_windows
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.views import viewed
-from sigprop.trace.structural import Absorb
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -62,7 +62,7 @@ def _unfold(
     layout = Layout(dims, front + dims[-1])
 
     def make(_: Field) -> Node:
-        return trace.apply(Absorb(index.T, layout.channels), x.node)
+        return trace.apply(PositionsToChannels(index.T, layout.channels), x.node)
 
     return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
 

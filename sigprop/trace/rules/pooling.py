@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
+from sigprop.theory.ops.token_map import TokenMap
 from sigprop.trace.layout import Axis, Layout
 from sigprop.trace.record import Call, Field
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.views import on_meta, result_shape
-from sigprop.trace.structural import TokenMap
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture

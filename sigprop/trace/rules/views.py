@@ -9,10 +9,10 @@ from torch import Tensor
 
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
+from sigprop.theory.ops.gather import Gather
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned
 from sigprop.trace.record import Call, Field, Record, Weight
 from sigprop.trace.rules import rule
-from sigprop.trace.structural import Gather
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture

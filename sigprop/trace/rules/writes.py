@@ -9,13 +9,13 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.scatter import Scatter
 from sigprop.trace.broadcast import weight_field
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.views import expand, viewed
 from sigprop.trace.shared_parts import added
-from sigprop.trace.structural import Scatter
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture

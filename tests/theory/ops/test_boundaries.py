@@ -1,4 +1,4 @@
-"""Convolution over pixels, embeddings, and the gradients that start at the top."""
+"""ImageConvolution over pixels, embeddings, and the gradients that start at the top."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from sigprop.theory import Dense, Gradient, Signal, exchangeable_signal
 from sigprop.theory.ops import embedding, loss
-from sigprop.theory.ops.convolution import Convolution
-from sigprop.theory.ops.group_norm import ImageNorm
+from sigprop.theory.ops.image_convolution import ImageConvolution
+from sigprop.theory.ops.image_norm import ImageNorm
 from sigprop.theory.ops.linear import Linear
 from tests.theory.ops.monte_carlo import assert_close
 
@@ -36,7 +36,7 @@ def kernels(x):
 def test_convolution_on_a_pixel_kernel(stride):
     rng = torch.Generator().manual_seed(0)
     kernel, outputs, std = pixel_kernel(rng), 20, 0.1
-    op = Convolution(CHANNELS, outputs, 3, std**2, (SIDE, SIDE), stride)
+    op = ImageConvolution(CHANNELS, outputs, 3, std**2, (SIDE, SIDE), stride)
     x = images(kernel, rng).requires_grad_()
     weight = torch.randn(DRAWS * outputs, CHANNELS, 3, 3, generator=rng, dtype=torch.float64) * std
     y = F.conv2d(x.reshape(1, -1, SIDE, SIDE), weight, padding=1, stride=stride, groups=DRAWS)
@@ -52,7 +52,7 @@ def test_convolution_on_a_pixel_kernel(stride):
 
 
 def test_exchangeable_convolution_counts_taps_inside_the_image():
-    op = Convolution(8, 8, 3, 1.0 / 72, (4, 4))
+    op = ImageConvolution(8, 8, 3, 1.0 / 72, (4, 4))
     flat = exchangeable_signal(1.0, 1.0, tokens=16, width=8)
     dense = Signal(flat.kernel.dense(), torch.zeros(16, dtype=torch.float64), 8)
     average = op.forward(dense).kernel.diagonal.mean()

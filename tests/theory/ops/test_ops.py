@@ -10,13 +10,15 @@ from sigprop.theory.ops import embedding
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm, RMSNorm
-from sigprop.theory.ops.pooling import MeanPool
+from sigprop.theory.ops.mean_pool import MeanPool
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.rms_norm import RMSNorm
 from sigprop.theory.ops.softmax import exact_overlap, overlap
-from sigprop.theory.ops.token_mixing import TokenMixing, TokenResidual
+from sigprop.theory.ops.token_mixing import TokenMixing
+from sigprop.theory.ops.token_residual import TokenResidual
 from tests.theory.ops.monte_carlo import Setting, assert_close, check, draw, moments
 
 

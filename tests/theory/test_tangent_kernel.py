@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from sigprop.errors import InputError
-from sigprop.theory import tangent
+from sigprop.theory import tangent_kernel
 
 TOKENS, PATCH, EXPANSION = 4, 24, 2
 C = {"Q": 0.8, "K": 0.7, "V": 1.2, "U": 0.9, "W": 1.1, "X": 0.8}
@@ -18,12 +18,14 @@ def inputs():
 
 
 def predicted(blocks=1, causal=False):
-    state = tangent.stem(inputs())
+    state = tangent_kernel.stem(inputs())
     generator = torch.Generator().manual_seed(0)
     for _ in range(blocks):
-        state = tangent.attention(state, {k: C[k] for k in "QKVU"}, causal=causal, samples=4000, generator=generator)
-        state = tangent.mlp(state, "gelu", {k: C[k] for k in "WX"})
-    return tangent.head(state)
+        state = tangent_kernel.attention(
+            state, {k: C[k] for k in "QKVU"}, causal=causal, samples=4000, generator=generator
+        )
+        state = tangent_kernel.mlp(state, "gelu", {k: C[k] for k in "WX"})
+    return tangent_kernel.head(state)
 
 
 def measured(width, head_size, seed):
@@ -101,17 +103,17 @@ def test_groups_add_up_and_shares_to_one():
 
 def test_sample_of_uniform_attention_is_exact():
     """No query or key variance: weights 1/T, the mix is the mean, and scores do not respond to themselves."""
-    state = tangent.stem(inputs())
-    out = tangent.attention(state, {"Q": 0.0, "V": 2.0}, samples=1)
-    correlation = tangent.normalized(state.signal, state.signal)
+    state = tangent_kernel.stem(inputs())
+    out = tangent_kernel.attention(state, {"Q": 0.0, "V": 2.0}, samples=1)
+    correlation = tangent_kernel.normalized(state.signal, state.signal)
     torch.testing.assert_close(out.signal, state.signal + 2.0 * correlation.mean())
     assert out.groups["K"].abs().max() < 1e-12
     assert out.groups["Q"].diagonal().min() > 0
 
 
 def test_causal_first_token_attends_itself():
-    state = tangent.language_stem(torch.tensor([3, 1, 3, 2]))
-    out = tangent.attention(state, causal=True, samples=50, generator=torch.Generator().manual_seed(0))
+    state = tangent_kernel.language_stem(torch.tensor([3, 1, 3, 2]))
+    out = tangent_kernel.attention(state, causal=True, samples=50, generator=torch.Generator().manual_seed(0))
     assert out.signal[0, 0].item() == pytest.approx(2.0)
     assert out.groups["Q"][0, 0].abs().item() < 1e-12
     assert state.signal[0, 2] == 1.0
@@ -120,4 +122,4 @@ def test_causal_first_token_attends_itself():
 
 def test_bad_group():
     with pytest.raises(InputError, match="one of Q, K, V, U"):
-        tangent.attention(tangent.stem(inputs()), {"W": 1.0})
+        tangent_kernel.attention(tangent_kernel.stem(inputs()), {"W": 1.0})

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import LayerNorm
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.tape import Node, Tape

@@ -7,9 +7,9 @@ from torch import Tensor
 from sigprop.theory import Dense, Gradient, Node, Signal, Tape, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.normalization import RMSNorm
 from sigprop.theory.ops.residual import Residual
-from sigprop.trace.structural import TokenMap
+from sigprop.theory.ops.rms_norm import RMSNorm
+from sigprop.theory.ops.token_map import TokenMap
 
 TOKENS, WIDTH, DRAWS = 16, 128, 300
 KERNEL = 0.2 + 0.8 * torch.eye(TOKENS, dtype=torch.float64)

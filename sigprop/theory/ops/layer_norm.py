@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm, with first-order corrections in 1/width."""
+"""LayerNorm, with first-order corrections in 1/width."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.gates import excess_of
+from sigprop.theory.gain_gradient import aligned_gain, alignment_of, gated_gain
+from sigprop.theory.gradient_along_signal import added, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Evidence, Status
-from sigprop.theory.tilts import added, applied, weighted
 
 
 @dataclass(frozen=True)
@@ -117,44 +117,9 @@ class LayerNorm(Op):
         return [gain, bias]
 
 
-def alignment_of(gradient: Gradient, kernel: Kernel) -> Tensor:
-    """`M[s,t]`: the expected average over channels of the signal at `s` times the gradient at `t`."""
-    assert isinstance(gradient.tilt, Tensor)
-    return applied(gradient.tilt, kernel.values).T + gradient.alignment
-
-
-def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:
-    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from the alignment of signal and gradient."""
-    if not isinstance(gradient.tilt, Tensor):
-        return 0.0
-    alignment = alignment_of(gradient, kernel)
-    return alignment.diagonal().sum() ** 2 + (alignment * alignment.T).sum()
-
-
-def gated_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:
-    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from an activation of `y`; `gain` is `E gain^2`."""
-    if not gradient.gates:
-        return gradient.excess / gain
-    made = unit.scale(gain)
-    excess = made.like(excess_of(gradient.gates, made, mean * made.per_token(gain) ** 0.5)).total()
-    return (excess + gradient.excess) / gain
-
-
 def _along(alignment: Tensor, kernel: Kernel) -> Tensor:
     """What two projections `1 - x x^T / |x|^2` remove from the gradients of two tokens, by their alignment."""
     own, level = alignment.diagonal(), kernel.diagonal.clamp_min(torch.finfo(alignment.dtype).tiny)
     one = (own / level)[:, None] * alignment
     both = (own / level)[:, None] * kernel.values * (own / level)
     return one + one.T - both
-
-
-@dataclass(frozen=True)
-class RMSNorm(LayerNorm):
-    """`y = gain * x / rms(x)`: as LayerNorm without centring, so the mean of a token survives.
-
-    Backward, independent Gaussian channels: `G_x = G_y / rms^2 * (d-1)/(d-2)` (abc D.2 with the next order).
-    """
-
-    epsilon: float = 1e-6
-
-    centres = False

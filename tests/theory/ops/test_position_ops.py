@@ -5,9 +5,16 @@ import torch
 
 from sigprop.errors import InputError
 from sigprop.theory import Dense, Gradient, Signal
+from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
+from sigprop.theory.ops.convolution import Convolution
+from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.modulate import Modulate
+from sigprop.theory.ops.narrow import Narrow
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+from sigprop.theory.ops.scale import Scale
+from sigprop.theory.ops.scatter import Scatter
+from sigprop.theory.ops.token_map import TokenMap
 from sigprop.trace.rules import rule, rule_names
-from sigprop.trace.rules.convolution import Windows
-from sigprop.trace.structural import Absorb, Gather, Modulate, Part, Scale, Scatter, Spread, TokenMap
 
 P = 6
 OPS = {
@@ -16,12 +23,12 @@ OPS = {
     "copies over channels": (Gather(torch.arange(P), copies=4.0, width=40), P, 4.0),
     "scatter": (Scatter(torch.tensor([0, 2, 2, 7, 1, 4]), 8), 8, 1.0),
     "pool": (TokenMap(torch.ones(2, P, dtype=torch.float64) / 3), 2, 1.0),
-    "patches": (Absorb(torch.tensor([[0, 1], [2, 3], [4, 5]]), 20), 3, 2.0),
-    "token outputs": (Spread(4), 24, 0.25),
+    "patches": (PositionsToChannels(torch.tensor([[0, 1], [2, 3], [4, 5]]), 20), 3, 2.0),
+    "token outputs": (ChannelsToPositions(4), 24, 0.25),
     "scale": (Scale(0.3), P, 1.0),
     "mask": (Modulate(torch.eye(P, dtype=torch.float64), torch.ones(P, dtype=torch.float64)), P, 1.0),
-    "channels": (Part(0.5, 5), P, 0.5),
-    "convolution": (Windows(torch.tensor([[0, 1, 2], [-1, 3, 4]]), 3, 3, 0.2, None, 3), 3, 1.0),
+    "channels": (Narrow(0.5, 5), P, 0.5),
+    "convolution": (Convolution(torch.tensor([[0, 1, 2], [-1, 3, 4]]), 3, 3, 0.2, None, 3), 3, 1.0),
 }
 
 

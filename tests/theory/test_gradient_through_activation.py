@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from sigprop.theory import Dense, Exchangeable, Gradient, Signal, activations
-from sigprop.theory.gates import Gate, projected
+from sigprop.theory.gradient_through_activation import Gate, projected
 from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.normalization import LayerNorm
+from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.residual import Residual
 
 TOKENS, DRAWS, BATCHES = 5, 400_000, 40

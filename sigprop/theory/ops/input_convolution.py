@@ -1,0 +1,40 @@
+"""Convolution of real numbers, the input of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Dense
+from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.states import Gradient, Signal
+
+
+@dataclass(frozen=True, eq=False)
+class InputConvolution(Op):
+    """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions.
+
+    Forward   `K = variance * gram + bias`;  weights: total `channels_out * sum_pp' G gram`
+    """
+
+    gram: Tensor
+    channels_out: int
+    variance: float
+    bias_second_moment: float | None
+    fan_in: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        values = self.gram * self.variance + (self.bias_second_moment or 0.0)
+        return Signal(Dense(values), torch.zeros(len(values), dtype=values.dtype), self.channels_out)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        return ()
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        weight = (gradient.kernel.values * self.gram).sum() / self.fan_in
+        found = [ParameterState("weight", (self.channels_out, self.fan_in), "input", self.variance, weight)]
+        if self.bias_second_moment is not None:
+            found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.kernel.total()))
+        return found

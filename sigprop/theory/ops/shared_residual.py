@@ -1,0 +1,51 @@
+"""The sum of two tensors that have parts in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.kernels import Dense
+from sigprop.theory.ops.residual import Residual
+from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a tensor: at each position so much of that position of the part."""
+
+    share: Tensor
+    index: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SharedResidual(Residual):
+    """The sum of two tensors that both have pieces of the further inputs.
+
+    Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the pieces
+    Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are in step
+    """
+
+    pieces: tuple[tuple[Piece, Piece], ...] = ()
+
+    def forward(self, *inputs: Signal) -> Signal:
+        made = super().forward(*inputs[:2])
+        values = made.kernel.values
+        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
+            covariance = part.covariance.values[mine.index][:, other.index]
+            cross = covariance * mine.share[:, None] * other.share * self.skip * self.branch
+            values = values + cross + cross.T
+        return replace(made, kernel=Dense(values)).note(Status.ASYMPTOTIC, "a part that was added before, in step")
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        found = list(super().backward(gradient, output, *inputs[:2]))
+        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
+            values = gradient.kernel.values * mine.share[:, None] * other.share * self.skip * self.branch
+            count = len(part.mean)
+            total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
+            total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)
+            found.append(Gradient(Dense(total + total.T), evidence=gradient.evidence))
+        return tuple(found)

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from sigprop.trace import predict
+from sigprop import predict
 
 
 def llama(layers: int) -> Any:

@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
-from sigprop.errors import UnknownNameError
+from sigprop.errors import SigpropError, UnknownNameError
 from sigprop.recipes import plan as plan_recipe
 from sigprop.recipes import recipes
 from sigprop.results import Plan, Profile
 from sigprop.scaling import WIDTH_RULES, parametrize
+from sigprop.sources import builder_of, first_batch, made_up_batch
 from sigprop.trace import predict as predict_model
+from sigprop.trace.skeleton import build as skeleton
+
+TOKENS = 128
 
 
 def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
     """Moments of every site and of its gradient, from theory.
 
-    `model` is a blueprint, an nn.Module (left as it was), a Hugging Face config, the path of a `config.json`, or
-    `file.py:factory`. For a blueprint the only option is `top`, the gradient at its output; for the others see
+    `model` is a blueprint, an nn.Module (left as it was), a function that builds one, a Hugging Face config, or what
+    the command line takes: `file.py:Model(width=256)`, a `config.json`, a checkpoint folder, a cached hub id.
+    `batch` is a tensor, a tuple, a mapping or a `DataLoader`, as for `measure`; made up (Zipf-like ids, noise images)
+    when None. For a blueprint the only option is `top`, the gradient at its output; for the others see
     `sigprop.trace.predict`.
     """
     if isinstance(model, Blueprint):
         return predict_blueprint(model, **options)
-    return predict_model(model, batch, **options)
+    loaded = model if isinstance(model, nn.Module) else skeleton(builder_of(model))
+    if batch is not None:
+        return predict_model(loaded, first_batch(batch), **options)
+    tokens = options.get("tokens", TOKENS)
+    made = made_up_batch(
+        loaded, tokens if options.get("state") != "preview" else min(tokens, 32), options.get("seed", 0)
+    )
+    note = "made up: Zipf-like token ids or noise"
+    try:
+        profile = predict_model(loaded, made, **options)
+    except SigpropError:
+        if not (isinstance(made, Mapping) and "labels" in made):
+            raise
+        bare = {key: value for key, value in made.items() if key != "labels"}
+        profile = predict_model(loaded, bare, **options)
+        note += ", no labels: the model's own loss does not take them"
+    profile.meta["batch"] = note
+    return profile
 
 
 def plan(model: nn.Module, recipe: str, **options: Any) -> Plan:

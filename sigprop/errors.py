@@ -31,6 +31,10 @@ class UnsupportedError(SigpropError, NotImplementedError):
     """The model or setting is outside what the method covers."""
 
 
+class UserCodeError(SigpropError, RuntimeError):
+    """The user's own file raised; the message names its file and line."""
+
+
 def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise one clear `InputError` naming the key, the value and what is allowed."""
     if not condition:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sigprop.models import mixer, resnet
-from sigprop.trace.inputs import zipf_ids
+from sigprop.sources import zipf_ids
 
 IMAGES = ("vit", "resnet", "mixer")
 OWN_INIT = ("t5", "resnet", "mixer")

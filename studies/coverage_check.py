@@ -24,8 +24,8 @@ import typer
 from sigprop.errors import SigpropError
 from sigprop.measure import measure
 from sigprop.results import Profile
+from sigprop.sources import made_up_batch, zipf_ids
 from sigprop.trace import build, predict
-from sigprop.trace.inputs import default_batch, zipf_ids
 from studies.coverage_configs import KINDS, VOCABULARY, checkable, classes
 from studies.predict_coverage import Late, limited, quiet, reason_of
 
@@ -74,7 +74,7 @@ def _both(make: Callable[[], Any], seeds: int) -> tuple[Profile, Profile]:
 
 def _batch(model: Any) -> Any:
     """The made-up batch, with words for labels that have nothing to do with the input."""
-    batch = default_batch(model, TOKENS)
+    batch = made_up_batch(model, TOKENS)
     if isinstance(batch.get("labels"), torch.Tensor) and batch["labels"].dim() == 2:
         words = min(VOCABULARY, int(model.config.get_text_config().vocab_size))
         batch["labels"] = zipf_ids(words, tuple(batch["labels"].shape), seed=2)

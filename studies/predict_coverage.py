@@ -23,8 +23,8 @@ import torch
 import typer
 from rich.console import Console
 
+from sigprop import predict
 from sigprop.errors import SigpropError, UnsupportedError
-from sigprop.trace import predict
 from studies.coverage_configs import KINDS, built, classes
 
 

@@ -8,19 +8,21 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"process", "errors", "results"}
+BASE = {"process", "compat", "errors", "results"}
 ALLOWED = {
     "process": set(),
     "errors": set(),
+    "compat": {"errors"},
     "results": {"errors"},
     "theory": BASE,
     "blueprints": BASE | {"theory"},
     "trace": BASE | {"theory"},
-    "structure": BASE | {"theory", "trace"},
     "measure": BASE,
     "models": BASE,
-    "recipes": BASE | {"theory", "blueprints", "trace", "structure", "measure"},
-    "scaling": BASE | {"theory", "blueprints", "trace", "structure", "measure", "recipes"},
+    "sources": BASE | {"models"},
+    "structure": BASE | {"theory", "trace", "sources"},
+    "recipes": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources"},
+    "scaling": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources", "recipes"},
     "report": BASE,
 }
 

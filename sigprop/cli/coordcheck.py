@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from sigprop.cli.console import output_console
-from sigprop.cli.families import read_family
-from sigprop.cli.settings import parse_settings
 from sigprop.errors import InputError
 from sigprop.scaling import coord_check
 from sigprop.scaling.figure import coordinate_figure
+from sigprop.sources import open_family, parse_settings
 
 
 def coordcheck_command(
@@ -36,13 +35,13 @@ def coordcheck_command(
     figure: Annotated[Path | None, typer.Option(help="Write a figure of sizes over width to this file.")] = None,
 ) -> None:
     """Train a few steps at several widths and judge every exponent. Exit code 1 when the check fails."""
-    family = read_family(model, parse_settings(settings or []))
+    family = open_family(model, parse_settings(settings or []))
     report = coord_check(
         family.build,
         _numbers("--widths", widths),
         _numbers("--depths", depths) if depths else None,
         batch=family.batch,
-        loss_fn=family.loss_fn,
+        loss_fn=family.loss,
         plan=None if recipe == "none" else recipe,
         expect=expect,
         optimizer=optimizer,

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from sigprop.cli.console import output_console
-from sigprop.cli.settings import parse_settings
+from sigprop.sources import parse_settings
 from sigprop.theory.criticality import Criticality, architecture, criticality
 
 

@@ -8,17 +8,19 @@ from typing import Annotated
 import typer
 
 from sigprop.cli.console import output_console
-from sigprop.cli.settings import parse_settings
-from sigprop.cli.sources import read_source
 from sigprop.measure import measure
 from sigprop.report.figures import profile_figure
 from sigprop.report.terminal import extras_table, profile_table
+from sigprop.sources import open_source, parse_settings
 
 
 def measure_command(
     model: Annotated[str, typer.Argument(help="A reference network, a config.json, or file.py:factory.")],
     settings: Annotated[list[str] | None, typer.Option("--set", help="A setting, key=value; may be repeated.")] = None,
-    text: Annotated[Path | None, typer.Option(help="A text file to read tokens from; .gz too.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A text file, a folder of images, or file.py:name of a batch or loader."),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Sequences or images in the batch.")] = 4,
     tokens: Annotated[int, typer.Option(help="Tokens in a sequence.")] = 128,
     seeds: Annotated[int, typer.Option(help="Initializations; more than one gives standard errors.")] = 1,
@@ -30,11 +32,12 @@ def measure_command(
     figure: Annotated[Path | None, typer.Option(help="Write a figure by depth to this file.")] = None,
 ) -> None:
     """Run a model once, forward and backward, and report its moments. Exit code 1 when a value is not finite."""
-    source = read_source(model, parse_settings(settings or []), text, batch, tokens)
+    source = open_source(model, parse_settings(settings or []), data, batch, tokens)
+    source.require_draws(seeds)
     profile = measure(
         None,
         source.batch,
-        source.loss_fn,
+        source.loss,
         build=source.build,
         seeds=seeds,
         sites=sites,

@@ -15,13 +15,13 @@ from rich.progress import Progress
 from sigprop.blueprints.criticality import BLUEPRINTS, blueprint_diagram
 from sigprop.cli.console import output_console
 from sigprop.cli.ranges import parse_range
-from sigprop.cli.settings import parse_settings
 from sigprop.diagrams import BUILDERS, SIZES, coarse, measured_diagram, overlays
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_phase
 from sigprop.report.phase import Panel, phase_figure
 from sigprop.results.phase import PhaseDiagram
+from sigprop.sources import parse_settings
 from sigprop.theory.criticality import predicted_diagram
 
 MODELS = ("mlp", *BLUEPRINTS)

@@ -11,14 +11,13 @@ from rich.table import Table
 
 from sigprop.api import plan
 from sigprop.cli.console import output_console
-from sigprop.cli.settings import parse_settings
-from sigprop.cli.sources import read_source
 from sigprop.errors import InputError, SigpropError
 from sigprop.recipes import Structure, get_recipe, read_structure
 from sigprop.recipes.predicted_plan import PredictedPlan, predict_plan
 from sigprop.report.terminal import number
 from sigprop.results import Plan
 from sigprop.scaling import WIDTH_RULES
+from sigprop.sources import open_source, parse_settings
 from sigprop.trace.skeleton import build
 
 SHOWN = 8
@@ -38,7 +37,7 @@ def plan_command(
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
 ) -> None:
     """Prescribe initialization, residual scales and optimizer multipliers; predict before and after."""
-    source = read_source(model, parse_settings(settings or []), batch=1, tokens=tokens)
+    source = open_source(model, parse_settings(settings or []), batch=1, tokens=tokens)
     options = parse_settings(option or [])
     if recipe in WIDTH_RULES or recipe.startswith("meta:"):
         if base_width is None:

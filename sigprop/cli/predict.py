@@ -10,12 +10,11 @@ import typer
 from sigprop.blueprints import BLUEPRINTS
 from sigprop.blueprints import predict as predict_blueprint
 from sigprop.cli.console import output_console
-from sigprop.cli.settings import parse_settings
-from sigprop.cli.sources import Source, read_source
 from sigprop.measure import measure as measure_model
 from sigprop.report.figures import profile_figure
 from sigprop.report.terminal import comparison_table, profile_table
 from sigprop.results import Profile
+from sigprop.sources import Source, open_source, parse_settings
 from sigprop.trace import predict as predict_model
 
 
@@ -40,10 +39,10 @@ def predict_command(
     if model in BLUEPRINTS and not measure:
         profiles["predicted"] = predict_blueprint(BLUEPRINTS[model].from_settings(chosen))
     else:
-        source = read_source(model, chosen, batch=1, tokens=tokens)
+        source = open_source(model, chosen, batch=1, tokens=tokens)
         profiles["predicted"] = _traced(source, state, tokens, networks)
         if measure:
-            profiles["measured"] = measure_model(None, source.batch, source.loss_fn, build=source.build, seeds=seeds)
+            profiles["measured"] = measure_model(None, source.batch, source.loss, build=source.build, seeds=seeds)
     if figure is not None:
         profile_figure(profiles, figure)
     if json:
@@ -61,7 +60,7 @@ def predict_command(
 def _traced(source: Source, state: str, tokens: int, networks: int) -> Profile:
     """The prediction for a model that can be built, with the loss that a measurement would use."""
     loss: Any = "cross_entropy"
-    if (loss_fn := source.loss_fn) is not None:
+    if (loss_fn := source.loss) is not None:
         loss = lambda output: loss_fn(output, source.batch)  # noqa: E731
     elif not (isinstance(source.batch, dict) and "labels" in source.batch):
         loss = "noise"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from typing import Any
 
 import torch
@@ -11,21 +9,7 @@ from torch import nn
 
 from sigprop.errors import InputError
 from sigprop.results.application import unwrap
-
-# Names that Hugging Face configurations use for sizes that grow in proportion to `hidden_size`.
-PROPORTIONAL = (
-    "intermediate_size",
-    "n_inner",
-    "d_ff",
-    "ffn_dim",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "num_decoder_heads",
-)
+from sigprop.sources.widths import config_of_width
 
 
 def build_base(model: nn.Module, base: Any) -> nn.Module:
@@ -34,7 +18,7 @@ def build_base(model: nn.Module, base: Any) -> nn.Module:
         return base
     with torch.random.fork_rng(devices=[]):
         if isinstance(base, int):
-            base = base_config(model, base)
+            base = config_of_width(getattr(unwrap(model), "config", None), base)
         if callable(base) and not hasattr(base, "to_dict"):
             built: Any = base()
             return built
@@ -45,24 +29,3 @@ def build_base(model: nn.Module, base: Any) -> nn.Module:
             raise InputError(
                 f"{kind.__name__} cannot be built from {type(base).__name__}: pass the base model"
             ) from error
-
-
-def base_config(model: nn.Module, width: int) -> Any:
-    """The model's own configuration at another width: head size kept and the number of heads scaled
-    (Hugging Face), or the `width` field replaced (dataclass)."""
-    config: Any = getattr(unwrap(model), "config", None)
-    if hasattr(config, "__dataclass_fields__") and hasattr(config, "width"):
-        return dataclasses.replace(config, width=width)
-    if not hasattr(config, "to_dict") or not hasattr(config, "hidden_size"):
-        raise InputError(f"{type(model).__name__} has no configuration with a width: pass the base model or a factory")
-    changed = copy.deepcopy(config)
-    present: int = config.hidden_size
-    for field in PROPORTIONAL:
-        value = getattr(config, field, None)
-        if value is None:
-            continue
-        if value * width % present:
-            raise InputError(f"width {width}: {field} = {value} at width {present} does not scale to a whole number")
-        setattr(changed, field, value * width // present)
-    changed.hidden_size = width
-    return changed

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sigprop.sources.made_up import made_up_batch
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import SUMS, Graph, Sum, core, ends_in_norm, factor
 from sigprop.trace.capture import ROOT, record_of
-from sigprop.trace.inputs import default_batch
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.tracing import trace
 
@@ -26,7 +26,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
     """Parameters, junctions and blocks of a model, from one run without weights on a batch (made up if None)."""
     if batch is None:
         context = getattr(getattr(model, "config", None), "context", TOKENS)
-        batch = default_batch(model, min(TOKENS, context))
+        batch = made_up_batch(model, min(TOKENS, context))
     with _entries() as entered:
         found = trace(model, batch)
     names = {id(module): name or ROOT for name, module in found.capture.model.named_modules()}

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.errors import InputError, SigpropError, require
+from sigprop.errors import InputError, require
 from sigprop.process import undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.theory import Evidence, Gradient, Node, Signal
-from sigprop.trace.inputs import default_batch, shortened
+from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
-from sigprop.trace.loading import load
 from sigprop.trace.networks import averaged
 from sigprop.trace.record import Field, Loss
 from sigprop.trace.replay import sites_between
 from sigprop.trace.roles import find_roles
 from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.sampled import Sampled
+from sigprop.trace.skeleton import build
 from sigprop.trace.tracing import Trace, first_signal, loss_of, trace
 
 LARGEST = 1024
@@ -32,8 +32,8 @@ Axes = tuple[tuple[int, bool], ...]
 
 
 def predict(
-    model: nn.Module | Any,
-    batch: Any = None,
+    model: nn.Module | Callable[[], nn.Module],
+    batch: Any,
     *,
     loss: LossChoice = "cross_entropy",
     state: str = "kernel",
@@ -44,8 +44,8 @@ def predict(
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
 
-    model: an nn.Module (left as it was), a Hugging Face config, the path of a `config.json`, or `file.py:factory`.
-    batch: a tensor, a tuple or a mapping, as for `measure`; made up (Zipf-like ids, noise images) when None.
+    model: an nn.Module (left as it was), or a function that builds one, which is done without weights.
+    batch: a tensor, a tuple or a mapping, as for `measure`.
     loss: "cross_entropy" uses the model's own `.loss`, else the batch's labels, else random targets; "noise"
         differentiates the output against white noise; a function of the output is traced like the model.
     state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
@@ -60,7 +60,7 @@ def predict(
     with undisturbed() as interrupts, interrupts.let_through():
         if networks == 1:
             return _predict(model, batch, **settings)
-        loaded = load(model)
+        loaded = _loaded(model)
         return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
 
 
@@ -77,15 +77,9 @@ def _predict(
 ) -> Profile:
     require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
     require(tokens >= 2, "tokens", tokens, "at least 2")
-    loaded = load(model)
-    note: dict[str, Any] = {}
-    if batch is None:
-        batch = default_batch(loaded, tokens if state == "kernel" else min(tokens, 32), seed)
-        note["batch"] = "made up: Zipf-like token ids or noise"
-    else:
-        batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
-        if cut:
-            note["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
+    loaded = _loaded(model)
+    batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
+    note = {"cut": f"sequences cut from {cut[0]} to {cut[1]} tokens"} if cut else {}
     own = loaded is not model and all(parameter.is_meta for parameter in loaded.parameters())
     options: dict[str, Any] = {
         "loss": loss if callable(loss) else None,
@@ -95,19 +89,16 @@ def _predict(
         "single": network is not None,
         "dtype": dtype,
     }
-    try:
-        found = trace(loaded, batch, **options)
-    except SigpropError:
-        if "batch" not in note or not (isinstance(batch, Mapping) and "labels" in batch):
-            raise
-        batch = {key: value for key, value in batch.items() if key != "labels"}
-        note["batch"] += ", no labels: the model's own loss does not take them"
-        found = trace(loaded, batch, **options)
+    found = trace(loaded, batch, **options)
     start = _loss(found, batch, loss, seed)
     rows = _Rows(found)
     found.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}
     return Profile(rows.finish(), _parameter_rows(found), meta)
+
+
+def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    return model if isinstance(model, nn.Module) else build(model)
 
 
 def _loss_name(loss: LossChoice) -> str:

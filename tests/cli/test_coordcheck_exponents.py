@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from sigprop.cli.coordcheck import coordcheck_command
 from sigprop.cli.exponents import exponents_command
-from sigprop.cli.families import read_family
 from sigprop.errors import InputError, UnknownNameError
+from sigprop.sources import open_family
 
 app = typer.Typer()
 app.command("coordcheck")(coordcheck_command)
@@ -64,10 +64,10 @@ def test_coordcheck_of_a_file(tmp_path):
     path.write_text(FACTORY)
     assert run("coordcheck", f"{path}:net", *SMALL).exit_code == 0
     with pytest.raises(UnknownNameError, match="net"):
-        read_family(f"{path}:nett", {})
+        open_family(f"{path}:nett", {})
     (tmp_path / "bare.py").write_text("def net(width): pass")
     with pytest.raises(InputError, match=r"batch\(\)"):
-        read_family(f"{tmp_path}/bare.py:net", {})
+        open_family(f"{tmp_path}/bare.py:net", {})
 
 
 def test_coordcheck_of_a_configuration(tmp_path):
@@ -77,7 +77,7 @@ def test_coordcheck_of_a_configuration(tmp_path):
         vocab_size=256,
     )  # fmt: skip
     config.save_pretrained(tmp_path)
-    family = read_family(f"{tmp_path}/config.json", {}, batch=2, tokens=8)
+    family = open_family(f"{tmp_path}/config.json", {}, batch=2, tokens=8)
     model = family.build(32, 2)
     assert model.config.num_attention_heads == 2
     assert len(model.model.layers) == 2
@@ -86,13 +86,13 @@ def test_coordcheck_of_a_configuration(tmp_path):
 
 def test_every_reference_network_is_a_family():
     for name in ("mlp", "vit", "mixer", "resnet"):
-        family = read_family(name, {"depth": 1})
-        assert family.loss_fn(family.build(64)(family.batch), family.batch).item() > 0
+        family = open_family(name, {"depth": 1})
+        assert family.loss(family.build(64)(family.batch), family.batch).item() > 0
 
 
 def test_bad_input():
     with pytest.raises(UnknownNameError, match="transformer"):
-        read_family("transfromer", {})
-    with pytest.raises(InputError, match="no configuration"):
-        read_family("nowhere/config.json", {})
+        open_family("transfromer", {})
+    with pytest.raises(InputError, match="no config at"):
+        open_family("nowhere/config.json", {})
     assert isinstance(run("coordcheck", "mlp", "--widths", "a,b").exception, InputError)

@@ -53,7 +53,7 @@ def test_text_sites_and_options(tmp_path):
     done = run(
         "transformer",
         *SMALL,
-        *("--set", "heads=2", "--text", str(tmp_path / "words.txt"), "--sites", "*.scores", "--scores", "--json"),
+        *("--set", "heads=2", "--data", str(tmp_path / "words.txt"), "--sites", "*.scores", "--scores", "--json"),
     )
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["sites"]
@@ -115,7 +115,7 @@ def test_a_file_with_a_factory_and_exit_code_1_for_a_value_that_is_not_finite(tm
         (("mlp", "--seeds", "0"), "seeds = 0"),
         (("missing.json",), "no config at"),
         (("missing.py:net",), "no file"),
-        (("transformer", "--text", "missing.txt"), "no text file"),
+        (("transformer", "--data", "missing.txt"), "no text file"),
         (("transformer", *SMALL, "--set", "heads=2", "--sites", "blocks.0.mpl"), "blocks.0.mlp"),
     ],
 )

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from sigprop.models import build as reference
+from sigprop.sources import zipf_ids
 from sigprop.structure import read_structure
 from sigprop.trace import build
-from sigprop.trace.inputs import zipf_ids
 
 IDS = zipf_ids(64, (1, 12))
 

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sigprop.errors import InputError, SigpropError, UnsupportedError
+import sigprop
+from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError
 from sigprop.models import build as reference
+from sigprop.sources import zipf_ids
 from sigprop.trace import build, predict, trace
-from sigprop.trace.inputs import zipf_ids
 from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.skeleton import distribution
 from sigprop.trace.tracing import first_signal
@@ -227,13 +228,13 @@ def test_an_op_without_a_rule_says_how_to_register_one():
     [
         ("nowhere.json", "no config at nowhere.json"),
         ("nowhere.py:make", "no file at nowhere.py"),
-        ("llama", "needs a module, a config, config.json or file.py:factory"),
+        ("llama", "llama is neither a folder here nor in the cache"),
         (3.0, "model is float"),
     ],
 )
 def test_models_that_are_none(model, message):
     with pytest.raises(InputError, match=message):
-        predict(model)
+        sigprop.predict(model)
 
 
 def test_bad_options():
@@ -257,15 +258,15 @@ def test_a_config_that_is_none(tmp_path, text, message):
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(SigpropError, match=message):
-        predict(str(path))
+        sigprop.predict(str(path))
 
 
 def test_a_factory_in_a_file(tmp_path):
     path = tmp_path / "made.py"
     path.write_text("from torch import nn\n\ndef small():\n    return nn.Linear(6, 3)\n")
-    assert predict(f"{path}:small", torch.randn(2, 6), loss="noise").parameter("weight").shape == (3, 6)
-    with pytest.raises(InputError, match="has no function 'large'; it has small"):
-        predict(f"{path}:large")
+    assert sigprop.predict(f"{path}:small", torch.randn(2, 6), loss="noise").parameter("weight").shape == (3, 6)
+    with pytest.raises(UnknownNameError, match=r"unknown name in .*made.py 'large'; nearest: small"):
+        sigprop.predict(f"{path}:large")
 
 
 class Gated(nn.Module):

@@ -1,0 +1,105 @@
+"""A batch made up where none was given: Zipf-like token ids, or noise, of the shapes that the model takes."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import InputError
+
+
+def zipf_ids(vocabulary: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    """Token ids with frequencies falling like 1/rank, ranks in random order."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = 1.0 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
+    ranks = torch.multinomial(weights, max(1, int(torch.Size(shape).numel())), True, generator=generator)
+    return torch.randperm(vocabulary, generator=generator)[ranks].reshape(shape)
+
+
+def made_up_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
+    """Token ids (with labels where the model takes them) or a noise image, read off the model's forward and config."""
+    config = getattr(model, "config", None)
+    names = inspect.signature(model.forward).parameters
+    if config is None or not hasattr(config, "model_type"):
+        return _plain_batch(model, tokens, seed)
+    if "pixel_values" in names and "input_ids" not in names:
+        return _image(model, config, names, seed)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    vocabulary = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None)
+    if vocabulary is None:
+        raise InputError(f"{type(model).__name__}: no vocabulary in its config; pass a batch")
+    limit = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or tokens
+    ids = zipf_ids(int(vocabulary), (1, min(tokens, int(limit) - 2 if limit > 4 else tokens)), seed)
+    codebooks = _codebooks(model)
+    if codebooks:
+        books = zipf_ids(int(vocabulary), (codebooks, ids.shape[1]), seed)
+        return {"input_ids": books, "labels": books.T[None].clone(), "use_cache": False}
+    batch: dict[str, Any] = {"input_ids": ids}
+    if getattr(config, "is_encoder_decoder", False):
+        batch["decoder_input_ids"] = zipf_ids(int(vocabulary), tuple(ids.shape), seed + 1)
+    if "labels" in names:
+        batch["labels"] = batch.get("decoder_input_ids", ids).clone()
+    if "labels" in names and type(model).__name__.endswith(("ImageClassification", "SequenceClassification")):
+        batch["labels"] = _class_labels(config, seed)
+    if "use_cache" in names:
+        batch["use_cache"] = False
+    return batch
+
+
+def _codebooks(model: nn.Module) -> int:
+    """How many sequences of codes a model sums the embeddings of."""
+    for module in model.modules():
+        if isinstance(getattr(module, "embed_tokens", None), nn.ModuleList):
+            return int(getattr(module, "num_codebooks", 0))
+    return 0
+
+
+def _image(model: nn.Module, config: Any, names: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    size = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", None)
+    if isinstance(size, (tuple, list)):
+        height, width = int(size[0]), int(size[1])
+    elif isinstance(size, Mapping):
+        height, width = int(size["height"]), int(size["width"])
+    else:
+        height = width = int(size or 32)
+    channels = int(getattr(config, "num_channels", 3) or 3)
+    generator = torch.Generator().manual_seed(seed)
+    batch: dict[str, Any] = {"pixel_values": torch.randn(1, channels, height, width, generator=generator)}
+    if "spatial_shapes" in names:
+        batch = _patches(config, channels, generator)
+    if "labels" in names:
+        batch["labels"] = _class_labels(config, seed)
+    return batch
+
+
+def _patches(config: Any, channels: int, generator: torch.Generator) -> dict[str, Any]:
+    """Patches of a square image, for models that take images of any shape."""
+    vision = getattr(config, "vision_config", config)
+    side = max(2, math.isqrt(min(int(vision.num_patches), 64)))
+    pixels = torch.randn(1, side**2, channels * int(vision.patch_size) ** 2, generator=generator)
+    mask = torch.ones(1, side**2, dtype=torch.long)
+    return {"pixel_values": pixels, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor([[side, side]])}
+
+
+def _class_labels(config: Any, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(int(getattr(config, "num_labels", 2)), (1,), generator=generator)
+
+
+def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:
+    """A module without a config: guessed from its first layer."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            return zipf_ids(module.num_embeddings, (1, tokens), seed)
+        if isinstance(module, nn.modules.conv._ConvNd):
+            size = (tokens,) if isinstance(module, nn.Conv1d) else (16,) * (len(module.kernel_size))
+            return torch.randn(2, module.in_channels, *size, generator=generator)
+        if isinstance(module, nn.Linear):
+            return torch.randn(tokens, module.in_features, generator=generator)
+    raise InputError(f"{type(model).__name__}: no batch can be made up for it; pass one")

@@ -62,13 +62,12 @@ def _both(make: Callable[[], Any], seeds: int) -> tuple[Profile, Profile]:
     """Prediction and measurement on one batch, without labels where the model's own loss does not take them."""
     model = build(make)
     batch = _batch(model)
-    loss = "cross_entropy" if "labels" in batch else "noise"
     try:
-        predicted = predict(model, batch, tokens=1024, loss=loss)
+        predicted = predict(model, batch, tokens=1024)
     except SigpropError:
         if batch.pop("labels", None) is None:
             raise
-        predicted = predict(model, batch, tokens=1024, loss="noise")
+        predicted = predict(model, batch, tokens=1024)
     return predicted, measure(None, batch, build=make, seeds=seeds)
 
 

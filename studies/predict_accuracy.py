@@ -181,7 +181,7 @@ def errors_of(setting: Setting, measured: Profile, networks: int = 1) -> dict[st
     case = CASES[setting.name](setting)
     model = build(lambda: case.make().train(setting.name == "resnet"))
     start = time.perf_counter()
-    options: dict[str, Any] = {"loss": case.loss or "cross_entropy", "tokens": max(setting.tokens, 128)}
+    options: dict[str, Any] = {"loss": case.loss, "tokens": max(setting.tokens, 128)}
     predicted = predict(model, case.batch, **options, networks=networks)
     seconds = time.perf_counter() - start
     blocks = [name for group in read_structure(model, case.batch).blocks for name in group]

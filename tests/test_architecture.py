@@ -8,11 +8,12 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"process", "compat", "errors", "results"}
+BASE = {"process", "compat", "errors", "losses", "results"}
 ALLOWED = {
     "process": set(),
     "errors": set(),
     "compat": {"errors"},
+    "losses": {"errors"},
     "results": {"errors"},
     "theory": BASE,
     "blueprints": BASE | {"theory"},

@@ -41,7 +41,7 @@ def coordcheck_command(
         _numbers("--widths", widths),
         _numbers("--depths", depths) if depths else None,
         batch=family.batch,
-        loss_fn=family.loss,
+        loss=family.loss,
         plan=None if recipe == "none" else recipe,
         expect=expect,
         optimizer=optimizer,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -59,9 +59,4 @@ def predict_command(
 
 def _traced(source: Source, state: str, tokens: int, networks: int) -> Profile:
     """The prediction for a model that can be built, with the loss that a measurement would use."""
-    loss: Any = "cross_entropy"
-    if (loss_fn := source.loss) is not None:
-        loss = lambda output: loss_fn(output, source.batch)  # noqa: E731
-    elif not (isinstance(source.batch, dict) and "labels" in source.batch):
-        loss = "noise"
-    return predict_model(source.build, source.batch, loss=loss, state=state, tokens=tokens, networks=networks)
+    return predict_model(source.build, source.batch, loss=source.loss, state=state, tokens=tokens, networks=networks)

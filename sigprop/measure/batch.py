@@ -1,19 +1,16 @@
-"""Calling a model on any batch, and choosing what to differentiate."""
+"""Calling a model on any batch, and starting its gradient."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, SigpropError
-
-Loss = Callable[..., Tensor]
-NOISE_STREAM = 0x5EED << 32
-"""Far from the seeds that people give their weights, so that noise and weights are independent."""
+from sigprop.losses import LossChoice, Objective, described, objective
 
 
 def copied(batch: Any) -> Any:
@@ -44,7 +41,7 @@ def _refusal(model: nn.Module, batch: Any, error: Exception) -> str:
     place = f" in {where!r}" if where else ""
     return (
         f"{type(model).__name__} failed on the batch{place} with {type(error).__name__}: {error}\n"
-        f"  the batch was {_described(batch)}\n"
+        f"  the batch was {described(batch)}\n"
         f"  the model expects forward{inspect.signature(model.forward)}"
     )
 
@@ -57,16 +54,6 @@ def _innermost(model: nn.Module, error: Exception) -> str:
         found = names.get(id(trace.tb_frame.f_locals.get("self")), found)
         trace = trace.tb_next
     return found
-
-
-def _described(batch: Any) -> str:
-    if isinstance(batch, Tensor):
-        return f"a tensor {tuple(batch.shape)} of {str(batch.dtype).removeprefix('torch.')} on {batch.device}"
-    if isinstance(batch, Mapping):
-        return "{" + ", ".join(f"{key}: {_described(value)}" for key, value in batch.items()) + "}"
-    if isinstance(batch, (tuple, list)):
-        return "(" + ", ".join(_described(item) for item in batch) + ")"
-    return type(batch).__name__
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -87,48 +74,12 @@ def signals_in(value: Any) -> list[tuple[str, Tensor]]:
     return [(path, x) for path, x in found if x.is_floating_point() and x.dim() > 0 and x.numel() > 0]
 
 
-def start_gradient(
-    model: nn.Module, batch: Any, output: Any, loss_fn: Loss | None, noise_seed: int = 0
-) -> tuple[Tensor, Tensor | None]:
-    """What to call backward on, and with which gradient: the loss, or the output against white noise."""
-    if loss_fn is not None:
-        arguments = (output, batch) if _takes_two(loss_fn) else (output,)
-        return _checked_loss(loss_fn(*arguments), "loss_fn"), None
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(loss, Tensor):
-        return _checked_loss(loss, "the model's .loss"), None
-    signals = signals_in(output)
-    if not signals:
+def what_to_differentiate(batch: Any, output: Any, loss: LossChoice) -> Objective:
+    """The loss or the output that `backward` starts from; see `sigprop.losses`."""
+    chosen = objective(output, batch, loss)
+    if not chosen.tensor.requires_grad:
         raise InputError(
-            f"{type(model).__name__} returned {_described(output)}: needs a floating-point tensor, or a loss_fn"
+            f"{'the output' if chosen.is_noise else chosen.name} carries no gradient: it was detached, or no parameter "
+            "requires one; pass backward=False to measure the forward pass only"
         )
-    target = signals[0][1]
-    _require_gradient(target, "the output")
-    generator = torch.Generator(target.device).manual_seed(NOISE_STREAM + noise_seed)
-    noise = torch.randn(target.shape, generator=generator, device=target.device, dtype=torch.float32)
-    return target, noise.to(target.dtype)
-
-
-def _takes_two(loss_fn: Loss) -> bool:
-    """Whether a loss asks for the batch as well: it needs two positional arguments."""
-    try:
-        parameters = inspect.signature(loss_fn).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return sum(p.default is p.empty for p in positional) == 2
-
-
-def _checked_loss(loss: Any, origin: str) -> Tensor:
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise InputError(f"{origin} gave {_described(loss)}: needs a tensor with one number")
-    _require_gradient(loss, origin)
-    return loss
-
-
-def _require_gradient(tensor: Tensor, origin: str) -> None:
-    if not tensor.requires_grad:
-        raise InputError(
-            f"{origin} carries no gradient: it was detached, or no parameter requires one; "
-            "pass backward=False to measure the forward pass only"
-        )
+    return chosen

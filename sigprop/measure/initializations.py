@@ -70,9 +70,9 @@ def summarize(profiles: Sequence[Profile], seeds: Sequence[int]) -> Profile:
     sites = [_site(rows) for rows in _joined([profile.sites for profile in profiles])]
     parameters = [_parameter(rows) for rows in _joined([profile.parameters for profile in profiles])]
     meta = {**profiles[0].meta, "seeds": list(seeds)}
-    losses = [profile.meta["loss"] for profile in profiles if "loss" in profile.meta]
+    losses = [profile.meta["loss_value"] for profile in profiles if "loss_value" in profile.meta]
     if losses:
-        meta["loss"] = _mean(losses)
+        meta["loss_value"] = _mean(losses)
     for key in ("first_non_finite", "first_non_finite_gradient"):
         named = [profile.meta[key] for profile in profiles if key in profile.meta]
         if named:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sigprop.errors import InputError
-from sigprop.measure.batch import Loss
+from sigprop.losses import LossChoice, require_loss
 from sigprop.measure.initializations import over_initializations
 from sigprop.measure.layout import AxesRule, TokenAxes
 from sigprop.measure.once import Options, measure_once
@@ -18,7 +18,7 @@ from sigprop.results import Plan, Profile
 def measure(
     model: nn.Module | None,
     batch: Any,
-    loss_fn: Loss | None = None,
+    loss: LossChoice = None,
     *,
     sites: str | Iterable[str] | None = None,
     build: Callable[[], nn.Module] | Plan | None = None,
@@ -34,8 +34,8 @@ def measure(
     """Moments of every module output and of its gradient, from one forward and one backward pass.
 
     batch: a tensor, a tuple (positional arguments) or a mapping (keyword arguments, also a BatchEncoding).
-    loss_fn: `loss_fn(output)` or `loss_fn(output, batch)`. Without it the output's `.loss` is used, else the
-        output is differentiated against white noise of unit variance.
+    loss: what is differentiated, as for `predict`: the model's own loss, else its output against white noise, when
+        None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch). See `sigprop.losses`.
     sites: names or patterns (`"*.mlp"`) of the sites to keep; all by default.
     build, seeds: measure over initializations. `build` makes a model, or is a plan that is applied to copies
         of `model`; `seeds` is how many, or which. Columns are then means, with standard errors and medians.
@@ -46,6 +46,7 @@ def measure(
     formats: also give the fractions that would under- or overflow in bf16, fp16 and fp8.
     spectral: also give the largest singular value of every matrix.
     """
+    require_loss(loss)
     options = Options(
         sites=[sites] if isinstance(sites, str) else sites,
         mask=mask,
@@ -59,11 +60,11 @@ def measure(
     if build is None and seeds is None:
         if not isinstance(model, nn.Module):
             raise InputError(f"model is {type(model).__name__}: needs an nn.Module, or build= and seeds=")
-        return measure_once(model, batch, loss_fn, options)
+        return measure_once(model, batch, loss, options)
     if build is None:
         raise InputError("seeds needs build: a function that makes a model, or a plan to apply to the model")
     return over_initializations(
-        lambda made, seed: measure_once(made, batch, loss_fn, options, seed),
+        lambda made, seed: measure_once(made, batch, loss, options, seed),
         model,
         build,
         8 if seeds is None else seeds,

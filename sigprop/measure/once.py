@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import InputError
+from sigprop.losses import LossChoice, Objective, white_noise
 from sigprop.measure import stacked_moments
-from sigprop.measure.batch import Loss, call, copied, signals_in, start_gradient, tensors_in
+from sigprop.measure.batch import call, copied, signals_in, tensors_in, what_to_differentiate
 from sigprop.measure.first_use import NotBuilt, built_copy, is_lazy
 from sigprop.measure.functions import FunctionWatch
 from sigprop.measure.guard import untouched
@@ -40,7 +41,7 @@ class Options:
     spectral: bool = False
 
 
-def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Options, noise_seed: int = 0) -> Profile:
+def measure_once(model: nn.Module, batch: Any, loss: LossChoice, options: Options, noise_seed: int = 0) -> Profile:
     """Run the model once and return its profile.
 
     It is run again with more care where what a GPU holds was not good enough, and a copy of it is run where modules
@@ -52,7 +53,7 @@ def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Op
     copies, exact = writes_in_place(model.modules()), False
     while True:
         try:
-            return _measured(model, batch, loss_fn, options, noise_seed, copies, exact)
+            return _measured(model, batch, loss, options, noise_seed, copies, exact)
         except Overwritten:
             copies = True
         except TooCoarse:
@@ -64,7 +65,7 @@ def measure_once(model: nn.Module, batch: Any, loss_fn: Loss | None, options: Op
 def _measured(
     model: nn.Module,
     batch: Any,
-    loss_fn: Loss | None,
+    loss: LossChoice,
     options: Options,
     noise_seed: int,
     copies: bool,
@@ -82,7 +83,7 @@ def _measured(
         _watched(recorder, options, {tensor.device for tensor in (*tensors, *model.parameters())}),
         interrupts.let_through(),
     ):
-        loss = _run(model, copied(batch), loss_fn, recorder, options.backward, noise_seed)
+        objective = _run(model, copied(batch), loss, recorder, options.backward, noise_seed)
         recorder.require_matches()
         if options.mask is not None and options.sites is None:
             layout.require_mask_fitted()
@@ -90,8 +91,10 @@ def _measured(
         recorder.queue.read()
         rows, parameters = _site_rows(recorder), parameter_rows()
     meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}
-    if loss is not None:
-        meta["loss"] = float(loss)
+    if objective is not None:
+        meta["loss"] = objective.name
+        if not objective.is_noise:
+            meta["loss_value"] = float(objective.tensor)
     meta |= _non_finite(recorder, rows)
     return Profile(rows, parameters, meta)
 
@@ -110,9 +113,9 @@ def _watched(recorder: Recorder, options: Options, devices: set[torch.device]) -
 
 
 def _run(
-    model: nn.Module, batch: Any, loss_fn: Loss | None, recorder: Recorder, backward: bool, noise_seed: int
-) -> Tensor | None:
-    """Forward and backward; returns the loss, if there is one."""
+    model: nn.Module, batch: Any, loss: LossChoice, recorder: Recorder, backward: bool, noise_seed: int
+) -> Objective | None:
+    """Forward and backward; returns what was differentiated, if anything was."""
     with recorder.during("forward"):
         output = call(model, batch)
     recorder.require_all_modules(model)
@@ -120,11 +123,12 @@ def _run(
         if not signals_in(output):
             raise InputError(f"{type(model).__name__} returned no floating-point tensor")
         return None
-    target, gradient = start_gradient(model, batch, output, loss_fn, noise_seed)
+    chosen = what_to_differentiate(batch, output, loss)
     del output
+    gradient = white_noise(chosen.tensor, noise_seed) if chosen.is_noise else None
     with recorder.during("backward"):
-        torch.autograd.backward(target, gradient)
-    return None if gradient is not None else target.detach()
+        torch.autograd.backward(chosen.tensor, gradient)
+    return Objective(chosen.tensor.detach(), chosen.name)
 
 
 def _eager(modules: Iterable[nn.Module]) -> Any:

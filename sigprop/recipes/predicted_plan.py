@@ -13,9 +13,6 @@ from sigprop.recipes.schemes.unit import start_variance
 from sigprop.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init, Plan
 from sigprop.structure import Structure
-from sigprop.trace.record import Loss
-from sigprop.trace.rules.losses import white_noise
-from sigprop.trace.tracing import first_signal, loss_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def _walked(structure: Structure, name: str, made: Plan) -> PredictedPlan:
                 walk.scale_sum(spot.total, spot.skip, scales[place])
     walk.run()
     nodes = [walk.nodes[index] for index in sums.values()]
-    structure.trace.backward(_loss(structure))
+    structure.trace.backward(structure.trace.differentiate()[0])
     gradients = [math.nan if node.gradient is None else float(node.gradient.summary()[0]) for node in nodes]
     return PredictedPlan(
         name,
@@ -102,14 +99,6 @@ def _walked(structure: Structure, name: str, made: Plan) -> PredictedPlan:
         gradients,
         _sensitivity(structure, scales),
     )
-
-
-def _loss(structure: Structure) -> Loss:
-    own = loss_of(structure.trace.output)
-    output = first_signal(structure.trace.output)
-    if own is None and output is None:
-        raise UnsupportedError("the model returned no tensor to differentiate")
-    return white_noise(output) if own is None and output is not None else own  # type: ignore[return-value]
 
 
 def _sensitivity(structure: Structure, scales: dict[int, tuple[float, float]]) -> float:

@@ -63,6 +63,7 @@ class Comparison:
 
 def compare_profiles(left: Profile, right: Profile) -> Comparison:
     """Join on the name; `left` is judged against `right` (usually: prediction against measurement)."""
+    _require_one_loss(left.meta.get("loss"), right.meta.get("loss"))
     differences: list[Difference] = []
     for left_rows, right_rows in ((left.sites, right.sites), (left.parameters, right.parameters)):
         reference = {row.name: row for row in right_rows}
@@ -74,6 +75,15 @@ def compare_profiles(left: Profile, right: Profile) -> Comparison:
     names_left = {row.name for row in left.sites}
     names_right = {row.name for row in right.sites}
     return Comparison(differences, sorted(names_left - names_right), sorted(names_right - names_left))
+
+
+def _require_one_loss(left: str | None, right: str | None) -> None:
+    """Gradients of two losses have nothing in common; a profile that does not say its loss is compared as it is."""
+    if left is not None and right is not None and left != right:
+        raise InputError(
+            f"the two profiles differentiate different losses: {left!r} and {right!r}; "
+            "give predict and measure the same loss="
+        )
 
 
 def _row_differences(row, reference) -> list[Difference]:

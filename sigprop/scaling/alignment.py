@@ -23,6 +23,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
+from sigprop.losses import LossChoice
 from sigprop.scaling.dimensions import compare
 from sigprop.scaling.factories import PlanMaker, build_seeded, compare_known, make_plan
 from sigprop.scaling.fit import fit_exponent
@@ -84,7 +85,7 @@ def measure_alignment(
     widths: Sequence[int],
     *,
     batch: Any,
-    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    loss: LossChoice = None,
     plan: str | PlanMaker | None = "mup",
     optimizer: str = "adamw",
     lr: float | None = None,
@@ -96,7 +97,7 @@ def measure_alignment(
     require(len(widths) > 1, "widths", widths, "two or more different widths")
     base, wide = build_seeded(build, (widths[0],), 0), build_seeded(build, (widths[-1],), 0)
     roles = {item.name: item.role for item in compare(wide, base)}
-    step_fn = make_step(batch, loss_fn)
+    step_fn = make_step(batch, loss)
     ratios: dict[str, dict[str, list[list[float]]]] = {}
     for width in widths:
         first = build_seeded(build, (width,), 0)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
 from sigprop.errors import UnsupportedError, require
+from sigprop.losses import LossChoice
 from sigprop.results import Plan, Profile
 from sigprop.results.application import plain_name
 from sigprop.scaling.dimensions import pattern
@@ -43,13 +43,13 @@ def contributions(
     plan: Plan | None = None,
     optimizer: str = "adamw",
     lr: float | None = None,
-    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    loss: LossChoice = None,
     by: str = "pattern",
 ) -> list[Contribution]:
     """Contributions by name `pattern` (layers pooled), by single `name`, or by the plan's `role`."""
     require(by in ("pattern", "name", "role"), "by", by, "pattern, name or role")
     require(by != "role" or plan is not None, "by", by, "a plan, whose rows carry the roles")
-    step_fn = make_step(batch, loss_fn)
+    step_fn = make_step(batch, loss)
     moved = copy.deepcopy(model)
     start = {plain_name(name): parameter.detach().clone() for name, parameter in moved.named_parameters()}
     output, loss = step_fn(moved)

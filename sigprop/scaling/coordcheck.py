@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.progress import Progress
-from torch import Tensor, nn
+from torch import nn
 
 from sigprop.errors import InputError, require
+from sigprop.losses import LossChoice
 from sigprop.results.coordinates import CoordinateReport, Exponent
 from sigprop.scaling.expectations import Expectations, Rows, expected_rows
 from sigprop.scaling.factories import PlanMaker, build_seeded, compare_known, make_plan
@@ -35,7 +36,7 @@ def coord_check(
     depths: Sequence[int] | None = None,
     *,
     batch: Any,
-    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    loss: LossChoice = None,
     plan: str | PlanMaker | None = "mup",
     expect: str = "mup",
     optimizer: str = "adamw",
@@ -60,7 +61,7 @@ def coord_check(
     along = {axis: shapes for axis, shapes in along.items() if len(shapes) > 1}
     shapes = sorted({shape for line in along.values() for shape in line}, reverse=True)
     base = build_seeded(build, shapes[-1], 0)
-    step_fn = make_step(batch, loss_fn)
+    step_fn = make_step(batch, loss)
     gradient_follows = read_optimizer(optimizer).gradient
     roles: dict[str, str] = {}
     rows: dict[Shape, Rows] = {}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.errors import InputError
+from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.results import Plan
 from sigprop.scaling.lion import Lion
 from sigprop.scaling.optimizers import muon_scale
@@ -64,11 +65,12 @@ def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     return found
 
 
-def make_step(batch: Any, loss_fn: Callable[[Any, Any], Tensor] | None) -> Callable[[nn.Module], tuple[Tensor, Tensor]]:
+def make_step(batch: Any, loss: LossChoice) -> Callable[[nn.Module], tuple[Tensor, Tensor]]:
     """A function from model to (output tensor, loss) on one batch.
 
-    A mapping is passed as keyword arguments, a tuple as positional ones, a tensor alone. Without `loss_fn` the
-    loss is the model's own (`.loss`), or next-token cross entropy when the batch is a tensor of token ids.
+    A mapping is passed as keyword arguments, a tuple as positional ones, a tensor alone. The loss is that of
+    `sigprop.losses`; where that would be white noise, which trains nothing, it is next-token cross entropy, for a batch
+    of token ids.
     """
 
     def step(model: nn.Module) -> tuple[Tensor, Tensor]:
@@ -78,16 +80,16 @@ def make_step(batch: Any, loss_fn: Callable[[Any, Any], Tensor] | None) -> Calla
             result = model(*batch)
         else:
             result = model(batch)
-        output = getattr(result, "logits", result)
-        if not isinstance(output, Tensor):
-            raise InputError(f"the model returns {type(result).__name__}: needs a tensor or an object with .logits")
-        if loss_fn is not None:
-            return output, loss_fn(result, batch)
-        own = getattr(result, "loss", None)
-        if own is not None:
-            return output, own
+        output = first_signal(getattr(result, "logits", result))
+        if output is None:
+            raise InputError(f"the model returns {type(result).__name__}: needs a floating-point tensor")
+        chosen = objective(result, batch, loss)
+        if not chosen.is_noise:
+            return output, chosen.tensor
         if isinstance(batch, Tensor) and not batch.is_floating_point() and output.dim() == 3:
             return output, F.cross_entropy(output[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
-        raise InputError("no loss: pass loss_fn(output, batch), or a batch with labels for a model that returns .loss")
+        raise InputError(
+            "no loss to train: pass loss=, a function of (output, batch), or labels to a model that returns its own"
+        )
 
     return step

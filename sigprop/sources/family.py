@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.errors import InputError, UnknownNameError
+from sigprop.losses import LossChoice
 from sigprop.models import REFERENCE, build, sample_text, text_batch
 from sigprop.sources import hugging_face
 from sigprop.sources.batches import Wanted, first_batch
@@ -28,7 +29,7 @@ class Family:
 
     build: Callable[..., nn.Module]
     batch: Any
-    loss: Callable[[Any, Any], Tensor] | None = None
+    loss: LossChoice = None
 
 
 def open_family(model: str, settings: dict[str, Any] | None = None, batch: int = 4, tokens: int = 64) -> Family:

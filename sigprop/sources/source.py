@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.losses import LossChoice
 from sigprop.models import CONFIGS, REFERENCE, build, sample_text, text_batch
 from sigprop.sources import hugging_face
 from sigprop.sources.batches import Wanted, first_batch, read_data, read_words
@@ -35,7 +36,7 @@ class Source:
     name: str
     build: Callable[[], nn.Module]
     batch: Any = None
-    loss: Callable[..., Tensor] | None = None
+    loss: LossChoice = None
     fixed: bool = False
 
     def require_draws(self, seeds: int) -> None:

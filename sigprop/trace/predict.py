@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.errors import InputError, require
+from sigprop.errors import require
+from sigprop.losses import LossChoice, require_loss
 from sigprop.process import undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
@@ -17,16 +18,14 @@ from sigprop.theory import Evidence, Gradient, Node, Signal
 from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.networks import averaged
-from sigprop.trace.record import Field, Loss
+from sigprop.trace.record import Field
 from sigprop.trace.replay import sites_between
 from sigprop.trace.roles import find_roles
-from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.skeleton import build
-from sigprop.trace.tracing import Trace, first_signal, loss_of, trace
+from sigprop.trace.tracing import Trace, trace
 
 LARGEST = 1024
-LossChoice = str | Callable[[Any], Tensor]
 Axes = tuple[tuple[int, bool], ...]
 """For each axis of positions its size and whether it is the batch."""
 
@@ -35,7 +34,7 @@ def predict(
     model: nn.Module | Callable[[], nn.Module],
     batch: Any,
     *,
-    loss: LossChoice = "cross_entropy",
+    loss: LossChoice = None,
     state: str = "kernel",
     tokens: int = 128,
     networks: int = 1,
@@ -46,14 +45,16 @@ def predict(
 
     model: an nn.Module (left as it was), or a function that builds one, which is done without weights.
     batch: a tensor, a tuple or a mapping, as for `measure`.
-    loss: "cross_entropy" uses the model's own `.loss`, else the batch's labels, else random targets; "noise"
-        differentiates the output against white noise; a function of the output is traced like the model.
+    loss: what is differentiated, as for `measure`: the model's own loss, else its output against white noise, when
+        None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch), which is traced like the
+        model. See `sigprop.losses`.
     state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
     tokens: longest sequence that is followed; longer ones are cut, which the profile's `meta` says.
     networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
         exact for models with few heads and takes as many times longer.
     dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
     """
+    require_loss(loss)
     require(networks >= 1, "networks", networks, "at least 1")
     require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
     settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype, "seed": seed}
@@ -82,7 +83,6 @@ def _predict(
     note = {"cut": f"sequences cut from {cut[0]} to {cut[1]} tokens"} if cut else {}
     own = loaded is not model and all(parameter.is_meta for parameter in loaded.parameters())
     options: dict[str, Any] = {
-        "loss": loss if callable(loss) else None,
         "preview": state == "preview",
         "copy": not own,
         "seed": seed + (network or 0),
@@ -90,58 +90,15 @@ def _predict(
         "dtype": dtype,
     }
     found = trace(loaded, batch, **options)
-    start = _loss(found, batch, loss, seed)
+    start, differentiated = found.differentiate(loss)
     rows = _Rows(found)
     found.backward(start, rows.take_gradient)
-    meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": _loss_name(loss), **note}
+    meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": differentiated, **note}
     return Profile(rows.finish(), _parameter_rows(found), meta)
 
 
 def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     return model if isinstance(model, nn.Module) else build(model)
-
-
-def _loss_name(loss: LossChoice) -> str:
-    return loss if isinstance(loss, str) else getattr(loss, "__name__", "function")
-
-
-def _loss(found: Trace, batch: Any, loss: LossChoice, seed: int) -> Loss:
-    if callable(loss):
-        made = found.loss
-        if made is None:
-            raise InputError(f"loss {_loss_name(loss)!r} gave no traced loss: end it in cross_entropy or mse_loss")
-        return made
-    require(loss in ("cross_entropy", "mse", "noise"), "loss", loss, "'cross_entropy', 'mse', 'noise' or a function")
-    output = first_signal(found.output)
-    if output is None:
-        raise InputError(f"{type(found.capture.model).__name__} returned no tensor that depends on its parameters")
-    if loss == "noise":
-        return white_noise(output)
-    own = loss_of(found.output)
-    return own if own is not None else _applied(found, output, batch, loss, seed)
-
-
-def _applied(found: Trace, output: Field, batch: Any, loss: str, seed: int) -> Loss:
-    """A standard loss on the first output, against the batch's labels or random targets."""
-    from sigprop.trace.record import Call
-    from sigprop.trace.rules.losses import cross_entropy, mse_loss
-    from sigprop.trace.rules.views import viewed
-
-    labels = batch.get("labels") if isinstance(batch, Mapping) else None
-    if loss == "mse":
-        target = labels if labels is not None else torch.zeros(output.shape)
-        return mse_loss(found.capture, Call(torch.nn.functional.mse_loss, "mse_loss", (), {}, ""), output, target)
-    flat = output
-    if len(output.shape) > 2:
-        count = 1
-        for n in output.shape[:-1]:
-            count *= n
-        flat = viewed(output, output.layout.reshaped((count, output.shape[-1])), output.call)  # type: ignore[arg-type]
-    if labels is None or labels.numel() != flat.shape[0]:
-        generator = torch.Generator().manual_seed(seed)
-        labels = torch.randint(flat.shape[-1], (flat.shape[0],), generator=generator)
-    call = Call(torch.nn.functional.cross_entropy, "cross_entropy", (), {}, "")
-    return cross_entropy(found.capture, call, flat, labels.flatten())
 
 
 # -- rows

@@ -158,10 +158,7 @@ def _weighs(source: Record, record: Record) -> bool:
 
 
 def _readouts(trace: Trace, fields: list[Field]) -> set[str]:
-    from sigprop.trace.tracing import first_signal
-
-    output = first_signal(trace.output)
-    return set(nearest_matrices(output)) if output is not None else set()
+    return set(nearest_matrices(trace.signal)) if trace.signal is not None else set()
 
 
 def _routers(fields: list[Field]) -> set[str]:

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.errors import InputError, SigpropError
+from sigprop.errors import InputError, SigpropError, UnsupportedError
+from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.theory import Evidence, Node, Tape
 from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
 from sigprop.trace.record import Field, Loss, Weight
+from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.skeleton import skeleton_of
 
 
@@ -27,7 +29,7 @@ class Trace:
 
     capture: Capture
     output: Any
-    loss: Loss | None = None
+    batch: Any = None
     energy: dict[str, float] = field(default_factory=dict)
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
@@ -38,6 +40,28 @@ class Trace:
     @property
     def weights(self) -> dict[str, Weight]:
         return self.capture.parameters
+
+    @property
+    def signal(self) -> Field | None:
+        """The first floating-point output, if it depends on parameters."""
+        found = record_of(first_signal(self.output))
+        return found if isinstance(found, Field) else None
+
+    def differentiate(self, loss: LossChoice = None) -> tuple[Loss, str]:
+        """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""
+        with torch.no_grad(), self.capture.watching():
+            chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
+        found = record_of(chosen.tensor)
+        if isinstance(found, Field) and chosen.is_noise:
+            return white_noise(found), chosen.name
+        if isinstance(found, Loss):
+            return found, chosen.name
+        model = type(self.capture.model).__name__
+        if found is None:
+            raise InputError(f"{chosen.name} of {model} does not depend on its parameters: nothing to differentiate")
+        raise UnsupportedError(
+            f"{chosen.name} of {model} is not followed ({found}): end it in cross_entropy or mse_loss"
+        )
 
     def backward(self, loss: Loss, done: Callable[[Node], None] | None = None) -> None:
         """Send the gradient from the loss to every record it depends on.
@@ -81,7 +105,6 @@ def trace(
     batch: Any,
     *,
     seed: int = 0,
-    loss: Any = None,
     preview: bool = False,
     single: bool = False,
     copy: bool = True,
@@ -89,9 +112,8 @@ def trace(
 ) -> Trace:
     """Run the model's own forward on the batch with its parameters on meta.
 
-    The model is left as it was. `loss`, if given, is called on the output inside the trace. `single` follows one
-    network with its own heads instead of the average. `copy=False` is for a model built on meta for this trace alone.
-    `dtype` is that of the kernels that are kept: float64 or float32.
+    The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
+    for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
     """
     twin = skeleton_of(model) if copy else model
     _plain_settings(twin)
@@ -99,8 +121,7 @@ def trace(
     batch = _copied(batch)
     with torch.no_grad(), capture.watching():
         output = _call(twin, batch)
-        made = record_of(loss(output)) if loss is not None else None
-    return Trace(capture, output, made if isinstance(made, Loss) else None)
+    return Trace(capture, output, batch)
 
 
 def _plain_settings(model: nn.Module) -> None:
@@ -147,23 +168,3 @@ def _refusal(model: nn.Module, error: Exception) -> str:
         f"  in {where!r}, {line}\n"
         "  Check the batch; a branch on the values of a tensor, or a shape that depends on them, cannot be predicted."
     )
-
-
-def first_signal(output: Any) -> Field | None:
-    """The first traced floating-point tensor of an output."""
-    found = record_of(output)
-    if isinstance(found, Field):
-        return found
-    values = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
-    for item in values:
-        inner = first_signal(item)
-        if inner is not None:
-            return inner
-    return None
-
-
-def loss_of(output: Any) -> Loss | None:
-    """The loss that a model returns by itself."""
-    value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    found = record_of(value)
-    return found if isinstance(found, Loss) else None

@@ -44,14 +44,15 @@ def test_without_a_loss_the_output_meets_white_noise():
     profile = measure(model, torch.randn(64, 50))
     entries = 64 * 100
     assert abs(profile["1"].grad_variance - 1) < 5 * math.sqrt(2 / entries)
-    assert "loss" not in profile.meta
+    assert profile.meta["loss"] == "noise"
+    assert "loss_value" not in profile.meta
 
 
 def test_loss_is_reported_and_scales_the_gradient():
     model = small()
     once = measure(model, TOKENS, lambda logits: logits.square().mean())
     thrice = measure(model, TOKENS, lambda logits: 3 * logits.square().mean())
-    assert thrice.meta["loss"] == pytest.approx(3 * once.meta["loss"])
+    assert thrice.meta["loss_value"] == pytest.approx(3 * once.meta["loss_value"])
     assert thrice["head"].grad_variance == pytest.approx(9 * once["head"].grad_variance)
 
 

@@ -48,7 +48,7 @@ def test_ratios_of_constructed_matrices():
 
 def test_linear_model_is_fully_aligned_at_the_readout():
     report = measure_alignment(
-        bigram, [64, 128, 256, 512], batch=torch.arange(16), loss_fn=next_token, plan="sp", optimizer="sign", lr=1e-2,
+        bigram, [64, 128, 256, 512], batch=torch.arange(16), loss=next_token, plan="sp", optimizer="sign", lr=1e-2,
         steps=1, seeds=3,
     )  # fmt: skip
     rows = {row.role: row for row in report.rows}

@@ -198,7 +198,7 @@ def test_clear_errors():
         check("mup", widths=[64])
     with pytest.raises(InputError, match="ignores its argument"):
         check("mup", lambda width: gpt()(32), widths=[32, 64])
-    with pytest.raises(InputError, match="pass loss_fn"):
+    with pytest.raises(InputError, match="pass loss="):
         coord_check(lambda width: nn.Linear(3, width), [4, 8], batch=torch.ones(2, 3))
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from sigprop.errors import InputError
 from sigprop.models import build
 from sigprop.scaling import coord_check, parametrize
 from sigprop.scaling.runs import Training, worth_stacking
@@ -22,8 +23,8 @@ def gpt(seed, **settings):
     return build("transformer", vocabulary=19, context=12, **settings).double()
 
 
-def both(make, optimizer="adamw", plan=None, batch=None, loss_fn=None, seeds=3):
-    step = make_step(tokens() if batch is None else batch, loss_fn)
+def both(make, optimizer="adamw", plan=None, batch=None, loss=None, seeds=3):
+    step = make_step(tokens() if batch is None else batch, loss)
     training = Training(plan, step, optimizer, 1e-2, steps=3)
     return [training.run([make(seed) for seed in range(seeds)], together) for together in (True, False)]
 
@@ -66,7 +67,7 @@ def images(seed):
 
 def test_batch_norm_keeps_its_statistics_by_seed():
     batch = torch.randn(4, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    (together, way), (alone, _) = both(images, batch=batch, loss_fn=lambda out, _: out.square().mean())
+    (together, way), (alone, _) = both(images, batch=batch, loss=lambda out, _: out.square().mean())
     assert way == "together"
     assert_same(together, alone)
 
@@ -88,7 +89,7 @@ def test_sites_are_recorded_before_they_are_overwritten():
         return InPlace().double()
 
     batch = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    (together, _), (alone, _) = both(make, "sgd", batch=batch, loss_fn=lambda out, _: out.square().mean())
+    (together, _), (alone, _) = both(make, "sgd", batch=batch, loss=lambda out, _: out.square().mean())
     assert_same(together, alone)
     model = make(0)
     before = model.first(batch).detach()
@@ -120,7 +121,7 @@ def test_what_vmap_refuses_is_trained_one_by_one_and_said():
         return Branching()
 
     batch = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-    (found, way), (alone, _) = both(make, batch=batch, loss_fn=lambda out, _: out.square().mean())
+    (found, way), (alone, _) = both(make, batch=batch, loss=lambda out, _: out.square().mean())
     assert way.startswith("one by one, since vmap refused: ")
     assert [run.sizes for run in found] == [run.sizes for run in alone]
 
@@ -129,8 +130,8 @@ def test_a_mistake_of_the_user_is_not_hidden():
     def broken(output, batch):
         raise TypeError("no such loss")
 
-    with pytest.raises(TypeError, match="no such loss"):
-        both(gpt, loss_fn=broken)
+    with pytest.raises(InputError, match=r"function broken, failed .* TypeError: no such loss"):
+        both(gpt, loss=broken)
 
 
 def test_the_choice_and_what_the_report_says():

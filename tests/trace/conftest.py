@@ -19,7 +19,7 @@ def agreement():
         Norms are predicted to first order in 1/width, so ten times its square is allowed beside.
         """
         torch.manual_seed(0)
-        predicted = predict(build(lambda: make().train(training)), batch, loss=loss or "cross_entropy")
+        predicted = predict(build(lambda: make().train(training)), batch, loss=loss)
         measured = measure(None, batch, loss, build=lambda: make().train(training), seeds=seeds)
         compared = predicted.compare(measured)
         found = 0

@@ -39,8 +39,6 @@ from sigprop.theory import Node
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Weight
 from sigprop.trace.replay import Replay
-from sigprop.trace.rules.losses import white_noise
-from sigprop.trace.tracing import first_signal
 
 STEPS = 6
 
@@ -189,10 +187,7 @@ def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float
 
 def _gradient_growth(structure: Structure) -> float:
     """Predicted gradient variance of the first sum over that of the last, white noise at the output."""
-    output = first_signal(structure.trace.output)
-    if output is None:
-        raise UnsupportedError("unit: the model returned no tensor to differentiate")
-    structure.trace.backward(white_noise(output))
+    structure.trace.backward(structure.trace.differentiate("noise")[0])
     first, last = (structure.sums[place].total.node.gradient for place in (0, -1))
     if first is None or last is None:
         raise UnsupportedError("unit: no gradient reached the residual stream")

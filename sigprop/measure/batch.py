@@ -13,17 +13,6 @@ from sigprop.errors import InputError, SigpropError
 from sigprop.losses import LossChoice, Objective, described, objective
 
 
-def copied(batch: Any) -> Any:
-    """The batch with copies of its tensors, so that a model may write into its inputs."""
-    if isinstance(batch, Tensor):
-        return batch.detach().clone().requires_grad_(batch.requires_grad)
-    if isinstance(batch, Mapping):
-        return {key: copied(value) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return tuple(copied(item) for item in batch)
-    return batch
-
-
 def call(model: nn.Module, batch: Any) -> Any:
     """`model(tensor)`, `model(*tuple)` or `model(**dict)`; a refusal is reported with the model's own error."""
     try:

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy as is_uninitialized
 
 from sigprop.errors import SigpropError
-from sigprop.measure.batch import call, copied
-from sigprop.process import undisturbed
+from sigprop.measure.batch import call
+from sigprop.process import copied, undisturbed
 
 
 class NotBuilt(SigpropError):

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sigprop.errors import InputError, require
-from sigprop.measure.batch import call, copied, tensors_in
+from sigprop.measure.batch import call, tensors_in
 from sigprop.measure.cuts import Cuts, module_names, repeated_blocks
 from sigprop.measure.guard import untouched
 from sigprop.measure.probes import bases, pulled_back, signs
-from sigprop.process import Interrupts
+from sigprop.process import Interrupts, copied
 
 EXACT_ENTRIES = 256
 PROBES = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice, Objective, white_noise
 from sigprop.measure import stacked_moments
-from sigprop.measure.batch import call, copied, signals_in, tensors_in, what_to_differentiate
+from sigprop.measure.batch import call, signals_in, tensors_in, what_to_differentiate
 from sigprop.measure.first_use import NotBuilt, built_copy, is_lazy
 from sigprop.measure.functions import FunctionWatch
 from sigprop.measure.guard import untouched
@@ -23,6 +23,7 @@ from sigprop.measure.parameters import started_parameter_rows
 from sigprop.measure.queue import Overwritten, TooCoarse
 from sigprop.measure.recorder import Recorder, Site
 from sigprop.measure.unseen_writes import before_unseen_writes, writes_in_place
+from sigprop.process import as_written, copied, eagerly
 from sigprop.results import Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 
@@ -47,7 +48,7 @@ def measure_once(model: nn.Module, batch: Any, loss: LossChoice, options: Option
     It is run again with more care where what a GPU holds was not good enough, and a copy of it is run where modules
     or parameters appear with the first batch only.
     """
-    model = getattr(model, "_orig_mod", model)
+    model = as_written(model)
     if is_lazy(model):
         model = built_copy(model, batch)
     copies, exact = writes_in_place(model.modules()), False
@@ -77,7 +78,7 @@ def _measured(
     tensors = [tensor for _, tensor in tensors_in(batch)]
     with (
         untouched(modules.values(), tensors) as interrupts,
-        _eager(modules.values()),
+        eagerly(modules.values()),
         torch.inference_mode(False),
         torch.set_grad_enabled(options.backward),
         _watched(recorder, options, {tensor.device for tensor in (*tensors, *model.parameters())}),
@@ -129,12 +130,6 @@ def _run(
     with recorder.during("backward"):
         torch.autograd.backward(chosen.tensor, gradient)
     return Objective(chosen.tensor.detach(), chosen.name)
-
-
-def _eager(modules: Iterable[nn.Module]) -> Any:
-    """Compiled submodules run as written, so that hooks see them."""
-    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def _site_rows(recorder: Recorder) -> list[SiteRow]:

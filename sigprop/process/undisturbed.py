@@ -33,6 +33,13 @@ def undisturbed(devices: Iterable[torch.device] = ()) -> Iterator[Interrupts]:
                 state.restore()
 
 
+def seed_all(seed: int) -> None:
+    """Seed every source that a model on a CPU may draw from; only inside `undisturbed`, which puts them back."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.default_generator.manual_seed(seed)
+
+
 class _RandomStates:
     """Random states of Python, NumPy, the CPU and the devices in use."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -142,6 +143,9 @@ def read_config(path: Path) -> Any:
 
 def from_config(config: Any) -> nn.Module:
     """The model of a config in float32 and evaluation mode, newly drawn."""
-    kind: Callable[[Any], nn.Module] = model_class(config)
+    config = copy.deepcopy(config)
     config.dtype = torch.float32
+    if config._attn_implementation not in (None, "eager", "sdpa"):
+        config._attn_implementation = None  # never a kernel from elsewhere; torch's own gives the same numbers
+    kind: Callable[[Any], nn.Module] = model_class(config)
     return kind(config).eval()

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -172,8 +173,8 @@ class Capture(TorchFunctionMode):
     def _traced(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         rule = find_rule(name)
         if rule is None and inspect.isfunction(func) and func.__module__.startswith("torch.nn"):
-            with self, _without_overrides():
-                return func(*args, **kwargs)
+            with self:
+                return _own_body(func)(*args, **kwargs)
         kwargs.pop("device", None)
         if name == "to":
             args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
@@ -260,11 +261,12 @@ class Capture(TorchFunctionMode):
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:
-        handles = [
-            nn.modules.module.register_module_forward_pre_hook(self._enter),
-            nn.modules.module.register_module_forward_hook(self._leave),
-        ]
+        """On the modules of this copy alone: other models, in other threads, run as they are."""
+        handles = []
         try:
+            for module in self.model.modules():
+                handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+                handles.append(module.register_forward_hook(self._leave))
             yield
         finally:
             for handle in handles:
@@ -348,18 +350,16 @@ def _tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _tensors_in(item, f"{path}[{index}]")
 
 
-@contextmanager
-def _without_overrides() -> Iterator[None]:
-    """Let a python function of torch.nn.functional run its own body: its inner calls are traced one by one."""
+def _own_body(func: Any) -> Any:
+    """A python function of torch.nn.functional that runs its own body, so that its inner calls are traced one by one.
+
+    It asks `has_torch_function` first, and would be handed back; this copy of it is told that there is none.
+    """
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    originals = {name: getattr(nn.functional, name) for name in names}
-    try:
-        for name in names:
-            setattr(nn.functional, name, lambda *args: False)
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(nn.functional, name, original)
+    told = {**func.__globals__, **dict.fromkeys(names, lambda *args: False)}
+    body = FunctionType(func.__code__, told, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
 
 
 __all__ = ["ROOT", "Capture", "Loss", "Misaligned", "canonical", "record_of"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import require
 from sigprop.losses import LossChoice, require_loss
-from sigprop.process import undisturbed
+from sigprop.process import as_written, undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.theory import Evidence, Gradient, Node, Signal
@@ -81,7 +81,7 @@ def _predict(
     loaded = _loaded(model)
     batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
     note = {"cut": f"sequences cut from {cut[0]} to {cut[1]} tokens"} if cut else {}
-    own = loaded is not model and all(parameter.is_meta for parameter in loaded.parameters())
+    own = not isinstance(model, nn.Module) and all(parameter.is_meta for parameter in loaded.parameters())
     options: dict[str, Any] = {
         "preview": state == "preview",
         "copy": not own,
@@ -90,6 +90,8 @@ def _predict(
         "dtype": dtype,
     }
     found = trace(loaded, batch, **options)
+    if found.unheard:
+        note["hooks"] = f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"
     start, differentiated = found.differentiate(loss)
     rows = _Rows(found)
     found.backward(start, rows.take_gradient)
@@ -98,7 +100,7 @@ def _predict(
 
 
 def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    return model if isinstance(model, nn.Module) else build(model)
+    return as_written(model) if isinstance(model, nn.Module) else build(model)
 
 
 # -- rows

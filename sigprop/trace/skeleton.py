@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sigprop.errors import UnsupportedError
+from sigprop.trace.observers import observers
 
 QUANTILES = 4096
 LARGE = 1 << 20
@@ -333,6 +334,12 @@ def skeleton_of(model: nn.Module) -> nn.Module:
             if found is None and not parameter.is_meta:
                 found = Distribution.measured(parameter)
             memo[id(parameter)] = _meta_parameter(parameter, found)
+    for _, hooks, key in observers(model):
+        memo[id(hooks[key])] = hooks[key]  # not run on the copy, and perhaps not to be copied
+    for module in model.modules():
+        for tensor in vars(module).values():
+            if isinstance(tensor, Tensor) and not tensor.is_leaf:
+                memo[id(tensor)] = tensor.detach()  # computed from parameters, as by weight norm; computed again
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:

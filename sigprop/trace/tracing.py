@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.losses import LossChoice, first_signal, objective
+from sigprop.process import as_written, copied, eagerly, seed_all, undisturbed
 from sigprop.theory import Evidence, Node, Tape
 from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
+from sigprop.trace.observers import without_observers
 from sigprop.trace.record import Field, Loss, Weight
 from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.skeleton import skeleton_of
@@ -24,6 +26,7 @@ from sigprop.trace.skeleton import skeleton_of
 class Trace:
     """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution.
 
+    `unheard` names the modules whose forward hooks, put there by the user, were not run.
     After `backward`, `energy` is the expected squared norm of every parameter's gradient, with the evidence for it.
     """
 
@@ -32,6 +35,7 @@ class Trace:
     batch: Any = None
     energy: dict[str, float] = field(default_factory=dict)
     evidence: dict[str, Evidence] = field(default_factory=dict)
+    unheard: list[str] = field(default_factory=list)
 
     @property
     def sites(self) -> list[tuple[str, Field]]:
@@ -115,32 +119,30 @@ def trace(
     The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
     for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
     """
-    twin = skeleton_of(model) if copy else model
-    _plain_settings(twin)
-    capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
-    batch = _copied(batch)
-    with torch.no_grad(), capture.watching():
-        output = _call(twin, batch)
-    return Trace(capture, output, batch)
+    model = as_written(model)
+    with undisturbed() as interrupts:
+        with interrupts.let_through():
+            twin = skeleton_of(model) if copy else model
+        unheard = without_observers(twin)
+        _plain_settings(twin)
+        capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
+        batch = copied(batch)
+        seed_all(seed)
+        with torch.no_grad(), eagerly(twin.modules()), capture.watching(), interrupts.let_through():
+            output = _call(twin, batch)
+    return Trace(capture, output, batch, unheard=unheard)
 
 
 def _plain_settings(model: nn.Module) -> None:
-    """Hugging Face models run their experts one by one and keep no cache; the numbers are the same."""
+    """Hugging Face models run their experts one by one, keep no cache and attend with torch alone, whatever kernel a
+    config names; the numbers are the same."""
     for module in model.modules():
         config = getattr(module, "config", None)
         for name, value in (("_experts_implementation", "eager"), ("use_cache", False)):
             if hasattr(config, name):
                 setattr(config, name, value)
-
-
-def _copied(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.detach().clone()
-    if isinstance(batch, Mapping):
-        return {key: _copied(value) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return tuple(_copied(item) for item in batch)
-    return batch
+        if getattr(config, "_attn_implementation", None) not in (None, "eager", "sdpa"):
+            config._attn_implementation = "sdpa" if getattr(module, "_supports_sdpa", True) else "eager"
 
 
 def _call(model: nn.Module, batch: Any) -> Any:

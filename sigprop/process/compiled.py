@@ -1,0 +1,23 @@
+"""Compiled models, run as they were written, so that hooks and modes see every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+Model = TypeVar("Model")
+
+
+def as_written(model: Model) -> Model:
+    """The module behind `torch.compile(module)`; anything else as it is."""
+    return getattr(model, "_orig_mod", model)
+
+
+def eagerly(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
+    """Inside, compiled submodules run as written. Torch has one switch for the process: see `undisturbed`."""
+    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

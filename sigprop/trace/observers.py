@@ -1,0 +1,44 @@
+"""Hooks that a user has put on a model to watch it: they are for real tensors, and are not run on a trace.
+
+Hooks that are part of the model are kept: methods of its modules, torch's own (weight and spectral norm) and the
+multipliers of a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+KEPT = ("torch", "sigprop", "transformers")
+TABLES = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def observers(model: nn.Module) -> Iterator[tuple[str, dict[int, Any], int]]:
+    """The user's forward hooks: name of the module, table of its hooks, key in the table."""
+    own = {id(module) for module in model.modules()}
+    for name, module in model.named_modules():
+        for table in TABLES:
+            hooks: dict[int, Any] = getattr(module, table)
+            for key, hook in hooks.items():
+                if not _belongs(hook, own):
+                    yield name or type(module).__name__, hooks, key
+
+
+def without_observers(model: nn.Module) -> list[str]:
+    """Take the user's forward hooks off a copy of a model; names of the modules that had some."""
+    found = list(observers(model))
+    for _, hooks, key in found:
+        del hooks[key]
+    return list(dict.fromkeys(name for name, _, _ in found))
+
+
+def _belongs(hook: Any, own: set[int]) -> bool:
+    while isinstance(hook, partial):
+        hook = hook.func
+    if id(getattr(hook, "__self__", None)) in own:
+        return True
+    home = getattr(hook, "__module__", None) or type(hook).__module__
+    return home.split(".")[0] in KEPT

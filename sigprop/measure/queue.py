@@ -50,9 +50,12 @@ class Reduced(NamedTuple):
 
 
 class Queue:
-    """After `read`, `signals` and `gradients` are (mean, variance, token correlation) by ticket."""
+    """After `read`, `signals` and `gradients` are (mean, variance, token correlation) by ticket.
 
-    def __init__(self, copies: bool = False, exact: bool = False):
+    On a GPU tensors of up to `waiting_bytes` together wait; by default a share of its memory.
+    """
+
+    def __init__(self, copies: bool = False, exact: bool = False, waiting_bytes: int | None = None):
         self.signals: dict[int, list[float]] = {}
         self.gradients: dict[int, list[float]] = {}
         self._copies = copies
@@ -61,7 +64,7 @@ class Queue:
         self._waiting: list[Waiting] = []
         self._reduced: list[Reduced] = []
         self._bytes = 0
-        self._limit = 0
+        self._limit = waiting_bytes
 
     def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool) -> None:
         """Take in one tensor, read as (sequences, tokens, channels)."""
@@ -74,7 +77,8 @@ class Queue:
             x = x.clone()
         self._waiting.append(Waiting(ticket, signal, x, x._version, mask))
         self._bytes += x.nbytes
-        self._limit = self._limit or _most_bytes(x.device)
+        if self._limit is None:
+            self._limit = _most_bytes(x.device)
         if self._bytes > self._limit:
             self._reduced += self._reduce(self._taken_out(), self._exact)
 

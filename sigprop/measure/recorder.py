@@ -51,13 +51,14 @@ class Recorder:
         formats: bool = False,
         copies: bool = False,
         exact: bool = False,
+        waiting_bytes: int | None = None,
     ):
         self.modules = modules
         self.layout = layout
         self.patterns = None if sites is None else list(sites)
         self.formats = formats
         self.sites: list[Site] = []
-        self.queue = Queue(copies, exact)
+        self.queue = Queue(copies, exact, waiting_bytes)
         self.gradient_order: list[int] = []
         self.phase = "idle"
         self.current: list[str] = []
@@ -66,7 +67,7 @@ class Recorder:
         self._replayed: dict[str, int] = {}
         self._seen: dict[int, tuple[weakref.ref, int, int]] = {}
         self._unmatched = set(self.patterns or ())
-        self._hooks: list[tuple[Tensor, Any, Any]] = []
+        self._hooks: list[tuple[weakref.ref[Tensor], Any, Any]] = []
 
     @contextmanager
     def attached(self, track_modules: bool = False) -> Iterator[None]:
@@ -151,12 +152,13 @@ class Recorder:
     def hook(self, tensor: Tensor, function: Callable[[Tensor | None], None]) -> None:
         """Call a function with the tensor's gradient; parameters, and what a model keeps, lose the hook at the end."""
         before = tensor._backward_hooks
-        self._hooks.append((tensor, before, tensor.register_hook(function)))
+        self._hooks.append((weakref.ref(tensor), before, tensor.register_hook(function)))
 
     def _unhook_tensors(self) -> None:
-        for tensor, before, handle in reversed(self._hooks):
+        for reference, before, handle in reversed(self._hooks):
             handle.remove()
-            if before is None and not tensor._backward_hooks:
+            tensor = reference()
+            if before is None and tensor is not None and not tensor._backward_hooks:
                 tensor._backward_hooks = None
         self._hooks.clear()
 
@@ -170,6 +172,10 @@ class Recorder:
         values = self.layout.view(site.name, tensor.detach(), site.module)
         mask = self.layout.mask(site.name, values)
         self.queue.add(ticket, values, mask, signal)
+        self._note_more(site, values, mask, signal)
+
+    def _note_more(self, site: Site, values: Tensor, mask: Tensor | None, signal: bool) -> None:
+        """What else is taken from a tensor, (sequences, tokens, channels), or from its gradient."""
         if self.formats:
             site.values |= format_fractions(values, mask, prefix="" if signal else "grad_")
 

@@ -19,12 +19,19 @@ ADDITIONS = {
 
 def is_residual(left: Any = None, right: Any = None) -> bool:
     """One operand is computed from the other (or from what the other scales) through parameters."""
+    return skip_and_branch(left, right) is not None
+
+
+def skip_and_branch(left: Any = None, right: Any = None) -> tuple[Tensor, Tensor] | None:
+    """The operands of a residual addition, the one that the other is computed from first; else None."""
     if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.shape != right.shape:
-        return False
+        return None
     first, second = _unscaled(left.grad_fn), _unscaled(right.grad_fn)
     if first is None or second is None or first is second:
-        return False
-    return _reaches(first, second) or _reaches(second, first)
+        return None
+    if _reaches(first, second):
+        return right, left
+    return (left, right) if _reaches(second, first) else None
 
 
 def _unscaled(node: Any) -> Any:

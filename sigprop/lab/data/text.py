@@ -1,0 +1,90 @@
+"""Text files as streams of tokens, and batches of passages of them."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sigprop.errors import InputError, require
+from sigprop.lab.data.objectives import Causal, Objective
+from sigprop.lab.data.order import generator_at
+
+LOOKED_AT = 1 << 16
+"""Bytes at the start of a file that tell text from binary."""
+
+
+@dataclass(frozen=True)
+class TextBatches:
+    """Passages at random places of one stream of tokens: `batches(step)` is the same whenever it is asked for."""
+
+    tokens: Tensor = field(repr=False)
+    passages: int
+    length: int
+    seed: int = 0
+    objective: Objective = field(default_factory=Causal)
+
+    def __post_init__(self) -> None:
+        require(self.passages > 0, "passages", self.passages, "at least 1")
+        require(self.length > 1, "length", self.length, "at least 2")
+        if len(self.tokens) < self.length:
+            raise InputError(f"the text has {len(self.tokens)} tokens: a passage needs {self.length}")
+
+    def __call__(self, step: int) -> dict[str, Tensor]:
+        generator = generator_at(self.seed, step)
+        starts = torch.randint(len(self.tokens) - self.length + 1, (self.passages, 1), generator=generator)
+        return self.objective(self.tokens[starts + torch.arange(self.length)].long(), generator)
+
+
+def read_text(path: str | Path) -> bytes:
+    """The bytes of a text file, plain or gzip-compressed; refuses what is empty or not text."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"no text file at {path}")
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not content.strip():
+        raise InputError(f"{path} is empty: a text file is needed")
+    try:
+        content[:LOOKED_AT].decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < min(len(content), LOOKED_AT) - 4:  # a character may be cut in two
+            raise InputError(f"{path} is not UTF-8 text: byte {error.start} is {content[error.start]:#04x}") from error
+    if b"\0" in content[:LOOKED_AT]:
+        raise InputError(f"{path} is binary: it holds zero bytes; a text file is needed")
+    return content
+
+
+def tokens_of(content: bytes, tokenizer: Any = None) -> Tensor:
+    """Token ids of a text: its bytes, or what a `tokenizers.Tokenizer` (or anything with its `encode`) makes of it."""
+    if tokenizer is None:
+        return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
+    return torch.tensor(tokenizer.encode(content.decode("utf-8", errors="replace")).ids, dtype=torch.int32)
+
+
+def trained_bpe(texts: Iterable[str], vocabulary: int, special: Iterable[str] = ()) -> Any:
+    """A byte-level BPE tokenizer trained on texts; needs the package `tokenizers`."""
+    try:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    except ImportError as error:
+        raise InputError("a BPE tokenizer needs the package tokenizers: pip install 'sigprop[lab]'") from error
+    require(vocabulary >= 256, "vocabulary", vocabulary, "at least 256, one token for every byte")
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    made.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(texts, trainer)
+    return made

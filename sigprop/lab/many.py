@@ -1,0 +1,172 @@
+"""Many networks of one architecture trained as one program: other draws, other learning rates, the same batches.
+
+Parameters are stacked and the forward pass runs under `vmap`; every kernel then works for all networks at once, which
+is what small networks wait for. On a CUDA device the whole step, optimizer included, is captured once and replayed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.overrides import TorchFunctionMode
+
+from sigprop.errors import InputError, require
+from sigprop.lab.settings import Settings
+from sigprop.lab.stacked_optimizer import StackedOptimizer
+from sigprop.lab.steps import WARM_UPS, LossFunction, inputs_of, own_loss
+from sigprop.lab.trainer import Batches, Run
+from sigprop.results import Plan
+from sigprop.scaling.batching import RULES
+
+
+def train_many(
+    models: Sequence[nn.Module],
+    batches: Batches,
+    rates: Sequence[float],
+    settings: Settings | None = None,
+    *,
+    plan: Plan | None = None,
+    loss: LossFunction = own_loss,
+) -> list[Run]:
+    """Train all models in place, each with its own learning rate; `settings.lr` is not used.
+
+    plan: the multipliers of every parameter, the same for all models. A network whose loss is no longer finite goes on
+    as numbers that are not finite; the others do not notice.
+    """
+    settings = settings or Settings()
+    require(len(models) > 0, "models", len(models), "at least one network")
+    if len(models) != len(rates):
+        raise InputError(f"{len(models)} networks and {len(rates)} learning rates: one rate for each is needed")
+    for model in models:
+        model.to(settings.device).train()
+    program = _Program(models, rates, settings, plan, loss)
+    torch.manual_seed(settings.seed)
+    return program.run(batches)
+
+
+class _Program:
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        rates: Sequence[float],
+        settings: Settings,
+        plan: Plan | None,
+        loss: LossFunction,
+    ):
+        self.models, self.settings, self.loss = models, settings, loss
+        self.model = models[0]
+        self.parameters, self.buffers = stack_module_state(list(models))
+        self.trained = {name: value.detach() for name, value in self.parameters.items() if value.requires_grad}
+        self.fixed = {name: value for name, value in self.parameters.items() if name not in self.trained}
+        first = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        self.aliases = {name: first[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
+        speeds = torch.tensor(list(rates), dtype=torch.float32, device=settings.device)
+        factors = _factors(plan, self.model) if plan is not None else None
+        self.optimizer = StackedOptimizer(
+            settings.optimizer, self.trained, speeds, settings.weight_decay, factors or _undecayed(self.trained)
+        )
+        self.schedule = torch.ones((), device=settings.device)
+
+    def run(self, batches: Batches) -> list[Run]:
+        started, losses = time.perf_counter(), []
+        step_of: Callable[[dict[str, Tensor]], Tensor] | None = None
+        for step in range(self.settings.steps):
+            batch = {key: value.to(self.settings.device) for key, value in batches(step).items()}
+            if step_of is None:
+                step_of = _Captured(self, batch) if self.settings.mode == "graph" else self.step
+            self.schedule.fill_(self.settings.schedule(step))
+            losses.append(step_of(batch).clone())
+        table = torch.stack(losses).T.tolist()
+        self._hand_back()
+        seconds = (time.perf_counter() - started) / len(self.models)
+        return [Run(row, ended=_ending(row), seconds=seconds) for row in table]
+
+    def step(self, batch: dict[str, Tensor]) -> Tensor:
+        """Losses of all networks before the update."""
+        work = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0, None), randomness="different")
+        with _Batched():
+            gradients, losses = work(self.trained, self.fixed, self.buffers, batch)
+        self.optimizer.step(_clipped(gradients, self.settings.clip), self.schedule)
+        return losses.detach()
+
+    def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: dict[str, Tensor]) -> Tensor:
+        own = {**trained, **fixed}
+        state = {name: own[first] for name, first in self.aliases.items()} | buffers
+        with torch.autocast(self.settings.device, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+            output = functional_call(self.model, state, (), inputs_of(batch, self.model), tie_weights=False)
+            return self.loss(output, batch)
+
+    def _hand_back(self) -> None:
+        """The trained numbers, into the models they belong to."""
+        with torch.no_grad():
+            for number, model in enumerate(self.models):
+                for name, parameter in model.named_parameters():
+                    if name in self.trained:
+                        parameter.copy_(self.trained[name][number])
+
+
+class _Captured:
+    """The whole step of a program as a CUDA graph."""
+
+    def __init__(self, program: _Program, batch: dict[str, Tensor]):
+        self.batch = {key: value.clone() for key, value in batch.items()}
+        kept = program.optimizer.tensors()
+        before = [value.clone() for value in kept]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                program.step(self.batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.losses = program.step(self.batch)
+        for value, was in zip(kept, before, strict=True):
+            value.copy_(was)
+
+    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
+        for key, value in batch.items():
+            self.batch[key].copy_(value)
+        self.graph.replay()
+        return self.losses
+
+
+class _Batched(TorchFunctionMode):
+    """Linear layers and fused attention of all networks as one product each."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return RULES.get(func, func)(*args, **(kwargs or {}))
+
+
+def _clipped(gradients: dict[str, Tensor], most: float) -> dict[str, Tensor]:
+    """Every network's gradient brought to at most this norm."""
+    if not most:
+        return gradients
+    norms = torch.stack([value.flatten(1).float().square().sum(1) for value in gradients.values()]).sum(0).sqrt()
+    factor = (most / (norms + 1e-6)).clamp(max=1.0)
+    return {name: value * factor.reshape(-1, *[1] * (value.dim() - 1)) for name, value in gradients.items()}
+
+
+def _factors(plan: Plan, model: nn.Module) -> dict[str, tuple[float, float, float]]:
+    """Multipliers of rate, decay and epsilon by parameter name, read off the plan's own groups."""
+    groups = plan.param_groups(model, lr=1.0, weight_decay=1.0)
+    return {
+        name: (group["lr"], group.get("weight_decay", 1.0), group.get("eps", 1e-8) / 1e-8)
+        for group in groups
+        for name in group["param_names"]
+    }
+
+
+def _undecayed(stacks: dict[str, Tensor]) -> dict[str, tuple[float, float, float]]:
+    """Gains and biases are not decayed."""
+    return {name: (1.0, 0.0 if value.dim() < 3 else 1.0, 1.0) for name, value in stacks.items()}
+
+
+def _ending(losses: list[float]) -> str:
+    bad = next((step for step, value in enumerate(losses) if not math.isfinite(value)), None)
+    return "finished" if bad is None else f"loss not finite at step {bad}"

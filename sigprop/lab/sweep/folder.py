@@ -1,0 +1,72 @@
+"""Results on disk: one file per trial, written atomically, and a lock that says who is running it.
+
+The lock belongs to a process and is let go by the system when the process ends, however it ends. So a killed worker, a
+second start or another machine on the same file system neither loses nor repeats a trial.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sigprop.errors import InputError
+from sigprop.lab.checkpoint import write_json
+from sigprop.lab.sweep.sheet import Trial, identity
+
+FORMAT = 1
+
+
+class ResultFolder:
+    """`<identity>.json` holds a result; `<identity>.lock` is held while it is being made."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{path} cannot be made a folder: {error.strerror}") from error
+
+    def is_done(self, trial: Trial) -> bool:
+        return self._file(trial).is_file()
+
+    def missing(self, trials: list[Trial]) -> list[Trial]:
+        return [trial for trial in trials if not self.is_done(trial)]
+
+    def put(self, trial: Trial, result: dict[str, Any]) -> None:
+        write_json(self._file(trial), {"format": FORMAT, "trial": trial, "result": result})
+
+    @contextmanager
+    def claimed(self, trial: Trial) -> Iterator[bool]:
+        """Whether this process may run the trial: nobody else is running it and it has no result."""
+        lock = os.open(self._file(trial).with_suffix(".lock"), os.O_CREAT | os.O_RDWR)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield not self.is_done(trial)
+        finally:
+            os.close(lock)
+
+    def results(self) -> list[dict[str, Any]]:
+        """Every trial with its result, in order of their names."""
+        found = []
+        for path in sorted(self.path.glob("*.json")):
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise InputError(f"{path} is no result: {error}; remove it to run the trial again") from error
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                kind = content.get("format") if isinstance(content, dict) else type(content).__name__
+                raise InputError(f"{path} was written by another version (format {kind!r}): this one reads {FORMAT}")
+            found.append(content)
+        return found
+
+    def _file(self, trial: Trial) -> Path:
+        return self.path / f"{identity(trial)}.json"

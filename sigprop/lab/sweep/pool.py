@@ -1,0 +1,68 @@
+"""Local processes that share the trials of a sweep among themselves; no queue, no master that could die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from sigprop.errors import require
+from sigprop.lab.sweep.folder import ResultFolder
+from sigprop.lab.sweep.sheet import Trial
+from sigprop.lab.sweep.trial import run_trial
+
+LIVES = 3
+"""Times that a worker is started again after it was lost."""
+Work = Callable[[Trial], dict[str, Any]]
+
+
+def run_locally(
+    trials: list[Trial],
+    folder: str | Path,
+    workers: int = 1,
+    work: Work = run_trial,
+    progress: Callable[[int], None] | None = None,
+) -> list[Trial]:
+    """Run all trials that have no result; returns those that still have none (their workers died each time)."""
+    require(workers > 0, "workers", workers, "at least 1")
+    results = ResultFolder(folder)
+    if workers == 1:
+        _walk(trials, folder, work, progress)
+        return results.missing(trials)
+    context = multiprocessing.get_context("spawn")
+
+    def start() -> BaseProcess:
+        process = context.Process(target=_walk, args=(trials, folder, work))
+        process.start()
+        return process
+
+    running, lives = [start() for _ in range(workers)], LIVES * workers
+    try:
+        while running:
+            time.sleep(0.2)
+            if progress is not None:
+                progress(len(trials) - len(results.missing(trials)))
+            lost = [process for process in running if process.exitcode not in (None, 0)]
+            running = [process for process in running if process.exitcode is None]
+            for _ in lost[:lives]:
+                running.append(start())
+            lives -= min(len(lost), lives)
+    finally:
+        for process in running:
+            process.terminate()
+    return results.missing(trials)
+
+
+def _walk(trials: list[Trial], folder: str | Path, work: Work, progress: Callable[[int], None] | None = None) -> None:
+    """Run every trial that nobody else runs or has run; once more at the end, for those whose worker was lost."""
+    results = ResultFolder(folder)
+    for _ in range(2):
+        for trial in results.missing(trials):
+            with results.claimed(trial) as mine:
+                if mine:
+                    results.put(trial, work(trial))
+            if progress is not None:
+                progress(len(trials) - len(results.missing(trials)))

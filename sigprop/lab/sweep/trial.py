@@ -1,0 +1,54 @@
+"""One trial: build the model, prescribe, train, and say in a few numbers how it went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import sigprop
+from sigprop.lab.data import TextBatches, read_text, tokens_of, zipf_tokens
+from sigprop.lab.settings import Settings
+from sigprop.lab.sweep.sheet import Trial
+from sigprop.lab.trainer import train
+from sigprop.sources import read_source
+
+ZIPF = 1 << 16
+"""Tokens of synthetic text where no file is given."""
+
+
+def run_trial(trial: Trial) -> dict[str, Any]:
+    """The result of one training as plain numbers."""
+    settings = Settings.of(**trial.get("train", {}))
+    given = dict(trial["model"])
+    torch.manual_seed(settings.seed)
+    source = read_source(given.pop("source"), given)
+    model = source.build()
+    plan = prescription(model, source, trial.get("plan", {}))
+    if plan is not None:
+        plan.apply_(model, torch.Generator().manual_seed(settings.seed))
+    run = train(model, batches_of(trial.get("data", {})), settings, plan=plan, loss=source.loss)
+    return {
+        "last": run.last if run.ended == "finished" else None,
+        "first": run.losses[0],
+        "losses": [round(value, 5) for value in run.losses[:: max(len(run.losses) // 100, 1)]],
+        "ended": run.ended,
+        "seconds": round(run.seconds, 2),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "torch": torch.__version__,
+    }
+
+
+def prescription(model: torch.nn.Module, source: Any, given: dict[str, Any]) -> Any:
+    """The plan that a trial asks for; none for the model's own initialization."""
+    options = dict(given)
+    recipe = options.pop("recipe", "default")
+    return None if recipe == "default" and not options else sigprop.plan(model, recipe, batch=source.batch, **options)
+
+
+def batches_of(given: dict[str, Any]) -> TextBatches:
+    """Passages of the text that a trial names."""
+    options = {"passages": 16, "length": 128} | given
+    text = options.pop("text", None)
+    tokens = zipf_tokens(ZIPF, 256) if text is None else tokens_of(read_text(text))
+    return TextBatches(tokens, **options)

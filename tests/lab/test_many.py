@@ -1,0 +1,90 @@
+"""Many networks as one program are the same networks one by one."""
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.lab import Settings
+from sigprop.lab.data import TextBatches, zipf_tokens
+from sigprop.lab.many import train_many
+from sigprop.models import build
+
+RATES = (0.003, 0.01, 0.03)
+BATCHES = TextBatches(zipf_tokens(2000, 20), passages=2, length=8)
+OPTIMIZERS = {
+    "adamw": lambda groups: torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False),
+    "sgd": lambda groups: torch.optim.SGD(groups),
+    "momentum": lambda groups: torch.optim.SGD(groups, momentum=0.9),
+}
+
+
+class Named(nn.Module):
+    """A reference decoder that takes its ids by name."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.inner = build("transformer", kind="decoder", depth=2, width=16, heads=2, vocabulary=20, context=8).double()
+
+    def forward(self, input_ids):
+        return self.inner(input_ids)
+
+
+def next_token(logits, batch):
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
+
+
+def one_by_one(model, optimizer, rate, settings):
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    rest = [p for p in model.parameters() if p.dim() < 2]
+    groups = [
+        {"params": decayed, "lr": rate, "weight_decay": settings.weight_decay},
+        {"params": rest, "lr": rate, "weight_decay": 0.0},
+    ]
+    made = OPTIMIZERS[optimizer](groups)
+    losses = []
+    for step in range(settings.steps):
+        batch = BATCHES(step)
+        loss = next_token(model(batch["input_ids"]), batch)
+        made.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        for group in made.param_groups:
+            group["lr"] = rate * settings.schedule(step)
+        made.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "momentum"])
+def test_together_is_one_by_one(optimizer):
+    decay = 0.1 if optimizer == "adamw" else 0.0
+    settings = Settings(steps=6, optimizer=optimizer, weight_decay=decay, clip=1.0, warmup=0.2)
+    alone = [Named(seed) for seed in range(3)]
+    together = [Named(seed) for seed in range(3)]
+    expected = [one_by_one(model, optimizer, rate, settings) for model, rate in zip(alone, RATES, strict=True)]
+    runs = train_many(together, BATCHES, RATES, settings, loss=next_token)
+    for run, losses in zip(runs, expected, strict=True):
+        assert run.losses == pytest.approx(losses, abs=1e-6)
+    for first, second in zip(alone, together, strict=True):
+        for name, value in first.named_parameters():
+            assert torch.allclose(value, dict(second.named_parameters())[name], atol=1e-6), name
+
+
+def test_a_network_that_breaks_does_not_touch_the_others():
+    models = [Named(0), Named(1)]
+    with torch.no_grad():
+        models[0].inner.token_embedding.weight.mul_(float("inf"))
+    runs = train_many(models, BATCHES, (0.01, 0.01), Settings(steps=3), loss=next_token)
+    assert runs[0].ended == "loss not finite at step 0"
+    assert runs[1].ended == "finished"
+
+
+def test_wrong_inputs_are_named():
+    with pytest.raises(InputError, match="1 networks and 2 learning rates"):
+        train_many([Named(0)], BATCHES, (0.1, 0.1), loss=next_token)
+    with pytest.raises(InputError, match="positive"):
+        train_many([Named(0)], BATCHES, (-0.1,), loss=next_token)
+    with pytest.raises(UnknownNameError, match="lion"):
+        train_many([Named(0)], BATCHES, (0.1,), Settings(optimizer="lion"), loss=next_token)

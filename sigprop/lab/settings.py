@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sigprop.errors import UnknownNameError, require
+from sigprop.lab.ranks import KINDS
 from sigprop.lab.schedule import Schedule
 from sigprop.lab.steps import MODES, PRECISIONS
 
@@ -25,6 +26,7 @@ class Settings:
     precision: str = "float32"
     mode: str = "eager"
     device: str = "cpu"
+    parallel: str = "none"
     seed: int = 0
     log_every: int = 10
     evaluate_every: int = 0
@@ -37,6 +39,7 @@ class Settings:
         require(self.clip >= 0, "clip", self.clip, "a number that is not negative; 0 does not clip")
         require(self.mode in MODES, "mode", self.mode, ", ".join(MODES))
         require(self.precision in PRECISIONS, "precision", self.precision, ", ".join(PRECISIONS))
+        require(self.parallel in KINDS, "parallel", self.parallel, ", ".join(KINDS))
         for name in ("log_every", "evaluate_every", "checkpoint_every"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _ = self.schedule

@@ -32,13 +32,17 @@ def own_loss(output: Any, batch: dict[str, Tensor]) -> Tensor:
 
 
 def make_step(
-    model: nn.Module, loss: LossFunction, precision: str = "float32", mode: str = "eager"
+    model: nn.Module, loss: LossFunction, precision: str = "float32", mode: str = "eager", call: Any = None
 ) -> Callable[[dict[str, Tensor]], Tensor]:
-    """A function of a batch that leaves gradients in the parameters and returns the loss, detached."""
+    """A function of a batch that leaves gradients in the parameters and returns the loss, detached.
+
+    call: what is called in the model's place, a wrapper of it.
+    """
     require(mode in MODES, "mode", mode, ", ".join(MODES))
     require(precision in PRECISIONS, "precision", precision, ", ".join(PRECISIONS))
     device = next(model.parameters()).device.type
-    called = torch.compile(model) if mode == "compile" else model
+    called = model if call is None else call
+    called = torch.compile(called) if mode == "compile" else called
 
     def passes(batch: dict[str, Tensor]) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):

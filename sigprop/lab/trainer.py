@@ -23,6 +23,7 @@ from sigprop.errors import InputError
 from sigprop.lab.checkpoint import load_run, save_run
 from sigprop.lab.first_bad_site import first_bad_site
 from sigprop.lab.journal import Journal
+from sigprop.lab.ranks import Ranks, join, spread
 from sigprop.lab.settings import Settings
 from sigprop.lab.steps import LossFunction, inputs_of, make_step, own_loss
 from sigprop.results import Plan
@@ -74,9 +75,11 @@ def train(
     progress: called with step and loss whenever these are logged.
     """
     settings = settings or Settings()
+    ranks = join(settings.device)
     model.to(settings.device).train()
+    call = spread(model, settings.parallel)
     made = list(optimizers or make_optimizers(settings.optimizer, model, plan, settings.lr, settings.weight_decay))
-    training = _Training(model, batches, settings, made, loss, validation, Path(folder) if folder else None)
+    training = _Training(model, call, ranks, batches, settings, made, loss, validation, Path(folder) if folder else None)
     return training.run(progress)
 
 
@@ -84,6 +87,8 @@ class _Training:
     def __init__(
         self,
         model: nn.Module,
+        call: nn.Module,
+        ranks: Ranks,
         batches: Batches,
         settings: Settings,
         optimizers: list[torch.optim.Optimizer],
@@ -92,10 +97,10 @@ class _Training:
         folder: Path | None,
     ):
         self.model, self.batches, self.settings, self.optimizers = model, batches, settings, optimizers
-        self.loss, self.validation = loss, validation
+        self.call, self.ranks, self.loss, self.validation = call, ranks, loss, validation
         self.peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         self.checkpoint = folder / "checkpoint.safetensors" if folder else None
-        self.journal = Journal(folder / "journal.jsonl" if folder else None)
+        self.journal = Journal(folder / "journal.jsonl" if folder and ranks.is_first else None)
         self.found = Run()
         self.waiting: list[Tensor] = []
 
@@ -103,10 +108,10 @@ class _Training:
         torch.manual_seed(self.settings.seed)
         first, started = self._resumed(), time.perf_counter()
         before = self.found.seconds
-        step_of = make_step(self.model, self.loss, self.settings.precision, self.settings.mode)
+        step_of = make_step(self.model, self.loss, self.settings.precision, self.settings.mode, self.call)
         for step in range(first, self.settings.steps):
             batch = self._on_device(self.batches(step))
-            self.waiting.append(step_of(batch))
+            self.waiting.append(self.ranks.mean(step_of(batch)))
             if self._is_due(self.settings.log_every, step) and not self._write_down(step, batch, progress):
                 break
             self._update(step)
@@ -146,7 +151,7 @@ class _Training:
             self.found.evaluations[step] = value
             self.journal.write(step=step, evaluation=value)
         if self.checkpoint is not None and self._is_due(self.settings.checkpoint_every, step):
-            save_run(self.checkpoint, self.model, self.optimizers, self._facts(step + 1))
+            save_run(self.checkpoint, self.model, self.optimizers, self._facts(step + 1), self.ranks)
 
     def _is_due(self, every: int, step: int) -> bool:
         return bool(every) and ((step + 1) % every == 0 or step + 1 == self.settings.steps)
@@ -158,12 +163,14 @@ class _Training:
         values = []
         for number in range(EVALUATED):
             batch = self._on_device(batches(number))
-            values.append(float(self.loss(self.model(**inputs_of(batch, self.model)), batch)))
+            value = self.loss(self.call(**inputs_of(batch, self.model)), batch)
+            values.append(float(self.ranks.mean(value)))
         self.model.train()
         return sum(values) / len(values)
 
     def _on_device(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {key: value.to(self.settings.device, non_blocking=True) for key, value in batch.items()}
+        own = self.ranks.share(batch)
+        return {key: value.to(self.settings.device, non_blocking=True) for key, value in own.items()}
 
     # -- resuming
 

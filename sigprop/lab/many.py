@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.func import functional_call, stack_module_state, vmap
 from torch.overrides import TorchFunctionMode
 
 from sigprop.errors import InputError, require
@@ -61,7 +61,7 @@ class _Program:
         self.models, self.settings, self.loss = models, settings, loss
         self.model = models[0]
         self.parameters, self.buffers = stack_module_state(list(models))
-        self.trained = {name: value.detach() for name, value in self.parameters.items() if value.requires_grad}
+        self.trained = {name: value for name, value in self.parameters.items() if value.requires_grad}
         self.fixed = {name: value for name, value in self.parameters.items() if name not in self.trained}
         first = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self.aliases = {name: first[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
@@ -88,9 +88,11 @@ class _Program:
 
     def step(self, batch: dict[str, Tensor]) -> Tensor:
         """Losses of all networks before the update."""
-        work = vmap(grad_and_value(self._loss), in_dims=(0, 0, 0, None), randomness="different")
+        work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
         with _Batched():
-            gradients, losses = work(self.trained, self.fixed, self.buffers, batch)
+            losses = work(self.trained, self.fixed, self.buffers, batch)
+        found = torch.autograd.grad(losses.sum(), list(self.trained.values()), materialize_grads=True)
+        gradients = dict(zip(self.trained, found, strict=True))
         self.optimizer.step(_clipped(gradients, self.settings.clip), self.schedule)
         return losses.detach()
 

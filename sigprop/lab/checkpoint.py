@@ -19,7 +19,7 @@ from sigprop.lab.ranks import Ranks, placed_like, whole
 FORMAT = 1
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     """Write beside the target, then put it in its place: a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab.steps import inputs_of
+from sigprop.lab.steps import Batch, called
 
 
-def first_bad_site(model: nn.Module, batch: dict[str, Tensor]) -> str:
+def first_bad_site(model: nn.Module, batch: Batch) -> str:
     """The module's name, or the parameter's that is not finite already; empty if all outputs are finite."""
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
@@ -25,7 +25,7 @@ def first_bad_site(model: nn.Module, batch: dict[str, Tensor]) -> str:
     handles = [module.register_forward_hook(look) for module in names]
     try:
         with torch.no_grad():
-            model(**inputs_of(batch, model))
+            called(model, batch, model)
     finally:
         for handle in handles:
             handle.remove()

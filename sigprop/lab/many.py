@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,9 @@ from torch.overrides import TorchFunctionMode
 from sigprop.errors import InputError, require
 from sigprop.lab.settings import Settings
 from sigprop.lab.stacked_optimizer import StackedOptimizer
-from sigprop.lab.steps import WARM_UPS, LossFunction, inputs_of, own_loss
-from sigprop.lab.trainer import Batches, Run
+from sigprop.lab.steps import WARM_UPS, Batch, Batches, Loss, called
+from sigprop.lab.trainer import Run, loss_of
+from sigprop.losses import LossChoice
 from sigprop.results import Plan
 from sigprop.scaling.batching import RULES
 
@@ -31,7 +33,7 @@ def train_many(
     settings: Settings | None = None,
     *,
     plan: Plan | None = None,
-    loss: LossFunction = own_loss,
+    loss: LossChoice = None,
 ) -> list[Run]:
     """Train all models in place, each with its own learning rate; `settings.lr` is not used.
 
@@ -44,7 +46,7 @@ def train_many(
         raise InputError(f"{len(models)} networks and {len(rates)} learning rates: one rate for each is needed")
     for model in models:
         model.to(settings.device).train()
-    program = _Program(models, rates, settings, plan, loss)
+    program = _Program(models, rates, settings, plan, loss_of(batches, loss))
     torch.manual_seed(settings.seed)
     return program.run(batches)
 
@@ -56,7 +58,7 @@ class _Program:
         rates: Sequence[float],
         settings: Settings,
         plan: Plan | None,
-        loss: LossFunction,
+        loss: Loss,
     ):
         self.models, self.settings, self.loss = models, settings, loss
         self.model = models[0]
@@ -74,7 +76,7 @@ class _Program:
 
     def run(self, batches: Batches) -> list[Run]:
         started, losses = time.perf_counter(), []
-        step_of: Callable[[dict[str, Tensor]], Tensor] | None = None
+        step_of: Callable[[Batch], Tensor] | None = None
         for step in range(self.settings.steps):
             batch = {key: value.to(self.settings.device) for key, value in batches(step).items()}
             if step_of is None:
@@ -86,7 +88,7 @@ class _Program:
         seconds = (time.perf_counter() - started) / len(self.models)
         return [Run(row, ended=_ending(row), seconds=seconds) for row in table]
 
-    def step(self, batch: dict[str, Tensor]) -> Tensor:
+    def step(self, batch: Batch) -> Tensor:
         """Losses of all networks before the update."""
         work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
         with _Batched():
@@ -96,12 +98,15 @@ class _Program:
         self.optimizer.step(_clipped(gradients, self.settings.clip), self.schedule)
         return losses.detach()
 
-    def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: dict[str, Tensor]) -> Tensor:
+    def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: Batch) -> Tensor:
         own = {**trained, **fixed}
         state = {name: own[first] for name, first in self.aliases.items()} | buffers
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return functional_call(self.model, state, args, kwargs, tie_weights=False)
+
         with torch.autocast(self.settings.device, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
-            output = functional_call(self.model, state, (), inputs_of(batch, self.model), tie_weights=False)
-            return self.loss(output, batch)
+            return self.loss(called(call, batch, self.model), batch)
 
     def _hand_back(self) -> None:
         """The trained numbers, into the models they belong to."""
@@ -115,7 +120,7 @@ class _Program:
 class _Captured:
     """The whole step of a program as a CUDA graph."""
 
-    def __init__(self, program: _Program, batch: dict[str, Tensor]):
+    def __init__(self, program: _Program, batch: Batch):
         self.batch = {key: value.clone() for key, value in batch.items()}
         kept = program.optimizer.tensors()
         before = [value.clone() for value in kept]
@@ -131,7 +136,7 @@ class _Captured:
         for value, was in zip(kept, before, strict=True):
             value.copy_(was)
 
-    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
+    def __call__(self, batch: Batch) -> Tensor:
         for key, value in batch.items():
             self.batch[key].copy_(value)
         self.graph.replay()
@@ -142,7 +147,8 @@ class _Batched(TorchFunctionMode):
     """Linear layers and fused attention of all networks as one product each."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        return RULES.get(func, func)(*args, **(kwargs or {}))
+        rule = RULES.get(func) or func
+        return rule(*args, **(kwargs or {}))
 
 
 def _clipped(gradients: dict[str, Tensor], most: float) -> dict[str, Tensor]:

@@ -1,9 +1,9 @@
 r"""The learning rate over a run, as a factor of its peak.
 
-    warm-up over the first `warmup` of the steps, linear from 1/w to 1; then down to `final`:
-    cosine    final + (1 - final) (1 + cos(pi t)) / 2
-    linear    1 - (1 - final) t
-    constant  1
+warm-up over the first `warmup` of the steps, linear from 1/w to 1; then down to `final`:
+cosine    final + (1 - final) (1 + cos(pi t)) / 2
+linear    1 - (1 - final) t
+constant  1
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ class StackedOptimizer:
         self.decay, self.betas, self.epsilon = weight_decay, betas, epsilon
         self.factors = {name: (factors or {}).get(name, (1.0, 1.0, 1.0)) for name in parameters}
         self.first = {name: torch.zeros_like(value.detach()) for name, value in parameters.items()}
-        self.second = {name: torch.zeros_like(value.detach()) for name, value in parameters.items()} if kind == "adamw" else {}
+        self.second = (
+            {name: torch.zeros_like(value.detach()) for name, value in parameters.items()} if kind == "adamw" else {}
+        )
         self.count = torch.zeros((), device=rates.device)
 
     def tensors(self) -> list[Tensor]:

@@ -8,32 +8,52 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
+from sigprop.losses import LossChoice, LossFunction, described, objective
 
 MODES = ("eager", "compile", "graph")
 PRECISIONS = ("float32", "bfloat16")
 WARM_UPS = 3
-LossFunction = Callable[[Any, dict[str, Tensor]], Tensor]
+Batch = dict[str, Tensor]
+Batches = Callable[[int], Batch]
 
 
-def own_loss(output: Any, batch: dict[str, Tensor]) -> Tensor:
-    """The loss that the model returns."""
-    loss = getattr(output, "loss", None)
-    if loss is None:
-        raise InputError(
-            f"the model returned {type(output).__name__} without a loss: pass loss, a function of output and batch"
-        )
-    return loss
+@dataclass(frozen=True)
+class Loss:
+    """What is trained: `chosen` as in `sigprop.losses`; `usual` for models that have no loss of their own."""
+
+    chosen: LossChoice = None
+    usual: LossFunction | None = None
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        found = objective(output, batch, self.chosen)
+        if not found.is_noise:
+            return found.tensor
+        if self.usual is None:
+            raise InputError(
+                f"the model returned {described(output)}, no loss to train: pass loss=, a function of (output, batch)"
+            )
+        return self.usual(output, batch)
+
+
+def called(call: Callable[..., Any], batch: Batch, model: nn.Module) -> Any:
+    """The output on what of a batch the model's forward takes by name; else on its first tensor."""
+    parameters = inspect.signature(model.forward).parameters
+    if any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values()):
+        return call(**batch)
+    named = {key: value for key, value in batch.items() if key in parameters}
+    return call(**named) if named else call(next(iter(batch.values())))
 
 
 def make_step(
-    model: nn.Module, loss: LossFunction, precision: str = "float32", mode: str = "eager", call: Any = None
-) -> Callable[[dict[str, Tensor]], Tensor]:
+    model: nn.Module, loss: Loss, precision: str = "float32", mode: str = "eager", call: Any = None
+) -> Callable[[Batch], Tensor]:
     """A function of a batch that leaves gradients in the parameters and returns the loss, detached.
 
     call: what is called in the model's place, a wrapper of it.
@@ -41,16 +61,16 @@ def make_step(
     require(mode in MODES, "mode", mode, ", ".join(MODES))
     require(precision in PRECISIONS, "precision", precision, ", ".join(PRECISIONS))
     device = next(model.parameters()).device.type
-    called = model if call is None else call
-    called = torch.compile(called) if mode == "compile" else called
+    run = model if call is None else call
+    run = torch.compile(run) if mode == "compile" else run
 
-    def passes(batch: dict[str, Tensor]) -> Tensor:
+    def passes(batch: Batch) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
-            value = loss(called(**inputs_of(batch, model)), batch)
+            value = loss(called(run, batch, model), batch)
         value.backward()
         return value.detach()
 
-    def eager(batch: dict[str, Tensor]) -> Tensor:
+    def eager(batch: Batch) -> Tensor:
         model.zero_grad(set_to_none=True)
         return passes(batch)
 
@@ -60,22 +80,14 @@ def make_step(
     return eager
 
 
-def inputs_of(batch: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """What of a batch the model's forward takes by name."""
-    parameters = inspect.signature(model.forward).parameters
-    if any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values()):
-        return batch
-    return {key: value for key, value in batch.items() if key in parameters}
-
-
 class _Captured:
     """The step recorded on its first batch; later batches are copied into its tensors."""
 
-    def __init__(self, model: nn.Module, passes: Callable[[dict[str, Tensor]], Tensor]):
+    def __init__(self, model: nn.Module, passes: Callable[[Batch], Tensor]):
         self.model, self.passes = model, passes
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
+    def __call__(self, batch: Batch) -> Tensor:
         if self.graph is None:
             self._capture(batch)
         for key, value in batch.items():
@@ -84,7 +96,7 @@ class _Captured:
         self.graph.replay()
         return self.loss.clone()
 
-    def _capture(self, batch: dict[str, Tensor]) -> None:
+    def _capture(self, batch: Batch) -> None:
         self.batch = {key: value.clone() for key, value in batch.items()}
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -96,5 +108,5 @@ class _Captured:
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            torch._foreach_zero_(gradients)
+            torch._foreach_zero_(gradients)  # pyright: ignore[reportPrivateImportUsage]
             self.loss = self.passes(self.batch)

@@ -1,4 +1,4 @@
-"""`train`: one model, one stream of batches, one settings object; a run that can be killed and goes on as if it was not.
+"""`train`: one model, one stream of batches, one settings object; a run that can be killed and goes on.
 
     batches = TextBatches(tokens_of(read_text("corpus.txt")), passages=16, length=256)
     run = train(model, batches, Settings(steps=300, lr=2**-7), plan=plan, folder="runs/first")
@@ -25,11 +25,11 @@ from sigprop.lab.first_bad_site import first_bad_site
 from sigprop.lab.journal import Journal
 from sigprop.lab.ranks import Ranks, join, spread
 from sigprop.lab.settings import Settings
-from sigprop.lab.steps import LossFunction, inputs_of, make_step, own_loss
+from sigprop.lab.steps import Batch, Batches, Loss, called, make_step
+from sigprop.losses import LossChoice
 from sigprop.results import Plan
 from sigprop.scaling.training import make_optimizers
 
-Batches = Callable[[int], dict[str, Tensor]]
 EVALUATED = 8
 """Batches of an evaluation."""
 FREE = ("device", "mode", "log_every", "checkpoint_every")
@@ -60,7 +60,7 @@ def train(
     settings: Settings | None = None,
     *,
     plan: Plan | None = None,
-    loss: LossFunction = own_loss,
+    loss: LossChoice = None,
     optimizers: Sequence[torch.optim.Optimizer] | None = None,
     validation: Batches | None = None,
     folder: str | Path | None = None,
@@ -69,7 +69,7 @@ def train(
     """Train a model in place.
 
     plan: gives the groups of the optimizer; apply it to the model yourself, before.
-    loss: a function of output and batch; the model's own by default.
+    loss: as for `measure`; by default the model's own, or the usual one of the batches.
     optimizers: instead of the one that `settings.optimizer` names.
     folder: where journal and checkpoint lie; a run that is found there is resumed.
     progress: called with step and loss whenever these are logged.
@@ -79,8 +79,23 @@ def train(
     model.to(settings.device).train()
     call = spread(model, settings.parallel)
     made = list(optimizers or make_optimizers(settings.optimizer, model, plan, settings.lr, settings.weight_decay))
-    training = _Training(model, call, ranks, batches, settings, made, loss, validation, Path(folder) if folder else None)
+    training = _Training(
+        model,
+        call,
+        ranks,
+        batches,
+        settings,
+        made,
+        loss_of(batches, loss),
+        validation,
+        Path(folder) if folder else None,
+    )
     return training.run(progress)
+
+
+def loss_of(batches: Batches, loss: LossChoice) -> Loss:
+    """The chosen loss; the usual one of the data for a model that has none."""
+    return Loss(loss, getattr(batches, "loss", None))
 
 
 class _Training:
@@ -92,7 +107,7 @@ class _Training:
         batches: Batches,
         settings: Settings,
         optimizers: list[torch.optim.Optimizer],
-        loss: LossFunction,
+        loss: Loss,
         validation: Batches | None,
         folder: Path | None,
     ):
@@ -128,7 +143,7 @@ class _Training:
                 group["lr"] = peak * factor
             optimizer.step()
 
-    def _write_down(self, step: int, batch: dict[str, Tensor], progress: Any) -> bool:
+    def _write_down(self, step: int, batch: Batch, progress: Any) -> bool:
         """Take in the losses since the last time; False if one of them is not finite."""
         values = [float(value) for value in self.waiting]
         first = step + 1 - len(values)
@@ -163,12 +178,12 @@ class _Training:
         values = []
         for number in range(EVALUATED):
             batch = self._on_device(batches(number))
-            value = self.loss(self.call(**inputs_of(batch, self.model)), batch)
+            value = self.loss(called(self.call, batch, self.model), batch)
             values.append(float(self.ranks.mean(value)))
         self.model.train()
         return sum(values) / len(values)
 
-    def _on_device(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _on_device(self, batch: Batch) -> Batch:
         own = self.ranks.share(batch)
         return {key: value.to(self.settings.device, non_blocking=True) for key, value in own.items()}
 

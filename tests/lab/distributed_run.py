@@ -5,32 +5,17 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from sigprop.lab import Settings, train
 from sigprop.lab.data import TextBatches, zipf_tokens
 from sigprop.models import build
 
 
-class Named(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.inner = build("transformer", kind="decoder", depth=2, width=16, heads=2, vocabulary=20, context=8)
-
-    def forward(self, input_ids):
-        return self.inner(input_ids)
-
-
-def next_token(logits, batch):
-    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
-
-
 class Stop(Exception):
     pass
 
 
-def main(kind: str, folder: str, stop: int) -> None:
+def run(kind: str, folder: str, stop: int) -> list[float]:
     batches = TextBatches(zipf_tokens(2000, 20), passages=4, length=8)
 
     def some(step):
@@ -38,15 +23,20 @@ def main(kind: str, folder: str, stop: int) -> None:
             raise Stop
         return batches(step)
 
+    torch.manual_seed(0)
+    model = build("transformer", kind="decoder", depth=2, width=16, heads=2, vocabulary=20, context=8)
     settings = Settings(steps=6, lr=0.01, parallel=kind, checkpoint_every=2)
+    return train(model, some, settings, loss=batches.loss, folder=folder).losses
+
+
+def main(kind: str, folder: str, stop: int) -> None:
     try:
-        run = train(Named(), some, settings, loss=next_token, folder=folder)
+        losses = run(kind, folder, stop)
     except Stop:
         return
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        print("LOSSES", json.dumps(run.losses))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    if dist.get_rank() == 0:
+        print("LOSSES", json.dumps(losses))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

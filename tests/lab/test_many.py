@@ -19,16 +19,9 @@ OPTIMIZERS = {
 }
 
 
-class Named(nn.Module):
-    """A reference decoder that takes its ids by name."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.inner = build("transformer", kind="decoder", depth=2, width=16, heads=2, vocabulary=20, context=8).double()
-
-    def forward(self, input_ids):
-        return self.inner(input_ids)
+def decoder(seed):
+    torch.manual_seed(seed)
+    return build("transformer", kind="decoder", depth=2, width=16, heads=2, vocabulary=20, context=8).double()
 
 
 def next_token(logits, batch):
@@ -61,10 +54,10 @@ def one_by_one(model, optimizer, rate, settings):
 def test_together_is_one_by_one(optimizer):
     decay = 0.1 if optimizer == "adamw" else 0.0
     settings = Settings(steps=6, optimizer=optimizer, weight_decay=decay, clip=1.0, warmup=0.2)
-    alone = [Named(seed) for seed in range(3)]
-    together = [Named(seed) for seed in range(3)]
+    alone = [decoder(seed) for seed in range(3)]
+    together = [decoder(seed) for seed in range(3)]
     expected = [one_by_one(model, optimizer, rate, settings) for model, rate in zip(alone, RATES, strict=True)]
-    runs = train_many(together, BATCHES, RATES, settings, loss=next_token)
+    runs = train_many(together, BATCHES, RATES, settings)
     for run, losses in zip(runs, expected, strict=True):
         assert run.losses == pytest.approx(losses, abs=1e-6)
     for first, second in zip(alone, together, strict=True):
@@ -73,18 +66,18 @@ def test_together_is_one_by_one(optimizer):
 
 
 def test_a_network_that_breaks_does_not_touch_the_others():
-    models = [Named(0), Named(1)]
+    models = [decoder(0), decoder(1)]
     with torch.no_grad():
-        models[0].inner.token_embedding.weight.mul_(float("inf"))
-    runs = train_many(models, BATCHES, (0.01, 0.01), Settings(steps=3), loss=next_token)
+        models[0].token_embedding.weight.mul_(float("inf"))
+    runs = train_many(models, BATCHES, (0.01, 0.01), Settings(steps=3))
     assert runs[0].ended == "loss not finite at step 0"
     assert runs[1].ended == "finished"
 
 
 def test_wrong_inputs_are_named():
     with pytest.raises(InputError, match="1 networks and 2 learning rates"):
-        train_many([Named(0)], BATCHES, (0.1, 0.1), loss=next_token)
+        train_many([decoder(0)], BATCHES, (0.1, 0.1))
     with pytest.raises(InputError, match="positive"):
-        train_many([Named(0)], BATCHES, (-0.1,), loss=next_token)
+        train_many([decoder(0)], BATCHES, (-0.1,))
     with pytest.raises(UnknownNameError, match="lion"):
-        train_many([Named(0)], BATCHES, (0.1,), Settings(optimizer="lion"), loss=next_token)
+        train_many([decoder(0)], BATCHES, (0.1,), Settings(optimizer="lion"))

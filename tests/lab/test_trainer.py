@@ -25,11 +25,6 @@ class Bigram(nn.Module):
         return self.head(self.dropout(self.embed(input_ids)))
 
 
-def next_token(logits, batch):
-    labels = batch["labels"]
-    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-
-
 def model():
     torch.manual_seed(0)
     return Bigram()
@@ -40,7 +35,7 @@ SETTINGS = Settings(steps=20, lr=0.05, checkpoint_every=5)
 
 
 def test_it_learns_the_frequencies():
-    run = train(model(), BATCHES, Settings(steps=150, lr=0.05), loss=next_token)
+    run = train(model(), BATCHES, Settings(steps=150, lr=0.05))
     weights = torch.arange(1, VOCABULARY + 1, dtype=torch.float64) ** -1
     entropy = -(weights / weights.sum() * (weights / weights.sum()).log()).sum()
     assert run.losses[0] > entropy + 0.3
@@ -54,7 +49,7 @@ class Stop(Exception):
 @pytest.mark.parametrize("stop", [7, 10, 18])
 def test_a_resumed_run_is_bitwise_the_run_that_was_not_stopped(tmp_path, stop):
     whole = model()
-    expected = train(whole, BATCHES, SETTINGS, loss=next_token, folder=tmp_path / "whole")
+    expected = train(whole, BATCHES, SETTINGS, folder=tmp_path / "whole")
 
     def interrupted(step):
         if step == stop:
@@ -62,9 +57,9 @@ def test_a_resumed_run_is_bitwise_the_run_that_was_not_stopped(tmp_path, stop):
         return BATCHES(step)
 
     with pytest.raises(Stop):
-        train(model(), interrupted, SETTINGS, loss=next_token, folder=tmp_path / "parts")
+        train(model(), interrupted, SETTINGS, loss=BATCHES.loss, folder=tmp_path / "parts")
     resumed = model()
-    run = train(resumed, BATCHES, SETTINGS, loss=next_token, folder=tmp_path / "parts")
+    run = train(resumed, BATCHES, SETTINGS, folder=tmp_path / "parts")
     assert run.losses == expected.losses
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
@@ -73,19 +68,19 @@ def test_a_resumed_run_is_bitwise_the_run_that_was_not_stopped(tmp_path, stop):
 
 
 def test_other_settings_do_not_go_on_with_a_run(tmp_path):
-    train(model(), BATCHES, SETTINGS, loss=next_token, folder=tmp_path)
+    train(model(), BATCHES, SETTINGS, folder=tmp_path)
     with pytest.raises(InputError, match=r"lr = 0\.05, not 0\.1"):
-        train(model(), BATCHES, Settings(steps=20, lr=0.1), loss=next_token, folder=tmp_path)
+        train(model(), BATCHES, Settings(steps=20, lr=0.1), folder=tmp_path)
 
 
 def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path):
-    train(model(), BATCHES, SETTINGS, loss=next_token, folder=tmp_path)
+    train(model(), BATCHES, SETTINGS, folder=tmp_path)
     with pytest.raises(InputError, match="another model"):
-        train(nn.Linear(2, 2), BATCHES, SETTINGS, loss=next_token, folder=tmp_path)
+        train(nn.Linear(2, 2), BATCHES, SETTINGS, folder=tmp_path)
     path = tmp_path / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="not a checkpoint"):
-        train(model(), BATCHES, SETTINGS, loss=next_token, folder=tmp_path)
+        train(model(), BATCHES, SETTINGS, folder=tmp_path)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_site():
@@ -97,7 +92,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_site():
                 sick.head.weight[0, 0] = float("nan")
         return BATCHES(step)
 
-    run = train(sick, poisoned, Settings(steps=20, log_every=1), loss=next_token)
+    run = train(sick, poisoned, Settings(steps=20, log_every=1), loss=BATCHES.loss)
     assert run.ended == "loss not finite at step 3, first at parameter head.weight"
     assert len(run.losses) == 4
     assert run.last == float("inf")

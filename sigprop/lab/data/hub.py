@@ -11,7 +11,7 @@ def hub_text(dataset: Any, column: str = "text", split: str = "train") -> bytes:
     """`dataset`: a name or folder that `datasets.load_dataset` takes, or a data set already loaded."""
     if isinstance(dataset, str):
         try:
-            from datasets import load_dataset
+            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise InputError("Hugging Face data sets need the package datasets: pip install datasets") from error
         dataset = load_dataset(dataset, split=split)

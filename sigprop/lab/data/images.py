@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from sigprop.errors import InputError, require
 from sigprop.lab.data.order import generator_at
+from sigprop.losses import objective
 from sigprop.models import load_idx, normalized_images
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -36,6 +38,10 @@ class ImageBatches:
         epoch, place = divmod(step, len(self.images) // self.size)
         chosen = _order(len(self.images), self.seed, epoch)[place * self.size : (place + 1) * self.size]
         return dict(zip(self.keys, (self.images[chosen], self.labels[chosen].long()), strict=True))
+
+    def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor:
+        """For models that return logits only."""
+        return objective(output, {"labels": batch[self.keys[1]]}, "cross_entropy").tensor
 
 
 @lru_cache(maxsize=4)

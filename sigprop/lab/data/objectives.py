@@ -1,24 +1,38 @@
 """What a language model is asked: the next token, hidden tokens, or hidden spans.
 
 Each objective takes passages of token ids and a generator, and returns the batch that Hugging Face models take:
-`input_ids` and `labels`, with -100 where no answer is wanted.
+`input_ids` and `labels`, with -100 where no answer is wanted. `loss` is for models that return logits only.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from sigprop.errors import require
+from sigprop.errors import InputError, require
+from sigprop.losses import described, first_signal
 
 IGNORED = -100
 
 
 class Objective(Protocol):
     def __call__(self, ids: Tensor, generator: torch.Generator) -> dict[str, Tensor]: ...
+
+    def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor: ...
+
+
+def _at_labels(output: Any, batch: dict[str, Tensor], shift: int = 0) -> Tensor:
+    """Cross entropy of the logits with the labels `shift` positions later."""
+    logits = first_signal(output)
+    if logits is None or logits.dim() != 3:
+        raise InputError(f"the model returned {described(output)}: needs logits (passages, tokens, vocabulary)")
+    kept = logits[:, : logits.shape[1] - shift].float()
+    return F.cross_entropy(kept.flatten(0, 1), batch["labels"][:, shift:].flatten(), ignore_index=IGNORED)
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,9 @@ class Causal:
 
     def __call__(self, ids: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         return {"input_ids": ids, "labels": ids}
+
+    def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor:
+        return _at_labels(output, batch, shift=1)
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,9 @@ class Masked:
         shown = torch.where(chosen & (fate < 0.8), self.mask, ids)
         shown = torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random, shown)
         return {"input_ids": shown, "labels": torch.where(chosen, ids, IGNORED)}
+
+    def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor:
+        return _at_labels(output, batch)
 
 
 @dataclass(frozen=True)
@@ -76,6 +96,9 @@ class Spans:
         shown, asked = zip(*rows, strict=True)
         return {"input_ids": torch.stack(shown), "labels": torch.stack(asked)}
 
+    def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor:
+        return _at_labels(output, batch)
+
     def _row(self, ids: Tensor, hidden: int, spans: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         kept = _partition(len(ids) - hidden, spans, generator)
         gone = _partition(hidden, spans, generator)
@@ -90,4 +113,4 @@ def _partition(total: int, parts: int, generator: torch.Generator) -> list[int]:
     """`parts` positive numbers that sum to `total`, every such list equally likely."""
     cuts = torch.randperm(total - 1, generator=generator)[: parts - 1].sort().values + 1
     edges = [0, *cuts.tolist(), total]
-    return [after - before for before, after in zip(edges, edges[1:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(edges)]

@@ -15,6 +15,7 @@ from torch import Tensor
 from sigprop.errors import InputError, require
 from sigprop.lab.data.objectives import Causal, Objective
 from sigprop.lab.data.order import generator_at
+from sigprop.losses import LossFunction
 
 LOOKED_AT = 1 << 16
 """Bytes at the start of a file that tell text from binary."""
@@ -40,6 +41,11 @@ class TextBatches:
         generator = generator_at(self.seed, step)
         starts = torch.randint(len(self.tokens) - self.length + 1, (self.passages, 1), generator=generator)
         return self.objective(self.tokens[starts + torch.arange(self.length)].long(), generator)
+
+    @property
+    def loss(self) -> LossFunction:
+        """For models that return logits only."""
+        return self.objective.loss
 
 
 def read_text(path: str | Path) -> bytes:

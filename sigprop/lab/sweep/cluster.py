@@ -25,7 +25,7 @@ def run_on_ray(
     resources: what one trial needs, as for `ray.remote` (`num_cpus=2`, `num_gpus=0.25`).
     """
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise InputError("a sweep on a cluster needs Ray: pip install 'sigprop[ray]'") from error
     if not ray.is_initialized():

@@ -15,7 +15,7 @@ from sigprop.lab.sweep.sheet import Trial
 from sigprop.lab.sweep.trial import run_trial
 
 LIVES = 3
-"""Times that a worker is started again after it was lost."""
+"""Lost workers that are replaced."""
 Work = Callable[[Trial], dict[str, Any]]
 
 
@@ -39,7 +39,7 @@ def run_locally(
         process.start()
         return process
 
-    running, lives = [start() for _ in range(workers)], LIVES * workers
+    running, lives = [start() for _ in range(workers)], LIVES
     try:
         while running:
             time.sleep(0.2)

@@ -1,20 +1,20 @@
 """What a sweep is: fixed settings in four sections, and a grid over any of them.
 
-    [model]
-    source = "transformer"          # a reference network, a config.json, or file.py:factory
-    depth = 4
-    [data]
-    text = "corpus.txt"             # absent: Zipf tokens
-    passages = 16
-    length = 128
-    [plan]
-    recipe = "unit"                 # absent or "default": the model's own initialization
-    [train]
-    steps = 300
-    [grid]
-    "model.width" = [128, 256]
-    "train.lr" = [0.004, 0.008]
-    "train.seed" = [0, 1, 2]
+[model]
+source = "transformer"          # a reference network, a config.json, or file.py:factory
+depth = 4
+[data]
+text = "corpus.txt"             # absent: Zipf tokens
+passages = 16
+length = 128
+[plan]
+recipe = "unit"                 # absent or "default": the model's own initialization
+[train]
+steps = 300
+[grid]
+"model.width" = [128, 256]
+"train.lr" = [0.004, 0.008]
+"train.seed" = [0, 1, 2]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sigprop.lab.settings import Settings
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
 KEYS: dict[str, tuple[str, ...] | None] = {
     "model": None,  # any setting of the model

@@ -26,7 +26,7 @@ def rows_of(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def query(folder: str | Path, question: str) -> list[dict[str, Any]]:
-    """Answer an SQL question to the table `trials`; names with dots are quoted: `select "train.lr", last from trials`."""
+    """Answer an SQL question to the table `trials`, such as `select "train.lr", last from trials order by last`."""
     rows = rows_of(folder)
     if not rows:
         raise InputError(f"{folder} has no results")
@@ -65,7 +65,7 @@ class BestRate:
 
 
 def best_rates(folder: str | Path) -> list[BestRate]:
-    """For every combination of the other settings, the rate with the lowest mean loss; failed runs count as infinite."""
+    """For every combination of the other settings, the rate with the lowest mean loss; a failed run is infinite."""
     cells: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows_of(folder):
         settings = {key: value for key, value in row.items() if "." in key and key not in (RATE, SEED)}

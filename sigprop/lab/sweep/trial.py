@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-import sigprop
+from sigprop.api import plan as prescribe
 from sigprop.lab.data import TextBatches, read_text, tokens_of, zipf_tokens
 from sigprop.lab.settings import Settings
 from sigprop.lab.sweep.sheet import Trial
 from sigprop.lab.trainer import train
-from sigprop.sources import read_source
+from sigprop.sources import open_source
 
 ZIPF = 1 << 16
 """Tokens of synthetic text where no file is given."""
@@ -22,12 +22,12 @@ def run_trial(trial: Trial) -> dict[str, Any]:
     settings = Settings.of(**trial.get("train", {}))
     given = dict(trial["model"])
     torch.manual_seed(settings.seed)
-    source = read_source(given.pop("source"), given)
+    source = open_source(given.pop("source"), given)
     model = source.build()
     plan = prescription(model, source, trial.get("plan", {}))
     if plan is not None:
         plan.apply_(model, torch.Generator().manual_seed(settings.seed))
-    run = train(model, batches_of(trial.get("data", {})), settings, plan=plan, loss=source.loss)
+    run = train(model, batches_of(trial.get("data", {})), settings, plan=plan)
     return {
         "last": run.last if run.ended == "finished" else None,
         "first": run.losses[0],
@@ -43,12 +43,12 @@ def prescription(model: torch.nn.Module, source: Any, given: dict[str, Any]) -> 
     """The plan that a trial asks for; none for the model's own initialization."""
     options = dict(given)
     recipe = options.pop("recipe", "default")
-    return None if recipe == "default" and not options else sigprop.plan(model, recipe, batch=source.batch, **options)
+    return None if recipe == "default" and not options else prescribe(model, recipe, batch=source.batch, **options)
 
 
 def batches_of(given: dict[str, Any]) -> TextBatches:
     """Passages of the text that a trial names."""
-    options = {"passages": 16, "length": 128} | given
+    options: dict[str, Any] = {"passages": 16, "length": 128} | given
     text = options.pop("text", None)
     tokens = zipf_tokens(ZIPF, 256) if text is None else tokens_of(read_text(text))
     return TextBatches(tokens, **options)

@@ -1,0 +1,173 @@
+"""Sweeps: sheets, results that survive being killed, questions to them."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.lab.sweep import ResultFolder, best_rates, query, read_sheet, run_locally, run_on_ray
+from sigprop.lab.sweep.sheet import identity
+from sigprop.lab.sweep.trial import run_trial
+from tests.lab import counted_work
+
+ROOT = Path(__file__).parents[2]
+SHEET = """
+[model]
+source = "transformer"
+kind = "decoder"
+depth = 2
+heads = 2
+context = 16
+vocabulary = 256
+[data]
+passages = 2
+length = 16
+[train]
+steps = 3
+[grid]
+"model.width" = [16, 32]
+"plan.recipe" = ["default", "xavier"]
+"train.lr" = [0.01, 0.02]
+"""
+
+
+def sheet(tmp_path, text):
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    return read_sheet(path)
+
+
+def test_a_sheet_becomes_trials(tmp_path):
+    trials = sheet(tmp_path, SHEET).trials()
+    assert len(trials) == 8
+    assert trials[1]["model"]["width"] == 16
+    assert trials[1]["train"] == {"steps": 3, "lr": 0.02}
+    assert len({identity(trial) for trial in trials}) == 8
+    shuffled = {key: dict(reversed(value.items())) for key, value in reversed(trials[0].items())}
+    assert identity(shuffled) == identity(trials[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("steps = 3", "stepps = 3"), "unknown key .* 'stepps'; nearest: steps"),
+        (("[data]", "[dat]"), "unknown section .* 'dat'; nearest: data"),
+        (('"train.lr"', '"train.rate"'), "'rate'"),
+        (('"train.lr"', "lr"), "'lr'"),
+        (("[0.01, 0.02]", "0.01"), "needs a list"),
+        (('source = "transformer"', ""), "no source"),
+        (("steps = 3", "steps = "), "not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_sheet_is_named(tmp_path, change, message):
+    with pytest.raises((InputError, UnknownNameError), match=message):
+        sheet(tmp_path, SHEET.replace(*change))
+
+
+def test_trials_are_trained_and_asked_about(tmp_path):
+    trials = sheet(tmp_path, SHEET).trials()
+    assert run_locally(trials, tmp_path / "out", work=run_trial) == []
+    best = best_rates(tmp_path / "out")
+    assert len(best) == 4
+    assert all(item.at_edge and item.seeds == 1 for item in best)
+    lowest = query(tmp_path / "out", 'select min(last) as loss from trials where "model.width" = 16')[0]["loss"]
+    assert lowest == min(item.loss for item in best if item.cell["model.width"] == 16)
+    with pytest.raises(InputError, match=r"no such column.*Columns: model\.source"):
+        query(tmp_path / "out", "select loss from trials")
+
+
+def test_the_best_rate_is_the_lowest_mean_over_seeds(tmp_path):
+    folder = ResultFolder(tmp_path)
+    losses = {0.1: (3.0, 2.0), 0.2: (1.0, 2.0), 0.4: (0.5, None)}
+    for rate, pair in losses.items():
+        for seed, last in enumerate(pair):
+            folder.put({"train": {"lr": rate, "seed": seed}}, {"last": last})
+    (best,) = best_rates(tmp_path)
+    assert (best.rate, best.loss, best.seeds, best.at_edge) == (0.2, 1.5, 2, False)
+    assert best.spread == pytest.approx(0.5**0.5)
+
+
+def test_results_of_another_version_and_broken_ones_are_named(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"format": 99}))
+    with pytest.raises(InputError, match="another version"):
+        ResultFolder(tmp_path).results()
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(InputError, match="remove it"):
+        ResultFolder(tmp_path).results()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made a folder"):
+        ResultFolder(tmp_path / "file")
+
+
+def test_a_claimed_trial_is_not_given_twice(tmp_path):
+    trial = {"train": {"lr": 0.1}}
+    folder = ResultFolder(tmp_path)
+    with folder.claimed(trial) as first, folder.claimed(trial) as second:
+        assert (first, second) == (True, False)
+    folder.put(trial, {"last": 1.0})
+    with folder.claimed(trial) as again:
+        assert not again
+
+
+def test_a_trial_that_kills_its_worker_does_not_stop_the_others(tmp_path):
+    trials = counted_work.trials(tmp_path / "log", 4, 0.0)
+    trials[1]["data"]["deadly"] = True
+    left = run_locally(trials, tmp_path / "out", 2, counted_work.work)
+    assert left == [trials[1]]
+
+
+def killed_sweep(tmp_path, kills: int, count: int, seconds: float, chance: random.Random) -> None:
+    """Start a sweep again and again, kill all its processes at a random moment, and let the last one end."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    command = [sys.executable, "-m", "tests.lab.counted_work", str(out), str(log), str(count), str(seconds), "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for number in range(kills + 1):
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
+        if number < kills:
+            before = len(log.read_text().splitlines()) if log.is_file() else 0
+            while process.poll() is None and (not log.is_file() or len(log.read_text().splitlines()) == before):
+                time.sleep(0.02)
+            time.sleep(chance.random() * 2 * seconds)
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert len(ResultFolder(out).results()) == count
+    ended = Counter(line for line in log.read_text().splitlines() if line.startswith("end"))
+    assert len(ended) == count
+    assert sum(ended.values()) <= count + 2 * kills  # killed between its end and its file, at most once a worker
+
+
+def test_a_killed_sweep_loses_and_repeats_nothing(tmp_path):
+    killed_sweep(tmp_path, kills=1, count=6, seconds=0.2, chance=random.Random(0))
+
+
+@pytest.mark.slow
+def test_ten_kills(tmp_path):
+    killed_sweep(tmp_path, kills=10, count=60, seconds=0.3, chance=random.Random(1))
+
+
+def test_a_finished_trial_never_runs_again(tmp_path):
+    trials = counted_work.trials(tmp_path / "log", 3, 0.0)
+    for _ in range(2):
+        run_locally(trials, tmp_path / "out", work=counted_work.work)
+    assert (tmp_path / "log").read_text().count("begin") == 3
+
+
+def test_a_cluster_that_is_not_there(tmp_path):
+    try:
+        import ray
+    except ImportError:
+        with pytest.raises(InputError, match=r"pip install 'sigprop\[ray\]'"):
+            run_on_ray([], tmp_path)
+        return
+    assert not ray.is_initialized()
+    with pytest.raises(InputError, match="no Ray cluster"):
+        run_on_ray([], tmp_path)

@@ -1,0 +1,29 @@
+"""How the parameters of a model are drawn, read from its constructor or from its numbers.
+
+| file | what it holds |
+|---|---|
+| `distribution` | the law of a parameter's entries |
+| `recorder` | a model built without its weights, its constructor followed on laws |
+| `constructor` | the real constructor called twice: what is drawn, what a formula fills |
+| `independence` | whether real numbers look like independent draws |
+| `defaults` | the laws of torch's own layers |
+| `model_laws` | models without weights, with the law of each parameter |
+| `redraw` | a real model with fresh weights from its laws |
+"""
+
+from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
+from sigprop.initialization.model_laws import build, distribution, factory_of_model, skeleton_of
+from sigprop.initialization.redraw import Draws
+
+__all__ = [
+    "INDEPENDENT",
+    "ORTHOGONAL",
+    "STRUCTURED",
+    "UNKNOWN",
+    "Distribution",
+    "Draws",
+    "build",
+    "distribution",
+    "factory_of_model",
+    "skeleton_of",
+]

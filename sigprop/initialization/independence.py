@@ -1,0 +1,82 @@
+"""Whether the numbers of a real parameter look like independent draws, and what they look like otherwise.
+
+Every test compares a statistic with its value for independent entries, within `SURE` standard errors: means and mean
+squares of rows and of columns, products of neighbours (of entries and of their squares), cosines between rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, Distribution
+
+SURE = 5.5
+FEWEST = 24
+SIDE = 512
+
+
+def measured_law(tensor: Tensor) -> Distribution:
+    """The law of a real tensor's entries, and what they share."""
+    return Distribution.measured(tensor, kind_of(tensor))
+
+
+def kind_of(tensor: Tensor) -> str:
+    """`independent`, `orthogonal` or `structured`; constants and what is too small to judge count as independent."""
+    if not tensor.is_floating_point() or tensor.numel() < FEWEST or tensor.dim() == 0:
+        return INDEPENDENT
+    matrix = tensor.detach().reshape(tensor.shape[0], -1)[:SIDE, :SIDE].double()
+    if matrix.shape[1] > 1:
+        matrix = matrix[(matrix != matrix[:, :1]).any(1)]  # padding rows are constants of their own
+    if matrix.numel() < FEWEST:
+        return INDEPENDENT
+    centred = matrix - matrix.mean()
+    level = float(centred.square().mean())
+    if level <= 1e-14 * float(matrix.square().mean()):
+        return INDEPENDENT
+    unit = centred / math.sqrt(level)
+    tailed = float(unit.pow(4).mean())
+    if min(unit.shape) >= 2 and _orthogonal(matrix):
+        return ORTHOGONAL if tailed < 4.0 or min(unit.shape) < 8 else STRUCTURED
+    return STRUCTURED if any(abs(value) > SURE for value in _deviations(unit, tailed)) else INDEPENDENT
+
+
+def _orthogonal(matrix: Tensor) -> bool:
+    """Rows (or columns) at right angles and of one length, as no independent draw has them."""
+    short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    gram = short @ short.T
+    level = gram.diagonal().mean()
+    if len(gram) < 4 or level <= 0:
+        return False
+    return bool((gram - level * torch.eye(len(gram), dtype=gram.dtype)).abs().max() < 1e-4 * level)
+
+
+def _deviations(unit: Tensor, tailed: float) -> Iterator[float]:
+    """Standardized deviations from what independent entries of unit variance give."""
+    spread = max(tailed - 1.0, 0.1)
+    for side in (unit, unit.T):
+        rows, columns = side.shape
+        if rows >= 8 and columns >= 8:
+            of_means = side.mean(1).square().mean() * columns
+            yield float((of_means - 1.0) / math.sqrt(2.0 / rows))
+            of_squares = (side.square().mean(1) - 1.0).square().mean() * columns / spread
+            yield float((of_squares - 1.0) / math.sqrt((2.0 + 4.0 * tailed / columns) / rows))
+        if columns >= 8:
+            products = side[:, 1:] * side[:, :-1]
+            yield float(products.sum() / math.sqrt(products.numel()))
+            squares = (side[:, 1:].square() - 1.0) * (side[:, :-1].square() - 1.0)
+            yield float(squares.sum() / math.sqrt(squares.numel()) / spread)
+    yield from _cosines(unit)
+
+
+def _cosines(unit: Tensor) -> Iterator[float]:
+    short = unit if unit.shape[0] <= unit.shape[1] else unit.T
+    rows, columns = short.shape
+    if rows < 8 or columns < 8:
+        return
+    squares = (short @ short.T / columns).square()
+    off = (squares.sum() - squares.diagonal().sum()) / (rows * (rows - 1))
+    yield float((off * columns - 1.0) / math.sqrt(4.0 / (rows * (rows - 1))) / (1.0 + rows / columns))

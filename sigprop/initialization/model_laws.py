@@ -1,0 +1,104 @@
+"""Models with the laws of their parameters: built without weights, or a copy of a real one without its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.errors import UnsupportedError
+from sigprop.initialization.constructor import Factory, refined
+from sigprop.initialization.defaults import default_law
+from sigprop.initialization.distribution import STRUCTURED, UNKNOWN, Distribution
+from sigprop.initialization.independence import measured_law
+from sigprop.initialization.recorder import Recorder, building
+
+_LAW = "_sigprop_distribution"
+_FACTORY = "_sigprop_factory"
+
+
+def distribution(parameter: Tensor) -> Distribution:
+    """What the builder recorded for a parameter, or what a real tensor measures."""
+    found = getattr(parameter, _LAW, None)
+    if found is not None:
+        return found
+    return Distribution.constant(0.0, UNKNOWN) if parameter.is_meta else measured_law(parameter)
+
+
+def factory_of_model(model: nn.Module) -> Factory | None:
+    """The function that made a model, where `build` did."""
+    return model.__dict__.get(_FACTORY)
+
+
+def build(factory: Factory) -> nn.Module:
+    """Call a function that makes a model, without allocating its weights; their laws are kept beside them."""
+    with building() as recorder:
+        made = factory()
+    if not isinstance(made, nn.Module):
+        return made
+    _keep_laws(made, recorder, factory)
+    made.__dict__[_FACTORY] = factory
+    return made
+
+
+def skeleton_of(model: nn.Module) -> nn.Module:
+    """A copy of a model with its trainable parameters on meta; the model itself is not touched."""
+    memo: dict[int, Any] = {}
+    for place in _places(model):
+        parameter = place.parameter
+        if id(parameter) not in memo and (parameter.requires_grad or parameter.is_meta):
+            memo[id(parameter)] = _on_meta(parameter, _law_in(place))
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}). "
+            "Pass a function that builds it instead, or remove what cannot be copied."
+        ) from error
+
+
+class Place(NamedTuple):
+    """A parameter where a module holds it."""
+
+    module: nn.Module
+    key: str
+    name: str
+    parameter: nn.Parameter
+
+
+def _places(model: nn.Module) -> Iterator[Place]:
+    for prefix, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
+
+
+def _law_in(place: Place) -> Distribution:
+    parameter = place.parameter
+    if parameter.is_meta or hasattr(parameter, _LAW):
+        return distribution(parameter)
+    return default_law(place.module, place.key, parameter) or measured_law(parameter)
+
+
+def _on_meta(parameter: Tensor, law: Distribution) -> nn.Parameter:
+    twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+    setattr(twin, _LAW, law)
+    return twin
+
+
+def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
+    """Write the law of each parameter beside it; frozen tables take their numbers back."""
+    places = [place for place in _places(model) if place.parameter.is_meta]
+    laws = {place.name: recorder.distribution(place.parameter) for place in places}
+    known = {name: Distribution.constant(0.0, UNKNOWN) if law is None else law for name, law in laws.items()}
+    found = refined(known, {place.name: place.parameter for place in places}, factory)
+    for place in places:
+        law, numbers = found[place.name], recorder.law(place.parameter)
+        numbers = law if isinstance(law, Tensor) else numbers
+        if not place.parameter.requires_grad and isinstance(numbers, Tensor) and numbers.shape == place.parameter.shape:
+            place.module._parameters[place.key] = nn.Parameter(numbers.to(place.parameter.dtype), requires_grad=False)
+        elif not hasattr(place.parameter, _LAW):
+            setattr(place.parameter, _LAW, Distribution.measured(law, STRUCTURED) if isinstance(law, Tensor) else law)

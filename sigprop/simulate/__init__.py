@@ -1,0 +1,14 @@
+"""The real model run at fresh initializations: right for whatever runs, and the judge of what theory says.
+
+| file | what it holds |
+|---|---|
+| `simulation` | draws of a model, each measured forward and backward |
+| `work` | what a pass costs, counted and not timed, so that results do not depend on the machine |
+| `verdict` | whether a predicted number agrees with drawn ones |
+| `verification` | a predicted profile judged row by row |
+"""
+
+from sigprop.simulate.simulation import Simulation
+from sigprop.simulate.verification import verified
+
+__all__ = ["Simulation", "verified"]

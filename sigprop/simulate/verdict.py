@@ -1,0 +1,88 @@
+"""Whether a predicted number agrees with what drawn initializations show.
+
+Draws of a deep network are skewed: a few large ones carry the mean, and a handful may miss them. So a number differs
+only where the mean of the draws says so *and* the mean of their logarithms (corrected to that of a lognormal) does,
+both by Student's t at one in ten thousand, and by more than a tenth. It agrees where it is within a fifth, noise included.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from scipy.stats import t as student
+
+CHANCE = 1e-4
+MATTERS = 0.10
+AGREES = 0.20
+ROOM = 2.5
+"""Standard errors that must fit, with the difference, into what still agrees."""
+
+
+class Judgement(Enum):
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A predicted number beside drawn ones; `difference` and `error` are relative to the column's scale."""
+
+    judgement: Judgement
+    predicted: float
+    simulated: float
+    standard_error: float
+    difference: float
+    error: float
+
+    @property
+    def z(self) -> float:
+        if self.error > 0:
+            return self.difference / self.error
+        return 0.0 if abs(self.difference) < MATTERS else math.copysign(math.inf, self.difference)
+
+    @property
+    def suspicious(self) -> bool:
+        """Unclear, and more likely off by a tenth than not."""
+        return self.judgement is Judgement.UNCLEAR and abs(self.difference) > MATTERS + self.error
+
+
+def judged(predicted: float, draws: Sequence[float], scale: float | None = None, floor: float = 0.0) -> Verdict:
+    """A number against draws of it. `scale` makes differences absolute (means, correlations); without it they are
+    relative to the mean of the draws, which are positive. Numbers below `floor` are alike."""
+    mean = statistics.fmean(draws)
+    error = statistics.stdev(draws) / math.sqrt(len(draws)) if len(draws) > 1 else 0.0
+    if abs(predicted) <= floor and abs(mean) <= floor:
+        return Verdict(Judgement.AGREES, predicted, mean, error, 0.0, 0.0)
+    unit = scale if scale is not None else abs(mean)
+    if unit == 0.0:
+        return Verdict(Judgement.DIFFERS, predicted, mean, error, math.inf, 0.0)
+    difference, relative = (predicted - mean) / unit, error / unit
+    sure = _improbable(difference, relative, len(draws))
+    if sure and scale is None and len(draws) > 1 and predicted > 0 and min(draws) > 0:
+        sure = _improbable(*_in_logarithms(predicted, draws), len(draws))
+    if sure and abs(difference) > MATTERS:
+        judgement = Judgement.DIFFERS
+    elif abs(difference) + ROOM * relative <= AGREES and len(draws) != 2:
+        judgement = Judgement.AGREES
+    else:
+        judgement = Judgement.UNCLEAR
+    return Verdict(judgement, predicted, mean, error, difference, relative)
+
+
+def _improbable(difference: float, error: float, count: int) -> bool:
+    if count < 2 or error == 0.0:
+        return abs(difference) > MATTERS
+    return 2.0 * float(student.sf(abs(difference) / error, count - 1)) < CHANCE
+
+
+def _in_logarithms(predicted: float, draws: Sequence[float]) -> tuple[float, float]:
+    logs = [math.log(value) for value in draws]
+    spread = statistics.variance(logs)
+    count = len(logs)
+    error = math.sqrt(spread / count + spread**2 / (2.0 * (count - 1)))
+    return math.log(predicted) - statistics.fmean(logs) - spread / 2.0, error

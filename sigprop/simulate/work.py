@@ -1,0 +1,55 @@
+"""What a pass of a model costs: operations counted as they run, never seconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+PER_ENTRY = 8
+"""Operations that one entry of a result stands for, where no formula counts them."""
+
+
+class WorkCounter(TorchDispatchMode):
+    """While active, counts the operations of everything that runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.operations += int(count(*args, **(kwargs or {}), out_val=result))
+        self.operations += PER_ENTRY * sum(item.numel() for item in _tensors(result))
+        return result
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+
+
+def parameter_count(model: nn.Module) -> int:
+    return sum(math.prod(parameter.shape) for parameter in model.parameters())
+
+
+def batch_entries(batch: Any) -> int:
+    return sum(item.numel() for item in _tensors(batch))
+
+
+def memory_of_a_pass(model: nn.Module) -> int:
+    """Bytes of weights and their gradients, as a real copy of the model would take."""
+    return 2 * sum(p.numel() * torch.finfo(p.dtype).bits // 8 for p in model.parameters() if p.is_floating_point())

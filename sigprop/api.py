@@ -10,25 +10,26 @@ from torch import nn
 from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
 from sigprop.errors import SigpropError, UnknownNameError
+from sigprop.prediction import predict as predict_model
 from sigprop.recipes import plan as plan_recipe
 from sigprop.recipes import recipes
 from sigprop.results import Plan, Profile
 from sigprop.scaling import WIDTH_RULES, parametrize
 from sigprop.sources import builder_of, first_batch, made_up_batch
-from sigprop.trace import predict as predict_model
 from sigprop.trace.skeleton import build as skeleton
 
 TOKENS = 128
 
 
 def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
-    """Moments of every site and of its gradient, from theory.
+    """Moments of every site and of its gradient: from theory, verified on the real model where that is cheap, and
+    simulated where theory cannot follow.
 
     `model` is a blueprint, an nn.Module (left as it was), a function that builds one, a Hugging Face config, or what
     the command line takes: `file.py:Model(width=256)`, a `config.json`, a checkpoint folder, a cached hub id.
     `batch` is a tensor, a tuple, a mapping or a `DataLoader`, as for `measure`; made up (Zipf-like ids, noise images)
     when None. For a blueprint the only option is `top`, the gradient at its output; for the others see
-    `sigprop.trace.predict`.
+    `sigprop.prediction.predict`.
     """
     if isinstance(model, Blueprint):
         return predict_blueprint(model, **options)

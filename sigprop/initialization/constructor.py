@@ -27,6 +27,7 @@ AT_MOST = 60_000_000
 SEEDS = (1_234_567, 7_654_321)
 
 Factory = Callable[[], nn.Module]
+Law = Distribution | Tensor
 
 
 def constructed(factory: Factory, seed: int) -> nn.Module:
@@ -38,13 +39,13 @@ def constructed(factory: Factory, seed: int) -> nn.Module:
         return factory()
 
 
-def refined(laws: dict[str, Distribution], parameters: dict[str, Tensor], factory: Factory) -> dict[str, Law]:
+def refined(laws: dict[str, Law], parameters: dict[str, Tensor], factory: Factory) -> dict[str, Law]:
     """The laws of parameters by name, corrected by what the real constructor does where that is affordable.
 
-    Numbers instead of a law: a table that a formula fills.
+    Numbers instead of a law: given, those of the one draw that was recorded; returned, a table that a formula fills.
     """
     total = sum(parameter.numel() for parameter in parameters.values())
-    unknown = any(law.kind == UNKNOWN for law in laws.values())
+    unknown = any(isinstance(law, Distribution) and law.kind == UNKNOWN for law in laws.values())
     if total > (AT_MOST if unknown else ALWAYS):
         return dict(laws)
     try:
@@ -61,14 +62,14 @@ def refined(laws: dict[str, Distribution], parameters: dict[str, Tensor], factor
     return found
 
 
-def _law(recorded: Distribution, one: Tensor, other: Tensor) -> Law:
+def _law(recorded: Law, one: Tensor, other: Tensor) -> Law:
     """What two draws say of a parameter; the recorded law where they agree with it, since it is exact."""
     if not one.is_floating_point():
         return recorded
     if torch.equal(one, other):
         return one.clone() if bool((one != one.flatten()[:1]).any()) else Distribution.constant(float(one.flatten()[0]))
     kind = _kind(one, other)
-    if recorded.kind in (INDEPENDENT, ORTHOGONAL) and recorded.kind == kind and agrees(recorded, one, other):
+    if isinstance(recorded, Distribution) and recorded.kind == kind != STRUCTURED and agrees(recorded, one, other):
         return recorded
     return Distribution.measured(torch.cat((one.flatten(), other.flatten())), kind)
 
@@ -90,6 +91,3 @@ def agrees(law: Distribution, *draws: Tensor) -> bool:
     mean = abs(float(values.mean()) - law.mean)
     second = abs(float((values - law.mean).square().mean()) - law.variance)
     return mean <= SURE * spread + 1e-6 * abs(law.mean) and second <= SURE * scatter + 1e-5 * law.variance
-
-
-Law = Distribution | Tensor

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.initialization.constructor import Factory, refined
+from sigprop.initialization.constructor import Factory, Law, constructed, refined
 from sigprop.initialization.defaults import default_law
 from sigprop.initialization.distribution import STRUCTURED, UNKNOWN, Distribution
 from sigprop.initialization.independence import measured_law
 from sigprop.initialization.recorder import Recorder, building
 
+SEED = 0
+"""Of the one draw that a constructor without weights makes of what it gives its parameters as numbers."""
 _LAW = "_sigprop_distribution"
 _FACTORY = "_sigprop_factory"
 
@@ -36,7 +38,7 @@ def factory_of_model(model: nn.Module) -> Factory | None:
 def build(factory: Factory) -> nn.Module:
     """Call a function that makes a model, without allocating its weights; their laws are kept beside them."""
     with building() as recorder:
-        made = factory()
+        made = constructed(factory, SEED)
     if not isinstance(made, nn.Module):
         return made
     _keep_laws(made, recorder, factory)
@@ -92,13 +94,20 @@ def _on_meta(parameter: Tensor, law: Distribution) -> nn.Parameter:
 def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
     """Write the law of each parameter beside it; frozen tables take their numbers back."""
     places = [place for place in _places(model) if place.parameter.is_meta]
-    laws = {place.name: recorder.distribution(place.parameter) for place in places}
-    known = {name: Distribution.constant(0.0, UNKNOWN) if law is None else law for name, law in laws.items()}
+    recorded = {place.name: recorder.law(place.parameter) for place in places}
+    known: dict[str, Law] = {
+        name: Distribution.constant(0.0, UNKNOWN) if law is None else law for name, law in recorded.items()
+    }
     found = refined(known, {place.name: place.parameter for place in places}, factory)
     for place in places:
-        law, numbers = found[place.name], recorder.law(place.parameter)
-        numbers = law if isinstance(law, Tensor) else numbers
-        if not place.parameter.requires_grad and isinstance(numbers, Tensor) and numbers.shape == place.parameter.shape:
-            place.module._parameters[place.key] = nn.Parameter(numbers.to(place.parameter.dtype), requires_grad=False)
-        elif not hasattr(place.parameter, _LAW):
-            setattr(place.parameter, _LAW, Distribution.measured(law, STRUCTURED) if isinstance(law, Tensor) else law)
+        law, parameter = found[place.name], place.parameter
+        if isinstance(law, Tensor) and not parameter.requires_grad and law.shape == parameter.shape:
+            place.module._parameters[place.key] = nn.Parameter(law.to(parameter.dtype), requires_grad=False)
+        elif not hasattr(parameter, _LAW):
+            setattr(parameter, _LAW, _as_distribution(law, is_table=law is not known[place.name]))
+
+
+def _as_distribution(law: Law, is_table: bool) -> Distribution:
+    if isinstance(law, Distribution):
+        return law
+    return Distribution.measured(law, STRUCTURED) if is_table else measured_law(law)

@@ -1,8 +1,9 @@
 """Building a model without its weights, while what its constructor does to them is written down.
 
-Inside `building` every parameter moves to the meta device as soon as it is registered, and whatever is done to it acts on
-its *law*: the quantiles of its entries' distribution, or the numbers that were copied into it. A law belongs to a storage,
-so that it is found through views, `.data`, `detach` and copies. Nothing outside this thread is touched. Buffers stay real.
+Inside `building` every parameter moves to the meta device as soon as it is registered, and whatever is done to it acts
+on its *law*: the quantiles of its entries' distribution, or the numbers that were copied into it. A law belongs to a
+storage, so that it is found through views, `.data`, `detach` and copies. Nothing outside this thread is touched.
+Buffers stay real.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ELEMENTWISE = frozenset(("mul", "rmul", "div", "truediv", "add", "radd", "sub",
 _ALIKE = frozenset(("ones_like", "zeros_like", "full_like"))
 _COPIES = frozenset(("clone", "contiguous", "to", "float", "reshape", "flatten"))
 _FILLS = frozenset(
-    "normal_ uniform_ kaiming_uniform_ kaiming_normal_ zero_ zeros_ ones_ fill_ constant_".split()
+    ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "zero_", "zeros_", "ones_", "fill_", "constant_")
 )
 _NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_", "squeeze_", "unsqueeze_", "detach_"))
 
@@ -70,7 +71,8 @@ class Recorder(TorchFunctionMode):
         if not (parameter.requires_grad or parameter.numel() > LARGE):
             return None
         twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
-        twin.__dict__.update(parameter.__dict__)
+        for key, value in vars(parameter).items():
+            setattr(twin, key, value)
         if parameter.numel() <= LARGE:
             self.keep(twin, parameter.detach())
         return twin
@@ -294,7 +296,7 @@ def building() -> Iterator[Recorder]:
     """Inside, modules that this thread builds have no weights, and the recorder knows their laws."""
     recorder, thread = Recorder(), threading.get_ident()
 
-    def register(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+    def register(module: nn.Module, name: str, parameter: nn.Parameter) -> Any:
         return recorder.registered(parameter) if threading.get_ident() == thread else None
 
     handle = register_module_parameter_registration_hook(register)

@@ -99,7 +99,9 @@ def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
         seen.add(id(parameter))
         law = distribution(parameter) if parameter.is_meta else _law_in(place)
         if parameter.is_meta and law.kind == UNKNOWN:
-            raise UnsupportedError(f"{place.name} is on meta and no law of it is known: give the function that builds it")
+            raise UnsupportedError(
+                f"{place.name} is on meta and no law of it is known: give the function that builds it"
+            )
         key = (tuple(parameter.shape), law.mean, law.variance, _print(parameter))
         fill = _fill(law, parameter)
         if fill is None:
@@ -115,7 +117,9 @@ def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
 
 def _print(parameter: Tensor) -> tuple[float, ...] | None:
     """A few numbers of a real tensor, by which copies of one draw are known."""
-    return None if parameter.is_meta else tuple(parameter.detach().flatten()[:: max(1, parameter.numel() // 8)].tolist())
+    return (
+        None if parameter.is_meta else tuple(parameter.detach().flatten()[:: max(1, parameter.numel() // 8)].tolist())
+    )
 
 
 def _fill(law: Distribution, parameter: Tensor) -> Fill | None:

@@ -12,6 +12,11 @@ measurement join on the name. The columns mean the same for both:
 
 Over several initializations a column is the average; `errors` holds its standard error and `medians` its
 median, under the column's name. A value that does not exist (one token, no gradient) is `nan`.
+
+A predicted row's `status` says how far it can be trusted, and `reason` why. Where the real model was run at fresh
+initializations, `verification` has for each column what was `predicted`, what was `simulated`, its `standard_error`,
+and `z`, the difference in standard errors. The status is then `verified`; or `disputed`, and the column is the
+simulated one.
 """
 
 from __future__ import annotations
@@ -46,6 +51,7 @@ class SiteRow:
     errors: dict[str, float] = field(default_factory=dict)
     medians: dict[str, float] = field(default_factory=dict)
     extras: dict[str, float] = field(default_factory=dict)
+    verification: dict[str, dict[str, float]] = field(default_factory=dict)
 
     COLUMNS = ("mean", "variance", "token_correlation", "grad_variance", "grad_token_correlation")
 
@@ -63,6 +69,8 @@ class ParameterRow:
     errors: dict[str, float] = field(default_factory=dict)
     medians: dict[str, float] = field(default_factory=dict)
     extras: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+    verification: dict[str, dict[str, float]] = field(default_factory=dict)
 
     COLUMNS = ("init_std", "grad_second_moment")
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from sigprop.initialization import Draws
-from sigprop.measure.batch import Loss
+from sigprop.losses import LossChoice
 from sigprop.measure.initializations import summarize
 from sigprop.measure.once import Options, measure_once
+from sigprop.process import undisturbed
 from sigprop.results import Profile
 from sigprop.simulate.work import WorkCounter
 
+PRECISE = 0.05
+
 
 class Simulation:
-    """Measured profiles of fresh initializations, made when asked for; model, batch and random states are left alone."""
+    """Measured profiles of fresh initializations, made when asked for.
 
-    def __init__(self, model: nn.Module, batch: Any, loss: Loss | None, seed: int = 0):
+    Model, batch and random states are left alone.
+    """
+
+    def __init__(self, model: nn.Module, batch: Any, loss: LossChoice, seed: int = 0):
         self._draws = Draws(model, seed)
         self._batch, self._loss, self._seed = batch, loss, seed
         self.profiles: list[Profile] = []
@@ -46,7 +53,29 @@ class Simulation:
             self.operations = counter.operations
 
     def _measured(self, model: nn.Module, number: int) -> Profile:
-        return measure_once(model, self._batch, self._loss, Options(), noise_seed=self._seed + number)
+        with undisturbed() as interrupts, interrupts.let_through():
+            torch.manual_seed(self._seed + number)  # what the model itself draws: dropout, noise
+            return measure_once(model, self._batch, self._loss, Options(), noise_seed=self._seed + number)
+
+    def until_precise(self, most: int, operations: float) -> None:
+        """At least three initializations, then more until nine of ten numbers are known to 5 % or it costs too much."""
+        self.extend(1)
+        count, affordable = 3, max(3, int(operations / max(self.operations, 1)))
+        self.extend(count)
+        while self.random and count < min(most, affordable) and self._imprecise():
+            count = min(2 * count, most, affordable)
+            self.extend(count)
+
+    def _imprecise(self) -> bool:
+        found = self.summary()
+        columns = ("variance", "grad_variance", "grad_second_moment")
+        relative = sorted(
+            row.errors[column] / abs(getattr(row, column))
+            for row in (*found.sites, *found.parameters)
+            for column in columns
+            if row.errors.get(column) and getattr(row, column)
+        )
+        return bool(relative) and relative[int(0.9 * (len(relative) - 1))] > PRECISE
 
     def summary(self) -> Profile:
         """Means with standard errors over the initializations; rows are `sampled`."""

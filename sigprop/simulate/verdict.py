@@ -2,7 +2,8 @@
 
 Draws of a deep network are skewed: a few large ones carry the mean, and a handful may miss them. So a number differs
 only where the mean of the draws says so *and* the mean of their logarithms (corrected to that of a lognormal) does,
-both by Student's t at one in ten thousand, and by more than a tenth. It agrees where it is within a fifth, noise included.
+both by Student's t at one in ten thousand, and by more than a tenth. It agrees where it is within a fifth, noise
+included.
 """
 
 from __future__ import annotations

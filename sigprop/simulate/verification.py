@@ -18,6 +18,8 @@ from sigprop.simulate.verdict import Judgement, Verdict, judged
 FIRST = 6
 NEGLIGIBLE = 1e-10
 """Of the largest number in a column: rounding noise."""
+FEWEST = 256
+"""Entries whose sample deviation is that of their law, about."""
 Row = SiteRow | ParameterRow
 CORRELATIONS = ("token_correlation", "grad_token_correlation")
 
@@ -88,7 +90,7 @@ def _verdict(row: Row, drawn: Sequence[Row], column: str, count: int, floors: di
     value = getattr(row, column)
     draws = [getattr(item, column) for item in drawn]
     draws = [number for number in draws if math.isfinite(number)]
-    if math.isnan(value) or not drawn:
+    if math.isnan(value) or not drawn or (column == "init_std" and _entries(row) < FEWEST):
         return None
     if len(draws) < max(1, count // 2):
         gone = column in ("grad_variance", "grad_second_moment") and not draws and value != 0.0
@@ -98,6 +100,10 @@ def _verdict(row: Row, drawn: Sequence[Row], column: str, count: int, floors: di
         level = [item.variance + item.mean**2 for item in drawn if isinstance(item, SiteRow)]
         scale = math.sqrt(max(sum(level) / max(len(level), 1), 0.0))
     return judged(value, draws, scale, floors.get(column, 0.0))
+
+
+def _entries(row: Row) -> int:
+    return math.prod(row.shape) if isinstance(row, ParameterRow) else 0
 
 
 def _merged(predicted: Sequence[Any], simulated: Sequence[Any], verdicts: dict[str, dict[str, Verdict]]) -> list[Any]:
@@ -165,5 +171,3 @@ def _dispute(column: str, verdict: Verdict) -> str:
 
 def _doubt(column: str, verdict: Verdict) -> str:
     return f"{column}: simulated {verdict.simulated:.4g} ± {verdict.standard_error:.2g}, too few draws to decide"
-
-

@@ -54,15 +54,30 @@ def predict(
         exact for models with few heads and takes as many times longer.
     dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
     """
-    require_loss(loss)
-    require(networks >= 1, "networks", networks, "at least 1")
-    require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
     settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype, "seed": seed}
+    require_settings(networks=networks, **settings)
     with undisturbed() as interrupts, interrupts.let_through():
         if networks == 1:
             return _predict(model, batch, **settings)
         loaded = _loaded(model)
         return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
+
+
+def require_settings(
+    *,
+    loss: LossChoice = None,
+    state: str = "kernel",
+    tokens: int = 128,
+    networks: int = 1,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> None:
+    """Raise for an option of `predict` that is not allowed."""
+    require_loss(loss)
+    require(networks >= 1, "networks", networks, "at least 1")
+    require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
+    require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
+    require(tokens >= 2, "tokens", tokens, "at least 2")
 
 
 def _predict(
@@ -76,8 +91,6 @@ def _predict(
     seed: int,
     network: int | None = None,
 ) -> Profile:
-    require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
-    require(tokens >= 2, "tokens", tokens, "at least 2")
     loaded = _loaded(model)
     batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
     note = {"cut": f"sequences cut from {cut[0]} to {cut[1]} tokens"} if cut else {}
@@ -194,7 +207,8 @@ def _parameter_rows(found: Trace) -> list[ParameterRow]:
         for n in weight.shape:
             count *= n
         row = ParameterRow(name, weight.shape, roles[name].role, weight.distribution.variance**0.5)
-        row.status = str(evidence.get(name, Evidence()).status)
+        found_evidence = evidence.get(name, Evidence())
+        row.status, row.reason = str(found_evidence.status), found_evidence.reason
         if name in energy:
             row.grad_second_moment = energy[name] / count
         rows.append(row)

@@ -62,7 +62,11 @@ class Holder(nn.Module):
 
 def moments(tensor):
     values = tensor.detach().double()
-    return float(values.mean()), float(values.square().mean()), float((values.square()).std()) / math.sqrt(values.numel())
+    return (
+        float(values.mean()),
+        float(values.square().mean()),
+        float((values.square()).std()) / math.sqrt(values.numel()),
+    )
 
 
 @pytest.mark.parametrize("way", ["recorded", "constructed"])

@@ -1,0 +1,97 @@
+"""`predict`: theory first, the real model as its judge, and simulation where theory cannot follow.
+
+theory           moments from the model's trace, without weights, of any size
+verification     the real model at a few fresh initializations, where that is cheap: rows agree or are disputed
+simulation       the same, where there is no theory: every model that runs is predicted
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from sigprop.errors import InputError, SigpropError, UnsupportedError, require
+from sigprop.initialization import build
+from sigprop.losses import LossChoice
+from sigprop.results import Profile
+from sigprop.simulate import Simulation, verified
+from sigprop.simulate.work import batch_entries, parameter_count
+from sigprop.trace import predict as predict_by_theory
+from sigprop.trace.inputs import shortened
+from sigprop.trace.predict import require_settings
+
+DRAWS = 24
+OPERATIONS = 3e10
+"""Of all passes of a verification that nobody asked for: about a second."""
+CHEAP_PARAMETERS, CHEAP_ENTRIES = 6_000_000, 300_000
+SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
+LARGEST = 400_000_000
+"""Parameters of a model that is still run."""
+
+
+def predict(
+    model: nn.Module | Callable[[], nn.Module],
+    batch: Any,
+    *,
+    verify: int | None = None,
+    tokens: int = 128,
+    **options: Any,
+) -> Profile:
+    """Moments of every module output and of its gradient, and of every parameter's gradient.
+
+    verify: how many initializations of the real model may be drawn to judge the prediction; 0 for none. When None, up
+        to 24 are drawn where that costs about as much as the prediction: not for large models.
+    The other arguments are those of `sigprop.trace.predict`, the theory. What it cannot follow is simulated, and says
+    so.
+    """
+    require(verify is None or verify >= 0, "verify", verify, "None, or a number of initializations")
+    require_settings(tokens=tokens, **options)
+    loaded = model if isinstance(model, nn.Module) else build(model)
+    loss, seed = options.get("loss"), options.get("seed", 0)
+    try:
+        found = predict_by_theory(loaded, batch, tokens=tokens, **options)
+    except Exception as error:
+        return _simulated(loaded, batch, loss, seed, error)
+    if verify == 0 or options.get("state") == "preview":
+        return found
+    followed, _ = shortened(batch, tokens)
+    if verify is None and not _is_cheap(loaded, followed):
+        return found
+    return _verified(found, loaded, followed, loss, seed, verify)
+
+
+def _is_cheap(model: nn.Module, batch: Any) -> bool:
+    return parameter_count(model) <= CHEAP_PARAMETERS and batch_entries(batch) <= CHEAP_ENTRIES
+
+
+def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, verify: int | None) -> Profile:
+    try:
+        simulation = Simulation(model, batch, loss, seed)
+        return verified(found, simulation, verify or DRAWS, math.inf if verify else OPERATIONS)
+    except SigpropError as error:
+        if isinstance(error, InputError) and error.__cause__ is not None:  # the model itself refuses the batch
+            raise
+        found.meta["verification"] = f"not possible: {error}"
+        return found
+
+
+def _simulated(model: nn.Module, batch: Any, loss: LossChoice, seed: int, obstacle: Exception) -> Profile:
+    """What the real model shows, where theory met an obstacle."""
+    why = str(obstacle) if isinstance(obstacle, SigpropError) else f"{type(obstacle).__name__}: {obstacle}"
+    if parameter_count(model) > LARGEST:
+        raise UnsupportedError(f"{why}\n  The model is too large to be simulated instead.") from obstacle
+    try:
+        simulation = Simulation(model, batch, loss, seed)
+        simulation.until_precise(SIMULATED_DRAWS, SIMULATED_OPERATIONS)
+    except InputError:
+        raise
+    except SigpropError as error:
+        raise UnsupportedError(f"{why}\n  It cannot be simulated instead: {error}") from obstacle
+    profile = simulation.summary()
+    for row in (*profile.sites, *profile.parameters):
+        row.reason = row.reason or f"simulated with {len(simulation.profiles)} initializations: theory cannot follow"
+    profile.meta |= {"source": "predict", "theory": why}
+    return profile

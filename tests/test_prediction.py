@@ -1,0 +1,133 @@
+"""`predict`: verified where theory is right, disputed where it is wrong, simulated where it cannot follow."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import sigprop as sp
+from sigprop import prediction
+from sigprop.errors import InputError, UnsupportedError
+
+
+class Stack(nn.Module):
+    def __init__(self, width=64, depth=3):
+        super().__init__()
+        self.first = nn.Linear(32, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + F.relu(layer(self.norm(x)))
+        return self.head(x)
+
+
+class ThereAndBack(nn.Module):
+    """A weight used, and used again transposed: the second use knows the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 32) / math.sqrt(32))
+        self.head = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return self.head(torch.tanh(x @ self.weight.T) @ self.weight)
+
+
+@pytest.fixture
+def batch():
+    return torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_right_rows_are_verified(batch):
+    profile = sp.predict(Stack, batch)
+    rows = [*profile.sites, *profile.parameters]
+    assert all(row.status != "disputed" for row in rows)
+    assert sum(row.status == "verified" for row in rows) > 0.7 * len(rows)
+    found = profile["layers.1"].verification["variance"]
+    assert found["predicted"] == profile["layers.1"].variance
+    assert abs(found["simulated"] - found["predicted"]) < 6 * found["standard_error"]
+
+
+@pytest.mark.parametrize("source", [ThereAndBack, ThereAndBack()], ids=["factory", "module"])
+def test_a_wrong_theory_is_disputed_and_the_simulated_number_shown(source, batch):
+    theory = sp.predict(source, batch, verify=0)
+    if theory["head"].variance > 0.6:
+        pytest.skip("theory follows a weight used twice: the case no longer shows a dispute")
+    row = sp.predict(source, batch)["head"]
+    assert row.status == "disputed"
+    assert row.verification["variance"]["predicted"] == theory["head"].variance
+    measured = sp.measure(None, batch, build=ThereAndBack, seeds=range(50, 80))["head"]
+    spread = math.hypot(row.errors["variance"], measured.errors["variance"])
+    assert abs(row.variance - measured.variance) < 5 * spread
+
+
+@pytest.mark.parametrize("source", [Stack, Stack()], ids=["factory", "module"])
+@pytest.mark.parametrize("obstacle", [UnsupportedError("no rule for it"), ZeroDivisionError("division by zero")])
+def test_what_theory_cannot_follow_is_simulated(source, obstacle, batch, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise obstacle
+
+    monkeypatch.setattr(prediction, "predict_by_theory", refuse)
+    profile = sp.predict(source, batch)
+    assert {row.status for row in profile.sites} == {"sampled"}
+    assert str(obstacle) in profile.meta["theory"]
+    measured = sp.measure(None, batch, build=Stack, seeds=range(50, 80))
+    for item in profile.compare(measured).differences:
+        if item.column in ("variance", "grad_variance"):
+            assert abs(item.error) < 5 * item.standard_error + 1e-6
+
+
+def test_nothing_is_left_behind(batch):
+    model = ThereAndBack()
+    before, state, kept = copy.deepcopy(model.state_dict()), torch.get_rng_state(), batch.clone()
+    sp.predict(model, batch)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(kept, batch)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_same_call_gives_the_same_numbers(batch):
+    model = ThereAndBack()
+    torch.manual_seed(1)
+    first = sp.predict(model, batch).to_json()
+    torch.manual_seed(2)
+    assert sp.predict(model, batch).to_json() == first
+
+
+def test_a_verified_profile_survives_json(batch):
+    profile = sp.predict(ThereAndBack(), batch)
+    again = sp.Profile.from_json(profile.to_json())
+    assert again.to_json() == profile.to_json()
+    assert again["head"].verification["variance"] == profile["head"].verification["variance"]
+
+
+def test_a_model_that_cannot_run_is_refused():
+    with pytest.raises(InputError, match="Linear failed on the batch"):
+        sp.predict(nn.Linear(8, 16), torch.randn(4, 9))
+
+
+def test_wrong_options_are_refused_before_anything_runs(batch):
+    with pytest.raises(InputError, match="tokens"):
+        sp.predict(Stack(), batch, tokens=1)
+    with pytest.raises(InputError, match="verify"):
+        sp.predict(Stack(), batch, verify=-1)
+
+
+def test_weights_as_they_are_judge_a_trained_model(batch):
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64))
+    generator = torch.Generator().manual_seed(0)
+    for layer in (model[0], model[2]):
+        left = torch.randn(layer.out_features, 2, generator=generator)
+        right = torch.randn(2, layer.in_features, generator=generator)
+        layer.weight.data.copy_(left @ right)
+        nn.init.zeros_(layer.bias)
+    profile = sp.predict(model, batch)
+    assert profile["2"].variance == pytest.approx(sp.measure(model, batch)["2"].variance, rel=0.11)

@@ -12,7 +12,13 @@
 """
 
 from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
-from sigprop.initialization.model_laws import build, distribution, factory_of_model, skeleton_of
+from sigprop.initialization.model_laws import (
+    build,
+    copied_with,
+    distribution,
+    factory_of_model,
+    parameters_on_meta,
+)
 from sigprop.initialization.redraw import Draws
 
 __all__ = [
@@ -23,7 +29,8 @@ __all__ = [
     "Distribution",
     "Draws",
     "build",
+    "copied_with",
     "distribution",
     "factory_of_model",
-    "skeleton_of",
+    "parameters_on_meta",
 ]

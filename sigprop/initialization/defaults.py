@@ -1,6 +1,7 @@
 """The laws that torch's own layers draw from, recognized in a layer as it is.
 
 A bias of sixteen entries tells its variance to 25 %. Where it is as torch's constructor leaves it, its law is known.
+Larger parameters tell their own.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from torch import Tensor, nn
 from sigprop.initialization.constructor import agrees
 from sigprop.initialization.distribution import Distribution
 
+FEW = 2048
 UNIFORM_IN_FAN = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear)
 
 
 def default_law(module: nn.Module, key: str, parameter: Tensor) -> Distribution | None:
     """Torch's own law of a layer's weight or bias, if the numbers are within it and could come from it."""
     law = _law(module, key)
-    if law is None or parameter.numel() < 2 or not parameter.is_floating_point():
+    if law is None or not 2 <= parameter.numel() <= FEW or not parameter.is_floating_point():
         return None
     values = parameter.detach()
     low, high = float(law.quantiles[0]), float(law.quantiles[-1])
     room = (high - low) / len(law.quantiles)
-    bounded = law.quantiles is not None and float(values.min()) >= low - room and float(values.max()) <= high + room
+    bounded = float(values.min()) >= low - room and float(values.max()) <= high + room
     return law if bounded and agrees(law, values) else None
 
 

@@ -46,13 +46,23 @@ def build(factory: Factory) -> nn.Module:
     return made
 
 
-def skeleton_of(model: nn.Module) -> nn.Module:
-    """A copy of a model with its trainable parameters on meta; the model itself is not touched."""
-    memo: dict[int, Any] = {}
-    for place in _places(model):
+def parameters_on_meta(model: nn.Module) -> dict[int, Any]:
+    """For each trainable parameter, by `id`, a twin on meta that knows its law."""
+    twins: dict[int, Any] = {}
+    for place in places_of(model):
         parameter = place.parameter
-        if id(parameter) not in memo and (parameter.requires_grad or parameter.is_meta):
-            memo[id(parameter)] = _on_meta(parameter, _law_in(place))
+        if id(parameter) not in twins and (parameter.requires_grad or parameter.is_meta):
+            twins[id(parameter)] = _on_meta(parameter, law_in(place))
+    return twins
+
+
+def copied_with(model: nn.Module, replaced: dict[int, Any]) -> nn.Module:
+    """A copy of a model in which objects, by `id`, are replaced."""
+    memo = dict(replaced)
+    for module in model.modules():
+        for tensor in vars(module).values():
+            if isinstance(tensor, Tensor) and not tensor.is_leaf:
+                memo[id(tensor)] = tensor.detach()  # computed from parameters, as by weight norm; computed again
     try:
         return copy.deepcopy(model, memo)
     except Exception as error:
@@ -71,14 +81,14 @@ class Place(NamedTuple):
     parameter: nn.Parameter
 
 
-def _places(model: nn.Module) -> Iterator[Place]:
+def places_of(model: nn.Module) -> Iterator[Place]:
     for prefix, module in model.named_modules():
         for key, parameter in module._parameters.items():
             if parameter is not None:
                 yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
 
 
-def _law_in(place: Place) -> Distribution:
+def law_in(place: Place) -> Distribution:
     parameter = place.parameter
     if parameter.is_meta or hasattr(parameter, _LAW):
         return distribution(parameter)
@@ -93,7 +103,7 @@ def _on_meta(parameter: Tensor, law: Distribution) -> nn.Parameter:
 
 def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
     """Write the law of each parameter beside it; frozen tables take their numbers back."""
-    places = [place for place in _places(model) if place.parameter.is_meta]
+    places = [place for place in places_of(model) if place.parameter.is_meta]
     recorded = {place.name: recorder.law(place.parameter) for place in places}
     known: dict[str, Law] = {
         name: Distribution.constant(0.0, UNKNOWN) if law is None else law for name, law in recorded.items()

@@ -6,9 +6,9 @@ weights stay as they are, orthogonal matrices are drawn orthogonal.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sigprop.errors import UnsupportedError
 from sigprop.initialization.constructor import constructed
 from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, UNKNOWN, Distribution
-from sigprop.initialization.model_laws import _law_in, _places, distribution, factory_of_model
+from sigprop.initialization.model_laws import copied_with, distribution, factory_of_model, law_in, places_of
 
 FIRST_SEED = 100_003
 
@@ -70,18 +70,12 @@ def _in_mode_of(model: nn.Module, made: nn.Module) -> nn.Module:
 
 def _real_copy(model: nn.Module) -> nn.Module:
     """A copy whose parameters on meta have memory."""
-    memo: dict[int, object] = {}
+    memo: dict[int, Any] = {}
     for parameter in model.parameters():
         if parameter.is_meta:
             empty = torch.zeros(parameter.shape, dtype=parameter.dtype)
             memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-    try:
-        return copy.deepcopy(model, memo)
-    except Exception as error:
-        raise UnsupportedError(
-            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}), so that it cannot be drawn "
-            "anew. Pass a function that builds it instead."
-        ) from error
+    return copied_with(model, memo)
 
 
 Fill = Callable[[torch.Generator], Tensor]
@@ -92,12 +86,12 @@ def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
     fills: dict[str, Fill] = {}
     seen: set[int] = set()
     alike: dict[tuple, str] = {}
-    for place in _places(model):
+    for place in places_of(model):
         parameter = place.parameter
         if id(parameter) in seen or not parameter.is_floating_point() or not parameter.numel():
             continue
         seen.add(id(parameter))
-        law = distribution(parameter) if parameter.is_meta else _law_in(place)
+        law = distribution(parameter) if parameter.is_meta else law_in(place)
         if parameter.is_meta and law.kind == UNKNOWN:
             raise UnsupportedError(
                 f"{place.name} is on meta and no law of it is known: give the function that builds it"

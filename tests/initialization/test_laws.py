@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.initialization import STRUCTURED, UNKNOWN, build, constructor, distribution, skeleton_of
+from sigprop.initialization import STRUCTURED, UNKNOWN, build, constructor, distribution
 from sigprop.initialization.independence import kind_of
+from sigprop.trace.skeleton import skeleton_of
 
 SIDE = 96
 

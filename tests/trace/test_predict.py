@@ -133,7 +133,7 @@ def test_a_wrong_gain_fails(agreement):
 
     def make():
         model = nn.Sequential(nn.Linear(20, 128), nn.ReLU(), nn.Linear(128, 4))
-        if not made:
+        if len(made) < 3:  # the builder calls a small constructor three times
             with torch.no_grad():
                 model[0].weight.mul_(1.2)
         made.append(model)

@@ -7,14 +7,22 @@
 | `check_criticality` | ordered, critical or chaotic, block by block |
 | `plan` | initializations, residual scalings and learning rates as data |
 | `coord_check` | do they hold as width and depth grow? |
+
+Each name is imported when it is first used, so that `import sigprop` costs nothing and `sigprop --help` is quick.
 """
 
-from sigprop.api import plan, predict
-from sigprop.measure import jacobian, jacobian_profile, measure
-from sigprop.measure.criticality import check_criticality
-from sigprop.results import Comparison, Plan, Profile
-from sigprop.scaling import coord_check
-from sigprop.trace import trace
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sigprop.api import plan, predict
+    from sigprop.measure import jacobian, jacobian_profile, measure
+    from sigprop.measure.criticality import check_criticality
+    from sigprop.results import Comparison, Plan, Profile
+    from sigprop.scaling import coord_check
+    from sigprop.trace import trace
 
 __version__ = "0.1.0"
 
@@ -31,3 +39,38 @@ __all__ = [
     "predict",
     "trace",
 ]
+
+_HOMES = {
+    "Comparison": "sigprop.results",
+    "Plan": "sigprop.results",
+    "Profile": "sigprop.results",
+    "check_criticality": "sigprop.measure.criticality",
+    "coord_check": "sigprop.scaling",
+    "jacobian": "sigprop.measure",
+    "jacobian_profile": "sigprop.measure",
+    "measure": "sigprop.measure",
+    "plan": "sigprop.api",
+    "predict": "sigprop.api",
+    "trace": "sigprop.trace",
+}
+
+
+class _TopLevel(ModuleType):
+    """Public names on demand; where a room has the name of a function (`measure`), the name means the function."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'sigprop' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *__all__})
+
+
+sys.modules[__name__].__class__ = _TopLevel

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
+from sigprop.blueprints.criticality import BLUEPRINTS, blueprint_diagram
 from sigprop.errors import UnknownNameError
+from sigprop.measure.grid import Network
 from sigprop.measure.networks import network_phase
+from sigprop.measure.phase import mlp_phase
 from sigprop.models import build
 from sigprop.models.transformer import Block, TransformerConfig
 from sigprop.report.phase import Overlay
 from sigprop.results.phase import Axis, PhaseDiagram
 from sigprop.theory.criticality import Vanilla, architecture, critical_line, critical_points, predicted_diagram
+
+
+@dataclass(frozen=True)
+class Plane:
+    """What was asked for: a model (`network` if it is an MLP), two ranges, and what is held fixed."""
+
+    model: str
+    network: Network | None
+    x: Axis
+    y: Axis
+    fixed: dict[str, float]
+    extra: dict[str, Any]
 
 
 class AttentionBlock(Block):
@@ -87,7 +103,7 @@ def coarse(axis: Axis, most: int = 8) -> Axis:
     return axis[0], [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
-def overlays(activation: str, norm: str, x: Axis, y: Axis, fixed: dict[str, float]) -> dict[str, Any]:
+def overlays(activation: Any, norm: str, x: Axis, y: Axis, fixed: dict[str, float]) -> dict[str, Any]:
     """Critical line and points of an MLP over the (sigma_w, sigma_b) plane; elsewhere the contour chi_J = 1."""
     if {x[0], y[0]} != {"sigma_w", "sigma_b"}:
         return {"contour": predicted_diagram(activation, x, y, fixed, norm)}
@@ -106,3 +122,28 @@ def overlays(activation: str, norm: str, x: Axis, y: Axis, fixed: dict[str, floa
 
 def _curve(sigma_w: Tensor, sigma_b: Tensor, kind: str) -> Overlay:
     return Overlay(sigma_w.tolist(), sigma_b.tolist(), kind)
+
+
+def predicted_plane(plane: Plane) -> PhaseDiagram:
+    if plane.network is not None:
+        return predicted_diagram(plane.network.activation, plane.x, plane.y, plane.fixed, plane.network.norm)
+    return blueprint_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra)
+
+
+def measured_plane(plane: Plane, run: dict[str, Any]) -> PhaseDiagram:
+    if plane.network is not None:
+        return mlp_phase(plane.network, plane.x, plane.y, plane.fixed, **run)
+    if plane.model not in BUILDERS:
+        raise UnknownNameError("model", plane.model, BUILDERS, "(to be measured)")
+    return measured_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra, **run)
+
+
+def drawn_above(plane: Plane, theory: PhaseDiagram | None) -> dict[str, Any]:
+    """What theory draws over the heat map: line and stars of an MLP, the contour chi_J = 1 of others."""
+    x, y = plane.x, plane.y
+    if plane.network is not None:
+        return overlays(plane.network.activation, plane.network.norm, x, y, plane.fixed)
+    if not set(plane.extra) <= {field.name for field in fields(BLUEPRINTS[plane.model])}:
+        return {}  # a variant that only the measured network has
+    axes = (coarse(x), coarse(y)) if plane.model == "mixer" else (x, y)
+    return {"contour": theory or blueprint_diagram(plane.model, *axes, plane.fixed, plane.extra)}

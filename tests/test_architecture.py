@@ -8,13 +8,14 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"process", "compat", "errors", "losses", "results"}
+BASE = {"process", "compat", "errors", "grid", "losses", "results"}
 ALLOWED = {
     "process": set(),
     "errors": set(),
     "compat": {"errors"},
     "losses": {"errors"},
-    "results": {"errors"},
+    "grid": {"errors"},
+    "results": {"errors", "grid"},
     "theory": BASE,
     "initialization": BASE,
     "blueprints": BASE | {"theory"},

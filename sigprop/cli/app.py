@@ -1,22 +1,22 @@
-"""The commands, and one place where errors become messages and exit codes."""
+"""The commands in one list."""
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from sigprop import __version__
 from sigprop.cli.coordcheck import coordcheck_command
 from sigprop.cli.critical import critical_command
 from sigprop.cli.demo import demo_command
+from sigprop.cli.exits import exit_code
 from sigprop.cli.exponents import exponents_command
 from sigprop.cli.measure import measure_command
 from sigprop.cli.phase import phase_command
 from sigprop.cli.plan import plan_command
 from sigprop.cli.predict import predict_command
 from sigprop.cli.recipes import recipes_command
-from sigprop.errors import SigpropError
 
 COMMANDS = {
     "predict": predict_command,
@@ -31,19 +31,31 @@ COMMANDS = {
 }
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Predict, measure, prescribe and check how signals and gradients travel through a network.",
+    epilog="Exit codes: 0 healthy, 1 findings, 2 usage or input error, 70 a fault of sigprop.",
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sigprop {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
-    """Exit codes: 0 healthy, 1 findings, 2 usage or input error."""
-    try:
-        app()
-    except SigpropError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"sigprop: {error}", style="bold red", markup=False)
-        sys.exit(2)
+    """Run the command line; the process ends with its exit code."""
+    raise SystemExit(exit_code(app))

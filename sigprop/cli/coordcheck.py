@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import output_console
-from sigprop.errors import InputError
-from sigprop.scaling import coord_check
-from sigprop.scaling.figure import coordinate_figure
-from sigprop.sources import open_family, parse_settings
+from sigprop.cli.console import show
+from sigprop.cli.options import Everything, Figure, Json, Model, Quiet, Settings
+from sigprop.errors import InputError, require
 
 
 def coordcheck_command(
-    model: Annotated[str, typer.Argument(help="A reference network, a config.json, or file.py:factory.")],
+    model: Model,
     widths: Annotated[str, typer.Option(help="Widths, separated by commas.")] = "64,128,256,512",
     depths: Annotated[str, typer.Option(help="Depths, separated by commas; none: the width alone.")] = "",
     recipe: Annotated[
@@ -27,19 +24,28 @@ def coordcheck_command(
         str, typer.Option(help="adamw, adam, sgd, momentum, lion, adafactor, muon:shape, ...")
     ] = "adamw",
     lr: Annotated[float | None, typer.Option(help="Learning rate at the smallest width.")] = None,
-    steps: Annotated[int, typer.Option(help="Training steps.")] = 3,
-    seeds: Annotated[int, typer.Option(help="Initializations at every width.")] = 3,
-    tolerance: Annotated[float, typer.Option(help="Largest allowed deviation of an exponent.")] = 0.2,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting, key=value; may be repeated.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    figure: Annotated[Path | None, typer.Option(help="Write a figure of sizes over width to this file.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Initializations at every width.")] = 3,
+    tolerance: Annotated[float, typer.Option(min=0, help="Largest allowed deviation of an exponent.")] = 0.2,
+    settings: Settings = None,
+    all: Everything = False,
+    quiet: Quiet = False,
+    json: Json = False,
+    figure: Figure = None,
 ) -> None:
     """Train a few steps at several widths and judge every exponent. Exit code 1 when the check fails."""
+    require(lr is None or lr > 0, "--lr", lr, "a learning rate above 0")
+    sizes, deep = _numbers("--widths", widths), _numbers("--depths", depths) if depths else None
+
+    from sigprop.scaling import coord_check
+    from sigprop.scaling.figure import coordinate_figure
+    from sigprop.sources import open_family, parse_settings
+
     family = open_family(model, parse_settings(settings or []))
     report = coord_check(
         family.build,
-        _numbers("--widths", widths),
-        _numbers("--depths", depths) if depths else None,
+        sizes,
+        deep,
         batch=family.batch,
         loss=family.loss,
         plan=None if recipe == "none" else recipe,
@@ -50,26 +56,23 @@ def coordcheck_command(
         steps=steps,
         seeds=seeds,
         tolerance=tolerance,
-        progress=not json,
+        progress=not (json or quiet),
     )
     if figure is not None:
         coordinate_figure(report, figure)
     if json:
-        typer.echo(report.to_json())
+        show(report.to_json())
     else:
-        console = output_console()
-        console.print(report.table(failures_only=not report.passed))
-        for way in report.meta["trained"]:
-            if "refused" in way:
-                console.print(f"seeds were trained {way}", markup=False)
-        for culprit in report.culprits[:8]:
-            console.print(f"repair {culprit}", markup=False)
+        refused = [f"seeds were trained {way}" for way in report.meta["trained"] if "refused" in way]
+        show(report.summary(), "", report.table(all), *refused)
     if not report.passed:
         raise typer.Exit(1)
 
 
 def _numbers(option: str, text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InputError(f"{option} {text!r} is not allowed: needs whole numbers like 64,128,256") from error
+    require(min(found) > 0, option, text, "sizes above 0")
+    return found

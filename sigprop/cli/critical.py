@@ -1,65 +1,88 @@
-"""`sigprop critical`: critical line, points and exponents of an activation."""
+"""`sigprop critical`: critical line, points and exponents of an activation, and how to draw weights for it."""
 
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from sigprop.cli.console import output_console
-from sigprop.sources import parse_settings
-from sigprop.theory.criticality import Criticality, architecture, criticality
+from sigprop.cli.console import show
+from sigprop.cli.options import Json
+from sigprop.grid import Grid
+
+if TYPE_CHECKING:
+    from sigprop.theory.criticality import Criticality
 
 
 def critical_command(
-    activation: Annotated[str, typer.Argument(help="An activation, e.g. gelu.")],
+    activation: Annotated[str, typer.Argument(help="An activation, e.g. gelu, or file.py:function of a tensor.")],
     norm: Annotated[str, typer.Option(help="none, preactivation, activation or batch.")] = "none",
     residual: Annotated[float, typer.Option(help="Residual strength mu, 0 to 1.")] = 0.0,
     stages: Annotated[int, typer.Option(help="BatchNorm stages per block.")] = 1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter of the activation, key=value.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Where gradients survive any depth: chi_J = 1 in the (sigma_w, sigma_b) plane."""
-    network = architecture(activation, norm, residual, stages, **parse_settings(settings or []))
+    from sigprop.sources import parse_settings, read_activation
+    from sigprop.theory.criticality import architecture, criticality
+
+    network = architecture(read_activation(activation), norm, residual, stages, **parse_settings(settings or []))
     result = criticality(network)
     if json:
-        typer.echo(json_module.dumps(result.to_dict()))
+        show(json_module.dumps(result.to_dict()))
         return
-    console = output_console()
-    console.print(f"{result.activation}, norm {result.norm}, residual {result.residual:g} ({result.status})")
+    show(f"{result.activation}, norm {result.norm}, residual {result.residual:g} ({result.status})")
     if result.points:
-        console.print(_points_table(result))
+        show("", _points(result))
     if result.ray is not None:
-        console.print(f"critical line: sigma_b = {result.ray:.6f} sigma_w")
+        show(f"critical line: sigma_b = {result.ray:.6f} sigma_w")
     elif result.line:
-        console.print(_line_table(result))
+        show("", _line(result))
+    show(*(f"- {note}" for note in result.notes))
+    show(advice(result))
+
+
+def advice(result: Criticality) -> str:
+    """The sentence that answers the question: how to draw weights and biases."""
     if result.everywhere:
-        console.print("critical everywhere")
-    for note in result.notes:
-        console.print(f"- {note}", markup=False)
+        return "Critical everywhere: gradients neither vanish nor explode, however the weights are drawn."
+    stable = [point for point in result.points if "repels" not in point.stability] or result.points
+    if stable:
+        gain, bias = stable[0].sigma_w, stable[0].sigma_b
+    elif result.ray is not None:
+        gain, bias = 1.0, result.ray
+    elif result.line:
+        rows = [row for row in result.line if row["stable"]] or result.line
+        gain, bias = rows[0]["sigma_w"], rows[0]["sigma_b"]
+    else:
+        return (
+            "No choice of weights is critical: gradients grow or fade with depth; add residual connections or a norm."
+        )
+    drawn = f"biases with std = {bias:.3g}" if bias else "biases with 0"
+    return f"Draw weights with std = {gain:.3g}/sqrt(fan_in), {drawn}: then gradients survive any depth."
 
 
-def _points_table(result: Criticality) -> Table:
-    table = Table(title="critical points", title_justify="left")
-    for heading in ("sigma_w", "sigma_b", "K*", "stability", "J ~ depth^-zeta"):
-        table.add_column(heading)
+def _points(result: Criticality) -> Grid:
+    rows = []
     for point in result.points:
         kernel = "any" if point.kernel is None else f"{point.kernel:.6f}"
         exponent = "" if point.exponent is None else f"{point.exponent:.6g}"
-        table.add_row(f"{point.sigma_w:.6f}", f"{point.sigma_b:.6f}", kernel, point.stability, exponent)
-    return table
+        rows.append([f"{point.sigma_w:.6f}", f"{point.sigma_b:.6f}", kernel, point.stability, exponent])
+    headings = ["sigma_w", "sigma_b", "K*", "stability", "J ~ depth^-zeta"]
+    return Grid(headings, rows, title="critical points", wrapped=(3,))
 
 
-def _line_table(result: Criticality, most: int = 12) -> Table:
-    table = Table(title="critical line", title_justify="left")
-    for heading in ("sigma_w", "sigma_b", "K*", "chi_K", "reached"):
-        table.add_column(heading)
+def _line(result: Criticality, most: int = 12) -> Grid:
     rows = [row for row in result.line if 1e-3 <= row["kernel"] <= 1e3] or result.line
-    for row in rows[:: max(1, len(rows) // most)]:
-        cells = [f"{row[key]:.6g}" for key in ("sigma_w", "sigma_b", "kernel", "kernel_slope")]
-        table.add_row(*cells, "yes" if row["stable"] else "no")
-    return table
+    cells = [
+        [*(f"{row[key]:.6g}" for key in ("sigma_w", "sigma_b", "kernel", "kernel_slope")), _yes(row["stable"])]
+        for row in rows[:: max(1, len(rows) // most)]
+    ]
+    return Grid(["sigma_w", "sigma_b", "K*", "chi_K", "reached"], cells, title="critical line", names=())
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "no"

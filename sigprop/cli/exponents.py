@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json as json_format
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from sigprop.cli.console import output_console
-from sigprop.theory.exponents import (
-    OPTIMIZERS,
-    Classification,
-    Parametrization,
-    classify,
-    read_alignment,
-    read_optimizer,
-    read_parametrization,
-)
+from sigprop.cli.console import show
+from sigprop.cli.options import Json
+from sigprop.grid import Grid
+
+if TYPE_CHECKING:
+    from sigprop.theory.exponents import Classification, Parametrization
 
 
 def exponents_command(
     parametrization: Annotated[str, typer.Argument(help="SP, NTK, muP, MF, or a=..,..,..;b=..,..,..[;c=..,..,..].")],
-    optimizer: Annotated[str, typer.Option(help=f"One of {', '.join(OPTIMIZERS)}.")] = "adam",
+    optimizer: Annotated[str, typer.Option(help="sgd, adam, adafactor, muon, ...; a wrong name lists them.")] = "adam",
     alignment: Annotated[str, typer.Option(help="full, readout, none, or alpha=..,omega_readout=..,u=..")] = "full",
     depth: Annotated[int, typer.Option(help="Hidden layers in the chain.")] = 2,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Exact exponents per role: init, multiplier, largest stable learning rate; exit code 1 when unstable."""
+    from sigprop.theory.exponents import classify, read_alignment, read_optimizer, read_parametrization
+
     entry = read_parametrization(parametrization)
     verdict = classify(entry, read_optimizer(optimizer), read_alignment(alignment), depth)
     if json:
-        typer.echo(json_format.dumps(_data(entry, verdict, optimizer, alignment), indent=1))
+        show(json_format.dumps(_data(entry, verdict, optimizer, alignment), indent=1))
     else:
         _print(entry, verdict, f"{entry.name}, {optimizer}, {alignment} alignment")
     if not verdict.stable:
@@ -39,16 +36,11 @@ def exponents_command(
 
 
 def _print(entry: Parametrization, verdict: Classification, title: str) -> None:
-    console = output_console()
-    table = Table(title=f"{title}: powers of 1/width")
-    for heading in ("", "embedding", "hidden", "readout"):
-        table.add_column(heading)
-    for label, values in (("multiplier a", entry.a), ("init b", entry.b), ("learning rate c", verdict.c)):
-        table.add_row(label, *map(str, values))
-    console.print(table)
-    console.print(f"regime: {verdict.regime}; equivalent to {', '.join(verdict.equivalent) or 'no table entry'}")
-    for condition in verdict.failures:
-        console.print(str(condition), markup=False)
+    parts = (("multiplier a", entry.a), ("init b", entry.b), ("learning rate c", verdict.c))
+    rows = [[label, *map(str, values)] for label, values in parts]
+    show(Grid(["", "embedding", "hidden", "readout"], rows, title=f"{title}: powers of 1/width"))
+    show(f"regime: {verdict.regime}; equivalent to {', '.join(verdict.equivalent) or 'no table entry'}")
+    show(*map(str, verdict.failures))
 
 
 def _data(entry: Parametrization, verdict: Classification, optimizer: str, alignment: str) -> dict[str, Any]:

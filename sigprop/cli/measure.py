@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sigprop.cli.console import output_console
-from sigprop.measure import measure
-from sigprop.report.figures import profile_figure
-from sigprop.report.terminal import extras_table, profile_table
-from sigprop.sources import open_source, parse_settings
+from sigprop.cli.console import show
+from sigprop.cli.options import Batch, Data, Everything, Figure, Json, Model, Seeds, Settings, Tokens
+from sigprop.grid import Grid, number, thinned
+
+if TYPE_CHECKING:
+    from sigprop.results import Profile
+
+EXTRAS = 40
 
 
 def measure_command(
-    model: Annotated[str, typer.Argument(help="A reference network, a config.json, or file.py:factory.")],
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting, key=value; may be repeated.")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="A text file, a folder of images, or file.py:name of a batch or loader."),
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences or images in the batch.")] = 4,
-    tokens: Annotated[int, typer.Option(help="Tokens in a sequence.")] = 128,
-    seeds: Annotated[int, typer.Option(help="Initializations; more than one gives standard errors.")] = 1,
+    model: Model,
+    settings: Settings = None,
+    data: Data = None,
+    batch: Batch = 4,
+    tokens: Tokens = 128,
+    seeds: Seeds = 1,
     sites: Annotated[list[str] | None, typer.Option(help="A site or pattern to keep; may be repeated.")] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Also attention scores.")] = False,
     junctions: Annotated[bool, typer.Option("--junctions", help="Also residual additions.")] = False,
     formats: Annotated[bool, typer.Option("--formats", help="Also what low-precision formats lose.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
-    figure: Annotated[Path | None, typer.Option(help="Write a figure by depth to this file.")] = None,
+    all: Everything = False,
+    json: Json = False,
+    figure: Figure = None,
 ) -> None:
     """Run a model once, forward and backward, and report its moments. Exit code 1 when a value is not finite."""
+    from sigprop.measure import measure
+    from sigprop.sources import open_source, parse_settings
+
     source = open_source(model, parse_settings(settings or []), data, batch, tokens)
     source.require_draws(seeds)
     profile = measure(
         None,
-        source.batch,
+        source.required_batch(),
         source.loss,
         build=source.build,
         seeds=seeds,
@@ -46,15 +49,23 @@ def measure_command(
         formats=formats,
     )
     if figure is not None:
-        profile_figure({model: profile}, figure)
+        profile.plot(figure)
     if json:
-        typer.echo(profile.to_json())
+        show(profile.to_json())
     else:
-        console, extras = output_console(), extras_table(profile)
-        console.print(profile_table(profile, f"measured: {model}"))
-        if extras is not None:
-            console.print(extras)
+        show(profile.summary(), "", profile.table(all))
+        if any(row.extras for row in profile.sites):
+            show("", _extras(profile))
+        if figure is not None:
+            show(f"figure: {figure}")
     _report_non_finite(profile.meta)
+
+
+def _extras(profile: Profile) -> Grid:
+    """What was asked for besides the moments (attention scores, losses of low-precision formats), where not zero."""
+    found = [(row.name, key, value) for row in profile.sites for key, value in row.extras.items() if value]
+    rows = [[name, key.replace("_", " "), number(value)] for name, key, value in thinned(found, EXTRAS)]
+    return Grid(["site", "besides", "value"], rows, left=[1])
 
 
 def _report_non_finite(meta: dict) -> None:

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json as json_module
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
-from sigprop.blueprints.criticality import BLUEPRINTS, blueprint_diagram
-from sigprop.cli.console import output_console
+from sigprop.cli.console import progress, show
+from sigprop.cli.options import Figure, Json, Quiet, Settings, require_device, writable
 from sigprop.cli.ranges import parse_range
-from sigprop.diagrams import BUILDERS, SIZES, coarse, measured_diagram, overlays
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.measure.grid import Network
-from sigprop.measure.phase import mlp_phase
-from sigprop.report.phase import Panel, phase_figure
-from sigprop.results.phase import PhaseDiagram
-from sigprop.sources import parse_settings
-from sigprop.theory.criticality import predicted_diagram
 
-MODELS = ("mlp", *BLUEPRINTS)
+if TYPE_CHECKING:
+    from sigprop.measure.grid import Network
+    from sigprop.results.phase import PhaseDiagram
+
+MODELS = ("mlp", "transformer", "vit", "resnet", "mixer")
 Axis = tuple[str, list[float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Plane:
-    """What was asked for: a model (`network` if it is an MLP), two ranges, and what is held fixed."""
-
-    model: str
-    network: Network | None
-    x: Axis
-    y: Axis
-    fixed: dict[str, float]
-    extra: dict[str, Any]
 
 
 def phase_command(
@@ -45,28 +27,39 @@ def phase_command(
     sigma_w: Annotated[str, typer.Option(help="from:to:count, or one number.")] = "0.1:3:40",
     sigma_b: Annotated[str, typer.Option(help="from:to:count, or one number.")] = "0:1.5:40",
     residual: Annotated[str | None, typer.Option(help="Residual strength mu: a number, or from:to:count.")] = None,
-    activation: Annotated[str | None, typer.Option(help="Activation of the MLP, relu if not given.")] = None,
+    activation: Annotated[str | None, typer.Option(help="Of the MLP, relu if not given; or file.py:function.")] = None,
     norm: Annotated[
         str | None, typer.Option(help="Norm of the MLP: none (if not given), preactivation, activation, batch.")
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of another model, key=value.")] = None,
+    settings: Settings = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure real networks.")] = False,
-    inits: Annotated[int, typer.Option(help="Initializations to average over.")] = 10,
-    depth: Annotated[int | None, typer.Option(help="Layers of the measured MLP (50), blocks of others.")] = None,
-    width: Annotated[int | None, typer.Option(help="Width of the measured MLP (500), or of others.")] = None,
+    inits: Annotated[int, typer.Option(min=1, help="Initializations to average over.")] = 10,
+    depth: Annotated[int | None, typer.Option(min=1, help="Layers of the measured MLP (50), blocks of others.")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Width of the measured MLP (500), or of others.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of the first initialization.")] = 0,
-    resume: Annotated[Path | None, typer.Option(help="Keep the state of the run in this file.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="Write a heat map to this file.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the diagram as JSON.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option(callback=writable, help="Keep the state of the run in this file.")
+    ] = None,
+    quiet: Quiet = False,
+    figure: Figure = None,
+    json: Json = False,
 ) -> None:
     """Phase diagram: ordered (chi_J < 1), critical, chaotic (chi_J > 1)."""
     if model not in MODELS:
         raise UnknownNameError("model", model, MODELS)
     x, y, fixed = _axes(sigma_w, sigma_b, residual, model)
+
+    from sigprop.diagrams import SIZES, Plane, drawn_above, measured_plane, predicted_plane
+    from sigprop.measure.grid import Network
+    from sigprop.report.phase import Panel, phase_figure
+    from sigprop.sources import parse_settings, read_activation
+
     if model == "mlp":
         require(not settings, "--set", settings, "a model other than mlp, or --activation and --norm")
-        network = Network(activation or "relu", norm or "none", depth or 50, width or 500, batch=_batch(norm))
+        network = Network(
+            read_activation(activation or "relu"), norm or "none", depth or 50, width or 500, batch=_batch(norm)
+        )
         extra: dict[str, Any] = {}
     else:
         given = {"--activation": activation, "--norm": norm}
@@ -75,14 +68,18 @@ def phase_command(
         network = None
         sizes = {key: value for key, value in (("depth", depth), ("width", width)) if value is not None}
         extra = {**SIZES.get(model, {}), **sizes, **parse_settings(settings or [])}
-    run: dict[str, Any] = {"initializations": inits, "seed": seed, "device": device, "resume": resume}
+    run: dict[str, Any] = {"initializations": inits, "seed": seed, "device": require_device(device), "resume": resume}
     plane = Plane(model, network, x, y, fixed, extra)
-    diagram = _measured(plane, run) if measure else _predicted(plane)
+    if measure:
+        with progress("initializations", inits, quiet or json) as step:
+            diagram = measured_plane(plane, {**run, "progress": lambda done, total: step(done)})
+    else:
+        diagram = predicted_plane(plane)
     if figure is not None:
-        above = _above(plane, None if measure else diagram)
+        above = drawn_above(plane, None if measure else diagram)
         phase_figure([Panel(_title(model, network), diagram, **above)], figure)
     if json:
-        typer.echo(json_module.dumps(diagram.to_dict()))
+        show(json_module.dumps(diagram.to_dict()))
         return
     _summary(diagram, figure)
 
@@ -107,38 +104,11 @@ def _batch(norm: str | None) -> int:
     return 128 if norm == "batch" else 1
 
 
-def _predicted(plane: Plane) -> PhaseDiagram:
-    if plane.network is not None:
-        return predicted_diagram(plane.network.activation, plane.x, plane.y, plane.fixed, plane.network.norm)
-    return blueprint_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra)
-
-
-def _measured(plane: Plane, run: dict[str, Any]) -> PhaseDiagram:
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("initializations", total=run["initializations"])
-        run["progress"] = lambda done, total: bar.update(task, completed=done)
-        if plane.network is not None:
-            return mlp_phase(plane.network, plane.x, plane.y, plane.fixed, **run)
-        if plane.model not in BUILDERS:
-            raise UnknownNameError("model", plane.model, BUILDERS, "(to be measured)")
-        return measured_diagram(plane.model, plane.x, plane.y, plane.fixed, plane.extra, **run)
-
-
-def _above(plane: Plane, theory: PhaseDiagram | None) -> dict[str, Any]:
-    """What theory draws over the heat map: line and stars of an MLP, the contour chi_J = 1 of others."""
-    x, y = plane.x, plane.y
-    if plane.network is not None:
-        return overlays(str(plane.network.activation), plane.network.norm, x, y, plane.fixed)
-    if not set(plane.extra) <= {field.name for field in dataclasses.fields(BLUEPRINTS[plane.model])}:
-        return {}  # a variant that only the measured network has
-    axes = (coarse(x), coarse(y)) if plane.model == "mixer" else (x, y)
-    return {"contour": theory or blueprint_diagram(plane.model, *axes, plane.fixed, plane.extra)}
-
-
 def _title(model: str, network: Network | None) -> str:
     if network is None:
         return model
-    return f"mlp, {network.activation}" + ("" if network.norm == "none" else f", norm {network.norm}")
+    name = network.settings()["activation"]
+    return f"mlp, {name}" + ("" if network.norm == "none" else f", norm {network.norm}")
 
 
 def _summary(diagram: PhaseDiagram, figure: Path | None) -> None:
@@ -146,21 +116,20 @@ def _summary(diagram: PhaseDiagram, figure: Path | None) -> None:
     values = sorted(value for value in everything if math.isfinite(value))
     if not values:
         raise InputError("the signal overflows at every point: take smaller --sigma-w")
-    ordered = sum(value < 0.99 for value in values) / len(values)
-    chaotic = sum(value > 1.01 for value in values) / len(values)
-    console = output_console()
-    console.print(
+    ordered, chaotic = sum(value < 0.99 for value in values), sum(value > 1.01 for value in values)
+    shares = [count / len(values) for count in (ordered, len(values) - ordered - chaotic, chaotic)]
+    show(
         f"chi_J over {len(diagram.x)} x {len(diagram.y)} points: {values[0]:.4g} to {values[-1]:.4g}, "
-        f"median {values[len(values) // 2]:.4g}; ordered {ordered:.0%}, within 1 % of critical "
-        f"{1 - ordered - chaotic:.0%}, chaotic {chaotic:.0%}"
+        f"median {values[len(values) // 2]:.4g}",
+        "ordered {:.0%}, within 1 % of critical {:.0%}, chaotic {:.0%}".format(*shares),
     )
     if diagram.standard_error is not None:
         pairs = zip(diagram.chi, diagram.standard_error, strict=True)
         ratios = [e / c for chi, error in pairs for c, e in zip(chi, error, strict=True) if c]
         errors = sorted(ratio for ratio in ratios if math.isfinite(ratio))
         if errors:
-            console.print(f"standard error: median {errors[len(errors) // 2]:.2%}, largest {errors[-1]:.2%}")
+            show(f"standard error: median {errors[len(errors) // 2]:.2%}, largest {errors[-1]:.2%}")
     if len(values) < len(everything):
-        console.print(f"{len(everything) - len(values)} points without a value: the signal overflows there")
+        show(f"{len(everything) - len(values)} points without a value: the signal overflows there")
     if figure is not None:
-        console.print(f"figure: {figure}")
+        show(f"figure: {figure}")

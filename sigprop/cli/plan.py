@@ -4,39 +4,44 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from sigprop.api import plan
-from sigprop.cli.console import output_console
+from sigprop.cli.console import show
+from sigprop.cli.options import Json, Model, Settings, Tokens, writable
 from sigprop.errors import InputError, SigpropError
-from sigprop.recipes import Structure, get_recipe, read_structure
-from sigprop.recipes.predicted_plan import PredictedPlan, predict_plan
-from sigprop.report.terminal import number
-from sigprop.results import Plan
-from sigprop.scaling import WIDTH_RULES
-from sigprop.sources import open_source, parse_settings
-from sigprop.trace.skeleton import build
+from sigprop.grid import Grid, number
+
+if TYPE_CHECKING:
+    from sigprop.recipes.predicted_plan import PredictedPlan
+    from sigprop.results import Plan
+    from sigprop.structure import Structure
 
 SHOWN = 8
 
 
 def plan_command(
-    model: Annotated[str, typer.Argument(help="A reference network, a config.json, or file.py:factory.")],
+    model: Model,
     recipe: Annotated[str, typer.Option(help="A recipe (`sigprop recipes`) or a parametrization (mup, sp, ...).")],
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of the model, key=value.")] = None,
+    settings: Settings = None,
     option: Annotated[list[str] | None, typer.Option(help="An option of the recipe, key=value.")] = None,
     compare: Annotated[str, typer.Option(help="Other recipes, comma-separated, predicted beside it.")] = "",
     base_width: Annotated[int | None, typer.Option(help="Width of the base model (parametrizations).")] = None,
     optimizer: Annotated[str, typer.Option(help="Whose settings the plan multiplies.")] = "adamw",
     surgery: Annotated[bool, typer.Option(help="Scale the junctions by hooks instead of folding.")] = False,
-    tokens: Annotated[int, typer.Option(help="Tokens of the example batch.")] = 64,
-    json: Annotated[bool, typer.Option("--json", help="Print plan and prediction as JSON.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
+    tokens: Tokens = 64,
+    json: Json = False,
+    out: Annotated[Path | None, typer.Option(callback=writable, help="Write the plan to this file.")] = None,
 ) -> None:
     """Prescribe initialization, residual scales and optimizer multipliers; predict before and after."""
+    from sigprop.api import plan
+    from sigprop.recipes import get_recipe
+    from sigprop.scaling import WIDTH_RULES
+    from sigprop.sources import open_source, parse_settings
+    from sigprop.structure import read_structure
+    from sigprop.trace.skeleton import build
+
     source = open_source(model, parse_settings(settings or []), batch=1, tokens=tokens)
     options = parse_settings(option or [])
     if recipe in WIDTH_RULES or recipe.startswith("meta:"):
@@ -56,7 +61,7 @@ def plan_command(
         made.to_json(out)
     if json:
         found = {"plan": made.to_dict(), "predicted": [item.to_dict() for item in predicted]}
-        typer.echo(json_module.dumps(found, indent=1))
+        show(json_module.dumps(found, indent=1))
         return
     _show(made, predicted, out)
 
@@ -65,6 +70,8 @@ def _predicted(
     structure: Structure, recipe: str, options: dict[str, Any], others: list[str]
 ) -> tuple[list[PredictedPlan], dict[str, str]]:
     """The model as it is, under the recipe and under the others; with those that refused, and why."""
+    from sigprop.recipes.predicted_plan import predict_plan
+
     if not structure.junctions:
         return [], {}
     found, refused = [predict_plan(structure, None)], {}
@@ -77,36 +84,30 @@ def _predicted(
 
 
 def _show(made: Plan, predicted: list[PredictedPlan], out: Path | None) -> None:
-    console = output_console()
-    console.print(made.explain())
+    show(made.summary(), "", made.table())
     if predicted:
-        console.print(_profile(predicted))
-        console.print(_summary(predicted))
-    for name, reason in made.meta.get("refused", {}).items():
-        console.print(f"{name}: {reason}", markup=False)
+        show("", _profile(predicted), "", _summary(predicted))
+    show(*(f"{name}: {reason}" for name, reason in made.meta.get("refused", {}).items()))
     if out is not None:
-        console.print(f"plan: {out}")
+        show(f"plan: {out}")
 
 
-def _profile(predicted: list[PredictedPlan]) -> Table:
+def _profile(predicted: list[PredictedPlan]) -> Grid:
     """Variance and gradient variance along the stream, side by side."""
-    table = Table(title="predicted along the residual stream: variance | gradient variance")
-    table.add_column("sum", justify="right")
-    for item in predicted:
-        table.add_column(item.recipe, justify="right")
     count = len(predicted[0].variance)
     step = max(1, (count - 1) // SHOWN)
-    for place in sorted({*range(0, count, step), count - 1}):
-        cells = [f"{number(item.variance[place])} | {number(item.grad_variance[place])}" for item in predicted]
-        table.add_row(str(place + 1), *cells)
-    return table
+    rows = [
+        [str(at + 1), *(f"{number(item.variance[at])} | {number(item.grad_variance[at])}" for item in predicted)]
+        for at in sorted({*range(0, count, step), count - 1})
+    ]
+    title = "predicted along the residual stream: variance | gradient variance"
+    return Grid(["sum", *(item.recipe for item in predicted)], rows, title=title, names=())
 
 
-def _summary(predicted: list[PredictedPlan]) -> Table:
-    table = Table(title="predicted from end to end")
-    for heading in ("recipe", "variance last/first", "gradient first/last", "token correlation", "sensitivity"):
-        table.add_column(heading, justify="right")
+def _summary(predicted: list[PredictedPlan]) -> Grid:
+    rows = []
     for item in predicted:
         values = (item.forward_growth, item.gradient_growth, item.token_correlation[-1], item.sensitivity)
-        table.add_row(item.recipe, *(number(value) for value in values))
-    return table
+        rows.append([item.recipe, *map(number, values)])
+    headings = ["recipe", "variance last/first", "gradient first/last", "token corr", "sensitivity"]
+    return Grid(headings, rows, title="predicted from end to end")

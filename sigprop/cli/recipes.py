@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
 
-import typer
-from rich.table import Table
+from sigprop.cli.console import show
+from sigprop.cli.options import Json
+from sigprop.grid import Grid
 
-from sigprop.cli.console import output_console
-from sigprop.recipes import recipes
+KEYS = ("name", "paper", "applies_to", "effect", "data")
 
 
-def recipes_command(
-    json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-) -> None:
+def recipes_command(json: Json = False) -> None:
     """List the initializations and residual scalings that `sigprop plan` knows."""
-    found = [
-        {
-            "name": item.name,
-            "paper": item.paper,
-            "applies_to": item.applies_to,
-            "effect": item.effect,
-            "data": item.data,
-        }
-        for item in recipes().values()
-    ]
+    from sigprop.recipes import recipes
+
+    found = [{key: getattr(item, key) for key in KEYS} for item in recipes().values()]
     if json:
-        typer.echo(json_module.dumps(found, indent=1))
+        show(json_module.dumps(found, indent=1))
         return
-    table = Table(title="recipes")
-    for heading in ("name", "paper", "applies to", "effect"):
-        table.add_column(heading, overflow="fold")
-    for item in found:
-        table.add_row(item["name"], item["paper"], item["applies_to"], item["effect"])
-    output_console().print(table)
+    rows = [[str(item[key]) for key in KEYS[:4]] for item in found]
+    show(Grid(["name", "paper", "applies to", "effect"], rows, title="recipes", wrapped=(1, 2, 3)))

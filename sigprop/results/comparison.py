@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError
+from sigprop.grid import Grid, Shown, number
 
 if TYPE_CHECKING:
     from sigprop.results.profile import Profile
 
+NUMBERS = ("median", "worst", "standard_error")
 CORRELATIONS = ("token_correlation", "grad_token_correlation")
 
 
@@ -27,8 +29,8 @@ class Difference:
     standard_error: float
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """All differences of two profiles joined by name."""
 
     differences: list[Difference]
@@ -44,7 +46,7 @@ class Comparison:
     def worst(self, column: str, count: int = 1) -> list[Difference]:
         return sorted(self.column(column), key=lambda item: -abs(item.error))[:count]
 
-    def summary(self) -> list[dict[str, float | str]]:
+    def by_column(self) -> list[dict[str, float | str]]:
         """Per column: median and worst error, the worst name, and the median standard error."""
         rows: list[dict[str, float | str]] = []
         for column in dict.fromkeys(item.column for item in self.differences):
@@ -59,6 +61,48 @@ class Comparison:
                 }
             )
         return rows
+
+    def table(self, all: bool = False) -> Grid:
+        """Median and worst error per column, relative unless it is a correlation or mean; `all` shows every row."""
+        if all:
+            rows = [_cells(item) for item in sorted(self.differences, key=lambda item: -abs(item.error))]
+            return Grid(["name", "column", "value", "reference", "error", "std. error"], rows, left=[1])
+        rows = [
+            [
+                str(row["column"]),
+                *(_shown(str(row["column"]), float(row[key])) for key in NUMBERS),
+                str(row["worst_name"]),
+            ]
+            for row in self.by_column()
+        ]
+        return Grid(["column", "median", "worst", "std. error", "worst at"], rows, names=(0, 4))
+
+    def summary(self) -> str:
+        """Sentences: what agrees how well, and what stands on one side only."""
+        found = {str(row["column"]): row for row in self.by_column()}
+        told = [
+            f"{column.replace('_', ' ')} to {_shown(column, float(found[column]['median']))} (median)"
+            for column in ("variance", "token_correlation", "grad_variance")
+            if column in found
+        ]
+        lines = [f"{len({item.name for item in self.differences})} names compared: {', '.join(told)}"]
+        for side, names in (("left", self.only_left), ("right", self.only_right)):
+            if names:
+                lines.append(f"only on the {side}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}")
+        return "\n".join(lines)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(item) for item in self.differences]
+
+
+def _shown(column: str, value: float) -> str:
+    """An absolute error of a correlation or mean, else a relative one."""
+    return f"{value:.4f}" if column in CORRELATIONS or column == "mean" else f"{100 * value:.1f} %"
+
+
+def _cells(item: Difference) -> list[str]:
+    errors = (_shown(item.column, item.error), _shown(item.column, item.standard_error))
+    return [item.name, item.column, number(item.value), number(item.reference), *errors]
 
 
 def compare_profiles(left: Profile, right: Profile) -> Comparison:

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from sigprop.errors import UnknownNameError
+from sigprop.grid import Grid, Shown
+
+MOST, REPAIRS = 6, 4
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class Culprit:
         return f"{self.name}: {self.cause} is off by {self.axis}^{self.exponent:+.2f}"
 
 
-@dataclass
-class CoordinateReport:
+@dataclass(repr=False)
+class CoordinateReport(Shown):
     """All exponents, the verdict, and the culprits behind a failure (the worst first)."""
 
     exponents: list[Exponent]
@@ -95,21 +96,41 @@ class CoordinateReport:
             Path(path).write_text(text + "\n")
         return text
 
-    def table(self, failures_only: bool = False) -> Table:
-        """One line per exponent at the last step, worst deviation first."""
+    def table(self, all: bool = False) -> Grid:
+        """The worst exponents; `all` shows every one at the first and last step."""
         last = max(item.step for item in self.exponents)
-        shown = self.failures if failures_only else [item for item in self.exponents if item.step in (0, last)]
-        title = "coordinate check: " + ("pass" if self.passed else f"FAIL ({len(self.failures)} exponents)")
-        table = Table(title=title)
-        for heading in ("site", "quantity", "step", "along", "exponent", "95 %", "expected", ""):
-            table.add_column(heading, overflow="fold")
-        for item in sorted(shown, key=lambda item: -abs(item.deviation())):
-            bound = f"{item.expected:+.2f}" if item.expected is not None else ""
-            bound = bound or (f"<= {item.at_most:+.2f}" if item.at_most is not None else "")
-            numbers = f"{item.exponent:+.2f}", f"{item.low:+.2f} .. {item.high:+.2f}", bound
-            verdict = "ok" if item.passed else "[red]fail"
-            table.add_row(item.name, item.quantity, str(item.step), item.axis, *numbers, verdict)
-        return table
+        shown = [item for item in self.exponents if item.step in (0, last)] if all or self.passed else self.failures
+        ranked = sorted(shown, key=lambda item: -abs(item.deviation()))
+        kept = ranked if all else ranked[:MOST]
+        rows = [
+            [
+                *(item.name, item.quantity, str(item.step), f"{item.exponent:+.2f}"),
+                *(f"{item.low:+.2f}..{item.high:+.2f}", _bound(item), "ok" if item.passed else "fail"),
+            ]
+            for item in kept
+        ]
+        note = f"{len(kept)} of {len(self.exponents)} exponents, the largest deviations; table(all=True) or --all: more"
+        headings = ["site", "quantity", "step", "exponent", "95 %", "wanted", ""]
+        return Grid(headings, rows, notes=[] if len(kept) == len(self.exponents) else [note], left=[1, 6])
+
+    def summary(self) -> str:
+        """The verdict, and what to repair."""
+        widths = f"widths {self.widths[0]} to {self.widths[-1]}" if len(self.widths) > 1 else ""
+        depths = f"depths {self.depths[0]} to {self.depths[-1]}" if len(self.depths) > 1 else ""
+        over = " and ".join(part for part in (widths, depths) if part)
+        if self.passed:
+            return f"pass: all {len(self.exponents)} sizes scale with {over} as {self.meta.get('expect', 'asked')} says"
+        lines = [f"FAIL: {len(self.failures)} of {len(self.exponents)} sizes do not scale as asked over {over}"]
+        return "\n".join([*lines, *(f"repair {culprit}" for culprit in self.culprits[:REPAIRS])])
+
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(item) for item in self.exponents]
+
+
+def _bound(item: Exponent) -> str:
+    if item.expected is not None:
+        return f"{item.expected:+.2f}"
+    return f"<= {item.at_most:+.2f}" if item.at_most is not None else ""
 
 
 def _finite(value: Any) -> Any:

@@ -8,16 +8,14 @@ result, and applied separately (`application.py`).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.results import application
+from sigprop.results.plan_display import ShownPlan
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 PLAN_SCHEMA_VERSION = 1
 KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
 PLACES = ("input", "output")
-NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -127,8 +124,8 @@ class PlanDifference:
     right: Any
 
 
-@dataclass
-class Plan:
+@dataclass(repr=False)
+class Plan(ShownPlan):
     """Rows for parameters, residual junctions and forward scales, with what produced them in `meta`."""
 
     parameters: list[ParameterPlan]
@@ -196,20 +193,6 @@ class Plan:
         tables = ({row.name: row for row in self.parameters}, {row.name: row for row in self.junctions})
         return [*tables, {f"{row.module} {row.place}": row for row in self.scales}]
 
-    def explain(self) -> Table:
-        """A table of the plan; rows that are alike up to numbers are one row, with their first and last values."""
-        table = Table(title=self.meta.get("recipe"))
-        for heading in ("parameter", "shape", "init", "forward", "lr", "weight decay", "eps", "why"):
-            table.add_column(heading, overflow="fold")
-        rows = [_parameter_cells(row) for row in self.parameters]
-        rows += [_junction_cells(row) for row in self.junctions]
-        rows += [
-            [f"module {row.module}", "", row.place, f"{row.factor:.4g}", "", "", "", row.why] for row in self.scales
-        ]
-        for cells in _collapsed(rows):
-            table.add_row(*cells)
-        return table
-
     def to_dict(self) -> dict[str, Any]:
         rows = {key: [asdict(row) for row in getattr(self, key)] for key in ("parameters", "junctions", "scales")}
         return {"schema_version": PLAN_SCHEMA_VERSION, "meta": self.meta, **rows}
@@ -253,34 +236,3 @@ def _row_differences(name: str, left: Any, right: Any) -> list[PlanDifference]:
         for item in fields(left)
         if item.name != "why" and getattr(left, item.name) != getattr(right, item.name)
     ]
-
-
-def _parameter_cells(row: ParameterPlan) -> list[str]:
-    numbers = [f"{value:.4g}" for value in (row.multiplier, row.lr, row.weight_decay, row.eps)]
-    return [row.name, " x ".join(map(str, row.shape)), str(row.init), *numbers, row.why]
-
-
-def _junction_cells(row: JunctionPlan) -> list[str]:
-    state = "folded into the weights" if row.folded else "applied in the forward pass"
-    scales = f"{row.skip:.4g} x + {row.branch:.4g} f(x)"
-    return [f"junction {row.name}", "", scales, state, "", "", "", row.why]
-
-
-def _collapsed(rows: list[list[str]]) -> list[list[str]]:
-    """Rows of equal shape that are the same up to numbers, as one."""
-    groups: dict[Any, list[list[str]]] = {}
-    for cells in rows:
-        groups.setdefault((cells[1], *(NUMBER.sub("*", cell) for cell in cells)), []).append(cells)
-    shown = []
-    for (shape, name, *_, why), members in groups.items():
-        if len(members) > 1:
-            values = [_span(column) for column in list(zip(*members, strict=True))[2:-1]]
-            told = members[0][-1] if len({cells[-1] for cells in members}) == 1 else why
-            shown.append([f"{name} ({len(members)})", shape, *values, told])
-        else:
-            shown.append(members[0])
-    return shown
-
-
-def _span(values: Sequence[str]) -> str:
-    return values[0] if len(set(values)) == 1 else f"{values[0]} … {values[-1]}"

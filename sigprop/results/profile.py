@@ -30,6 +30,7 @@ from typing import Any
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.results.comparison import Comparison, compare_profiles
+from sigprop.results.profile_display import ShownProfile
 
 SCHEMA_VERSION = 1
 NAN = math.nan
@@ -75,8 +76,8 @@ class ParameterRow:
     COLUMNS = ("init_std", "grad_second_moment")
 
 
-@dataclass
-class Profile:
+@dataclass(repr=False)
+class Profile(ShownProfile):
     """Rows of sites and parameters, with what produced them in `meta`."""
 
     sites: list[SiteRow]

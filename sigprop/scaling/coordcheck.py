@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.progress import Progress
 from torch import nn
 
@@ -67,7 +68,7 @@ def coord_check(
     rows: dict[Shape, Rows] = {}
     runs: dict[Shape, list[Run]] = {}
     trained: dict[str, list[Shape]] = {}
-    with Progress(transient=True, disable=not progress) as bar:
+    with Progress(console=Console(stderr=True), transient=True, disable=not progress) as bar:
         for shape in bar.track(shapes, description="coordinate check"):
             first = build_seeded(build, shape, 0)
             dims = compare_known(first, base, roles)

@@ -47,6 +47,12 @@ class Source:
                 f"seeds = {seeds}: {self.name} has fixed weights; give 1, or a config or function that draws"
             )
 
+    def required_batch(self) -> Any:
+        """The batch, which a measurement cannot do without."""
+        if self.batch is None:
+            raise InputError(f"{self.name} comes without a batch: define batch() in its file, or give --data")
+        return self.batch
+
 
 def open_source(
     model: str, settings: dict[str, Any] | None = None, data: str | None = None, batch: int = 4, tokens: int = 128

@@ -16,6 +16,9 @@ from typing import Any
 
 from sigprop.errors import InputError, UnknownNameError, UserCodeError
 
+IMPORTED: set[Path] = set()
+"""Files of the user that were imported; an error that a line of theirs raised is told by that line."""
+
 
 @dataclass(frozen=True)
 class UserObject:
@@ -75,6 +78,7 @@ def _imported(path: Path) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as if the file were run: its neighbours can be imported
     sys.modules.setdefault(path.stem, module)
+    IMPORTED.add(path.resolve())
     with user_code(path):
         spec.loader.exec_module(module)
     return module

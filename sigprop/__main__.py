@@ -1,0 +1,5 @@
+"""`python -m sigprop`."""
+
+from sigprop.cli import main
+
+main()

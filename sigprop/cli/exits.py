@@ -9,59 +9,62 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
-import click
 import typer
 
 from sigprop.errors import SigpropError
 
 WRONG_INPUT, FAULT, INTERRUPTED = 2, 70, 130
+ClickException: Any = typer.BadParameter.__mro__[2]  # typer brings a click of its own, or uses the installed one
 
 
-def exit_code(app: typer.Typer) -> int:
-    """Run an app and say how it ended."""
+def exit_code(app: typer.Typer, arguments: list[str] | None = None) -> int:
+    """Run an app (on the process's arguments if none are given) and say how it ended."""
     try:
-        return app(standalone_mode=False) or 0
-    except click.exceptions.Exit as stop:
+        return app(args=arguments, standalone_mode=False) or 0
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.Abort:
+    except typer.Abort:
         return INTERRUPTED
-    except click.ClickException as error:
+    except ClickException as error:
         return _refused(_usage(error))
     except SigpropError as error:
-        return _refused(str(error))
+        place = _user_place(error.__cause__)
+        return _refused(f"{place}: {error}" if place and place not in str(error) else str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        told = _told_by_user_code(error)
-        return _refused(told) if told else _fault(error)
+        place = _user_place(error)
+        return _refused(f"{place}: {type(error).__name__}: {error}") if place else _fault(error)
 
 
 def _refused(message: str) -> int:
-    typer.secho(f"sigprop: {' '.join(message.split())}", err=True, fg="red", bold=True)
+    line = "; ".join(" ".join(part.split()) for part in message.splitlines() if part.strip())
+    typer.secho(f"sigprop: {line}", err=True, fg="red", bold=True)
     return WRONG_INPUT
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: Any) -> str:
     context = getattr(error, "ctx", None)
     if context is None:
         return error.format_message()
     return f"{error.format_message().rstrip('.')}; see `{context.command_path} --help`"
 
 
-def _told_by_user_code(error: Exception) -> str | None:
+def _user_place(error: BaseException | None) -> str | None:
     """The line of the user's own file that raised, unless sigprop's own code stands deeper."""
     loaded = sys.modules.get("sigprop.sources.user_file")
-    if loaded is None:
+    if loaded is None or error is None:
         return None
     own = str(Path(__file__).parents[1])
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename).resolve()
         if path in loaded.IMPORTED:
-            return loaded.told(error, path)
+            return loaded.place(error, path)
         if frame.filename.startswith(own):
             return None
     return None

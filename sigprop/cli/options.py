@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +21,11 @@ def writable(path: Path | None) -> Path | None:
     if path.is_dir():
         raise InputError(f"{path} is a folder: needs the name of a file")
     folder = next(parent for parent in (path.parent, *path.parent.parents) if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise InputError(f"{path} cannot be written: no permission in {folder}")
-    return path
+    try:
+        with path.open("ab") if path.exists() else tempfile.TemporaryFile(dir=folder):
+            return path
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def writable_figure(path: Path | None) -> Path | None:

@@ -104,7 +104,12 @@ def _collapsed(rows: list[list[str]]) -> list[list[str]]:
 
 def _common(names: list[str]) -> str:
     """`blocks.*.attention.*.weight` for names that share those parts; `*.weight` where only the end is shared."""
-    split = [name.split(".") for name in names]
+    kind, space, _ = names[0].rpartition(" ")
+    split = [name.removeprefix(kind + space).split(".") for name in names]
+    return kind + space + _shared(split)
+
+
+def _shared(split: list[list[str]]) -> str:
     if len({len(parts) for parts in split}) == 1:
         return ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in zip(*split, strict=True))
     return f"*.{split[0][-1]}" if len({parts[-1] for parts in split}) == 1 else "*"

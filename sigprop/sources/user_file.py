@@ -97,13 +97,16 @@ def user_code(path: Path) -> Iterator[None]:
 
 def told(error: BaseException, path: Path) -> str:
     """`model.py, line 12, in forward: RuntimeError: shapes do not match`, on one line."""
-    what = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(Path(error.filename))}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+    what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{place(error, path)}: {what}".rstrip(": ")
+
+
+def place(error: BaseException, path: Path) -> str:
+    """The deepest line of the file that an error passed through."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _same(frame.filename, path)]
-    if not frames:
-        return f"{_shown(path)}: {what}"
-    return f"{_shown(path)}, line {frames[-1].lineno}, in {frames[-1].name}: {what}"
+    return f"{_shown(path)}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else _shown(path)
 
 
 def _same(filename: str, path: Path) -> bool:

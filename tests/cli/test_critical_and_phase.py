@@ -29,7 +29,7 @@ def test_critical_json_and_table():
     assert [round(point["sigma_w"], 4) for point in data["points"]] == [2.0, 1.4082]
     assert "1.408211" in run("critical", "gelu")
     assert "0.323807" in run("critical", "erf", "--norm", "preactivation")
-    assert "critical everywhere" in run("critical", "erf", "--norm", "preactivation", "--residual", "1")
+    assert "Critical everywhere" in run("critical", "erf", "--norm", "preactivation", "--residual", "1")
     assert "no critical line" in run("critical", "softplus")
     leaky = json.loads(run("critical", "leaky_relu", "--set", "slope=1", "--json"))
     assert leaky["points"][0]["sigma_w"] == pytest.approx(1.0)

@@ -7,7 +7,6 @@ import typer
 from typer.testing import CliRunner
 
 from sigprop.cli.measure import measure_command
-from sigprop.errors import SigpropError
 
 SMALL = ["--set", "width=16", "--set", "depth=2", "--tokens", "12", "--batch", "2"]
 
@@ -43,9 +42,10 @@ def test_json_rows_carry_the_promised_columns_and_errors():
 def test_every_reference_network(name, settings):
     options = [part for setting in settings for part in ("--set", setting)]
     small = [*SMALL[:2], "--set", "depth=1", *SMALL[4:]]
-    done = run(name, *small, *options)
+    done = run(name, *small, *options, "--all")
     assert done.exit_code == 0, done.output
     assert "head" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_text_sites_and_options(tmp_path):
@@ -104,22 +104,3 @@ def test_a_file_with_a_factory_and_exit_code_1_for_a_value_that_is_not_finite(tm
     done = run(name, "--set", "bad=True")
     assert done.exit_code == 1
     assert "first value that is not finite is at 2" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("transfromer",), "transformer"),
-        (("mlp", "--set", "widht=3"), "width"),
-        (("mlp", "--batch", "0"), "batch = 0"),
-        (("mlp", "--seeds", "0"), "seeds = 0"),
-        (("missing.json",), "no config at"),
-        (("missing.py:net",), "no file"),
-        (("transformer", "--data", "missing.txt"), "no text file"),
-        (("transformer", *SMALL, "--set", "heads=2", "--sites", "blocks.0.mpl"), "blocks.0.mlp"),
-    ],
-)
-def test_bad_input_is_one_clear_error(arguments, words):
-    done = run(*arguments)
-    assert isinstance(done.exception, SigpropError)
-    assert words in str(done.exception)

@@ -1,0 +1,25 @@
+"""Signals at random moments leave the model, the process and the files as they were."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.robustness.scale import cases
+
+ROOT = Path(__file__).parents[2]
+KINDS = ["measure", "counting measure", "counting seeds", "predict", "counting predict", "plan", "file"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs interval timers")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_leaves_everything_as_it_was(kind, tmp_path):
+    count = cases(12, 300)
+    command = [sys.executable, "-m", "tests.robustness.interrupted", kind, str(count), "0", str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    result = json.loads(run.stdout.splitlines()[-1])
+    assert result["damage"] == []
+    assert result["interrupted"] > count / 3

@@ -4,6 +4,7 @@
 |---|---|
 | `predict` | moments of a model or blueprint from theory |
 | `measure`, `jacobian` | the same on the real model, which is left as it was |
+| `check` | what is wrong with an initialization, why, and the plan that cures it |
 | `check_criticality` | ordered, critical or chaotic, block by block |
 | `plan` | initializations, residual scalings and learning rates as data |
 | `coord_check` | do they hold as width and depth grow? |
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sigprop.api import plan, predict
+    from sigprop.check import check
     from sigprop.measure import jacobian, jacobian_profile, measure
     from sigprop.measure.criticality import check_criticality
-    from sigprop.results import Comparison, Plan, Profile
+    from sigprop.results import Comparison, Plan, Profile, Report
     from sigprop.scaling import coord_check
     from sigprop.trace import trace
 
@@ -30,6 +32,8 @@ __all__ = [
     "Comparison",
     "Plan",
     "Profile",
+    "Report",
+    "check",
     "check_criticality",
     "coord_check",
     "jacobian",
@@ -44,6 +48,8 @@ _HOMES = {
     "Comparison": "sigprop.results",
     "Plan": "sigprop.results",
     "Profile": "sigprop.results",
+    "Report": "sigprop.results",
+    "check": "sigprop.check",
     "check_criticality": "sigprop.measure.criticality",
     "coord_check": "sigprop.scaling",
     "jacobian": "sigprop.measure",

@@ -28,6 +28,7 @@ ALLOWED = {
     "structure": BASE | {"theory", "trace", "sources"},
     "recipes": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources"},
     "scaling": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources", "recipes"},
+    "check": BASE | {"theory", "initialization", "trace", "structure", "measure", "sources", "recipes"},
     "lab": BASE | {"models", "sources", "scaling", "api"},
     "report": BASE,
 }

@@ -18,6 +18,7 @@ from sigprop.initialization.model_laws import (
     distribution,
     factory_of_model,
     parameters_on_meta,
+    set_distribution,
 )
 from sigprop.initialization.redraw import Draws
 
@@ -33,4 +34,5 @@ __all__ = [
     "distribution",
     "factory_of_model",
     "parameters_on_meta",
+    "set_distribution",
 ]

@@ -30,6 +30,11 @@ def distribution(parameter: Tensor) -> Distribution:
     return Distribution.constant(0.0, UNKNOWN) if parameter.is_meta else measured_law(parameter)
 
 
+def set_distribution(parameter: Tensor, law: Distribution) -> None:
+    """Say how a parameter without weights is drawn."""
+    setattr(parameter, _LAW, law)
+
+
 def factory_of_model(model: nn.Module) -> Factory | None:
     """The function that made a model, where `build` did."""
     return model.__dict__.get(_FACTORY)

@@ -4,20 +4,25 @@ from sigprop.results.comparison import Comparison
 from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
 from sigprop.results.plan import Init, JunctionPlan, ParameterPlan, Plan, PlanDifference, ScalePlan
 from sigprop.results.profile import SCHEMA_VERSION, ParameterRow, Profile, SiteRow
+from sigprop.results.report import Evidence, Finding, Prescription, Report
 
 __all__ = [
     "SCHEMA_VERSION",
     "Comparison",
     "CoordinateReport",
     "Culprit",
+    "Evidence",
     "Exponent",
+    "Finding",
     "Init",
     "JunctionPlan",
     "ParameterPlan",
     "ParameterRow",
     "Plan",
     "PlanDifference",
+    "Prescription",
     "Profile",
+    "Report",
     "ScalePlan",
     "SiteRow",
 ]

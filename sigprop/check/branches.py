@@ -1,0 +1,58 @@
+"""Residual branches against the stream that they are added to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sigprop.results import SiteRow
+
+if TYPE_CHECKING:
+    from sigprop.check.subject import Subject
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch: the site of its output, its depth, its variance and that of the skip before it."""
+
+    site: str
+    depth: int
+    variance: float
+    skip: float
+    first: bool
+
+    @property
+    def share(self) -> float:
+        return self.variance / self.skip
+
+
+def find_branches(subject: Subject) -> list[Branch]:
+    """The skip of a block's branches is the output of the block before; of the first, what the stream starts with."""
+    structure, profile = subject.structure, subject.profile
+    if structure is None or profile is None:
+        return []
+    found = []
+    for stream in subject.streams:
+        rows = stream.rows(profile)
+        skip = _start(profile.sites, rows[0]) if rows else None
+        for place, block in enumerate(rows):
+            for junction in structure.junctions:
+                exit_row = subject.row(junction.exit) if junction.exit else None
+                inside = junction.name.startswith((block.name.removesuffix("[0]") + ".", block.name + "@"))
+                if exit_row is not None and inside and skip is not None and skip.variance > 0:
+                    branch = junction.branch_scale**2 * exit_row.variance
+                    found.append(Branch(exit_row.name, block.depth, branch, skip.variance, place == 0))
+            skip = block
+    return found
+
+
+def _start(sites: list[SiteRow], block: SiteRow) -> SiteRow | None:
+    """The last site before the first of a block's own."""
+    prefix = block.name.removesuffix("[0]") + "."
+    before = None
+    for row in sites:
+        if row.name.startswith(prefix) or row is block:
+            return before
+        if row.variance > 0 and "scores" not in row.name:
+            before = row
+    return before

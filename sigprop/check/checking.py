@@ -1,0 +1,125 @@
+"""`check`: predict, measure, compare and diagnose a model at initialization."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import nn
+
+from sigprop.check.evaluation import Evaluation
+from sigprop.check.prescribing import prescribe
+from sigprop.check.registry import checks
+from sigprop.check.subject import Subject
+from sigprop.check.tables import curves, margins, module_tree, parameter_lines
+from sigprop.errors import InputError, SigpropError, require
+from sigprop.losses import LossChoice, require_loss
+from sigprop.results import Plan
+from sigprop.results.report import Finding, Report
+from sigprop.sources import builder_of, first_batch, made_up_batch
+from sigprop.trace.skeleton import build
+
+TOKENS = 128
+
+
+def check(
+    model: Any,
+    batch: Any = None,
+    *,
+    loss: LossChoice = None,
+    plan: Plan | None = None,
+    base: nn.Module | None = None,
+    optimizer: str | None = None,
+    lr: float = 1e-3,
+    tokens: int = TOKENS,
+    prescription: bool = True,
+    seed: int = 0,
+) -> Report:
+    """What is wrong with a model's initialization: findings with evidence, cause and a prescription that was evaluated.
+
+    model: an nn.Module (left as it was), a Hugging Face config, the path of a `config.json`, or `file.py:factory`.
+        With weights it is also measured; without (on the meta device) everything is predicted.
+    batch: a tensor, a tuple or a mapping; made up when None.
+    loss: what is differentiated, as for `predict` and `measure`: the model's own loss, else white noise, when None.
+    plan: what the weights are supposed to carry; they are compared with it.
+    base: the same architecture at another width or depth, to compare the rules that scale it.
+    optimizer, lr: name one (`adamw`, `sgd`, ...) to judge the first update of every group against its weights.
+    prescription: set to False to leave out the search for a plan.
+    """
+    require(tokens >= 2, "tokens", tokens, "at least 2")
+    require_loss(loss)
+    require(lr > 0, "lr", lr, "a positive number")
+    started = time.perf_counter()
+    loaded = model if isinstance(model, nn.Module) else build(builder_of(model))
+    made_up = batch is None
+    batch = made_up_batch(loaded, _context(loaded, tokens), seed) if made_up else first_batch(batch)
+    subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr)
+    subject.evaluation = Evaluation(loaded, batch, loss, tokens, seed)
+    _profile(subject)
+    findings = [finding for kind in checks().values() for finding in kind(subject)]
+    cured = prescribe(subject, findings) if prescription else None
+    if cured is not None:
+        findings = cured.findings
+    return Report(
+        findings,
+        margins(subject),
+        curves(subject, None if cured is None else cured.profile),
+        module_tree(subject, findings),
+        parameter_lines(subject, findings),
+        _meta(subject, made_up, time.perf_counter() - started, findings),
+        plan=None if cured is None else cured.plan,
+        predicted=subject.predicted,
+        measured=subject.measured,
+        prescribed=None if cured is None else cured.profile,
+    )
+
+
+def _profile(subject: Subject) -> None:
+    """Predict, and measure where there are weights; what cannot be done is noted, and both failing is an error."""
+    assert subject.evaluation is not None
+    reasons = []
+    try:
+        subject.predicted = subject.evaluation.predicted()
+    except SigpropError as error:
+        reasons.append(error)
+        subject.notes.append(f"not predicted: {str(error).splitlines()[0]}")
+    if not any(parameter.is_meta for parameter in subject.model.parameters()):
+        try:
+            subject.measured = subject.evaluation.measured()
+        except InputError as error:
+            reasons.append(error)
+            subject.notes.append(f"not measured: {str(error).splitlines()[0]}")
+    if subject.profile is None:
+        raise reasons[-1]
+
+
+def _context(model: nn.Module, tokens: int) -> int:
+    config = getattr(model, "config", None)
+    known = [getattr(config, name, None) for name in ("context", "max_position_embeddings", "n_positions", "block_size")]
+    return min([tokens, *(int(item) for item in known if isinstance(item, int) and item > 1)])
+
+
+def _meta(subject: Subject, made_up: bool, seconds: float, findings: list[Finding]) -> dict[str, Any]:
+    profile = subject.profile
+    return {
+        "model": subject.model_name,
+        "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
+        "layers": subject.layers,
+        "batch": "made up" if made_up else "given",
+        "loss": None if profile is None else profile.meta.get("loss"),
+        "predicted": subject.predicted is not None,
+        "measured": subject.measured is not None,
+        "notes": subject.notes,
+        "seconds": round(seconds, 2),
+        "sigprop": _version(),
+        "torch": torch.__version__,
+    }
+
+
+def _version() -> str:
+    try:
+        return version("sigprop")
+    except PackageNotFoundError:
+        return "not installed"

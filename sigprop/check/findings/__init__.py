@@ -1,0 +1,1 @@
+"""One file per finding; each registers one function from a subject to what it finds."""

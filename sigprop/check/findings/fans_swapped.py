@@ -1,0 +1,71 @@
+"""Fan-in and fan-out taken for one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sigprop.check.draws import Draw
+from sigprop.check.registry import check
+from sigprop.check.statistics import majority
+from sigprop.check.subject import Subject
+from sigprop.check.thresholds import limit
+from sigprop.results import Init
+from sigprop.results.report import Evidence, Finding, Prescription
+
+
+@check("fans_swapped", "draw", "a matrix drawn by its fan-out where the others are drawn by their fan-in")
+def fans_swapped(subject: Subject) -> Iterator[Finding]:
+    """Under one rule std * sqrt(fan) is one number over matrices of all shapes; find who has it with the other fan."""
+    if subject.trained:
+        return
+    rows = [row for row in subject.draws.matrices if row.fan_in and row.fan_out]
+    if len({row.fan_in for row in rows}) < 2 or len(rows) < 4:
+        return
+    for mine, other, name in (("fan_in", "fan_out", "fan-in"), ("fan_out", "fan_in", "fan-out")):
+        gain = _shared_gain(rows, mine)
+        if gain is None:
+            continue
+        bad = [row for row in rows if _has(row, other, gain) and not _has(row, mine, gain)]
+        if bad:
+            first = bad[0]
+            expected = gain / math.sqrt(getattr(first, mine))
+            yield Finding(
+                "fans_swapped",
+                "draw",
+                "warning" if max(expected / first.std, first.std / expected) < 2 else "problem",
+                f"{first.name} is drawn by its {'fan-out' if mine == 'fan_in' else 'fan-in'} where the model goes by "
+                f"{name}",
+                f"All other matrices have std = {gain:.3g} / sqrt({name}); this one has it with the other fan, so its "
+                "input and output sizes were swapped (a transposed weight, or the wrong `mode`).",
+                parameters=tuple(row.name for row in bad),
+                evidence=(
+                    Evidence(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error, expected),
+                ),
+                prescription=Prescription(
+                    f"multiply it by {expected / first.std:.4g}",
+                    "std over what the fan-in asks",
+                    first.std / expected,
+                    1.0,
+                    "weights",
+                ),
+                repairs={
+                    row.name: Init("keep", value=gain / math.sqrt(getattr(row, mine)) / row.std) for row in bad
+                },
+            )
+            return
+
+
+def _shared_gain(rows: list[Draw], fan: str) -> float | None:
+    """`std * sqrt(fan)` where most matrices, of at least two sizes, share it."""
+    scaled = [replace(row, std=row.std * math.sqrt(getattr(row, fan))) for row in rows]
+    usual = majority(scaled)
+    if not usual or len({getattr(row, fan) for row in usual}) < 2:
+        return None
+    return math.exp(sum(math.log(row.std) for row in usual) / len(usual))
+
+
+def _has(row: Draw, fan: str, gain: float) -> bool:
+    allowed = math.log(limit("draw_alike")) + 6.0 * (0.0 if row.recorded else row.log_std_error)
+    return abs(math.log(row.std * math.sqrt(getattr(row, fan)) / gain)) < allowed

@@ -1,0 +1,55 @@
+"""Parameters that get no gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sigprop.check.registry import check
+from sigprop.check.subject import Subject
+from sigprop.results.report import Evidence, Finding, Prescription
+
+
+@check("no_gradient", "gradient", "parameters that the loss does not reach")
+def no_gradient(subject: Subject) -> Iterator[Finding]:
+    """None at all: not used, or detached. Exactly zero: behind a matrix of zeros, or behind dead units."""
+    profile = subject.measured
+    if profile is None:
+        return
+    trainable = {name for name, value in subject.model.named_parameters() if value.requires_grad}
+    rows = [row for row in profile.parameters if row.name in trainable]
+    if not any(row.grad_second_moment > 0 for row in rows):
+        return
+    unused = [row.name for row in rows if math.isnan(row.grad_second_moment)]
+    dead = [row.name for row in rows if row.grad_second_moment == 0 and len(row.shape) > 1]
+    zeros = [row.name for row in subject.draws if row.is_matrix and row.std == 0 and row.mean == 0]
+    zeros += [row.name for row in subject.draws if row.std == 0 and row.mean == 0 and _is_scale(row.name)]
+    if unused:
+        yield Finding(
+            "no_gradient",
+            "gradient",
+            "warning" if len(unused) > 0.3 * len(rows) else "note",
+            f"{len(unused)} of {len(rows)} parameters are not reached by the loss, {unused[0]} first",
+            "They are not used on this batch (a pooler, an unused head, experts that no token chose), or something "
+            "detaches what they make.",
+            parameters=tuple(unused),
+            evidence=(Evidence("parameters without a gradient", len(unused), "measured", expected=0),),
+            prescription=Prescription("freeze them, leave them out, or look for a `detach` behind them"),
+        )
+    if dead:
+        yield Finding(
+            "no_gradient",
+            "gradient",
+            "note" if zeros else "problem",
+            f"{len(dead)} matrices have a gradient of exactly zero, {dead[0]} first",
+            f"They lie behind {zeros[0]}, which is zero: they start to learn once it has moved, as schemes with "
+            "zero-initialized branches intend." if zeros else
+            "Everything that they make is cut off: dead units, or a factor of exactly zero behind them.",
+            parameters=tuple(dead),
+            evidence=(Evidence("matrices with zero gradient", len(dead), "measured"),),
+            prescription=None if zeros else Prescription("find the zero factor between them and the loss"),
+        )  # fmt: skip
+
+
+def _is_scale(name: str) -> bool:
+    return any(word in name.lower() for word in ("scale", "gamma", "alpha", "gate", "lambda", "norm"))

@@ -1,0 +1,62 @@
+"""Gradients along the stream: explosion and vanishing are one test with two names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sigprop.check.streams import fitted_law, usable
+from sigprop.check.subject import Subject
+from sigprop.check.thresholds import limit
+from sigprop.results.report import Evidence, Finding
+
+
+def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
+    """First block over last beyond the threshold, on one side."""
+    for stream in subject.streams:
+        rows = [row for row in stream.rows(subject.profile) if row.grad_variance > 0]
+        values = [row.grad_variance for row in rows]
+        if not usable(values):
+            continue
+        law = fitted_law(values[::-1])
+        size = law.ratio if explodes else 1 / law.ratio
+        if size < limit("gradient_ratio"):
+            continue
+        evidence = [Evidence("gradient variance, first block / last", law.ratio, subject.source)]
+        predicted = stream.values(subject.predicted, "grad_variance")
+        if subject.measured is not None and usable(predicted):
+            evidence.append(Evidence("the same", predicted[0] / predicted[-1], "predicted"))
+        verb = "grow" if explodes else "shrink"
+        yield Finding(
+            "gradient_explodes" if explodes else "gradient_vanishes",
+            "gradient",
+            "problem" if size > limit("gradient_ratio_problem") else "warning",
+            f"gradients {verb} {law.ratio:.3g} times in variance from the last block to the first of {len(rows)} ({law})",
+            _cause(subject, stream.residual, explodes),
+            _paper(subject, stream.residual),
+            sites=tuple(row.name for row in rows),
+            depths=(rows[0].depth, rows[-1].depth),
+            evidence=tuple(evidence),
+        )
+
+
+def _cause(subject: Subject, residual: bool, explodes: bool) -> str:
+    if not residual:
+        side = "above" if explodes else "below"
+        return f"Without skips the squared Jacobian of each layer, chi_J, multiplies the gradient; it lies {side} 1."
+    placement = subject.structure.placement if subject.structure is not None else "none"
+    if placement == "post" and not explodes:
+        return (
+            "Post-LN divides skip and branch alike at every sum: the gradient through the skip loses a factor "
+            "1 / (1 + branch share) per sum, and what goes through the branch does not make up for it once tokens "
+            "have become alike."
+        )
+    if explodes:
+        return "The branches' Jacobians add to the skip's at every sum, and no scale makes up for it."
+    return "The skip is scaled down, or drowned by its branches, at every sum."
+
+
+def _paper(subject: Subject, residual: bool) -> str:
+    if not residual:
+        return "apjn, eq. 7"
+    placement = subject.structure.placement if subject.structure is not None else "none"
+    return "preln, section 3; dslm, Table 2" if placement == "post" else "dslm, Table 2"

@@ -1,0 +1,99 @@
+"""The residual streams of a model as lists of sites in depth, and laws fitted to what lies along them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from sigprop.results import Profile, SiteRow
+from sigprop.structure import Structure
+
+CHAIN = (nn.Linear, nn.modules.conv._ConvNd)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Sites in order of depth: outputs of blocks, or of the matrices of a chain without residual branches."""
+
+    names: tuple[str, ...]
+    residual: bool
+
+    def rows(self, profile: Profile | None) -> list[SiteRow]:
+        """The rows that a profile has of it."""
+        if profile is None:
+            return []
+        known = {row.name: row for row in profile.sites}
+        found = (known.get(name) or known.get(f"{name}[0]") for name in self.names)
+        return [row for row in found if row is not None]
+
+    def values(self, profile: Profile | None, column: str) -> list[float]:
+        return [getattr(row, column) for row in self.rows(profile)]
+
+
+@dataclass(frozen=True)
+class Law:
+    """How a quantity changes along the stream: `exponential` (rate per block) or `power` (exponent of depth)."""
+
+    kind: str
+    rate: float
+    ratio: float
+
+    def __str__(self) -> str:
+        if self.kind == "exponential":
+            return f"{self.rate:.3g} times per block"
+        return f"as depth^{self.rate:.2g}"
+
+
+def find_streams(structure: Structure | None, model: nn.Module, profile: Profile | None) -> list[Stream]:
+    """Blocks joined by the residual stream that they add to; else the chain of equally wide matrices."""
+    if structure is not None and structure.junctions and structure.blocks:
+        order = {} if profile is None else {row.name: place for place, row in enumerate(profile.sites)}
+        joined: dict[int, list[str]] = {}
+        for block in (name for group in structure.blocks for name in group):
+            inside = [item for item in structure.junctions if item.name.startswith((block + ".", block + "@"))]
+            if inside:
+                joined.setdefault(inside[0].stream, []).append(block)
+        found = [sorted(names, key=lambda name: order.get(name, order.get(f"{name}[0]", 0))) for names in joined.values()]
+        return [Stream(tuple(names), True) for names in found if len(names) > 1]
+    if structure is not None and structure.junctions:
+        return []
+    return _chain(dict(model.named_modules()), profile)
+
+
+def _chain(modules: Mapping[str, nn.Module], profile: Profile | None) -> list[Stream]:
+    if profile is None:
+        return []
+    names = [row.name for row in profile.sites if isinstance(modules.get(row.name), CHAIN)]
+    widths = {name: modules[name].weight.shape[0] for name in names}  # type: ignore[union-attr]
+    if not widths:
+        return []
+    usual = Counter(widths.values()).most_common(1)[0][0]
+    chain = tuple(name for name in names if widths[name] == usual)
+    return [Stream(chain, False)] if len(chain) > 2 else []
+
+
+def fitted_law(values: Sequence[float]) -> Law:
+    """The better of an exponential and a power law of depth, by least squares of the logarithm."""
+    logs = [math.log(value) for value in values]
+    places = list(range(1, len(values) + 1))
+    slope, left = _fit([float(x) for x in places], logs)
+    power, right = _fit([math.log(x) for x in places], logs)
+    total = values[-1] / values[0]
+    return Law("exponential", math.exp(slope), total) if left <= right else Law("power", power, total)
+
+
+def _fit(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Slope and residual of a straight line."""
+    centre, height = sum(x) / len(x), sum(y) / len(y)
+    spread = sum((item - centre) ** 2 for item in x) or 1.0
+    slope = sum((a - centre) * (b - height) for a, b in zip(x, y, strict=True)) / spread
+    return slope, sum((b - height - slope * (a - centre)) ** 2 for a, b in zip(x, y, strict=True))
+
+
+def usable(values: Sequence[float]) -> bool:
+    """Whether a law can be fitted: three and more numbers, all finite and above zero."""
+    return len(values) > 2 and all(math.isfinite(value) and value > 0 for value in values)

@@ -1,0 +1,212 @@
+"""What a finding looks at: one model, its batch, and everything known of it, each computed once when first asked."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from sigprop.check.activity import Activity, watch_activity
+from sigprop.check.branches import Branch, find_branches
+from sigprop.check.draws import Draw, Draws, read_draws
+from sigprop.check.evaluation import Evaluation
+from sigprop.check.streams import Stream, find_streams
+from sigprop.errors import SigpropError
+from sigprop.losses import OWN
+from sigprop.results import Plan, Profile, SiteRow
+from sigprop.results.depth import BLOCK_NUMBER
+from sigprop.structure import Parameter, Structure, read_structure
+from sigprop.trace.skeleton import build
+
+HEAVY = 3.5
+NORM = re.compile(r"norm|(^|\.)ln(_|$|\d)", re.IGNORECASE)
+
+
+@dataclass
+class Subject:
+    """The model under examination. Profiles are None where they could not be made; `notes` says why."""
+
+    model: nn.Module
+    batch: Any
+    predicted: Profile | None = None
+    measured: Profile | None = None
+    plan: Plan | None = None
+    base: nn.Module | None = None
+    optimizer: str | None = None
+    lr: float = 1e-3
+    evaluation: Evaluation | None = None
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
+
+    # -- the weights
+
+    @cached_property
+    def draws(self) -> Draws:
+        return read_draws(self.model)
+
+    @cached_property
+    def moved_gains(self) -> float:
+        """Share of norms whose gains are not one constant."""
+        gains = [row for row in self.draws if len(row.shape) == 1 and _is_norm_gain(row)]
+        return sum(row.std > 1e-4 * max(abs(row.mean), 1e-4) for row in gains) / len(gains) if gains else 0.0
+
+    @cached_property
+    def trained(self) -> bool:
+        """Most gains of norms have moved, or (without norms) most matrices have heavier tails than a draw."""
+        if self.draws.recorded:
+            return False
+        if any(len(row.shape) == 1 and _is_norm_gain(row) for row in self.draws):
+            return self.moved_gains > 0.5
+        rows = [row for row in self.draws.matrices if row.total >= 1024 and row.largest < 100]
+        heavy = [row for row in rows if row.kurtosis > HEAVY + 12 / math.sqrt(row.count)]
+        return len(rows) > 2 and len(heavy) > 0.5 * len(rows)
+
+    @cached_property
+    def class_laws(self) -> dict[str, Draw] | None:
+        """How the model's own class draws every parameter, for models that are built of a config."""
+        config = getattr(self.model, "config", None)
+        if config is None or not hasattr(config, "to_dict") or self.draws.recorded:
+            return None
+        kind, copied = type(self.model), copy.deepcopy(config)
+        try:
+            return read_draws(build(lambda: kind(copied))).rows
+        except Exception as error:
+            self.notes.append(f"the laws of {kind.__name__} could not be read again: {type(error).__name__}: {error}")
+            return None
+
+    # -- the structure
+
+    @cached_property
+    def structure(self) -> Structure | None:
+        try:
+            return read_structure(self.model, self.batch)
+        except SigpropError as error:
+            self.notes.append(f"structure not read: {str(error).splitlines()[0]}")
+            return None
+
+    @cached_property
+    def branch_ends(self) -> frozenset[str]:
+        """The last weights of all residual branches."""
+        if self.structure is None:
+            return frozenset()
+        return frozenset(name for junction in self.structure.junctions for name in junction.weights)
+
+    @cached_property
+    def block_matrices(self) -> frozenset[str]:
+        """Matrices inside residual branches."""
+        if self.structure is None:
+            return frozenset()
+        return frozenset(name for junction in self.structure.junctions for name in junction.inside)
+
+    @cached_property
+    def layers(self) -> int:
+        """Repeated blocks: those of the longest family of parameters, by their first number."""
+        if self.structure is not None and self.structure.junctions:
+            return self.structure.layers()
+        return max((len(rows) for rows in self.draws.families().values()), default=0)
+
+    @property
+    def model_name(self) -> str:
+        return type(self.model).__name__
+
+    @property
+    def model_type(self) -> str:
+        return str(getattr(getattr(self.model, "config", None), "model_type", ""))
+
+    def depths_of(self, names: Iterable[str]) -> tuple[int, int] | None:
+        """First and last block (from 1) that the names lie in."""
+        found = [int(match.group(1)) + 1 for match in map(BLOCK_NUMBER.search, names) if match]
+        return (min(found), max(found)) if found else None
+
+    # -- the profiles
+
+    @property
+    def profile(self) -> Profile | None:
+        """What findings about signals go by: the measurement where there is one, else the prediction."""
+        return self.measured if self.measured is not None else self.predicted
+
+    @property
+    def source(self) -> str:
+        return "measured" if self.measured is not None else "predicted"
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        """Residual streams, or the chain of matrices where there are none."""
+        return find_streams(self.structure, self.model, self.profile)
+
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """Every residual branch with the variance of its output and of the stream that it is added to."""
+        return find_branches(self)
+
+    @property
+    def is_transformer(self) -> bool:
+        return self.structure is not None and self.structure.is_transformer
+
+    @cached_property
+    def scores(self) -> list[SiteRow]:
+        """Rows of attention scores, with entropy and largest weight."""
+        return [row for row in self.profile.sites if "entropy" in row.extras] if self.profile is not None else []
+
+    @cached_property
+    def activity(self) -> dict[str, Activity]:
+        """What single units and channels do in one forward pass; empty without weights."""
+        if self.measured is None:
+            return {}
+        return watch_activity(self.model, self.batch)
+
+    @cached_property
+    def readout(self) -> Parameter | None:
+        """The matrix that makes the output, an embedding where it is tied."""
+        if self.structure is None:
+            return None
+        found = [item for item in self.structure if item.role == "readout" and len(item.shape) > 1]
+        tied = [item for item in self.structure if item.tied]
+        return (found or tied or [None])[-1]
+
+    @cached_property
+    def logits_site(self) -> str | None:
+        """The site of the module that multiplies by the readout."""
+        if self.readout is None:
+            return None
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        weight = parameters.get(self.readout.name)
+        users = [name for name, module in self.model.named_modules() if getattr(module, "weight", None) is weight]
+        users = [name for name in users if not isinstance(self.model.get_submodule(name), nn.Embedding)]
+        return next((name for name in reversed(users) if name in self._rows), None)
+
+    @cached_property
+    def classes(self) -> int | None:
+        """How many classes the readout tells apart."""
+        if self.readout is None or self.logits_site is None:
+            return None
+        weight = self.model.get_submodule(self.logits_site).weight
+        count = int(weight.shape[0])  # type: ignore[union-attr,index]
+        return count if count > 1 else None
+
+    @property
+    def measured_loss(self) -> float | None:
+        """The value of the loss, where it is the model's own or cross entropy, and was measured."""
+        if self.measured is None or self.measured.meta.get("loss") not in (OWN, "cross_entropy"):
+            return None
+        return self.measured.meta.get("loss_value")
+
+    def row(self, name: str) -> SiteRow | None:
+        """The row of a site in the profile that findings go by."""
+        return self._rows.get(name) or self._rows.get(f"{name}[0]")
+
+    @cached_property
+    def _rows(self) -> dict[str, SiteRow]:
+        return {} if self.profile is None else {row.name: row for row in self.profile.sites}
+
+
+def _is_norm_gain(row: Draw) -> bool:
+    parent, _, leaf = row.name.rpartition(".")
+    return leaf in ("weight", "gain", "scale") and ("Norm" in row.kind or bool(NORM.search(parent)))

@@ -1,0 +1,102 @@
+"""Every threshold of every finding, with its reason. Nothing else in this room holds a number that decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Threshold:
+    value: float
+    reason: str
+
+
+THRESHOLDS = {
+    # the draw itself
+    "false_alarm": Threshold(
+        1e-6,
+        "chance, per model and per kind of test, that sampling alone makes a finding; divided by the number of tests "
+        "(Bonferroni). 35 kinds over 300 healthy models then give 0.01 expected false alarms",
+    ),
+    "draw_factor": Threshold(
+        1.15,
+        "a standard deviation that differs less from its siblings changes a variance by less than a third, as much as "
+        "published recipes differ among themselves; finite samples are far more exact than that",
+    ),
+    "draw_alike": Threshold(1.03, "members of a family within 3 % are taken as drawn from one law"),
+    "draw_majority": Threshold(0.6, "share of a family that must agree before the rest is called odd"),
+    "fewest_entries": Threshold(64, "below that many entries a sample says little about its law"),
+    "known_factor": Threshold(1.03, "a ratio within 3 % of sqrt(2 L), sqrt(fan_in), ... is named so"),
+    # signal
+    "stream_growth": Threshold(
+        1e3, "variance of the stream, last block over first (or inverse): 30 in scale; fp16 training has 2^16 in all"
+    ),
+    "stream_growth_problem": Threshold(1e8, "10^4 in scale: half of all digits of float32 and all of bf16's reserve"),
+    "stream_rate": Threshold(
+        1.3,
+        "factor of the variance per block: a stream that is multiplied by more at every block doubles each third block "
+        "and has no depth it can be extended to; Pre-LN grows by addition, a factor that falls like 1 + 1/l",
+    ),
+    "drowned_branch": Threshold(
+        1e-6, "variance of a branch over its skip: below 1e-6 its contribution is lost in bf16 (8 bits squared: 1.5e-5)"
+    ),
+    "drowning_branch": Threshold(
+        100.0, "variance of a branch over its skip: the skip is a tenth of the scale and no longer carries the gradient"
+    ),
+    "embedding_ratio": Threshold(
+        100.0, "variance of position over token embedding or inverse: one of them is below a tenth of the other's scale"
+    ),
+    "start_ratio": Threshold(
+        1e3, "variance of the first branch over the embedding that it is added to: tokens are 3 % of the stream's scale"
+    ),
+    "dead_share": Threshold(0.9, "share of units that are zero (or saturated) at once on almost every token"),
+    "saturated_share": Threshold(0.5, "share of entries of a bounded activation beyond 95 % of its bound"),
+    "massive_channel": Threshold(
+        0.5, "share of the stream's variance in one channel; for random weights the largest share is about ln(n) / n"
+    ),
+    # gradient
+    "gradient_ratio": Threshold(
+        100.0, "gradient variance, first block over last (or inverse): a factor 10 in scale, beyond one learning rate"
+    ),
+    "gradient_ratio_problem": Threshold(1e4, "a factor 100 in scale: one end of the network trains, the other does not"),
+    "update_ratio": Threshold(1.0, "first update over weight, root mean square: the step is the weight itself"),
+    "update_nothing": Threshold(
+        1e-7, "below float32's half unit in the last place (6e-8) the first updates are rounded away"
+    ),
+    # tokens
+    "rank_collapse": Threshold(0.9, "token correlation: cosine above 0.9 leaves a tenth of the variance to tokens"),
+    "rank_collapse_problem": Threshold(
+        0.99, "attention's gradient falls like 1 - correlation (dslm, App. E): 1 % of it is left"
+    ),
+    "scores_large": Threshold(
+        9.0, "variance of the scores over keys: softmax of standard deviation 3 puts half of its weight on 1 to 3 keys"
+    ),
+    "attention_saturated": Threshold(0.5, "average largest weight among 16 or more keys: the softmax is near one-hot"),
+    # output
+    "initial_loss": Threshold(
+        1.0, "initial cross entropy above ln(classes): random logits of variance s2 give ln(classes) + s2 / 2"
+    ),
+    "initial_loss_problem": Threshold(
+        5.0, "logits of standard deviation 3 and more: the first steps only undo them (logit variance 10)"
+    ),
+    # precision
+    "precision_share": Threshold(0.1, "share of entries that under- or overflow: a tenth of a tensor is lost"),
+    "precision_overflow": Threshold(1e-3, "share of entries above the largest number: one is enough for inf in a sum"),
+    # criticality
+    "criticality_growth": Threshold(
+        1e4, "squared Jacobian over all blocks (or inverse): 100 in scale; see apjn, section 2"
+    ),
+    # theory and measurement
+    "disagreement": Threshold(
+        4.0, "factor between predicted and measured variance of the stream that one initialization does not explain"
+    ),
+    "disagreement_share": Threshold(0.25, "share of the blocks at which they disagree"),
+    # sizes
+    "width_exponent": Threshold(
+        0.25, "difference of a standard deviation's width exponent from its rule: 2^0.25 per doubling"
+    ),
+}
+
+
+def limit(name: str) -> float:
+    return THRESHOLDS[name].value

@@ -1,0 +1,274 @@
+"""`Report`: what is wrong with a model's initialization, as plain data, bounded in size.
+
+A report holds its findings (ranked), the margins of what is healthy, curves by depth, and folded tables of
+modules and parameters: everything that the terminal and the HTML page show, and nothing that grows with the
+number of layers beyond a fixed bound. `plan`, the prescription, is saved by itself (`report.plan.to_json`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sigprop.errors import InputError, require
+from sigprop.results.plan import Init, Plan
+from sigprop.results.profile import Profile
+
+REPORT_SCHEMA_VERSION = 1
+SEVERITIES = ("problem", "warning", "note")
+NAMES_KEPT = 24
+POINTS_KEPT = 200
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number: where it comes from (`predicted`, `measured`, `weights`), its standard error, what was expected."""
+
+    what: str
+    value: float
+    source: str
+    error: float = NAN
+    expected: float = NAN
+
+    def __str__(self) -> str:
+        spread = f" ± {self.error:.2g}" if math.isfinite(self.error) and self.error > 0 else ""
+        wanted = f" (expected {self.expected:.4g})" if math.isfinite(self.expected) else ""
+        return f"{self.what}: {self.value:.4g}{spread} {self.source}{wanted}"
+
+
+@dataclass(frozen=True)
+class Prescription:
+    """What to do, and what was predicted (or measured) to come of it: `quantity` before and after."""
+
+    text: str
+    quantity: str = ""
+    before: float = NAN
+    after: float = NAN
+    source: str = ""
+
+    @property
+    def evaluated(self) -> bool:
+        return bool(self.source)
+
+    def __str__(self) -> str:
+        outcome = f" [{self.source}: {self.quantity} {self.before:.3g} -> {self.after:.3g}]" if self.evaluated else ""
+        return self.text + outcome
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found: how bad, what and where, by which numbers, why, and what to do.
+
+    `repairs` are draws that mend single parameters; they become part of the report's plan and are not saved here.
+    """
+
+    name: str
+    group: str
+    severity: str
+    title: str
+    cause: str
+    reference: str = ""
+    sites: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    depths: tuple[int, int] | None = None
+    evidence: tuple[Evidence, ...] = ()
+    prescription: Prescription | None = None
+    more: int = 0
+    repairs: dict[str, Init] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require(self.severity in SEVERITIES, "severity", self.severity, f"one of {', '.join(SEVERITIES)}")
+
+    def bounded(self) -> Finding:
+        """At most a fixed number of sites and parameters; `more` counts those left out."""
+        left = max(len(self.sites) - NAMES_KEPT, 0) + max(len(self.parameters) - NAMES_KEPT, 0)
+        return replace(
+            self, sites=self.sites[:NAMES_KEPT], parameters=self.parameters[:NAMES_KEPT], more=self.more + left
+        )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One column of the stream by depth; `kind` is predicted, measured or prescribed."""
+
+    column: str
+    kind: str
+    depth: tuple[int, ...]
+    values: tuple[float, ...]
+    errors: tuple[float, ...] = ()
+
+    def bounded(self) -> Curve:
+        """At most a fixed number of points, evenly spread, both ends kept."""
+        count = len(self.depth)
+        if count <= POINTS_KEPT:
+            return self
+        keep = [round(i * (count - 1) / (POINTS_KEPT - 1)) for i in range(POINTS_KEPT)]
+        pick = lambda items: tuple(items[i] for i in keep) if items else ()  # noqa: E731
+        return replace(self, depth=pick(self.depth), values=pick(self.values), errors=pick(self.errors))
+
+
+@dataclass(frozen=True)
+class ModuleNode:
+    """A module of the tree; `times` blocks that are alike in shape and health are one node."""
+
+    name: str
+    kind: str
+    health: str
+    times: int = 1
+    parameters: int = 0
+    children: tuple[ModuleNode, ...] = ()
+
+
+@dataclass(frozen=True)
+class ParameterLine:
+    """Parameters alike up to their number in depth: how many, their law, their gradient, first and last."""
+
+    name: str
+    shape: tuple[int, ...]
+    role: str
+    count: int
+    std: tuple[float, float]
+    gradient: tuple[float, float]
+    health: str = "healthy"
+
+
+@dataclass(frozen=True)
+class Margin:
+    """How far a quantity is from its threshold: `value` against the limit at which a finding would be made."""
+
+    what: str
+    value: float
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.value:.3g} (limit {self.limit:.3g})"
+
+
+@dataclass
+class Report:
+    """Findings ranked by severity, with what they rest on; `plan` cures what a plan can cure."""
+
+    findings: list[Finding]
+    margins: list[Margin] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    modules: ModuleNode | None = None
+    parameters: list[ParameterLine] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+    plan: Plan | None = field(default=None, repr=False)
+    predicted: Profile | None = field(default=None, repr=False)
+    measured: Profile | None = field(default=None, repr=False)
+    prescribed: Profile | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        order = {name: place for place, name in enumerate(SEVERITIES)}
+        self.findings = sorted((item.bounded() for item in self.findings), key=lambda item: order[item.severity])
+        self.curves = [curve.bounded() for curve in self.curves]
+
+    def __getitem__(self, name: str) -> list[Finding]:
+        """All findings of one name."""
+        return [item for item in self.findings if item.name == name]
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [item for item in self.findings if item.severity == "problem"]
+
+    @property
+    def warnings(self) -> list[Finding]:
+        return [item for item in self.findings if item.severity == "warning"]
+
+    @property
+    def healthy(self) -> bool:
+        """Neither a problem nor a warning."""
+        return not (self.problems or self.warnings)
+
+    @property
+    def verdict(self) -> str:
+        """`healthy`, or how many problems and warnings there are."""
+        if self.healthy:
+            return "healthy"
+        counts = (("problem", len(self.problems)), ("warning", len(self.warnings)))
+        return ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts if n)
+
+    def fails(self, level: str) -> bool:
+        """Whether there is a finding at this severity or a worse one."""
+        require(level in SEVERITIES, "level", level, f"one of {', '.join(SEVERITIES)}")
+        return any(SEVERITIES.index(item.severity) <= SEVERITIES.index(level) for item in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; profiles and the plan are results of their own and are left out."""
+        return {
+            "schema_version": REPORT_SCHEMA_VERSION,
+            "kind": "sigprop report",
+            "verdict": self.verdict,
+            "meta": self.meta,
+            "findings": [_without_repairs(item) for item in self.findings],
+            "margins": [asdict(item) for item in self.margins],
+            "curves": [asdict(item) for item in self.curves],
+            "modules": None if self.modules is None else asdict(self.modules),
+            "parameters": [asdict(item) for item in self.parameters],
+        }
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Strict JSON (a missing number is null); also written to `path` when given."""
+        text = json.dumps(_plain(self.to_dict()), indent=1, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text + "\n")
+        return text
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Report:
+        """Read what `to_json` wrote, from a path or from the text itself."""
+        text = source if isinstance(source, str) and source.lstrip().startswith("{") else Path(source).read_text()
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.get("schema_version") != REPORT_SCHEMA_VERSION:
+            found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
+            raise InputError(f"report has schema_version {found!r}; this version reads {REPORT_SCHEMA_VERSION}")
+        return cls(
+            [_finding(item) for item in data["findings"]],
+            [Margin(**_numbers(item)) for item in data["margins"]],
+            [Curve(**_numbers(item)) for item in data["curves"]],
+            None if data["modules"] is None else _node(data["modules"]),
+            [ParameterLine(**_numbers(item)) for item in data["parameters"]],
+            data["meta"],
+        )
+
+
+def _without_repairs(finding: Finding) -> dict[str, Any]:
+    return {key: value for key, value in asdict(finding).items() if key != "repairs"}
+
+
+def _finding(data: dict[str, Any]) -> Finding:
+    evidence = tuple(Evidence(**_numbers(item)) for item in data["evidence"])
+    remedy = data["prescription"]
+    lists = {key: tuple(data[key]) for key in ("sites", "parameters")}
+    depths = None if data["depths"] is None else tuple(data["depths"])
+    made = None if remedy is None else Prescription(**_numbers(remedy))
+    return Finding(**{**data, **lists, "depths": depths, "evidence": evidence, "prescription": made})
+
+
+def _node(data: dict[str, Any]) -> ModuleNode:
+    return ModuleNode(**{**data, "children": tuple(_node(item) for item in data["children"])})
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON lacks: not-a-number becomes null, infinities strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _numbers(data: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `_plain` for one flat record: lists become tuples, null not-a-number."""
+    return {key: _number(value) for key, value in data.items()}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_number(item) for item in value)
+    return NAN if value is None else float(value) if value in ("inf", "-inf") else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -167,7 +168,7 @@ HEALTHY: dict[str, Callable[[], nn.Module]] = {
     "Mixtral (experts)": mixtral,
     "T5": t5,
     "zero-initialized branches": ZeroBranches,
-    "ResNet": lambda: build("resnet"),
+    "ResNet": lambda: build("resnet", depth=3),
     "convolutions with batch norm": ConvNet,
     "ReLU chain, He": he_mlp,
 }
@@ -245,14 +246,14 @@ def _wrong() -> nn.Module:
     return model
 
 
-@ill("fan-in and fan-out swapped", "fans_swapped", "mlp.down")
+@ill("fan-in and fan-out swapped", "fans_swapped", "6.weight")
 def _swapped() -> nn.Module:
-    model = transformer()
-    for name, weight in model.named_parameters():
-        if weight.dim() > 1 and "blocks" in name:
-            fan = weight.shape[0] if name.endswith("down.weight") else weight.shape[1]
-            nn.init.normal_(weight, 0.0, fan**-0.5)
-    return model
+    widths, layers = (64, 256, 128, 384, 64, 192, 96), []
+    for place, (inputs, outputs) in enumerate(pairwise(widths)):
+        layer = nn.Linear(inputs, outputs)
+        nn.init.normal_(layer.weight, 0.0, math.sqrt(2 / (outputs if place == 3 else inputs)))
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
 @ill("uniform where the others are normal", "odd_law", "blocks.3.attention.query.weight")

@@ -13,7 +13,7 @@ from sigprop.results.report import Evidence, Finding
 def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
     """First block over last beyond the threshold, on one side."""
     for stream in subject.streams:
-        rows = [row for row in stream.rows(subject.profile) if row.grad_variance > 0]
+        rows, source = subject.finite_rows(stream, "grad_variance")
         values = [row.grad_variance for row in rows]
         if not usable(values):
             continue
@@ -21,9 +21,9 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
         size = law.ratio if explodes else 1 / law.ratio
         if size < limit("gradient_ratio"):
             continue
-        evidence = [Evidence("gradient variance, first block / last", law.ratio, subject.source)]
+        evidence = [Evidence("gradient variance, first block / last", law.ratio, source)]
         predicted = stream.values(subject.predicted, "grad_variance")
-        if subject.measured is not None and usable(predicted):
+        if source == "measured" and usable(predicted):
             evidence.append(Evidence("the same", predicted[0] / predicted[-1], "predicted"))
         verb = "grow" if explodes else "shrink"
         yield Finding(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from sigprop.check.activity import Activity, watch_activity
 from sigprop.check.branches import Branch, find_branches
@@ -141,6 +141,13 @@ class Subject:
         """Residual streams, or the chain of matrices where there are none."""
         return find_streams(self.structure, self.model, self.profile)
 
+    def finite_rows(self, stream: Stream, column: str) -> tuple[list[SiteRow], str]:
+        """The rows of a stream as measured; as predicted where the measurement overflowed."""
+        rows = stream.rows(self.profile)
+        if all(math.isfinite(getattr(row, column)) for row in rows) or self.predicted is None:
+            return rows, self.source
+        return stream.rows(self.predicted), "predicted"
+
     @cached_property
     def branches(self) -> list[Branch]:
         """Every residual branch with the variance of its output and of the stream that it is added to."""
@@ -185,11 +192,20 @@ class Subject:
     @cached_property
     def classes(self) -> int | None:
         """How many classes the readout tells apart."""
-        if self.readout is None or self.logits_site is None:
+        if self.readout is None or self.logits_site is None or not self._ends_in_logits:
             return None
         weight = self.model.get_submodule(self.logits_site).weight
         count = int(weight.shape[0])  # type: ignore[union-attr,index]
         return count if count > 1 else None
+
+    @property
+    def _ends_in_logits(self) -> bool:
+        """Whether the readout makes the model's output, and that output tells classes apart as far as one can know."""
+        has_loss = self.profile is not None and self.profile.meta.get("loss") in (OWN, "cross_entropy")
+        ids = isinstance(self.batch, Tensor) and not self.batch.is_floating_point()
+        images = isinstance(self.batch, Tensor) and self.batch.dim() == 4
+        last = self.profile.sites[-1].name if self.profile is not None else ""
+        return has_loss or ((ids or images) and last == self.logits_site)
 
     @property
     def measured_loss(self) -> float | None:

@@ -15,11 +15,12 @@ from sigprop.results.report import Evidence, Finding, Prescription
 def equal_layers(subject: Subject) -> Iterator[Finding]:
     """Two draws agree in 64 entries with a chance below 2^-64: copies are the only explanation."""
     rows = [row for row in subject.draws.matrices if not row.recorded and row.law != "other"]
-    groups: dict[tuple[str, tuple[int, ...]], list[Draw]] = {}
+    groups: dict[tuple, list[Draw]] = {}
     for row in rows:
-        for part in (row, *row.parts):
+        groups.setdefault((row.digest, row.shape), []).append(row)
+        for part in row.parts:
             if part.total >= limit("fewest_entries"):
-                groups.setdefault((part.digest, part.shape), []).append(part)
+                groups.setdefault((part.digest, part.shape, row.name), []).append(part)
     equal = [found for found in groups.values() if len(found) > 1]
     layers = [found for found in equal if len({row.family for row in found}) == 1 and not _inside(found)]
     others = [found for found in equal if found not in layers]

@@ -23,38 +23,41 @@ def fans_swapped(subject: Subject) -> Iterator[Finding]:
     rows = [row for row in subject.draws.matrices if row.fan_in and row.fan_out]
     if len({row.fan_in for row in rows}) < 2 or len(rows) < 4:
         return
-    for mine, other, name in (("fan_in", "fan_out", "fan-in"), ("fan_out", "fan_in", "fan-out")):
-        gain = _shared_gain(rows, mine)
-        if gain is None:
-            continue
-        bad = [row for row in rows if _has(row, other, gain) and not _has(row, mine, gain)]
-        if bad:
-            first = bad[0]
-            expected = gain / math.sqrt(getattr(first, mine))
-            yield Finding(
-                "fans_swapped",
-                "draw",
-                "warning" if max(expected / first.std, first.std / expected) < 2 else "problem",
-                f"{first.name} is drawn by its {'fan-out' if mine == 'fan_in' else 'fan-in'} where the model goes by "
-                f"{name}",
-                f"All other matrices have std = {gain:.3g} / sqrt({name}); this one has it with the other fan, so its "
-                "input and output sizes were swapped (a transposed weight, or the wrong `mode`).",
-                parameters=tuple(row.name for row in bad),
-                evidence=(
-                    Evidence(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error, expected),
-                ),
-                prescription=Prescription(
-                    f"multiply it by {expected / first.std:.4g}",
-                    "std over what the fan-in asks",
-                    first.std / expected,
-                    1.0,
-                    "weights",
-                ),
-                repairs={
-                    row.name: Init("keep", value=gain / math.sqrt(getattr(row, mine)) / row.std) for row in bad
-                },
-            )
-            return
+    rules = [(mine, _shared_gain(rows, mine)) for mine in ("fan_in", "fan_out")]
+    explained = {mine: sum(_has(row, mine, gain) for row in rows) for mine, gain in rules if gain is not None}
+    if not explained:
+        return
+    mine = max(explained, key=explained.__getitem__)
+    other = "fan_out" if mine == "fan_in" else "fan_in"
+    gain = dict(rules)[mine]
+    assert gain is not None
+    bad = [row for row in rows if _has(row, other, gain) and not _has(row, mine, gain)]
+    if bad:
+        yield _finding(bad, mine, other, gain)
+
+
+def _finding(bad: list[Draw], mine: str, other: str, gain: float) -> Finding:
+    first = bad[0]
+    expected = gain / math.sqrt(getattr(first, mine))
+    mine_name, other_name = mine.replace("_", "-"), other.replace("_", "-")
+    return Finding(
+        "fans_swapped",
+        "draw",
+        "warning" if max(expected / first.std, first.std / expected) < 2 else "problem",
+        f"{first.name} is drawn by its {other_name} where the model goes by {mine_name}",
+        f"The other matrices have std = {gain:.3g} / sqrt({mine_name}); this one has it with the other fan, so its "
+        "input and output sizes were swapped (a transposed weight, or the wrong `mode`).",
+        parameters=tuple(row.name for row in bad),
+        evidence=(Evidence(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error, expected),),
+        prescription=Prescription(
+            f"multiply it by {expected / first.std:.4g}",
+            f"std over what the {mine_name} asks",
+            first.std / expected,
+            1.0,
+            "weights",
+        ),
+        repairs={row.name: Init("keep", value=gain / math.sqrt(getattr(row, mine)) / row.std) for row in bad},
+    )
 
 
 def _shared_gain(rows: list[Draw], fan: str) -> float | None:

@@ -24,18 +24,22 @@ def no_gradient(subject: Subject) -> Iterator[Finding]:
     dead = [row.name for row in rows if row.grad_second_moment == 0 and len(row.shape) > 1]
     zeros = [row.name for row in subject.draws if row.is_matrix and row.std == 0 and row.mean == 0]
     zeros += [row.name for row in subject.draws if row.std == 0 and row.mean == 0 and _is_scale(row.name)]
+    roles = {} if subject.structure is None else {item.name: item for item in subject.structure}
+    cut = [name for name in unused if name in roles and roles[name].role != "unused" and not roles[name].expert]
     if unused:
+        severe = bool(cut) and any(roles[name].junction is not None for name in cut)
         yield Finding(
             "no_gradient",
             "gradient",
-            "warning" if len(unused) > 0.3 * len(rows) else "note",
-            f"{len(unused)} of {len(rows)} parameters are not reached by the loss, {unused[0]} first",
-            "They are not used on this batch (a pooler, an unused head, experts that no token chose), or something "
-            "detaches what they make.",
+            "warning" if severe else "note",
+            f"{len(unused)} of {len(rows)} parameters are not reached by the loss, {(cut if severe else unused)[0]} first",
+            "They take part in the forward pass and get no gradient: something detaches what they make." if severe else
+            "They are not used on this batch (a pooler, an unused head, experts that no token chose).",
             parameters=tuple(unused),
             evidence=(Evidence("parameters without a gradient", len(unused), "measured", expected=0),),
-            prescription=Prescription("freeze them, leave them out, or look for a `detach` behind them"),
-        )
+            prescription=Prescription("look for a `detach`, `no_grad` or `.data` behind them" if severe else
+                                      "freeze them, or leave them out"),
+        )  # fmt: skip
     if dead:
         yield Finding(
             "no_gradient",

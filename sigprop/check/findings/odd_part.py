@@ -58,8 +58,11 @@ def odd_part(subject: Subject) -> Iterator[Finding]:
 
 
 def _severity(row: Draw, ratio: float) -> str:
-    """Values may be drawn apart on purpose (T-Fixup, depth scaling of values); queries, keys and experts may not."""
-    if row.name.endswith("[value]") or _part_of(row.name) == "value":
+    """Values may be drawn apart on purpose (T-Fixup), and queries narrower, with the scores' 1/sqrt(d) in them (T5)."""
+    part = _part_of(row.name)
+    if row.name.endswith("[value]") or part == "value":
+        return "note"
+    if ratio < 1 and (row.name.endswith("[query]") or part == "query"):
         return "note"
     return "problem" if max(ratio, 1 / ratio) >= 4 else "warning"
 

@@ -14,7 +14,7 @@ from sigprop.results.report import Evidence, Finding
 @check("stream_growth", "signal", "the variance along the stream grows or shrinks: law and rate")
 def stream_growth(subject: Subject) -> Iterator[Finding]:
     for stream in subject.streams:
-        rows = stream.rows(subject.profile)
+        rows, source = subject.finite_rows(stream, "variance")
         values = [row.variance for row in rows]
         if not usable(values):
             continue
@@ -24,9 +24,9 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
         if size < limit("stream_growth") and not (rate > limit("stream_rate") and size > limit("stream_growth") ** 0.5):
             continue
         grows = law.ratio > 1
-        evidence = [Evidence("stream variance, last block / first", law.ratio, subject.source)]
+        evidence = [Evidence("stream variance, last block / first", law.ratio, source)]
         predicted = stream.values(subject.predicted, "variance")
-        if subject.measured is not None and usable(predicted):
+        if source == "measured" and usable(predicted):
             evidence.append(Evidence("the same", predicted[-1] / predicted[0], "predicted"))
         yield Finding(
             "stream_growth",

@@ -19,6 +19,9 @@ from sigprop.theory.status import Status
 SMALL = 1e-3
 """Share of the tilt in a gradient's energy from which on its fourth moments count."""
 
+ROUNDING = 1e-14
+"""Share of the variance below which the differences between tokens are rounding."""
+
 
 @dataclass(frozen=True)
 class Activation(Op):
@@ -72,7 +75,7 @@ class Activation(Op):
         level, mean = covariance.token_average(covariance.diagonal), covariance.token_average(x.mean)
         pair = torch.minimum(covariance.pair_average().clamp_min(0.0), level)
         slope = self.function.derivative_cross_moment(level, level, pair, mean, mean)
-        passed = (slope * covariance.apart() / made.apart().clamp_min(torch.finfo(torch.float64).tiny)) ** 2
+        passed = (slope * _apart(covariance) / _apart(made)) ** 2
         fresh = fresh_fluctuation(self.function, pair, level - pair, mean)
         return {
             "pair_fluctuation": fresh + (x.pair_fluctuation - 1.0) * passed,
@@ -101,3 +104,9 @@ class Activation(Op):
             slope = self.function.derivative_mean(variance, x.mean)
             kept = (slope[:, None] * tilt * slope).diagonal_scatter(kept)
         return replace(made, tilt=kept)
+
+
+def _apart(kernel: Kernel) -> Tensor:
+    """Mean square of the differences between tokens, not below what rounding leaves of them."""
+    floor = ROUNDING * kernel.token_average(kernel.diagonal) + torch.finfo(torch.float64).tiny
+    return torch.maximum(kernel.apart(), floor)

@@ -60,7 +60,8 @@ class Residual(Op):
         is where new ones begin. A branch that mixes tokens adds nothing in step; its products with the skip path
         fluctuate by what it is made of.
         """
-        energy_x, energy_f = self.skip**2 * x.kernel.apart(), self.branch**2 * f.kernel.apart()
+        energy_x = self.skip**2 * x.kernel.apart().clamp_min(0.0)
+        energy_f = self.branch**2 * f.kernel.apart().clamp_min(0.0)
         part = energy_f / (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
         started_x, started_f = (torch.as_tensor(item.pair_inherited) > 0.0 for item in (x, f))
         shared = torch.where(started_x | started_f, (x.pair_origin * f.pair_origin).sqrt(), 0.0)

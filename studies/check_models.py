@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from sigprop.models import build
+from sigprop.models.initialize import initialize_
 from sigprop.recipes import plan as plan_recipe
 
-WIDTH, DEPTH, TOKENS = 64, 6, 64
+WIDTH, DEPTH, TOKENS = 64, 5, 64
 SMALL = {"width": WIDTH, "heads": 4, "context": TOKENS}
 
 
@@ -214,9 +215,9 @@ def _twice() -> nn.Module:
     return changed(transformer(), "blocks.2.mlp.up.weight", lambda w: w.mul_(2.0))
 
 
-@ill("depth scaling in one layer only", "odd_sibling", "h.4.mlp.c_proj.weight")
+@ill("depth scaling in one layer only", "odd_sibling", "h.3.mlp.c_proj.weight")
 def _sqrt_2l() -> nn.Module:
-    return changed(gpt2(), "transformer.h.4.mlp.c_proj.weight", lambda w: w.mul_(math.sqrt(2 * DEPTH)))
+    return changed(gpt2(), "transformer.h.3.mlp.c_proj.weight", lambda w: w.mul_(math.sqrt(2 * DEPTH)))
 
 
 @ill("GPT-2 without its scaled c_proj", "depth_scaling", "c_proj")
@@ -314,9 +315,9 @@ def _empty() -> nn.Module:
     return changed(gpt2(), "transformer.h.2.mlp.c_fc.weight", garbage)
 
 
-@ill("draws from [0, 1) instead of [-1, 1)", "nonzero_mean", "blocks.5.mlp.up.weight")
+@ill("draws from [0, 1) instead of [-1, 1)", "nonzero_mean", "blocks.4.mlp.up.weight")
 def _mean() -> nn.Module:
-    return changed(transformer(), "blocks.5.mlp.up.weight", lambda w: w.abs_())
+    return changed(transformer(), "blocks.4.mlp.up.weight", lambda w: w.abs_())
 
 
 @ill("key drawn four times as wide as query", "odd_part", "key")
@@ -345,7 +346,7 @@ def _skipped() -> nn.Module:
     return changed(llama(), "lm_head.weight", lambda w: w.normal_(0.0, 1.0))
 
 
-@ill("a plan that was not applied", "plan_not_applied", "", lambda model: {"plan": plan_recipe(model, "unit")})
+@ill("a plan that was not applied", "plan_not_applied", "", lambda model: {"plan": plan_recipe(model, "lecun")})
 def _plan() -> nn.Module:
     return transformer()
 
@@ -353,16 +354,14 @@ def _plan() -> nn.Module:
 # -- signal, gradient, tokens, output
 
 
-@ill("48 Post-LN layers, Xavier", "rank_collapse", "blocks.")
+@ill("24 Post-LN layers, Xavier", "rank_collapse", "blocks.")
 def _post() -> nn.Module:
-    model = transformer(kind="encoder", norm_placement="post", depth=48)
-    return plan_recipe(model, "xavier").apply_(model)
+    return initialize_(transformer(kind="encoder", norm_placement="post", depth=24), "xavier", embedding_std=1.0)
 
 
 @ill("no norm at all: the stream explodes", "stream_growth", "blocks.")
 def _no_norm() -> nn.Module:
-    model = transformer(norm_placement="none", depth=24)
-    return plan_recipe(model, "kaiming").apply_(model)
+    return initialize_(transformer(norm_placement="none", depth=10), "he", embedding_std=1.0)
 
 
 @ill("no norm at all: gradients explode", "gradient_explodes", "blocks.")

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sigprop.measure.batch import call, copied
+from sigprop.measure.batch import call
 from sigprop.measure.guard import untouched
+from sigprop.process import copied
 
 RECTIFIERS = {F.relu, torch.relu, torch.Tensor.relu, torch.relu_, F.relu6}
 BOUNDED = {torch.tanh: (-1.0, 1.0), torch.Tensor.tanh: (-1.0, 1.0), F.tanh: (-1.0, 1.0),
@@ -70,8 +71,9 @@ def _leave(name: str, current: list[str], found: dict[str, Activity]) -> Any:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         current.pop()
         first = output[0] if isinstance(output, (tuple, list)) and output else output
-        is_stream = isinstance(first, Tensor) and first.dim() == 3 and first.shape[-1] > 1 and bool(module._modules)
-        if is_stream and first.is_floating_point():
+        if not isinstance(first, Tensor) or not first.is_floating_point() or not module._modules:
+            return
+        if first.dim() == 3 and first.shape[-1] > 1:
             energy = first.double().square().mean((0, 1))
             place = int(energy.argmax())
             share = float(energy[place] / energy.sum().clamp_min(1e-300))

@@ -16,11 +16,11 @@ from sigprop.check.registry import checks
 from sigprop.check.subject import Subject
 from sigprop.check.tables import curves, margins, module_tree, parameter_lines
 from sigprop.errors import InputError, SigpropError, require
+from sigprop.initialization import build
 from sigprop.losses import LossChoice, require_loss
 from sigprop.results import Plan
 from sigprop.results.report import Finding, Report
 from sigprop.sources import builder_of, first_batch, made_up_batch
-from sigprop.trace.skeleton import build
 
 TOKENS = 128
 
@@ -106,7 +106,9 @@ def _profile(subject: Subject) -> None:
 
 def _context(model: nn.Module, tokens: int) -> int:
     config = getattr(model, "config", None)
-    known = [getattr(config, name, None) for name in ("context", "max_position_embeddings", "n_positions", "block_size")]
+    known = [
+        getattr(config, name, None) for name in ("context", "max_position_embeddings", "n_positions", "block_size")
+    ]
     return min([tokens, *(int(item) for item in known if isinstance(item, int) and item > 1)])
 
 

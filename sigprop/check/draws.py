@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.check.thresholds import limit
-from sigprop.trace.skeleton import distribution
+from sigprop.initialization import distribution
 
 SAMPLE = 1 << 17
 QUANTILE_SAMPLE = 1 << 14

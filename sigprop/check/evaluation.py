@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 from sigprop.errors import UnsupportedError
+from sigprop.initialization import distribution, set_distribution
 from sigprop.losses import LossChoice
 from sigprop.measure import measure
 from sigprop.recipes.walk import distribution_of
 from sigprop.results import Plan, Profile
 from sigprop.results.application import parameter_names, plain_name, unwrap
 from sigprop.trace import predict
-from sigprop.trace.skeleton import distribution, set_distribution, skeleton_of
+from sigprop.trace.skeleton import skeleton_of
+
 
 @dataclass(frozen=True)
 class Evaluation:

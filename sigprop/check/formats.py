@@ -55,17 +55,14 @@ def _range(format: Format) -> tuple[float, float]:
 
 
 def _shares(format: Format, mean: float, std: float) -> tuple[float, float]:
-    smallest, largest = format.smallest, format.largest
-    if format.block > 1:
-        top = abs(mean) + std * math.sqrt(2 * math.log(format.block))
-        scale = min(max(top / format.largest, format.scale_smallest / 2), format.scale_largest)
-        scale = 0.0 if top / format.largest < format.scale_smallest / 2 else scale
-        if scale == 0.0:
-            return 1.0, 0.0
-        smallest, largest = smallest * scale, largest * scale * (1.0 if scale < format.scale_largest else 1.0)
-        over = _beyond(largest * 2, mean, std) if scale == format.scale_largest else 0.0
-        return 1.0 - _beyond(smallest / 2, mean, std), over
-    return 1.0 - _beyond(smallest / 2, mean, std), _beyond(largest, mean, std)
+    """Shares that underflow and overflow; a block whose scale rounds to zero is lost as a whole."""
+    if format.block == 1:
+        return 1.0 - _beyond(format.smallest / 2, mean, std), _beyond(format.largest, mean, std)
+    scale = (abs(mean) + std * math.sqrt(2 * math.log(format.block))) / format.largest
+    if scale < format.scale_smallest / 2:
+        return 1.0, 0.0
+    over = _beyond(format.largest * format.scale_largest, mean, std) if scale > format.scale_largest else 0.0
+    return 1.0 - _beyond(format.smallest * min(scale, format.scale_largest) / 2, mean, std), over
 
 
 def _beyond(size: float, mean: float, std: float) -> float:
@@ -75,6 +72,6 @@ def _beyond(size: float, mean: float, std: float) -> float:
 
 
 def _target(format: Format) -> float:
-    """The standard deviation in the middle of the range, in logarithms, leaving more room above than below."""
+    """One where that is well inside the range, else the middle of the range in logarithms."""
     smallest, largest = _range(format)
-    return min(1.0, math.sqrt(smallest * largest)) if smallest * 16 < 1.0 < largest / 16 else math.sqrt(smallest * largest)
+    return 1.0 if smallest * 1024 < 1.0 < largest / 16 else math.sqrt(smallest * largest)

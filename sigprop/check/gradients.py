@@ -30,7 +30,7 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
             "gradient_explodes" if explodes else "gradient_vanishes",
             "gradient",
             "problem" if size > limit("gradient_ratio_problem") else "warning",
-            f"gradients {verb} {law.ratio:.3g} times in variance from the last block to the first of {len(rows)} ({law})",
+            f"gradients {verb} {law.ratio:.3g} times in variance over {len(rows)} blocks, last to first ({law})",
             _cause(subject, stream.residual, explodes),
             _paper(subject, stream.residual),
             sites=tuple(row.name for row in rows),

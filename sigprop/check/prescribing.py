@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sigprop.check.gauges import GAUGES, Gauge
 from sigprop.check.subject import Subject
@@ -17,8 +18,14 @@ from sigprop.recipes import plan as plan_recipe
 from sigprop.results import Init, ParameterPlan, Plan, Profile
 from sigprop.results.report import Finding, Prescription
 
-RESIDUAL = (("unit", {}), ("unit", {"gradient_ratio": 10.0}), ("unit", {"k": 0.5}), ("deepscale", {}))
-CHAIN = (("kaiming", {}), ("lecun", {}))
+Options = dict[str, Any]
+RESIDUAL: tuple[tuple[str, Options], ...] = (
+    ("unit", {}),
+    ("unit", {"gradient_ratio": 10.0}),
+    ("unit", {"k": 0.5}),
+    ("deepscale", {}),
+)
+CHAIN: tuple[tuple[str, Options], ...] = (("kaiming", {}), ("lecun", {}))
 
 
 @dataclass(frozen=True)
@@ -57,9 +64,7 @@ def prescribe(subject: Subject, findings: list[Finding]) -> Cure | None:
     return Cure(plan, how, profile, [_told(subject, item, how, profile) for item in findings])
 
 
-def _candidates(
-    subject: Subject, repairs: dict[str, Init], ill: bool
-) -> Iterator[tuple[str, Callable[[], Plan]]]:
+def _candidates(subject: Subject, repairs: dict[str, Init], ill: bool) -> Iterator[tuple[str, Callable[[], Plan]]]:
     if repairs:
         yield "repair of single parameters", lambda: repair_plan(subject, repairs)
     if not ill:

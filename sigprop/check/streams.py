@@ -57,7 +57,9 @@ def find_streams(structure: Structure | None, model: nn.Module, profile: Profile
             inside = [item for item in structure.junctions if item.name.startswith((block + ".", block + "@"))]
             if inside:
                 joined.setdefault(inside[0].stream, []).append(block)
-        found = [sorted(names, key=lambda name: order.get(name, order.get(f"{name}[0]", 0))) for names in joined.values()]
+        found = [
+            sorted(names, key=lambda name: order.get(name, order.get(f"{name}[0]", 0))) for names in joined.values()
+        ]
         return [Stream(tuple(names), True) for names in found if len(names) > 1]
     if structure is not None and structure.junctions:
         return []

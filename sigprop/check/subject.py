@@ -18,11 +18,11 @@ from sigprop.check.draws import Draw, Draws, read_draws
 from sigprop.check.evaluation import Evaluation
 from sigprop.check.streams import Stream, find_streams
 from sigprop.errors import SigpropError
+from sigprop.initialization import build
 from sigprop.losses import OWN
 from sigprop.results import Plan, Profile, SiteRow
 from sigprop.results.depth import BLOCK_NUMBER
 from sigprop.structure import Parameter, Structure, read_structure
-from sigprop.trace.skeleton import build
 
 HEAVY = 3.5
 NORM = re.compile(r"norm|(^|\.)ln(_|$|\d)", re.IGNORECASE)
@@ -107,10 +107,10 @@ class Subject:
 
     @cached_property
     def layers(self) -> int:
-        """Repeated blocks: those of the longest family of parameters, by their first number."""
-        if self.structure is not None and self.structure.junctions:
-            return self.structure.layers()
-        return max((len(rows) for rows in self.draws.families().values()), default=0)
+        """Repeated blocks: the most first numbers that the names of one family of parameters have."""
+        families = self.draws.families().values()
+        found = [{match.group(1) for row in rows if (match := BLOCK_NUMBER.search(row.name))} for rows in families]
+        return max(map(len, found), default=0)
 
     @property
     def model_name(self) -> str:
@@ -204,8 +204,11 @@ class Subject:
         has_loss = self.profile is not None and self.profile.meta.get("loss") in (OWN, "cross_entropy")
         ids = isinstance(self.batch, Tensor) and not self.batch.is_floating_point()
         images = isinstance(self.batch, Tensor) and self.batch.dim() == 4
-        last = self.profile.sites[-1].name if self.profile is not None else ""
-        return has_loss or ((ids or images) and last == self.logits_site)
+        names = [row.name for row in self.profile.sites] if self.profile is not None else []
+        after = names[names.index(self.logits_site) + 1 :] if self.logits_site in names else ["unknown"]
+        modules = dict(self.model.named_modules())
+        last = all(modules.get(name) is self.model or name not in modules for name in after)
+        return has_loss or ((ids or images) and last)
 
     @property
     def measured_loss(self) -> float | None:

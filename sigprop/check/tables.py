@@ -34,7 +34,9 @@ def curves(subject: Subject, prescribed: Profile | None) -> list[Curve]:
             found.append(_curve(column, kind, [(getattr(row, column), row.errors.get(column)) for row in rows]))
         scores = [row for row in profile.sites if "entropy" in row.extras]
         for column in SCORES:
-            values = [(row.variance if column == "variance" else row.extras.get(column, math.nan), None) for row in scores]
+            values = [
+                (row.variance if column == "variance" else row.extras.get(column, math.nan), None) for row in scores
+            ]
             found.append(_curve(f"score_{column}" if column == "variance" else column, kind, values))
     return [curve for curve in found if any(map(math.isfinite, curve.values))]
 

@@ -58,7 +58,9 @@ THRESHOLDS = {
     "gradient_ratio": Threshold(
         100.0, "gradient variance, first block over last (or inverse): a factor 10 in scale, beyond one learning rate"
     ),
-    "gradient_ratio_problem": Threshold(1e4, "a factor 100 in scale: one end of the network trains, the other does not"),
+    "gradient_ratio_problem": Threshold(
+        1e4, "a factor 100 in scale: one end of the network trains, the other does not"
+    ),
     "update_ratio": Threshold(1.0, "first update over weight, root mean square: the step is the weight itself"),
     "update_nothing": Threshold(
         1e-7, "below float32's half unit in the last place (6e-8) the first updates are rounded away"

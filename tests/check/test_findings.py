@@ -6,22 +6,38 @@ import pytest
 import torch
 
 from sigprop.check import check, checks
-from studies.check_models import HEALTHY, ILLNESSES
+from sigprop.check.evaluation import Evaluation
+from sigprop.check.subject import Subject
+from sigprop.sources import made_up_batch
+from studies.check_models import HEALTHY, ILLNESSES, TOKENS, gpt2, transformer
 
 UNPLANTED = {"trained", "disagreement"}
 
 
+def examined(model, measured, **options):
+    """A subject with its measurement alone, which is all that most findings look at."""
+    batch = made_up_batch(model, TOKENS)
+    subject = Subject(model, batch, **options)
+    if measured:
+        subject.measured = Evaluation(model, batch).measured()
+    return subject
+
+
 @pytest.mark.parametrize("illness", ILLNESSES, ids=lambda item: item.title)
 def test_planted_illness_is_found(illness):
+    pytest.importorskip("transformers")
     torch.manual_seed(0)
     model = illness.make()
+    kind = checks()[illness.finding]
     options = illness.options(model) if illness.options is not None else {}
-    report = check(model, prescription=False, **options)
-    found = report[illness.finding]
-    assert found, f"found only {[item.name for item in report.findings]}"
+    found = list(kind(examined(model, kind.group != "draw", **options)))
     named = [name for item in found for name in (*item.sites, *item.parameters)]
     assert any(illness.place in name for name in named), named
-    assert all(item.evidence and item.cause and item.title for item in found)
+    for item in found:
+        assert item.name == illness.finding
+        assert item.evidence
+        assert item.cause
+        assert all(math.isfinite(number.value) for number in item.evidence)
 
 
 def test_every_kind_of_finding_is_planted():
@@ -29,9 +45,45 @@ def test_every_kind_of_finding_is_planted():
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_models_have_no_problem(name):
-    torch.manual_seed(1)
-    report = check(HEALTHY[name](), prescription=False)
-    assert report.healthy, [(item.severity, item.title) for item in report.findings]
+def test_healthy_draws_have_no_finding(name):
+    """The draw of every healthy model; the whole check of them is a study (`studies/check_false_alarms.py`)."""
+    pytest.importorskip("transformers")
+    torch.manual_seed(2)
+    subject = Subject(HEALTHY[name](), None)
+    subject.batch = made_up_batch(subject.model, TOKENS)
+    found = [item for kind in checks().values() if kind.group == "draw" for item in kind(subject)]
+    assert not [(item.severity, item.title) for item in found if item.severity != "note"]
+
+
+def test_a_healthy_model_is_one_line_with_margins():
+    torch.manual_seed(0)
+    report = check(transformer(depth=3))
+    assert report.verdict == "healthy"
+    assert report.plan is None
     assert report.margins
     assert all(math.isfinite(item.value) for item in report.margins)
+
+
+def test_a_trained_model_is_said_to_be_one():
+    torch.manual_seed(0)
+    model = gpt2(3)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "ln" in name and name.endswith("weight"):
+                weight.mul_(1 + 0.1 * torch.randn_like(weight))
+    subject = examined(model, measured=False)
+    assert [item.name for item in checks()["trained"](subject)] == ["trained"]
+    assert not list(checks()["not_its_law"](subject))
+
+
+def test_theory_and_measurement_disagree_on_structured_weights():
+    """Weights of one sign are not the independent centred draws that theory takes them for."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(6)))
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.copy_(torch.eye(64) * 3.0)
+    subject = examined(model, measured=True)
+    subject.predicted = Evaluation(model, subject.batch).predicted()
+    found = list(checks()["disagreement"](subject))
+    assert [item.name for item in found] == ["disagreement"]

@@ -21,7 +21,8 @@ def attention_uniform(subject: Subject) -> Iterator[Finding]:
             "attention_uniform",
             "tokens",
             "note",
-            f"attention is uniform in {len(rows)} of {len(subject.scores)} layers: score variance {rows[0].variance:.2g}",
+            f"attention is uniform in {len(rows)} of {len(subject.scores)} layers: "
+            f"score variance {rows[0].variance:.2g}",
             "Queries or keys start at (nearly) zero. Zero queries are a scheme of muP; the gradient of the keys is "
             "zero until they move.",
             "Yang et al. 2022, App. D.2",

@@ -46,9 +46,7 @@ def first_update(subject: Subject) -> Iterator[Finding]:
                 "effective, section 4",
                 parameters=tuple(item.name for _, item in items),
                 evidence=(Evidence("update over weight, root mean square", share, subject.source),),
-                prescription=Prescription(
-                    f"{cure} by {share / limit('update_ratio') * 10 if share > 1 else limit('update_nothing') / share:.2g}"
-                ),
+                prescription=Prescription(f"{cure} by {_factor(share):.2g}"),
             )
 
 
@@ -56,3 +54,8 @@ def _step(subject: Subject, row: ParameterRow) -> float:
     if str(subject.optimizer).lower() in SIGN_LIKE:
         return subject.lr if row.grad_second_moment > 0 else math.nan
     return subject.lr * row.grad_second_moment**0.5
+
+
+def _factor(share: float) -> float:
+    """What brings a large update down to a tenth of the weight, and a small one up to the last digit."""
+    return 10.0 * share if share > 1 else limit("update_nothing") / share

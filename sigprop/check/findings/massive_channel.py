@@ -17,8 +17,8 @@ NARROWEST = 16
 def massive_channel(subject: Subject) -> Iterator[Finding]:
     """For random weights the largest of n channels holds about 2 ln(n) / n of the second moment."""
     names = {name for stream in subject.streams for name in stream.names}
-    found = {name: item for name, item in subject.activity.items()
-             if name in names and item.channels >= NARROWEST and item.channel_share > limit("massive_channel")}  # fmt: skip
+    wide = {name: item for name, item in subject.activity.items() if name in names and item.channels >= NARROWEST}
+    found = {name: item for name, item in wide.items() if item.channel_share > limit("massive_channel")}
     if found:
         worst = max(found, key=lambda name: found[name].channel_share)
         item = found[worst]

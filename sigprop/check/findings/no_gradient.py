@@ -32,7 +32,7 @@ def no_gradient(subject: Subject) -> Iterator[Finding]:
             "no_gradient",
             "gradient",
             "warning" if severe else "note",
-            f"{len(unused)} of {len(rows)} parameters are not reached by the loss, {(cut if severe else unused)[0]} first",
+            f"{len(unused)} of {len(rows)} parameters get no gradient, {(cut if severe else unused)[0]} first",
             "They take part in the forward pass and get no gradient: something detaches what they make." if severe else
             "They are not used on this batch (a pooler, an unused head, experts that no token chose).",
             parameters=tuple(unused),

@@ -14,7 +14,12 @@ from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.results.report import Evidence, Finding, Prescription
 
-RUNS_IN = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float8_e4m3fn: "fp8 E4M3", torch.float8_e5m2: "fp8 E5M2"}
+RUNS_IN = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8 E4M3",
+    torch.float8_e5m2: "fp8 E5M2",
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,11 @@ def _finding(name: str, sites: list[Site], verb: str, share: str, severity: str)
         ),
         prescription=Prescription(
             f"scale by 2^{math.log2(worst.loss.cure):.0f} before the cast"
-            + (f" (2^{math.log2(min(scales)):.0f} to 2^{math.log2(max(scales)):.0f} over sites)" if len(scales) > 1 else ""),
+            + (
+                f" (2^{math.log2(min(scales)):.0f} to 2^{math.log2(max(scales)):.0f} over sites)"
+                if len(scales) > 1
+                else ""
+            ),
             "share lost",
             getattr(worst.loss, share),
             worst.loss.after,

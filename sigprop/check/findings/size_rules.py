@@ -20,8 +20,8 @@ def size_rules(subject: Subject) -> Iterator[Finding]:
     small = {row.family: row for row in read_draws(subject.base).matrices}
     pairs = [(row, small[row.family]) for row in _one_per_family(subject) if row.family in small]
     wider = [(row, base) for row, base in pairs if base.fan_in and row.fan_in and row.fan_in != base.fan_in]
-    bad = [(_exponent(row, base), row) for row, base in wider
-           if abs(_exponent(row, base) + 0.5) > limit("width_exponent") and row.name not in _readouts(subject)]  # fmt: skip
+    slopes = [(_exponent(row, base), row) for row, base in wider if row.name not in _readouts(subject)]
+    bad = [(slope, row) for slope, row in slopes if abs(slope + 0.5) > limit("width_exponent")]
     if bad:
         worst, row = max(bad, key=lambda item: abs(item[0] + 0.5))
         yield _finding("width", worst, row, [item for _, item in bad], "fan_in^-1/2", "abc, Table 1")

@@ -15,7 +15,7 @@ HUGE = 1e12
 
 @check("uninitialized_memory", "draw", "entries that no law of this many entries gives: memory never written")
 def uninitialized_memory(subject: Subject) -> Iterator[Finding]:
-    """The smallest of n entries of a density near zero is about 1/n standard deviations; memory holds 1e-40 and 1e30."""
+    """The smallest of n entries lies about 1/n standard deviations from zero; memory holds 1e-40 and 1e30."""
     bad = [row for row in subject.draws if not row.recorded and not row.non_finite and _impossible(row)]
     if bad:
         first = bad[0]
@@ -32,7 +32,9 @@ def uninitialized_memory(subject: Subject) -> Iterator[Finding]:
                 Evidence("largest entry", first.largest * first.scale, "weights"),
                 Evidence("standard deviation", first.std, "weights"),
             ),
-            prescription=Prescription("call the module's own initialization (`reset_parameters`, `init_weights`) on it"),
+            prescription=Prescription(
+                "call the module's own initialization (`reset_parameters`, `init_weights`) on it"
+            ),
         )
 
 

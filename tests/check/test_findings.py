@@ -77,12 +77,13 @@ def test_a_trained_model_is_said_to_be_one():
 
 
 def test_theory_and_measurement_disagree_on_structured_weights():
-    """Weights of one sign are not the independent centred draws that theory takes them for."""
+    """One symmetric matrix in all layers: its powers grow by Catalan numbers where independent ones keep the scale."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(6)))
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(8)))
+    matrix = torch.randn(64, 64) / 8
     with torch.no_grad():
         for layer in model:
-            layer.weight.copy_(torch.eye(64) * 3.0)
+            layer.weight.copy_((matrix + matrix.T) / 2**0.5)
     subject = examined(model, measured=True)
     subject.predicted = Evaluation(model, subject.batch).predicted()
     found = list(checks()["disagreement"](subject))

@@ -17,6 +17,8 @@ from sigprop.cli.phase import phase_command
 from sigprop.cli.plan import plan_command
 from sigprop.cli.predict import predict_command
 from sigprop.cli.recipes import recipes_command
+from sigprop.cli.sweep import sweep_app
+from sigprop.cli.train import train_command
 
 COMMANDS = {
     "predict": predict_command,
@@ -27,6 +29,7 @@ COMMANDS = {
     "phase": phase_command,
     "coordcheck": coordcheck_command,
     "exponents": exponents_command,
+    "train": train_command,
     "demo": demo_command,
 }
 
@@ -39,6 +42,7 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(sweep_app, name="sweep")
 
 
 def _print_version(wanted: bool) -> None:

@@ -53,6 +53,24 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """Losses over seeds by learning rate, of one combination of all other settings; failed runs are infinite."""
+
+    cell: dict[str, Any]
+    losses: dict[float, list[float]]
+
+
+def curves(folder: str | Path) -> list[Curve]:
+    """One curve for every cell of the sweep."""
+    cells: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of(folder):
+        settings = {key: value for key, value in row.items() if "." in key and key not in (RATE, SEED)}
+        loss = row["last"] if row["last"] is not None else math.inf
+        cells[json.dumps(settings, sort_keys=True)][row.get(RATE, math.nan)].append(loss)
+    return [Curve(json.loads(cell), dict(rates)) for cell, rates in cells.items()]
+
+
+@dataclass(frozen=True)
 class BestRate:
     """The best learning rate of one cell: mean loss over seeds, its spread, and whether the grid may end too early."""
 
@@ -65,13 +83,8 @@ class BestRate:
 
 
 def best_rates(folder: str | Path) -> list[BestRate]:
-    """For every combination of the other settings, the rate with the lowest mean loss; a failed run is infinite."""
-    cells: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows_of(folder):
-        settings = {key: value for key, value in row.items() if "." in key and key not in (RATE, SEED)}
-        loss = row["last"] if row["last"] is not None else math.inf
-        cells[json.dumps(settings, sort_keys=True)][row.get(RATE, math.nan)].append(loss)
-    return [_best(json.loads(cell), rates) for cell, rates in cells.items()]
+    """For every cell, the rate with the lowest mean loss."""
+    return [_best(curve.cell, curve.losses) for curve in curves(folder)]
 
 
 def _best(cell: dict[str, Any], rates: dict[float, list[float]]) -> BestRate:

@@ -1,0 +1,74 @@
+"""`sigprop sweep`: a grid of trainings from a TOML file, and the best rates that were found."""
+
+from __future__ import annotations
+
+import json as as_json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sigprop.cli.console import progress, show
+from sigprop.cli.options import Figure, Json, Quiet
+from sigprop.grid import Grid
+
+sweep_app = typer.Typer(no_args_is_help=True, help="Grids of trainings that survive being killed.")
+
+
+@sweep_app.command("run")
+def run_command(
+    sheet: Annotated[Path, typer.Argument(help="A TOML file: [model], [data], [plan], [train] and [grid].")],
+    folder: Annotated[Path, typer.Argument(help="Where the results lie; what is there already is not run again.")],
+    workers: Annotated[int, typer.Option(min=1, help="Local processes.")] = 1,
+    ray: Annotated[bool, typer.Option("--ray", help="Run on the Ray cluster that is already started.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every trial that has no result yet. Exit code 1 when some could not be run."""
+    from sigprop.lab.sweep import read_sheet, run_locally, run_on_ray
+
+    trials = read_sheet(sheet).trials()
+    with progress("trials", len(trials), quiet) as done:
+        if ray:
+            left = run_on_ray(trials, folder, progress=done)
+        else:
+            left = run_locally(trials, folder, workers, progress=done)
+    show(f"{len(trials) - len(left)} of {len(trials)} trials have results in {folder}")
+    if left:
+        raise typer.Exit(1)
+
+
+@sweep_app.command("show")
+def show_command(
+    folder: Annotated[Path, typer.Argument(help="A folder with results.")],
+    sql: Annotated[str | None, typer.Option(help="A question to the table `trials` instead.")] = None,
+    figure: Figure = None,
+    json: Json = False,
+) -> None:
+    """The best learning rate of every cell, with the loss over seeds and its spread."""
+    from sigprop.lab.sweep import best_rates, query
+    from sigprop.lab.sweep.figure import rate_figure
+
+    if sql is not None:
+        rows = query(folder, sql)
+        show(as_json.dumps(rows) if json else _grid(rows))
+        return
+    best = best_rates(folder)
+    if figure is not None:
+        rate_figure(folder, figure)
+    differing = [key for key in best[0].cell if len({str(item.cell.get(key)) for item in best}) > 1] if best else []
+    rows = [
+        {key: item.cell.get(key) for key in differing}
+        | {
+            "best rate": f"{item.rate:.4g}" + (" (at the edge)" if item.at_edge else ""),
+            "loss": f"{item.loss:.4f}",
+            "spread": f"{item.spread:.4f}",
+            "seeds": item.seeds,
+        }
+        for item in best
+    ]
+    show(as_json.dumps(rows) if json else _grid(rows))
+
+
+def _grid(rows: list[dict[str, Any]]) -> Grid:
+    headings = list(rows[0]) if rows else ["no results"]
+    return Grid(headings, [[str(row.get(key)) for key in headings] for row in rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as as_json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,10 +29,8 @@ def run_command(
 
     trials = read_sheet(sheet).trials()
     with progress("trials", len(trials), quiet) as done:
-        if ray:
-            left = run_on_ray(trials, folder, progress=done)
-        else:
-            left = run_locally(trials, folder, workers, progress=done)
+        run = run_on_ray if ray else partial(run_locally, workers=workers)
+        left = run(trials, folder, progress=done)
     show(f"{len(trials) - len(left)} of {len(trials)} trials have results in {folder}")
     if left:
         raise typer.Exit(1)

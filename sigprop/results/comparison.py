@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError
-from sigprop.grid import Grid, Shown, number
+from sigprop.grid import Grid, Shown, clean, number
 
 if TYPE_CHECKING:
     from sigprop.results.profile import Profile
@@ -88,7 +88,9 @@ class Comparison(Shown):
         lines = [f"{len({item.name for item in self.differences})} names compared: {', '.join(told)}"]
         for side, names in (("left", self.only_left), ("right", self.only_right)):
             if names:
-                lines.append(f"only on the {side}: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}")
+                lines.append(
+                    f"only on the {side}: {', '.join(map(clean, names[:3]))}{' ...' if len(names) > 3 else ''}"
+                )
         return "\n".join(lines)
 
     def records(self) -> list[dict[str, Any]]:

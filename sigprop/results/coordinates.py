@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import UnknownNameError
-from sigprop.grid import Grid, Shown
+from sigprop.grid import Grid, Shown, clean
 
 MOST, REPAIRS = 6, 4
 
@@ -121,7 +121,7 @@ class CoordinateReport(Shown):
         if self.passed:
             return f"pass: all {len(self.exponents)} sizes scale with {over} as {self.meta.get('expect', 'asked')} says"
         lines = [f"FAIL: {len(self.failures)} of {len(self.exponents)} sizes do not scale as asked over {over}"]
-        return "\n".join([*lines, *(f"repair {culprit}" for culprit in self.culprits[:REPAIRS])])
+        return "\n".join([*lines, *(clean(f"repair {culprit}") for culprit in self.culprits[:REPAIRS])])
 
     def records(self) -> list[dict[str, Any]]:
         return [asdict(item) for item in self.exponents]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from sigprop.grid import Grid, Shown, factor, number, thinned
+from sigprop.grid import Grid, Shown, clean, factor, number, thinned
 from sigprop.results.blocks import gradient_growth, growth, streams
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class ShownProfile(Shown):
         for name, rows in streams(self.sites).items():
             ends = f"{rows[-1].token_correlation:.2g}"
             lines.append(
-                f"{name or 'the stack'} ({len(rows)} blocks): variance {factor(growth(rows))} from first to last, "
-                f"gradient {factor(gradient_growth(rows))} from last to first"
+                f"{clean(name) or 'the stack'} ({len(rows)} blocks): "
+                f"variance {factor(growth(rows))} from first to last, gradient {factor(gradient_growth(rows))} from last to first"
                 + ("" if ends == "nan" else f", token correlation {ends} at the end")
             )
         return "\n".join(lines + _certainty(self.sites))

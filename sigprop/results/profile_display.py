@@ -51,7 +51,8 @@ class ShownProfile(Shown):
             ends = f"{rows[-1].token_correlation:.2g}"
             lines.append(
                 f"{clean(name) or 'the stack'} ({len(rows)} blocks): "
-                f"variance {factor(growth(rows))} from first to last, gradient {factor(gradient_growth(rows))} from last to first"
+                f"variance {factor(growth(rows))} from first to last, "
+                f"gradient {factor(gradient_growth(rows))} from last to first"
                 + ("" if ends == "nan" else f", token correlation {ends} at the end")
             )
         return "\n".join(lines + _certainty(self.sites))

@@ -9,12 +9,11 @@ from torch import nn
 
 from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
-from sigprop.errors import SigpropError, UnknownNameError
+from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.prediction import predict as predict_model
-from sigprop.recipes import plan as plan_recipe
 from sigprop.recipes import recipes
 from sigprop.results import Plan, Profile
-from sigprop.scaling import WIDTH_RULES, parametrize
+from sigprop.scaling import WIDTH_RULES, compose, parametrize
 from sigprop.sources import builder_of, first_batch, made_up_batch
 from sigprop.trace.skeleton import build as skeleton
 
@@ -53,15 +52,23 @@ def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
     return profile
 
 
-def plan(model: nn.Module, recipe: str, **options: Any) -> Plan:
-    """A prescription for every parameter of a model, by a recipe or by a parametrization.
+def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, base: Any = None, **options: Any) -> Plan:
+    """A prescription for every parameter of a model: a recipe, a width rule, a depth rule and an optimizer in one.
 
-    Recipes (`deepscale`, `unit`, `xavier`, ...) take the options of `sigprop.recipes.plan`; parametrizations (`mup`,
-    `neural_tangent`, `sp`, `meta:s`) those of `sigprop.scaling.parametrize`, above all `base`.
+    `sp.plan(model, "unit", width="mup", optimizer="adamw")`. Recipes (`unit`, `deepscale`, `xavier`, ..., `own`: the
+    model's own draw) say how parameters are drawn; width rules (`mup`, `sp`, `neural_tangent`, `meta:s`) and depth
+    rules (`sqrt`, `linear`) what their learning rates are multiplied by. A width rule may stand in the recipe's place.
+    `base`: the model or width that a learning rate was tuned at; without it rates are those of a layer of 128 inputs.
+    Other options: `sigprop.scaling.compose`, and, where the model's own draw is carried from a base,
+    `sigprop.scaling.parametrize`.
     """
     name = recipe.lower()
     if name in WIDTH_RULES or name.startswith("meta:"):
-        return parametrize(model, name, **options)
+        if width is not None:
+            raise InputError(f"{recipe} is a width rule and so is {width}: give one, and a recipe before it")
+        name, width = "own", name
     if name not in recipes():
         raise UnknownNameError("recipe", recipe, [*recipes(), *WIDTH_RULES])
-    return plan_recipe(model, name, **options)
+    if name == "own" and base is not None:
+        return parametrize(model, width or "sp", base=base, **options)
+    return compose(model, name, width=width, base=base, **options)

@@ -11,53 +11,26 @@ which equals an epsilon multiplied by `1 / level^2` (`match_epsilon` sets it so;
 norm's output is below `epsilon |1 - level^-2| / (2 variance)`). A gain that enters as `c + w` takes the factor as
 `c + w' = s (c + w)`.
 
-Training. A weight `w' = s w` has the gradient `g' = g / s`. It follows `s w` exactly when
-
-    optimizer        lr      weight decay   epsilon
-    sgd, momentum    s^2     1/s^2          -
-    adam (L2)        s       1/s^2          1/s
-    adamw            s       1/s            1/s
-    adafactor        1       1              s  (the second, a floor for the weight's size; torch.optim.Adafactor)
-    lion, sign       s       1/s            -
-    muon             s       1/s            1/s
-
-Of `c + w`, the decay of `w` towards 0 has no counterpart: it is switched off, and the trajectory is that of the scaled
-model without decay of this gain. Adafactor's first epsilon mixes units in torch and must lie below the squares of the
-gradients. Clipping the global gradient norm sees `g / s` and is not the same clip.
+Training. A weight `w' = s w` has the gradient `g' = g / s`; the optimizer's settings that make it follow `s w` exactly
+stand in `optimizers.py`. Of `c + w`, the decay of `w` towards 0 has no counterpart: it is switched off, and the
+trajectory is that of the scaled model without decay of this gain. Clipping the global gradient norm sees `g / s` and is
+not the same clip.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from torch import nn
 
-from sigprop.errors import UnknownNameError, UnsupportedError
+from sigprop.errors import UnsupportedError
+from sigprop.recipes.optimizers import folded_multipliers
 from sigprop.recipes.rows import times
 from sigprop.results import JunctionPlan, ParameterPlan, Plan, ScalePlan
 from sigprop.structure import Structure
 
-Multipliers = tuple[float, float, float]
-RULES: dict[str, Callable[[float], Multipliers]] = {
-    "sgd": lambda s: (s**2, s**-2, 1.0),
-    "momentum": lambda s: (s**2, s**-2, 1.0),
-    "adam": lambda s: (s, s**-2, 1 / s),
-    "adamw": lambda s: (s, 1 / s, 1 / s),
-    "adafactor": lambda s: (1.0, 1.0, s),
-    "lion": lambda s: (s, 1 / s, 1.0),
-    "sign": lambda s: (s, 1 / s, 1.0),
-    "muon": lambda s: (s, 1 / s, 1 / s),
-}
 EPSILONS = ("eps", "variance_epsilon", "epsilon")
-
-
-def multipliers(optimizer: str, factor: float) -> Multipliers:
-    """What lr, weight decay and epsilon are multiplied by for a weight that carries a factor."""
-    if optimizer not in RULES:
-        raise UnknownNameError("optimizer", optimizer, RULES)
-    return RULES[optimizer](factor)
 
 
 def with_levels(plan: Plan, structure: Structure) -> Plan:
@@ -86,21 +59,27 @@ def _undone(structure: Structure, levels: list[float]) -> list[bool]:
     return found
 
 
-def fold(plan: Plan, structure: Structure, optimizer: str = "adamw", match_epsilon: bool = False) -> Plan:
-    """The plan with every junction's scales in the rows of the branch's last parameters."""
+def fold_factors(plan: Plan) -> dict[str, float]:
+    """What the last parameters of every branch are multiplied by, from a plan with its levels."""
     if any(row.learnable for row in plan.junctions):
         raise UnsupportedError(
             f"{plan.meta.get('recipe')} learns its scales, which needs new parameters: pass surgery=True"
         )
-    plan = with_levels(plan, structure)
     factors: dict[str, float] = {}
-    shifts = {name: row.shift for row in plan.junctions for name in row.weights}
     for row in plan.junctions:
         factor = _factor(row)
         for name in row.weights if factor != 1.0 else ():
             if not math.isclose(factors.setdefault(name, factor), factor):
                 raise UnsupportedError(f"{name} ends several branches that need different scales; pass surgery=True")
-    rows = [_folded(row, factors.get(row.name, 1.0), optimizer, shifts.get(row.name, 0.0)) for row in plan.parameters]
+    return factors
+
+
+def fold(plan: Plan, structure: Structure, optimizer: str = "adamw", match_epsilon: bool = False) -> Plan:
+    """The plan with every junction's scales in the rows of the branch's last parameters."""
+    plan = with_levels(plan, structure)
+    factors = fold_factors(plan)
+    shifts = {name: row.shift for row in plan.junctions for name in row.weights}
+    rows = [carrying(row, factors.get(row.name, 1.0), optimizer, shifts.get(row.name, 0.0)) for row in plan.parameters]
     junctions = [replace(row, folded=True) for row in plan.junctions]
     scales = plan.scales + (_epsilons(plan, structure) if match_epsilon else [])
     meta = {**plan.meta, "optimizer": optimizer}
@@ -121,12 +100,13 @@ def _factor(row: JunctionPlan) -> float:
     return factor
 
 
-def _folded(row: ParameterPlan, factor: float, optimizer: str, shift: float) -> ParameterPlan:
+def carrying(row: ParameterPlan, factor: float, optimizer: str, shift: float = 0.0) -> ParameterPlan:
+    """The row of a parameter that carries a factor, with the settings that keep its trajectory."""
     if factor == 1.0:
         return row
     if shift and optimizer == "adafactor":
         raise UnsupportedError(f"{row.name} enters as {shift:g} + w, whose size Adafactor misreads; pass surgery=True")
-    lr, decay, eps = multipliers(optimizer, factor)
+    lr, decay, eps = folded_multipliers(optimizer, factor)
     return replace(
         row,
         init=times(row.init, factor, shift),

@@ -10,6 +10,7 @@ from torch import nn
 from sigprop.recipes.fold import fold, with_levels
 from sigprop.recipes.registry import get_recipe
 from sigprop.recipes.surgery import check_surgery, with_learned_scales
+from sigprop.recipes.tied import with_tied_readout
 from sigprop.results import Plan
 from sigprop.structure import Structure, read_structure
 
@@ -44,5 +45,6 @@ def plan(
         made = check_surgery(with_levels(made, structure))
     else:
         made = fold(made, structure, optimizer, match_epsilon)
+    made = with_tied_readout(made, structure, optimizer)
     made.check(model)
     return made

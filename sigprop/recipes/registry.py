@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from pkgutil import iter_modules
 from typing import Any
 
@@ -28,6 +29,10 @@ class Recipe:
     applies_to: str
     effect: str
     data: bool = False
+
+    def default(self, option: str) -> Any:
+        """The default of one of the recipe's options."""
+        return signature(self.function).parameters[option].default
 
     def __call__(self, structure: Any, **options: Any) -> Plan:
         try:

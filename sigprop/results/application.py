@@ -1,4 +1,4 @@
-"""Applying a `Plan` to a model: match the names, draw the parameters, set the scales, group the optimizer.
+"""Applying a `Plan` to a model: match the names, draw the parameters, set the scales.
 
 Everything goes by qualified name, with the prefixes of wrappers (`torch.compile`, FSDP, DDP, activation
 checkpointing) left out, so that one plan serves the plain model, its copies and its wrapped forms.
@@ -7,7 +7,6 @@ checkpointing) left out, so that one plan serves the plain model, its copies and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from sigprop.results.plan import Init, ParameterPlan, Plan
 
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-TORCH_EPSILON = 1e-8
-ADAFACTOR_EPSILON = (None, 1e-3)
 APPLIED = "_sigprop_plan_applied"
 
 
@@ -215,38 +212,3 @@ def _scale_attribute(module: nn.Module, attribute: str, factor: float) -> None:
     originals = module.__dict__.setdefault("_sigprop_originals", {})
     original = originals.setdefault(attribute, getattr(module, attribute))
     setattr(module, attribute, original * factor if factor != 1.0 else original)
-
-
-def param_groups(
-    plan: Plan,
-    model: nn.Module,
-    lr: float,
-    weight_decay: float,
-    eps: float | tuple[float | None, float] | None,
-    roles: Sequence[str] | None,
-    options: dict[str, Any],
-) -> list[dict[str, Any]]:
-    """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
-    if eps is None and any(row.eps != 1.0 for row in plan.parameters):
-        eps = ADAFACTOR_EPSILON if plan.meta.get("optimizer") == "adafactor" else TORCH_EPSILON
-    groups: dict[tuple[float, ...], dict[str, Any]] = {}
-    for row, parameter in match(plan, model):
-        if not parameter.requires_grad or (roles is not None and row.role not in roles):
-            continue
-        key = (row.lr, row.weight_decay if weight_decay else 1.0, row.eps)
-        if key not in groups:
-            group = {
-                "params": [],
-                "param_names": [],
-                "lr": lr * row.lr,
-                "weight_decay": weight_decay * key[1],
-            }
-            groups[key] = group | ({} if eps is None else {"eps": _multiplied(eps, row.eps)}) | options
-        groups[key]["params"].append(parameter)
-        groups[key]["param_names"].append(row.name)
-    return list(groups.values())
-
-
-def _multiplied(eps: float | tuple[float | None, float], factor: float) -> float | tuple[float | None, float]:
-    """Adafactor's first epsilon is a floor for gradients and stays; its second is one for the weight's size."""
-    return (eps[0], eps[1] * factor) if isinstance(eps, tuple) else eps * factor

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.results import application
+from sigprop.results import application, optimizers
 from sigprop.results.plan_display import ShownPlan
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ class Init:
 
 @dataclass(frozen=True)
 class ParameterPlan:
-    """One parameter: its draw, the factor it enters the forward pass with, and its optimizer multipliers."""
+    """One parameter: its draw, the factor it enters the forward pass with, and its optimizer multipliers.
+
+    `role`: see `results.roles`.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -170,16 +173,34 @@ class Plan(ShownPlan):
         weight_decay: float = 0.0,
         eps: float | tuple[float | None, float] | None = None,
         roles: Sequence[str] | None = None,
+        optimizer: str | None = None,
+        decay_vectors: bool = False,
+        merge: float = 0.0,
         **options: Any,
     ) -> list[dict[str, Any]]:
         """Parameter groups for a torch optimizer, one per distinct set of multipliers.
 
         `eps` defaults to torch's 1e-8 where the plan multiplies it; of Adafactor's pair, the second is multiplied.
-        `roles` keeps only those rows, for
-        optimizers that take some parameters (Muon: `roles=["hidden"]`). `options` (betas, momentum, ...) go to
-        every group unchanged. Each group also carries `param_names`.
+        `optimizer` keeps the rows that this one trains (`muon`, and `adamw` for the rest), `roles` those of some roles
+        (`hidden` stands for all matrices inside, `vector` for gains and biases). Gains and biases decay only with
+        `decay_vectors`. `merge` puts settings that differ by less than this share into one group (0.1: 10 percent),
+        where many small groups cost time. `options` (betas, momentum, ...) go to every group unchanged. Each group also
+        carries `param_names`.
         """
-        return application.param_groups(self, model, lr, weight_decay, eps, roles, options)
+        return optimizers.param_groups(
+            self, model, lr, weight_decay, eps, roles, optimizer, decay_vectors, merge, options
+        )
+
+    def optimizers(
+        self,
+        model: torch.nn.Module,
+        lr: float,
+        weight_decay: float = 0.0,
+        eps: float | tuple[float | None, float] | None = None,
+        **options: Any,
+    ) -> list[torch.optim.Optimizer]:
+        """The torch optimizers that the plan was made for, on its groups: one, or Muon and AdamW."""
+        return optimizers.make_optimizers(self, model, lr, weight_decay, eps, **options)
 
     def diff(self, other: Plan) -> list[PlanDifference]:
         """Every field in which this plan (left) differs from the other (right)."""

@@ -13,6 +13,8 @@
     gain         any other factor per channel or head
     bias         what is added
     scale        a learnable scale that a plan adds to a branch
+    vector       a gain or bias, where shapes alone were compared
+    fixed        nothing grows with the width, where shapes alone were compared
     unused       not reached by the forward pass
 
 `predict` reads a parameter's use alone and calls every matrix inside `hidden`; `structure` tells `query_key`, `value`
@@ -23,12 +25,12 @@ from __future__ import annotations
 
 TABLES = ("embedding", "positional")
 MATRICES = ("input", "query_key", "value", "hidden", "output", "router", "readout")
-VECTORS = ("norm gain", "gain", "bias", "scale", "unused")
-ROLES = (*TABLES, *MATRICES, *VECTORS)
+VECTORS = ("norm gain", "gain", "bias", "scale", "vector", "unused")
+ROLES = (*TABLES, *MATRICES, *VECTORS, "fixed")
 WIDTH_CLASSES = {
     **dict.fromkeys(("embedding", "positional", "input"), "embedding"),
     **dict.fromkeys(("query_key", "value", "hidden", "output"), "hidden"),
     **dict.fromkeys(("router", "readout"), "readout"),
-    **dict.fromkeys(VECTORS, "vector"),
+    **dict.fromkeys((*VECTORS, "fixed"), "vector"),
 }
 """By role, what grows with the width: outputs alone, both sides, inputs alone, or a vector's length."""

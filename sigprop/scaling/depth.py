@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.recipes.optimizers import Sizes
 from sigprop.scaling.dimensions import Dimensions, pattern
-from sigprop.scaling.width import Factors
 
 DEPTH_RULES = ("none", "sqrt", "linear", "dslm")
 BRANCH_OUTPUTS = re.compile(
@@ -75,9 +75,9 @@ def branch_outputs(dims: Sequence[Dimensions], branches: Sequence[str] | None = 
     return found
 
 
-def with_depth(factors: Factors, depth: DepthFactors, ends_branch: bool) -> Factors:
+def with_depth(factors: Sizes, depth: DepthFactors, ends_branch: bool) -> Sizes:
     """Width factors of a parameter inside a block, times depth; the branch scale folded where it ends."""
-    inside = Factors(factors.weight, factors.update * depth.update, factors.gradient * depth.gradient)
+    inside = Sizes(factors.weight, factors.update * depth.update, factors.gradient * depth.gradient)
     return inside.gauged(depth.branch) if ends_branch else inside
 
 

@@ -18,6 +18,7 @@ from functools import cache
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.recipes.optimizers import Matrix
 from sigprop.results.application import parameter_names, plain_name, unwrap
 
 ROLES = ("embedding", "hidden", "readout", "vector", "fixed")
@@ -42,6 +43,11 @@ class Dimensions:
     columns: tuple[int, int]
     aliases: tuple[str, ...]
     base_name: str
+
+    @property
+    def matrix(self) -> Matrix:
+        """As the optimizers see it."""
+        return Matrix(self.fan_in, self.fan_out, self.rows, self.columns)
 
 
 def compare(model: nn.Module, base: nn.Module, roles: Mapping[str, str] | None = None) -> list[Dimensions]:

@@ -14,8 +14,10 @@ from typing import Any
 from torch import nn
 
 from sigprop.errors import require
+from sigprop.recipes.optimizers import Sizes, multipliers
 from sigprop.results import ParameterPlan, Plan, ScalePlan
 from sigprop.results.application import plain_name, unwrap
+from sigprop.results.optimizers import trained_by
 from sigprop.scaling.attention import AttentionScales, attention_scales
 from sigprop.scaling.builds import build_base
 from sigprop.scaling.depth import (
@@ -28,9 +30,8 @@ from sigprop.scaling.depth import (
     with_depth,
 )
 from sigprop.scaling.dimensions import Dimensions, compare
-from sigprop.scaling.optimizers import multipliers
 from sigprop.scaling.own_init import own_inits
-from sigprop.scaling.width import Factors, WidthRule, width_rule
+from sigprop.scaling.width import WidthRule, width_rule
 from sigprop.theory.exponents import Alignment, read_optimizer
 
 
@@ -83,7 +84,8 @@ def plan_between(
     rows = []
     for item in dims:
         sizes = factors[item.name]
-        found = multipliers(sizes, item, optimizer, width.alpha_hidden)
+        algorithm = trained_by(optimizer, item.role, item.shape)
+        found = multipliers(sizes, optimizer, item.matrix if algorithm == "muon" else None, width.alpha_hidden)
         rows.append(
             ParameterPlan(
                 item.name,
@@ -107,7 +109,7 @@ def relative_sizes(
     scores: AttentionScales,
     depth: str = "none",
     branches: Sequence[str] | None = None,
-) -> dict[str, Factors]:
+) -> dict[str, Sizes]:
     """By parameter: the sizes of weight, update and gradient that the rules ask for, relative to the base."""
     depths = _depths(dims, depth, branches)
     found = {}

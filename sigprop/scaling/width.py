@@ -9,7 +9,7 @@ alignment alpha, with `m_in` and `m_out` the ratios of fan-in and fan-out to the
     gradient     m_out^{-A}             m_out^{-A}                   1
 
 `A = 1, r = 0` is muP, `A = (1+s)/2, r = (1-s)/2` the family from neural-tangent (s = 0) to maximal-update
-(s = 1). An optimizer turns them into its own multipliers (`optimizers.py`).
+(s = 1). An optimizer turns them into its own multipliers (`recipes/optimizers.py`).
 References: Stratos, eqs. (6) to (24); Dinan, Yaida, Zhang, Effective Theory of Transformers, eqs. (1.25) to (1.116).
 """
 
@@ -19,21 +19,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from sigprop.errors import UnknownNameError, require
+from sigprop.recipes.optimizers import Sizes
 from sigprop.scaling.dimensions import Dimensions
 from sigprop.theory.exponents import ALIGNMENTS, Alignment, Parametrization, exponents, read_alignment, solve
-
-
-@dataclass(frozen=True)
-class Factors:
-    """Sizes relative to the base build: of the weight, of its update, of its gradient."""
-
-    weight: float = 1.0
-    update: float = 1.0
-    gradient: float = 1.0
-
-    def gauged(self, kappa: float) -> Factors:
-        """The same function and training with the parameter written as `kappa` times the old one."""
-        return Factors(self.weight * kappa, self.update * kappa, self.gradient / kappa)
 
 
 @dataclass(frozen=True)
@@ -46,11 +34,11 @@ class WidthRule:
     alpha_hidden: float
     alpha_readout: float
 
-    def factors(self, dims: Dimensions) -> Factors:
+    def factors(self, dims: Dimensions) -> Sizes:
         m_in, m_out = dims.fan_in, dims.fan_out
         if dims.role == "readout":
-            return Factors(m_in**-self.readout, m_in**-self.alpha_readout, 1.0)
-        inward = Factors(1.0, m_out**-self.change, m_out**-self.readout)
+            return Sizes(m_in**-self.readout, m_in**-self.alpha_readout, 1.0)
+        inward = Sizes(1.0, m_out**-self.change, m_out**-self.readout)
         if dims.role == "hidden":
             return replace(inward, weight=m_in**-0.5, update=inward.update * m_in**-self.alpha_hidden)
         return inward

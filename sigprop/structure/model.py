@@ -118,6 +118,8 @@ class Structure:
 
     `kinds`: for each stream, how many embeddings add up to its start. `blocks`: lists of alike modules that hold the
     junctions, each in order. `final_norm`: the module of the norm that the stream passes after the last junction.
+    `readout_input`: the parameters that what the readout reads is linear in (gain and bias of the final norm), where
+    nothing else reads it.
     """
 
     parameters: dict[str, Parameter]
@@ -128,6 +130,7 @@ class Structure:
     kinds: tuple[int, ...] = ()
     blocks: tuple[tuple[str, ...], ...] = ()
     final_norm: str | None = None
+    readout_input: tuple[str, ...] = ()
     trace: Any = field(default=None, repr=False)
     model: nn.Module | None = field(default=None, repr=False)
     batch: Any = field(default=None, repr=False)
@@ -160,6 +163,11 @@ class Structure:
     def starting(self) -> list[str]:
         """Parameters that the streams start from."""
         return [item.name for item in self if item.role in STARTS and item.junction is None]
+
+    @property
+    def tied_table(self) -> Parameter | None:
+        """The embedding that is also the readout."""
+        return next((item for item in self if item.tied), None)
 
     @property
     def placement(self) -> str:

@@ -16,7 +16,8 @@ from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import SUMS, Graph, Sum, core, ends_in_norm, factor
 from sigprop.trace.capture import ROOT, record_of
 from sigprop.trace.record import Field, Record, Weight
-from sigprop.trace.tracing import trace
+from sigprop.trace.roles import CONTRACTIONS, nearest_matrices
+from sigprop.trace.tracing import first_signal, trace
 
 STEPS = 12
 TOKENS = 64
@@ -49,6 +50,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         kinds=tuple(_kinds(starts[stream].source) for stream in sorted(starts)),
         blocks=blocks,
         final_norm=next(iter(graph.norm_names(sums[-1].total)), None) if sums else None,
+        readout_input=_readout_input(graph),
         trace=found,
         model=model,
         batch=batch,
@@ -128,6 +130,21 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
             )
         number[item.total] = len(made) - 1
     return made
+
+
+def _readout_input(graph: Graph) -> tuple[str, ...]:
+    """The last parameters of the tensor that the readout reads; none where they enter with a shift or it is shared."""
+    output = first_signal(graph.trace.output)
+    names = set(nearest_matrices(output)) if output is not None else set()
+    for item in reversed(graph.index):
+        weights = [source for source in item.inputs if isinstance(source, Weight)]
+        reads = item.call is not None and item.call.name in CONTRACTIONS and isinstance(item.inputs[0], Field)
+        if reads and weights and names & {name for name, _ in weights[0].roots()}:
+            source = item.inputs[0]
+            alone = isinstance(source, Field) and len(graph.readers.get(source, [])) == 1
+            found = ending(source) if isinstance(source, Field) and alone else None
+            return found.names if found is not None and found.shift == 0.0 else ()
+    return ()
 
 
 def _names(sums: list[Sum]) -> dict[Field, str]:

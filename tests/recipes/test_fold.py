@@ -9,7 +9,7 @@ from torch import nn
 
 from sigprop.errors import UnknownNameError, UnsupportedError
 from sigprop.models import build
-from sigprop.recipes import multipliers, plan
+from sigprop.recipes import folded_multipliers, plan
 from sigprop.results import Plan
 
 STEPS = 200
@@ -106,7 +106,7 @@ def unfolded_copy(model, made):
 def trajectories(folded, scaled, made, optimizer, steps=STEPS, undecayed=()):
     """The largest difference of the two losses on the way; the scaled model does not decay some parameters."""
     settings = SETTINGS[optimizer]
-    first = OPTIMIZERS[optimizer](made.param_groups(folded, **settings))
+    first = OPTIMIZERS[optimizer](made.param_groups(folded, **settings, decay_vectors=True))
     kept = [p for name, p in scaled.named_parameters() if name not in undecayed]
     rest = [p for name, p in scaled.named_parameters() if name in undecayed]
     groups = [{"params": kept, **settings}, {"params": rest, **settings, "weight_decay": 0.0}]
@@ -244,12 +244,12 @@ def test_refuses_adafactor_where_a_gain_enters_as_one_plus_w():
 
 
 def test_rules_of_the_optimizers():
-    assert multipliers("sgd", 0.5) == (0.25, 4.0, 1.0)
-    assert multipliers("adam", 0.5) == (0.5, 4.0, 2.0)
-    assert multipliers("adamw", 0.5) == (0.5, 2.0, 2.0)
-    assert multipliers("adafactor", 0.5) == (1.0, 1.0, 0.5)
+    assert folded_multipliers("sgd", 0.5) == (0.25, 4.0, 1.0)
+    assert folded_multipliers("adam", 0.5) == (0.5, 4.0, 2.0)
+    assert folded_multipliers("adamw", 0.5) == (0.5, 2.0, 2.0)
+    assert folded_multipliers("adafactor", 0.5) == (1.0, 1.0, 0.5)
     with pytest.raises(UnknownNameError, match="adamw"):
-        multipliers("adamx", 0.5)
+        folded_multipliers("adamx", 0.5)
 
 
 def assert_folds_with_learned_scales(model, recipe):

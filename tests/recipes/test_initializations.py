@@ -88,3 +88,11 @@ def test_ds_init_divides_by_the_root_of_the_layer():
             name = f"blocks.{layer}.{leaf}.weight"
             assert made[name].init.std == pytest.approx(base[name].init.std / math.sqrt(layer + 1))
     assert made["head.weight"].init.std == base["head.weight"].init.std
+
+
+@identity("own")
+def test_own_keeps_what_the_model_has():
+    model = model_of()
+    before = {name: values.clone() for name, values in model.state_dict().items()}
+    plan(model, "own", batch=ids()).apply_(model)
+    assert all(torch.equal(before[name], values) for name, values in model.state_dict().items())

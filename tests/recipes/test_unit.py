@@ -91,12 +91,21 @@ def test_ratio_of_branch_to_skip():
         assert shares == pytest.approx([ratio] * 12, rel=1e-9)
 
 
-def test_tied_embeddings_are_drawn_for_the_readout():
+def test_the_norm_before_a_tied_readout_takes_its_factor():
     model = model_of(tied_head=True)
     made = plan(model, "unit", batch=ids())
+    assert made.meta["stream_variance"] == pytest.approx(1.0)
+    assert made["token_embedding.weight"].init.std == pytest.approx(math.sqrt(0.5))
+    gain = made["final_norm.weight"]
+    assert (gain.init.value, gain.lr, gain.eps) == pytest.approx((math.sqrt(2 / 96), math.sqrt(2 / 96), math.sqrt(48)))
+    logits = made.apply_(model, torch.Generator().manual_seed(0))(ids())
+    assert float(logits.detach().std()) == pytest.approx(1.0, rel=0.2)
+
+
+def test_tied_embeddings_without_a_norm_before_them_are_drawn_for_the_readout():
+    made = plan(model_of("none", tied_head=True), "unit", batch=ids(), surgery=True)
     assert made.meta["stream_variance"] == pytest.approx(1 / 96)
     assert made["token_embedding.weight"].init.std == pytest.approx(math.sqrt(0.5 / 96))
-    assert plan(model_of(), "unit", batch=ids()).meta["stream_variance"] == pytest.approx(1.0)
 
 
 def test_scales_of_the_model_itself_are_used():
@@ -149,10 +158,13 @@ def test_prediction_without_a_recipe_is_the_models_own():
     assert own.variance == pytest.approx(values, rel=0.02)
 
 
+def test_two_layers_lower_the_branch_share_by_themselves():
+    made = plan(model_of(depth=2), "unit", batch=ids(), k=2.0)
+    assert {round(row.branch**2, 9) for row in made.junctions} == {0.5}
+
+
 def test_refuses_what_it_cannot_set():
     with pytest.raises(UnsupportedError, match="no residual junction"):
         plan(build("mlp", depth=2, width=8, inputs=8), "unit", batch=torch.randn(4, 8))
-    with pytest.raises(InputError, match="lower k"):
-        plan(model_of(depth=2), "unit", batch=ids())
     with pytest.raises(InputError, match="positive"):
         plan(model_of(), "unit", batch=ids(), ratio=0.0)

@@ -159,7 +159,10 @@ def test_groups_are_few_and_carry_the_products():
     )
     assert {group["eps"] for group in plan.param_groups(model, lr=1.0)} == {1e-8, 1e-9}
     assert all("eps" not in group for group in keep_plan(model).param_groups(model, lr=1.0))
-    groups = plan.param_groups(model, lr=0.01, weight_decay=0.1, eps=1e-8, betas=(0.9, 0.95))
+    settings = {"lr": 0.01, "weight_decay": 0.1, "eps": 1e-8, "betas": (0.9, 0.95)}
+    kept = [group["param_names"] for group in plan.param_groups(model, **settings) if group["weight_decay"] == 0.0]
+    assert sorted(kept) == [["first.bias"], ["norm.weight", "norm.bias"]]
+    groups = plan.param_groups(model, **settings, decay_vectors=True)
     found = {tuple(g["param_names"]): (g["lr"], g["weight_decay"], g["eps"], g["betas"]) for g in groups}
     assert found == {
         ("embed.weight", "norm.weight", "norm.bias"): (0.01, 0.1, 1e-8, (0.9, 0.95)),
@@ -176,6 +179,30 @@ def test_groups_of_some_roles():
     plan = keep_plan(model, first_weight={"role": "hidden"})
     (group,) = plan.param_groups(model, lr=1.0, roles=["hidden"])
     assert group["param_names"] == ["first.weight"]
+
+
+def test_groups_that_are_nearly_alike_can_be_merged():
+    model = Tied()
+    plan = keep_plan(model, first_weight={"lr": 0.52}, embed_weight={"lr": 0.5}, norm_weight={"lr": 0.25})
+    assert len(plan.param_groups(model, lr=1.0)) == 4
+    merged = plan.param_groups(model, lr=1.0, merge=0.1)
+    assert len(merged) == 3
+    rates = {name: group["lr"] for group in merged for name in group["param_names"]}
+    assert rates == pytest.approx({row.name: row.lr for row in plan}, rel=0.05)
+
+
+@pytest.mark.parametrize("lr", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_rate_that_is_not_positive_is_refused(lr):
+    with pytest.raises(InputError, match="lr"):
+        keep_plan(Tied()).param_groups(Tied(), lr=lr)
+
+
+def test_another_optimizer_and_unknown_roles_are_refused():
+    model = Tied()
+    with pytest.raises(InputError, match="this plan is for adamw, not for muon"):
+        keep_plan(model).param_groups(model, lr=1.0, optimizer="muon")
+    with pytest.raises(UnknownNameError, match="hidden"):
+        keep_plan(model).param_groups(model, lr=1.0, roles=["hiden"])
 
 
 def test_groups_drive_an_optimizer_and_a_scheduler():

@@ -5,9 +5,9 @@ import math
 import pytest
 
 from sigprop.errors import InputError, UnknownNameError
+from sigprop.recipes.optimizers import multipliers
 from sigprop.scaling import GROUPS, depth_factors, family_factors, width_rule
 from sigprop.scaling.dimensions import Dimensions
-from sigprop.scaling.optimizers import multipliers
 
 
 def table(n, s, M, n_patch, n_out):
@@ -45,8 +45,8 @@ def test_width_rule_is_the_ratio_of_the_family(name, s, group, role):
     item = dims(role, m if role != "embedding" else 1.0, m if role != "readout" else 1.0)
     factors = width_rule(name).factors(item)
     assert factors.weight**2 == pytest.approx(large.init_variance / small.init_variance)
-    assert multipliers(factors, item, "adamw").lr == pytest.approx(large.adamw / small.adamw)
-    assert multipliers(factors, item, "sgd").lr == pytest.approx(large.sgd / small.sgd)
+    assert multipliers(factors, "adamw").lr == pytest.approx(large.adamw / small.adamw)
+    assert multipliers(factors, "sgd").lr == pytest.approx(large.sgd / small.sgd)
 
 
 def test_bad_settings():

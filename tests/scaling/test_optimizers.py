@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnknownNameError
+from sigprop.recipes.optimizers import multipliers
 from sigprop.results import ParameterPlan, Plan
+from sigprop.results.lion import Lion
 from sigprop.scaling import width_rule
 from sigprop.scaling.dimensions import Dimensions
-from sigprop.scaling.lion import Lion
-from sigprop.scaling.optimizers import multipliers
 from sigprop.scaling.training import make_optimizers
 from sigprop.theory.exponents import Parametrization, exponents, solve
 
@@ -31,7 +31,7 @@ def test_multipliers_follow_the_exact_exponents(optimizer, name, outer, alignmen
     rule = width_rule(name)
     solution = solve(Parametrization(exponents(0, 0, 0), exponents(0, "1/2", outer)), optimizer, alignment)
     for role in ("embedding", "hidden", "readout"):
-        found = multipliers(rule.factors(dims(role)), dims(role), optimizer)
+        found = multipliers(rule.factors(dims(role)), optimizer)
         assert math.log(found.lr, M) == pytest.approx(-float(getattr(solution.c, role))), role
         if optimizer != "adam":
             assert found.lr * found.weight_decay == pytest.approx(1.0)
@@ -41,7 +41,7 @@ def test_multipliers_follow_the_exact_exponents(optimizer, name, outer, alignmen
 
 @pytest.mark.parametrize(("scale", "lr"), [("none", 1.0), ("shape", 1.0), ("rms", M**-0.5), ("unit", 1.0)])
 def test_muon_hidden_rate(scale, lr):
-    found = multipliers(width_rule("mup").factors(dims("hidden")), dims("hidden"), f"muon:{scale}")
+    found = multipliers(width_rule("mup").factors(dims("hidden")), f"muon:{scale}", dims("hidden").matrix)
     assert found.lr == pytest.approx(lr)
 
 
@@ -59,7 +59,7 @@ def test_muon_rate_keeps_the_response_when_only_the_fan_in_ratio_differs(scale):
         out = factor[scale] * (left @ right) @ h
         sizes.append((out.square().mean() / h.square().mean()).sqrt().item())
     item = Dimensions("w", (64, 64), (16, 8), "hidden", 8.0, 4.0, 1.0, (64, 16), (64, 8), ("w",), "w")
-    found = multipliers(width_rule("mup").factors(item), item, f"muon:{scale}")
+    found = multipliers(width_rule("mup").factors(item), f"muon:{scale}", item.matrix)
     assert found.lr * sizes[1] == pytest.approx(sizes[0])
 
 
@@ -101,4 +101,4 @@ def test_muon_asks_for_roles():
 
 def test_unknown_optimizer():
     with pytest.raises(UnknownNameError, match="adamw"):
-        multipliers(width_rule("mup").factors(dims("hidden")), dims("hidden"), "adamx")
+        multipliers(width_rule("mup").factors(dims("hidden")), "adamx")

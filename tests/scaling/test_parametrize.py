@@ -51,6 +51,7 @@ def test_at_the_base_training_is_bitwise_the_same(optimizer, rule):
     for left, right in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(left, right)
     assert len(plan.param_groups(model, lr=1.0)) == 1
+    assert [group["weight_decay"] for group in plan.param_groups(model, lr=1.0, weight_decay=0.1)] == [0.1, 0.0]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "momentum"])
@@ -79,6 +80,14 @@ def test_the_attention_scale_is_gauged_exactly(optimizer, fused):
     assert left[-1] != left[0]
 
 
+def undecayed(groups):
+    """The groups with their vectors apart and not decayed."""
+    vectors = [
+        {**group, "params": [p for p in group["params"] if p.dim() < 2], "weight_decay": 0.0} for group in groups
+    ]
+    return [{**group, "params": [p for p in group["params"] if p.dim() > 1]} for group in groups] + vectors
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("rule", ["sqrt", "linear"])
@@ -93,16 +102,16 @@ def test_the_branch_scale_is_folded_exactly(optimizer, placement, rule):
     explicit = gpt(depth=8, norm_placement=placement, branch_scale=scale).double()
     explicit.load_state_dict(model.state_dict())
     plan.apply_(model)
-    inside = [p for name, p in explicit.named_parameters() if name.startswith("blocks")]
-    outside = [p for name, p in explicit.named_parameters() if not name.startswith("blocks")]
+    named = list(explicit.named_parameters())
+    inside, outside = ([p for name, p in named if name.startswith("blocks") == there] for there in (True, False))
     lr, wd = 0.05, 0.1
     if optimizer == "adamw":
         inner = {"params": inside, "lr": lr * update, "weight_decay": wd / update, "eps": 1e-8 * scale}
-        other = torch.optim.AdamW([inner, {"params": outside, "lr": lr, "weight_decay": wd}])
+        other = torch.optim.AdamW(undecayed([inner, {"params": outside, "lr": lr, "weight_decay": wd}]))
     else:
         rate = update / scale
         inner = {"params": inside, "lr": lr * rate, "weight_decay": wd / rate}
-        other = torch.optim.SGD([inner, {"params": outside, "lr": lr, "weight_decay": wd}])
+        other = torch.optim.SGD(undecayed([inner, {"params": outside, "lr": lr, "weight_decay": wd}]))
     left = train(model, plan, optimizer, lr=lr, weight_decay=wd)
     step, right = make_step(tokens(), None), []
     for _ in range(4):
@@ -235,7 +244,7 @@ def test_clear_errors():
 
 def test_groups_stay_few_on_a_deep_model():
     model = gpt(width=64, depth=12)
-    assert len(parametrize(model, "mup", base=16).param_groups(model, lr=1e-3, weight_decay=0.1)) <= 5
+    assert len(parametrize(model, "mup", base=16).param_groups(model, lr=1e-3, weight_decay=0.1)) <= 6
 
 
 class TorchEncoder(nn.Module):

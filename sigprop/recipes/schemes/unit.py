@@ -5,9 +5,11 @@ Walking the model's states in order, at every residual sum `l x + b f`:
     Var f = ratio * Var x        by the std of the branch's last weight
     l^2 = 1 - b^2,  b^2 = k / N^alpha
 
-so that the scaled stream keeps the variance it starts with. Embeddings are drawn so that it starts with 1; where the
-embedding is also the readout it is drawn for that, with std `width^{-1/2}` (over the root of the number of embeddings
-that are added), and the stream keeps the variance that this gives it. A branch of experts has several last weights,
+so that the scaled stream keeps the variance it starts with; `b^2` is at most 1/2, which counts for one or two layers.
+Embeddings are drawn so that it starts with 1. Where the embedding is also the readout, the norm before the readout
+takes the factor that the logits need (`tied.py`); without such a norm the embedding is drawn for the readout, with std
+`width^{-1/2}` (over the root of the number of embeddings that are added), and the stream keeps the variance that this
+gives it. A branch of experts has several last weights,
 which take one factor; a gain that enters as `1 + w` is set to a constant. Other matrices have variance `1 / fan_in`.
 Predicted states include causal masks, repeated tokens, gates, grouped queries, rotary positions and norms, because they
 are the interpreter's.
@@ -41,6 +43,7 @@ from sigprop.trace.record import Weight
 from sigprop.trace.replay import Replay
 
 STEPS = 6
+LARGEST_SHARE = 0.5
 
 
 @recipe(
@@ -51,7 +54,7 @@ STEPS = 6
 )
 def unit(
     structure: Structure,
-    k: float = 2.0,
+    k: float = 1.0,
     alpha: float = 1.0,
     ratio: float = 1.0,
     score_variance: float = 1.0,
@@ -91,7 +94,7 @@ def unit(
 def _solve(structure: Structure, k: float, alpha: float, ratio: float, score_variance: float) -> tuple[Plan, Walk]:
     scales = branch_scales(structure, k, alpha)
     plan = draw_all(structure, lecun_rule, embedding=1.0)
-    tied = any(item.tied for item in structure)
+    tied = structure.tied_table is not None and not structure.readout_input
     start = 1.0 / (max(structure.kinds) * structure.width) if tied else 1.0 / start_variance(structure, plan)
     factors = dict.fromkeys(structure.starting, math.sqrt(start))
     walk = Walk(structure)
@@ -103,17 +106,17 @@ def _solve(structure: Structure, k: float, alpha: float, ratio: float, score_var
     shifts = {name: junction.shift for junction in structure.junctions for name in junction.weights}
     plan = scale_rows(plan, factors, shifts=shifts)
     plan = with_junctions(plan, structure, scales, f"branch variance {ratio:g} x skip, predicted")
-    plan.meta = {"stream_variance": variance(structure.sums[0].source.node), "k": k, "alpha": alpha, "ratio": ratio}
+    start = variance(structure.sums[0].source.node)
+    plan.meta = {"stream_variance": start, "k": k, "alpha": alpha, "ratio": ratio, "tied_as_readout": tied}
     return plan, walk
 
 
 def branch_scales(structure: Structure, k: float, alpha: float) -> Callable[[Junction], tuple[float, float]]:
-    """(skip, branch) of every junction, `b^2 = k / N^alpha`; (1, 1) where the model has scales of its own."""
+    """(skip, branch) of every junction, `b^2 = k / N^alpha`, at most 1/2; (1, 1) where the model scales itself."""
     scaled = any(spot.scaled for spot in structure.sums)
 
     def scales(junction: Junction) -> tuple[float, float]:
-        squared = k / structure.layers(junction.stream) ** alpha
-        require(squared < 1, "k / N^alpha", f"{squared:.3g}", "a branch share below 1: lower k for so few layers")
+        squared = min(k / structure.layers(junction.stream) ** alpha, LARGEST_SHARE)
         return (1.0, 1.0) if scaled else (math.sqrt(1.0 - squared), math.sqrt(squared))
 
     return scales

@@ -1,0 +1,23 @@
+"""The model's own draw, kept as it is: what a width or depth rule stands on when no recipe is asked for."""
+
+from __future__ import annotations
+
+from sigprop.recipes.registry import recipe
+from sigprop.recipes.rows import NAMES
+from sigprop.results import Init, ParameterPlan, Plan
+from sigprop.structure import Structure
+
+
+@recipe(
+    "own",
+    paper="the model's author",
+    applies_to="any model",
+    effect="nothing is drawn: every parameter keeps the values that the model has",
+)
+def own(structure: Structure) -> Plan:
+    """`w` as it is."""
+    rows = [
+        ParameterPlan(item.name, item.shape, Init("keep"), why=NAMES.get(item.role, item.role), role=item.role)
+        for item in structure
+    ]
+    return Plan(rows)

@@ -1,0 +1,140 @@
+"""A plan's optimizers: parameter groups by multipliers, and torch's optimizers on them.
+
+Groups carry torch's `param_names`. Gains and biases are not decayed unless asked for. Muon trains the two-dimensional
+matrices inside a model and AdamW the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.results.application import match
+from sigprop.results.lion import Lion
+from sigprop.results.roles import ROLES, VECTORS, WIDTH_CLASSES
+
+if TYPE_CHECKING:
+    from sigprop.results.plan import ParameterPlan, Plan
+
+Epsilon = float | tuple[float | None, float]
+TORCH_EPSILON = 1e-8
+ADAFACTOR_EPSILON = (None, 1e-3)
+DIGITS = 12
+
+
+def param_groups(
+    plan: Plan,
+    model: nn.Module,
+    lr: Any,
+    weight_decay: float = 0.0,
+    eps: Epsilon | None = None,
+    roles: Sequence[str] | None = None,
+    optimizer: str | None = None,
+    decay_vectors: bool = False,
+    merge: float = 0.0,
+    options: dict[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
+    require(bool(lr > 0) and math.isfinite(lr), "lr", float(lr), "a positive number")
+    require(weight_decay >= 0, "weight_decay", weight_decay, "a number that is not negative")
+    require(0 <= merge < 1, "merge", merge, "a relative difference from 0 up to but below 1")
+    for role in roles or ():
+        if role not in ROLES and role not in WIDTH_CLASSES.values():
+            raise UnknownNameError("role", role, {*ROLES, *WIDTH_CLASSES.values()})
+    own = str(plan.meta.get("optimizer", "adamw"))
+    trained = {trained_by(own, row.role, row.shape) for row in plan.parameters}
+    if optimizer is not None and optimizer not in trained:
+        raise InputError(f"this plan is for {' and '.join(sorted(trained))}, not for {optimizer}: make one for it")
+    if eps is None and any(row.eps != 1.0 for row in plan.parameters):
+        eps = ADAFACTOR_EPSILON if plan.meta.get("optimizer") == "adafactor" else TORCH_EPSILON
+    groups: dict[tuple[float, ...], dict[str, Any]] = {}
+    for row, parameter in match(plan, model):
+        if not parameter.requires_grad or (optimizer is not None and trained_by(own, row.role, row.shape) != optimizer):
+            continue
+        if roles is not None and row.role not in roles and WIDTH_CLASSES.get(row.role) not in roles:
+            continue
+        decays = weight_decay and (decay_vectors or not _is_vector(row))
+        rates = (row.lr, row.weight_decay if decays else 0.0, row.eps if eps is not None else 1.0)
+        key = tuple(_rounded(value, merge) for value in rates)
+        if key not in groups:
+            rate, decay, floor = key if merge else rates
+            made = {"params": [], "param_names": [], "lr": lr * rate, "weight_decay": weight_decay * decay}
+            groups[key] = made | ({} if eps is None else {"eps": _multiplied(eps, floor)}) | (options or {})
+        groups[key]["params"].append(parameter)
+        groups[key]["param_names"].append(row.name)
+    return list(groups.values())
+
+
+def trained_by(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
+    """The optimizer of one parameter: Muon takes the two-dimensional matrices inside, AdamW what it leaves."""
+    if optimizer.partition(":")[0] != "muon":
+        return optimizer
+    return "muon" if len(shape) == 2 and WIDTH_CLASSES.get(role) == "hidden" else "adamw"
+
+
+def _is_vector(row: ParameterPlan) -> bool:
+    return row.role in VECTORS or len(row.shape) < 2
+
+
+def _rounded(value: float, merge: float) -> float:
+    """To twelve digits, or to the nearest of a geometric series whose steps are within `merge` of one another."""
+    if value <= 0.0:
+        return value
+    if merge == 0.0:
+        return float(f"{value:.{DIGITS}g}")
+    step = math.log1p(merge)
+    return math.exp(step * round(math.log(value) / step))
+
+
+def _multiplied(eps: Epsilon, factor: float) -> Epsilon:
+    """Adafactor's first epsilon is a floor for gradients and stays; its second is one for the weight's size."""
+    return (eps[0], eps[1] * factor) if isinstance(eps, tuple) else eps * factor
+
+
+def make_optimizers(
+    plan: Plan, model: nn.Module, lr: float, weight_decay: float = 0.0, eps: Epsilon | None = None, **options: Any
+) -> list[torch.optim.Optimizer]:
+    """The optimizers that the plan was made for, on its groups: one, or Muon and AdamW."""
+    name = str(plan.meta.get("optimizer", "adamw"))
+    kind, _, scale = name.partition(":")
+
+    def groups(optimizer: str | None = None) -> list[dict[str, Any]]:
+        return param_groups(plan, model, lr, weight_decay, eps, optimizer=optimizer)
+
+    if kind == "muon":
+        hidden, rest = _scaled(groups("muon"), scale), groups("adamw")
+        adjust = "match_rms_adamw" if scale == "rms" else "original"
+        muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn=adjust)
+        return [muon, torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, **options)]
+    made: dict[str, Any] = {
+        "sgd": torch.optim.SGD,
+        "momentum": lambda found, lr, momentum=0.9, **rest: torch.optim.SGD(found, lr=lr, momentum=momentum, **rest),
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "lion": Lion,
+        "sign": lambda found, lr, **rest: Lion(found, lr=lr, betas=(0.0, 0.0), **rest),
+        "adafactor": torch.optim.Adafactor,
+    }
+    if kind not in made:
+        raise UnknownNameError("optimizer", name, [*made, "muon"])
+    return [made[kind](groups(), lr=lr, **options)]
+
+
+def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
+    """Muon's groups with the scales that torch lacks, by parameter: `none` and `unit` on top of its `shape`."""
+    if scale in ("", "shape", "rms"):
+        return groups
+    found = []
+    for group in groups:
+        for parameter, name in zip(group["params"], group["param_names"], strict=True):
+            rows, columns = parameter.shape
+            tall = math.sqrt(max(1.0, rows / columns))
+            factor = (1.0 if scale == "none" else math.sqrt(rows / columns)) / tall
+            own = {"params": [parameter], "param_names": [name], "lr": group["lr"] * factor}
+            found.append(group | own | {"weight_decay": group["weight_decay"] / factor})
+    return found

@@ -1,0 +1,191 @@
+"""`compose`: an initialization, a width rule, a depth rule and an optimizer as one plan.
+
+The recipe says how every parameter is drawn and how branches are scaled at any size; the rules say what learning rate,
+decay and epsilon are multiplied by. Each part is a factor, so that the parts commute, and every row tells its own.
+Without `base` a rule compares the model with a fixed reference (`reference.py`); with one, all factors are one there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from sigprop.errors import InputError, require
+from sigprop.recipes import plan as plan_recipe
+from sigprop.recipes.fold import carrying
+from sigprop.recipes.optimizers import Sizes, multipliers
+from sigprop.recipes.registry import get_recipe
+from sigprop.recipes.rows import times
+from sigprop.results import ParameterPlan, Plan, ScalePlan
+from sigprop.results.optimizers import trained_by
+from sigprop.scaling.builds import build_base
+from sigprop.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
+from sigprop.scaling.dimensions import Dimensions, compare
+from sigprop.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, reference_dimensions, reference_sizes
+from sigprop.scaling.width import WidthRule, width_rule
+from sigprop.structure import Parameter, Structure, read_structure
+from sigprop.theory.exponents import Alignment, read_optimizer
+
+
+def compose(
+    model: nn.Module,
+    recipe: str = "own",
+    *,
+    width: str | None = None,
+    depth: str = "none",
+    optimizer: str = "adamw",
+    base: Any = None,
+    batch: Any = None,
+    structure: Structure | None = None,
+    alignment: Alignment | str | None = None,
+    roles: Mapping[str, str] | None = None,
+    reference_width: int = REFERENCE_WIDTH,
+    **options: Any,
+) -> Plan:
+    """One plan of a recipe, a width rule (`mup`, `sp`, `neural_tangent`, `meta:s`), a depth rule and an optimizer.
+
+    `base`: a model, factory, configuration or width at which a learning rate was tuned; without it factors are relative
+    to a layer of `reference_width` inputs and four layers. `options` go to the recipe; the others as in
+    `sigprop.recipes.plan` and `sigprop.scaling.parametrize`.
+    """
+    read_optimizer(optimizer)
+    require(depth in DEPTH_RULES, "depth", depth, " or ".join(DEPTH_RULES))
+    require(reference_width >= 1, "reference_width", reference_width, "a positive number")
+    rule = None if width in (None, "none") else width_rule(str(width), alignment)
+    structure = read_structure(model, batch) if structure is None else structure
+    options = _with_branch_exponent(recipe, depth, options)
+    made = plan_recipe(model, recipe, optimizer=optimizer, structure=structure, **options)
+    dims = _compared(model, structure, base, roles, reference_width)
+    rows = []
+    for row in made.parameters:
+        if row.name not in structure.parameters:
+            rows.append(row)
+            continue
+        item, place = structure.parameters[row.name], dims[row.name]
+        row = replace(row, why=f"{recipe}: {row.why}")
+        row = _with_width(row, item, place, rule, structure, optimizer, reference_width, base is not None)
+        rows.append(_with_depth(row, item, place, depth, bool(made.junctions), structure, optimizer))
+    meta = {**made.meta, "recipe": recipe, "width": width or "none", "depth": depth, "optimizer": optimizer}
+    meta |= {"reference_width": reference_width} if base is None and rule is not None else {}
+    made = Plan(rows, made.junctions, made.scales, meta)
+    if rule is not None:
+        made = _with_tied_readout(made, structure, dims, rule, optimizer)
+    made.check(model)
+    return made
+
+
+def _with_branch_exponent(recipe: str, depth: str, options: dict[str, Any]) -> dict[str, Any]:
+    """A recipe whose branches follow `b^2 = k / N^alpha` takes the exponent of the depth rule."""
+    if depth != "linear" or recipe not in ("unit", "depth_scaling") or "alpha" in options:
+        return options
+    k = options.get("k", get_recipe(recipe).default("k"))
+    return {**options, "alpha": 2.0, "k": k * REFERENCE_LAYERS}
+
+
+def _compared(
+    model: nn.Module, structure: Structure, base: Any, roles: Mapping[str, str] | None, reference_width: int
+) -> dict[str, Dimensions]:
+    if base is None:
+        if roles:
+            raise InputError("roles= goes with base=: without a base, roles are read from the model's trace")
+        return {item.name: item for item in reference_dimensions(structure, reference_width)}
+    return {item.name: item for item in compare(model, build_base(model, base), roles)}
+
+
+def _with_width(
+    row: ParameterPlan,
+    item: Parameter,
+    dims: Dimensions,
+    rule: WidthRule | None,
+    structure: Structure,
+    optimizer: str,
+    reference_width: int,
+    has_base: bool,
+) -> ParameterPlan:
+    if rule is None:
+        return row
+    stream = (structure.width or reference_width) / reference_width
+    sizes = rule.factors(dims) if has_base else reference_sizes(rule, dims, item.role, stream)
+    extra = sizes.weight * dims.fan_in**0.5 if dims.role in ("hidden", "readout") and item.role != "router" else 1.0
+    extra = extra if has_base else min(extra, 1.0)
+    told = [f"fan-in x{dims.fan_in:.4g}"] * (dims.fan_in != 1.0)
+    told += [f"fan-out x{dims.fan_out:.4g}"] * (has_base and dims.fan_out != 1.0)
+    told += [f"draw x{extra:.4g}"] * (abs(extra - 1.0) > 1e-12)
+    row = _multiplied(row, sizes, dims, optimizer, rule.alpha_hidden)
+    if abs(extra - 1.0) > 1e-12:
+        row = replace(row, init=times(row.init, extra))
+    return replace(row, why=f"{row.why}; {rule.name}: {', '.join(told)}") if told else row
+
+
+def _with_depth(
+    row: ParameterPlan,
+    item: Parameter,
+    dims: Dimensions,
+    rule: str,
+    scaled: bool,
+    structure: Structure,
+    optimizer: str,
+) -> ParameterPlan:
+    """Rates inside a branch; the branch scale too, where the recipe has none of its own."""
+    junction = structure.junction_of(item)
+    if rule == "none" or junction is None or dims.depth == 1.0:
+        return row
+    branches = len(structure.streams[junction.stream])
+    found = depth_factors(rule, branches, branches / dims.depth)
+    row = _multiplied(row, Sizes(1.0, found.update, found.gradient), None, optimizer)
+    told = f"{row.why}; {rule}: layers x{dims.depth:.4g}"
+    row = replace(row, why=told)
+    last = next((other for other in structure.junctions if item.name in other.weights), None)
+    if scaled or last is None or found == DepthFactors():
+        return row
+    return carrying(row, found.branch, optimizer, last.shift)
+
+
+def _multiplied(
+    row: ParameterPlan, sizes: Sizes, dims: Dimensions | None, optimizer: str, alpha: float = 1.0
+) -> ParameterPlan:
+    matrix = dims.matrix if dims is not None and trained_by(optimizer, row.role, row.shape) == "muon" else None
+    lr, decay, eps = multipliers(sizes, optimizer, matrix, alpha)
+    return replace(row, lr=row.lr * lr, weight_decay=row.weight_decay * decay, eps=row.eps * eps)
+
+
+def _with_tied_readout(
+    made: Plan, structure: Structure, dims: Mapping[str, Dimensions], rule: WidthRule, optimizer: str
+) -> Plan:
+    r"""A table that is also the readout, with a factor on what the readout reads.
+
+    A table of fixed size takes `update 1` and the factor `m^{-A}`, `m` the ratio of widths, of which the recipe may
+    have given `m^{-1/2}`. One that the recipe draws for the readout, of size `d^{-1/2}`, is the same function written
+    as `m^{-1/2}` times that table.
+    """
+    tied = structure.tied_table
+    if tied is None:
+        return made
+    ratio = dims[tied.name].fan_out
+    shrinks = bool(made.meta.get("tied_as_readout"))
+    factor = rule.tied_multiplier(ratio) * (ratio**0.5 if shrinks or "tied_factor" in made.meta else 1.0)
+    gauge = Sizes().gauged(ratio**-0.5 if shrinks else 1.0)
+    rows, scales = [], list(made.scales)
+    for row in made.parameters:
+        if row.name == tied.name and shrinks:
+            told = f"{row.why}; {rule.name}: also the readout, size x{ratio**-0.5:.4g}"
+            row = replace(_multiplied(row, gauge, None, optimizer), why=told)
+        if row.name in structure.readout_input:
+            row = carrying(row, factor, optimizer)
+        rows.append(row)
+    if not structure.readout_input and factor != 1.0:
+        scales.append(ScalePlan(_readout_module(structure, tied), factor, "input", "tied readout, no norm before it"))
+    return Plan(rows, made.junctions, scales, made.meta)
+
+
+def _readout_module(structure: Structure, tied: Parameter) -> str:
+    """The module that uses a table as its weight but is no embedding."""
+    assert structure.model is not None
+    table = structure.model.get_parameter(tied.name)
+    for name, module in structure.model.named_modules():
+        if getattr(module, "weight", None) is table and not isinstance(module, nn.Embedding):
+            return name
+    raise InputError(f"{tied.name} is also the readout, but no module holds it: scale the readout in the model")

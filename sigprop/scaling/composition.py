@@ -167,6 +167,7 @@ def _with_tied_readout(
     ratio = dims[tied.name].fan_out
     shrinks = bool(made.meta.get("tied_as_readout"))
     factor = rule.tied_multiplier(ratio) * (ratio**0.5 if shrinks or "tied_factor" in made.meta else 1.0)
+    factor = min(factor, 1.0) if "reference_width" in made.meta else factor
     gauge = Sizes().gauged(ratio**-0.5 if shrinks else 1.0)
     rows, scales = [], list(made.scales)
     for row in made.parameters:

@@ -17,7 +17,7 @@ from sigprop.structure.residual import SUMS, Graph, Sum, core, ends_in_norm, fac
 from sigprop.trace.capture import ROOT, record_of
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, nearest_matrices
-from sigprop.trace.tracing import first_signal, trace
+from sigprop.trace.tracing import trace
 
 STEPS = 12
 TOKENS = 64
@@ -134,7 +134,7 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
 
 def _readout_input(graph: Graph) -> tuple[str, ...]:
     """The last parameters of the tensor that the readout reads; none where they enter with a shift or it is shared."""
-    output = first_signal(graph.trace.output)
+    output = graph.trace.signal
     names = set(nearest_matrices(output)) if output is not None else set()
     for item in reversed(graph.index):
         weights = [source for source in item.inputs if isinstance(source, Weight)]

@@ -14,6 +14,7 @@ from abc import abstractmethod
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,9 +23,11 @@ from torch import Tensor
 
 from sigprop.blueprints.base import Blueprint
 from sigprop.theory import EXACT, Evidence, Exchangeable, Gradient, Node, Signal, Tape
+from sigprop.theory.parts import Common, Directions, Fluctuation
 
 ALL = slice(None)
 Layer = int | slice
+Part = TypeVar("Part", Fluctuation, Common, Directions)
 Step = Callable[[Tensor], Tensor]
 SMALLEST_DEPTH = 16
 _LEVELS = (-4.0, 14.0, 28)
@@ -59,7 +62,7 @@ class RepeatedBlueprint(Blueprint):
     def stream(self, tape: Tape) -> Node:
         """The start, as the tensor at which branches begin."""
         x = self.start(tape)
-        x.signal = replace(x.signal, pair_inherited=0.0)
+        x.signal = replace(x.signal, fluctuation=replace(x.signal.fluctuation, pair_inherited=0.0))
         return x
 
     def forward(self, tape: Tape) -> Node:
@@ -217,14 +220,14 @@ class _Codec:
     def encode(self, signal: Signal) -> Tensor:
         same, different = signal.kernel.values.unbind(-1)
         apart = (1.0 - different / same).clamp_min(1e-300)
-        shares = (signal.norm_fluctuation, signal.uniform_share, signal.pair_fluctuation)
+        shares = (signal.fluctuation.norm, signal.common.uniform, signal.fluctuation.pair)
         return _stack(same.log(), -apart.log(), *shares)
 
     def decode(self, states: Tensor) -> Signal:
         same, apart = states[..., 0].exp(), (-states[..., 1]).exp()
         kernel = Exchangeable(torch.stack((same, same * (1.0 - apart)), -1), self.tokens)
-        made = Signal(kernel, torch.zeros_like(same), self.width, states[..., 2], states[..., 3])
-        return replace(made, pair_fluctuation=states[..., 4])
+        fluctuation = Fluctuation(states[..., 2], states[..., 4])
+        return Signal(kernel, torch.zeros_like(same), self.width, fluctuation, Common(states[..., 3]))
 
     def precision(self, states: Tensor) -> Tensor:
         """An error of `-log(1 - r)` counts by what it changes in `r`."""
@@ -234,12 +237,12 @@ class _Codec:
 
     def encode_gradient(self, gradient: Gradient) -> Tensor:
         same, different = gradient.kernel.values.unbind(-1)
-        return _stack(same.log(), different / same, gradient.radial_share, gradient.uniform_share)
+        return _stack(same.log(), different / same, gradient.directions.radial, gradient.directions.uniform)
 
     def decode_gradient(self, states: Tensor, evidence: Evidence = EXACT) -> Gradient:
         same = states[..., 0].exp()
         kernel = Exchangeable(torch.stack((same, same * states[..., 1]), -1), self.tokens)
-        return Gradient(kernel, states[..., 2], states[..., 3], evidence)
+        return Gradient(kernel, Directions(states[..., 2], states[..., 3]), evidence=evidence)
 
 
 def _stack(first: Tensor, *others: Tensor | float) -> Tensor:
@@ -251,22 +254,23 @@ def _item(value: Tensor | float, layer: int) -> Tensor | float:
     return value[layer] if isinstance(value, Tensor) and value.ndim else value
 
 
+def _part_at(part: Part, layer: int) -> Part:
+    return type(part)(**{name: _item(value, layer) for name, value in vars(part).items()})
+
+
 def _at(signal: Signal, layer: int) -> Signal:
     return replace(
         signal,
         kernel=signal.kernel.like(signal.kernel.values[layer]),
         mean=signal.mean[layer],
-        norm_fluctuation=_item(signal.norm_fluctuation, layer),
-        uniform_share=_item(signal.uniform_share, layer),
-        common_share=_item(signal.common_share, layer),
-        pair_fluctuation=_item(signal.pair_fluctuation, layer),
+        fluctuation=_part_at(signal.fluctuation, layer),
+        common=_part_at(signal.common, layer),
     )
 
 
 def _gradient_at(gradient: Gradient, layer: int) -> Gradient:
     return Gradient(
         gradient.kernel.like(gradient.kernel.values[layer]),
-        _item(gradient.radial_share, layer),
-        _item(gradient.uniform_share, layer),
-        gradient.evidence,
+        _part_at(gradient.directions, layer),
+        evidence=gradient.evidence,
     )

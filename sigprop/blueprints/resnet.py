@@ -10,13 +10,13 @@ from sigprop.errors import require
 from sigprop.theory import Node, Tape, activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
-from sigprop.theory.ops.image_convolution import ImageConvolution
-from sigprop.theory.ops.image_norm import ImageNorm
+from sigprop.theory.ops.convolution import Convolution, square_windows
+from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.mean_pool import MeanPool
 from sigprop.theory.ops.residual import Residual
 
-NORMS = {"layer_norm": ImageNorm, "batch_norm": BatchNorm}
+NORMS = {"layer_norm": GroupNorm, "batch_norm": BatchNorm}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class ResNet(Blueprint):
         return Activation(activations.get("relu"))
 
     def _convolution(self, inputs: int, outputs: int, image: tuple[int, int], stride: int = 1, size: int = 3):
-        return ImageConvolution(inputs, outputs, size, self.sigma_w**2 / (inputs * size**2), image, stride, self._bias)
+        fan_in, rows = inputs * size**2, square_windows(image, size, stride)
+        variance = self.sigma_w**2 / fan_in
+        return Convolution(fan_in, outputs, variance, self._bias, rows=rows, window=(size, size))
 
     def _block(
         self, tape: Tape, x: Node, layer: int, inputs: int, outputs: int, image: tuple[int, int], stride: int

@@ -12,22 +12,24 @@ from sigprop.theory.states import Gradient
 
 def alignment_of(gradient: Gradient, kernel: Kernel) -> Tensor:
     """`M[s,t]`: the expected average over channels of the signal at `s` times the gradient at `t`."""
-    assert isinstance(gradient.tilt, Tensor)
-    return applied(gradient.tilt, kernel.values).T + gradient.alignment
+    slope = gradient.along_signal.slope
+    assert isinstance(slope, Tensor)
+    return applied(slope, kernel.values).T + gradient.along_signal.rest
 
 
 def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:
     """`E (sum_t x_t g_t)^2` of one channel, the part that comes from the alignment of signal and gradient."""
-    if not isinstance(gradient.tilt, Tensor):
+    if not isinstance(gradient.along_signal.slope, Tensor):
         return 0.0
     alignment = alignment_of(gradient, kernel)
     return alignment.diagonal().sum() ** 2 + (alignment * alignment.T).sum()
 
 
-def gated_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:
+def activation_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:
     """`E (sum_t x_t g_t)^2` of one channel, the part that comes from an activation of `y`; `gain` is `E gain^2`."""
-    if not gradient.gates:
-        return gradient.excess / gain
+    through = gradient.through_activation
+    if not through.gradients:
+        return through.gain_excess / gain
     made = unit.scale(gain)
-    excess = made.like(excess_of(gradient.gates, made, mean * made.per_token(gain) ** 0.5)).total()
-    return (excess + gradient.excess) / gain
+    excess = made.like(excess_of(through.gradients, made, mean * made.per_token(gain) ** 0.5)).total()
+    return (excess + through.gain_excess) / gain

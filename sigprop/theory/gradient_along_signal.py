@@ -13,44 +13,44 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-Tilt = Tensor | float
+Slope = Tensor | float
 
 
-def applied(tilt: Tensor, values: Tensor) -> Tensor:
+def applied(slope: Tensor, values: Tensor) -> Tensor:
     """`B values` over the first of two tokens."""
-    return tilt[:, None] * values if tilt.ndim == 1 else tilt @ values
+    return slope[:, None] * values if slope.ndim == 1 else slope @ values
 
 
-def matrix(tilt: Tensor) -> Tensor:
-    return torch.diag(tilt) if tilt.ndim == 1 else tilt
+def matrix(slope: Tensor) -> Tensor:
+    return torch.diag(slope) if slope.ndim == 1 else slope
 
 
-def diagonal(tilt: Tensor) -> Tensor:
-    return tilt if tilt.ndim == 1 else tilt.diagonal()
+def diagonal(slope: Tensor) -> Tensor:
+    return slope if slope.ndim == 1 else slope.diagonal()
 
 
-def added(first: Tilt, second: Tilt) -> Tilt:
+def added(first: Slope, second: Slope) -> Slope:
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)) or first.ndim == second.ndim:
         return first + second
     return matrix(first) + matrix(second)
 
 
-def weighted(tilt: Tensor, kernel: Tensor) -> Tensor:
+def weighted(slope: Tensor, kernel: Tensor) -> Tensor:
     """Every entry of `B` times that of a kernel."""
-    return tilt * (kernel.diagonal() if tilt.ndim == 1 else kernel)
+    return slope * (kernel.diagonal() if slope.ndim == 1 else kernel)
 
 
-def crossed(kernel: Tensor, first: tuple[Tilt, Tilt], second: tuple[Tilt, Tilt]) -> Tensor | float:
-    """What the squares of two gradients that meet lack of that of their sum, from the tilt and alignment of each.
+def crossed(kernel: Tensor, first: tuple[Slope, Slope], second: tuple[Slope, Slope]) -> Tensor | float:
+    """What the squares of two gradients that meet lack of that of their sum, from the slope and alignment of each.
 
     With `a[s,t]` the alignment of the rest: `E g_t g'_u = (B K B'^T)[t,u] + (B' a)[u,t] + (B a')[t,u]`, both ways.
     """
-    (tilt, aligned), (other, aligned_other) = first, second
+    (slope, aligned), (other, aligned_other) = first, second
     total: Tensor | float = 0.0
-    if isinstance(tilt, Tensor) and isinstance(other, Tensor):
-        total = applied(tilt, applied(other, kernel).T)
+    if isinstance(slope, Tensor) and isinstance(other, Tensor):
+        total = applied(slope, applied(other, kernel).T)
     if isinstance(other, Tensor) and isinstance(aligned, Tensor):
         total = total + applied(other, aligned).T
-    if isinstance(tilt, Tensor) and isinstance(aligned_other, Tensor):
-        total = total + applied(tilt, aligned_other)
+    if isinstance(slope, Tensor) and isinstance(aligned_other, Tensor):
+        total = total + applied(slope, aligned_other)
     return total + total.T if isinstance(total, Tensor) else 0.0

@@ -13,7 +13,7 @@ from sigprop.theory.kernels import Dense, Kernel
 
 
 @dataclass(frozen=True)
-class Gate:
+class ActivationGradient:
     """`g_t = h_t f'(x_t)`, `h` independent of `x`: the gradient below an activation.
 
     `kernel` is `H`, that of `h`, and `passed` that of `g`, `H E[f' f']`.
@@ -57,14 +57,14 @@ class Gate:
 
 
 def projected(gradient: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """The two moments of `Gate.projection` for a gradient that is independent of the signal."""
+    """The two moments of `ActivationGradient.projection` for a gradient that is independent of the signal."""
     along = gradient @ kernel
     return along, kernel * along.diagonal().sum() + 2.0 * kernel @ along
 
 
-def excess_of(gates: Iterable[Gate], kernel: Kernel, mean: Tensor) -> Tensor:
-    """The excess of several gates over pairs of one signal."""
-    return sum((gate.excess(kernel, mean) for gate in gates), start=torch.zeros_like(kernel.values))
+def excess_of(gradients: Iterable[ActivationGradient], kernel: Kernel, mean: Tensor) -> Tensor:
+    """The excess of several gradients over pairs of one signal."""
+    return sum((item.excess(kernel, mean) for item in gradients), start=torch.zeros_like(kernel.values))
 
 
 def _pair(kernel: Kernel) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.parts import AlongSignal, Fluctuation
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.trace.record import Field
 from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, drawn_signs, parts_of_sources
-from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, unit_kernel, unit_tilt
+from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, unit_kernel, unit_slope
 from sigprop.trace.thinning import Thinning, ThinReplay, possible_thinning
 
 HEADS = 64
@@ -46,13 +48,21 @@ class ReplayedAttention(ReplayedOp):
     """`o = A v`: the weights `A` are replayed from their sources at the true head width, `v` enters by its kernel.
 
     Forward   `K_o = E[A K_v A^T]`
-    Backward  `G_v = E[A^T G_o A]`, a tilt likewise
+    Backward  `G_v = E[A^T G_o A]`, the slope along the signal likewise
               the sources of `A` get the gradient of `A` against drawn `g v^T`, by autograd
 
     `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
     weighs less the more layers there are; `total()` is their number, known after the forward pass. Backward, heads are
     drawn until the weight gradients of their sources are steady. `single`: one network, with the heads that it has.
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=ended("averages over keys, of channels made by independent weights"),
+        directions=ended("scores and averages over keys turn the gradient"),
+        along_signal=TRANSFORMED,
+        through_activation=ended("averages over keys stand between the function and its argument"),
+    )
 
     weight: Field
     value: Field
@@ -190,14 +200,10 @@ class ReplayedAttention(ReplayedOp):
             evidence = x.evidence.join(evidence)
         made, average = Dense((kernel + kernel.mT) / (2 * replays)), average / replays
         ratio = self.out.channels / value.width
-        return Signal(
-            made,
-            average @ value.mean,
-            self.out.channels,
-            pair_fluctuation=value.pair_fluctuation * ratio,
-            pair_inherited=value.pair_inherited * ratio * in_step(average, value.kernel, made) ** 2,
-            evidence=evidence,
-        )
+        inherited = value.fluctuation.pair_inherited * in_step(average, value.kernel, made) ** 2
+        fluctuation = Fluctuation(pair=value.fluctuation.pair * ratio, pair_inherited=inherited * ratio)
+        mean = average @ value.mean
+        return self.carries.signal(value, made, mean, self.out.channels, evidence, fluctuation=fluctuation)
 
     def _are_precise(self, energies: Tensor) -> bool:
         """Whether the heads drawn so far, averaged over groups of replicas, estimate their mean energy well enough."""
@@ -207,10 +213,10 @@ class ReplayedAttention(ReplayedOp):
         return float(balanced.std() / balanced.mean()) <= PRECISE * balanced.numel() ** 0.5
 
     def _run(self, gradient: Gradient, value: Signal) -> tuple[Reverse, Gradient]:
-        reverse, to_value, tilted = Reverse(self.parts), 0.0, 0.0
+        reverse, to_value, leaning_back = Reverse(self.parts), 0.0, 0.0
         unit, level = unit_kernel(gradient)
         kernel, root = unit.to(DTYPE), root_of(unit).to(DTYPE)
-        tilt, steep = unit_tilt(gradient, value)
+        slope, steep = unit_slope(gradient, value)
         for replay, output in self._steadied(reverse):
             matrix = self._matrix(output)
             half = kernel @ matrix
@@ -218,9 +224,9 @@ class ReplayedAttention(ReplayedOp):
             to_value = to_value + (rows.T @ half.flatten(0, 2)).double() / self.heads
             values = self._value_roots(replay) if output.requires_grad else None
             pairs = None if values is None else self._pairs(root, values, replay.generator)
-            if tilt is not None:
-                leaning = tilt[:, None] * matrix if tilt.ndim == 1 else tilt @ matrix
-                tilted = tilted + (rows.T @ leaning.flatten(0, 2)).double() / self.heads
+            if slope is not None:
+                leaning = slope[:, None] * matrix if slope.ndim == 1 else slope @ matrix
+                leaning_back = leaning_back + (rows.T @ leaning.flatten(0, 2)).double() / self.heads
                 if pairs is not None and values is not None:
                     mean = leaning @ (values @ values.mT)[:, None]
                     pairs = pairs + mean * (self.value.layout.shape[-1] * steep / level**0.5)
@@ -229,8 +235,10 @@ class ReplayedAttention(ReplayedOp):
         assert isinstance(to_value, Tensor)
         reverse.scale(level / self.replicas)
         scale = self.joined / self.replicas * self.out.channels / self.value.layout.channels
-        made = Gradient(Dense((to_value + to_value.mT) * (scale * level / 2)), tilt=tilted * (scale * steep))
-        return reverse, made
+        kernel = Dense((to_value + to_value.mT) * (scale * level / 2))
+        return reverse, self.carries.gradient(
+            gradient, kernel, along_signal=AlongSignal(leaning_back * (scale * steep))
+        )
 
     def _pairs(self, gradient: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
         """Draws of `g_t . v_t'` for every replica and head, from the roots of the two kernels.
@@ -250,8 +258,12 @@ class ReplayedAttention(ReplayedOp):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:
         assert self._reverse is not None
         evidence = gradient.evidence.join(output.evidence)
-        found = [None if k is None else Gradient(Dense(k), evidence=evidence) for k in self._reverse.kernels]
+        found = [None if k is None else self._to_source(gradient, k, evidence) for k in self._reverse.kernels]
         return (*found, replace(self._to_value, evidence=evidence))
+
+    def _to_source(self, gradient: Gradient, kernel: Tensor, evidence: Evidence) -> Gradient:
+        """What goes to queries and keys is drawn: it is along nothing that is followed."""
+        return self.carries.gradient(gradient, Dense(kernel), evidence, along_signal=AlongSignal())
 
 
 def in_step(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:

@@ -40,7 +40,7 @@ class Ensemble:
             noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
             made = root.to(DTYPE) @ noise
             made[..., -1] += signal.mean.to(DTYPE)
-            if isinstance(signal.norm_fluctuation, float) and signal.norm_fluctuation == 0.0:
+            if isinstance(signal.fluctuation.norm, float) and signal.fluctuation.norm == 0.0:
                 level = signal.kernel.diagonal.clamp_min(0.0).to(DTYPE)
                 made *= (level / made.square().sum(-1).clamp_min(torch.finfo(DTYPE).tiny)).sqrt()[..., None]
             self._drawn[node] = made

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sigprop.theory import Gradient
+from sigprop.theory.parts import AlongSignal
 from sigprop.trace.broadcast import as_constant
 from sigprop.trace.record import Loss
 
@@ -26,4 +27,5 @@ def loss_scaled(trace: Capture, loss: Loss, factor: Any) -> Loss:
 
 
 def _times(gradient: Gradient, number: float) -> Gradient:
-    return replace(gradient.scale(number**2), alignment=gradient.alignment * number, tilt=gradient.tilt * number)
+    along = AlongSignal(gradient.along_signal.slope * number, gradient.along_signal.rest * number)
+    return replace(gradient, kernel=gradient.kernel.scale(number**2), along_signal=along)

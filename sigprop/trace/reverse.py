@@ -10,12 +10,12 @@ from torch import Tensor
 
 from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.gradient_along_signal import diagonal
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
 
-SMALLEST_TILT = 1e-6
-"""Share of a gradient's energy below which its tilt is not followed through an attention."""
+SMALLEST_SLOPE = 1e-6
+"""Share of a gradient's energy below which its slope along the signal is not followed through an attention."""
 
 FEW = 12
 """Replicas that tell how much they scatter."""
@@ -36,14 +36,15 @@ def unit_kernel(gradient: Gradient) -> tuple[Tensor, float]:
     return gradient.kernel.values / (scale or 1.0), scale
 
 
-def unit_tilt(gradient: Gradient, signal: Signal) -> tuple[Tensor | None, float]:
-    """The tilt in units of its largest entry, and that entry; None where it is too small a part of the gradient."""
-    if not isinstance(gradient.tilt, Tensor):
+def unit_slope(gradient: Gradient, signal: Signal) -> tuple[Tensor | None, float]:
+    """The slope along the signal in units of its largest entry, and that entry; None where it is too small."""
+    slope = gradient.along_signal.slope
+    if not isinstance(slope, Tensor):
         return None, 0.0
-    energy = float(diagonal(gradient.tilt).square().mean() * signal.kernel.diagonal.mean())
-    scale = float(gradient.tilt.abs().max())
-    matters = energy > SMALLEST_TILT * float(gradient.energy())
-    return (gradient.tilt / scale).float() if matters else None, scale
+    energy = float(diagonal(slope).square().mean() * signal.kernel.diagonal.mean())
+    scale = float(slope.abs().max())
+    matters = energy > SMALLEST_SLOPE * float(gradient.energy())
+    return (slope / scale).float() if matters else None, scale
 
 
 class Reverse:
@@ -122,6 +123,10 @@ class ReplayedOp(Op):
 
     parts: dict[Field, list[Field]]
     _reverse: Reverse | None
+
+    def with_law(self, parameter: str, law: Law) -> Op:
+        """A replay draws the weights themselves, by whatever their laws are then."""
+        return self
 
     @property
     def sources(self) -> tuple[Field, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory.carries import Carries, ended
 from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, root_of
@@ -25,6 +26,14 @@ __all__ = ["ReplayedAttention", "Sampled"]
 @dataclass(eq=False)
 class Sampled(ReplayedOp):
     """Any function of its sources: Monte Carlo on the function itself, forward and, by autograd, backward."""
+
+    carries = Carries(
+        fluctuation=ended("Monte Carlo of a function gives kernel and mean"),
+        common=ended("Monte Carlo of a function gives kernel and mean"),
+        directions=ended("gradients are drawn from their kernel"),
+        along_signal=ended("gradients are drawn from their kernel"),
+        through_activation=ended("gradients are drawn from their kernel"),
+    )
 
     target: Field
     seed: int

@@ -8,16 +8,18 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations import Activation as ActivationFunction
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import diagonal
-from sigprop.theory.gradient_through_activation import Gate
-from sigprop.theory.kernels import Kernel
+from sigprop.theory.gradient_through_activation import ActivationGradient
+from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.pair_fluctuation import fresh_fluctuation
+from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
 SMALL = 1e-3
-"""Share of the tilt in a gradient's energy from which on its fourth moments count."""
+"""Share of what is along the signal in a gradient's energy from which on its fourth moments count."""
 
 ROUNDING = 1e-14
 """Share of the variance below which the differences between tokens are rounding."""
@@ -29,81 +31,120 @@ class Activation(Op):
 
     Forward   `K_y[t,t'] = E f(x_t) f(x_t')`, mean `E f(x_t)`
     Backward  `G_x[t,t'] = G_y[t,t'] E f'(x_t) f'(x_t')`
-    Tilt      with `q = f f'`: `B_tt E q'`, and `B_ts E f' E f'` between tokens; the diagonal makes `B_tt B_t't' E q q'`
+    Slope     with `q = f f'`: `B_tt E q'`, and `B_ts E f' E f'` between tokens; the diagonal makes `B_tt B_t't' E q q'`
               of the kernel, in place of `E f f E f' f'`
 
     Exact for Gaussian inputs when the activation has a closed form (dslm B.4, B.5; apjn App. A).
     """
 
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
+
     function: ActivationFunction
 
     def _arguments(self, x: Signal):
-        covariance = x.covariance
+        """Variances, covariances and means of all pairs; one level stands for all where tokens are alike."""
+        covariance, mean = x.covariance, x.mean
         variance = covariance.diagonal
-        return (
-            covariance.left(variance),
-            covariance.right(variance),
-            covariance.values,
-            covariance.left(x.mean),
-            covariance.right(x.mean),
-        )
+        if isinstance(covariance, Dense) and variance.ndim == 1 and _alike(variance, 1e-9) and _alike(mean, 0.0):
+            level, shift = variance[:1, None], mean[:1, None]
+            return level, level, covariance.values, shift, shift
+        sides = covariance.left(variance), covariance.right(variance)
+        return *sides, covariance.values, covariance.left(mean), covariance.right(mean)
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
-        out = Signal(
-            kernel,
-            mean,
-            x.width,
-            norm_fluctuation=x.norm_fluctuation + 3.0,
-            **self._pairs(x, kernel),
-            evidence=x.evidence,
-        )
+        parts = {"fluctuation": self._fluctuation(x, kernel), "common": self._common(x)}
+        made = Activation.carries.signal(x, kernel, mean, **parts)
         if self.function.status == "exact":
-            return out
-        return out.note(Status.QUADRATURE, f"{self.function.name} has no closed form")
+            return made
+        return made.note(Status.QUADRATURE, f"{self.function.name} has no closed form")
 
-    def _pairs(self, x: Signal, made: Kernel) -> dict[str, Tensor | float]:
-        """Fluctuation of pairs: fresh channels (see `pairs`), and the square of `E[f' f'] a_x / a_y` of the input's.
+    def _common(self, x: Signal) -> Common:
+        """What channels have in common, after the function; its linear part keeps what is along all ones."""
+        before = x.common
+        if not any(isinstance(item, Tensor) for item in vars(before).values()) and before == Common():
+            return before
+        variance, mean = _average(x)
+        level, average = self.function.second_moment(variance, mean), self.function.mean(variance, mean)
+        linear = self.function.derivative_mean(variance, mean) ** 2 * variance
+        uniform = 1.0 - (1.0 - before.uniform) * linear / (level - average**2).clamp_min(1e-300)
+        if not isinstance(before.share, Tensor):
+            return Common(uniform)
+        shared = self.function.cross_moment(variance, variance, variance * before.share, mean, mean)
+        return Common(uniform, (shared - average**2) / level, before.mixed * linear / level)
+
+    def _fluctuation(self, x: Signal, made: Kernel) -> Fluctuation:
+        """Fluctuation of pairs: fresh channels (see `pair_fluctuation`), and `(E[f' f'] a_x / a_y)^2` of the input's.
 
         `a` is the mean square of the differences between tokens, the slope is taken at the average pair.
         """
+        before = x.fluctuation
         if x.kernel.tokens < 2:
-            return {"pair_fluctuation": x.pair_fluctuation, "pair_inherited": x.pair_inherited}
+            return replace(before, norm=before.norm + 3.0)
         covariance = x.covariance
         level, mean = covariance.token_average(covariance.diagonal), covariance.token_average(x.mean)
         pair = torch.minimum(covariance.pair_average().clamp_min(0.0), level)
         slope = self.function.derivative_cross_moment(level, level, pair, mean, mean)
         passed = (slope * _apart(covariance) / _apart(made)) ** 2
         fresh = fresh_fluctuation(self.function, pair, level - pair, mean)
-        return {
-            "pair_fluctuation": fresh + (x.pair_fluctuation - 1.0) * passed,
-            "pair_inherited": x.pair_inherited * passed,
-        }
+        return Fluctuation(before.norm + 3.0, fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        slopes = self.function.derivative_cross_moment(*self._arguments(inputs[0]))
-        kernel = gradient.kernel.like(gradient.kernel.values * slopes)
-        made = Gradient(kernel, evidence=gradient.evidence, gates=(Gate(gradient.kernel, kernel, self.function),))
-        return (self._tilted(made, gradient.tilt, slopes, output, *inputs),)
-
-    def _tilted(
-        self, made: Gradient, tilt: Tensor | float, slopes: Tensor, output: Signal, *inputs: Signal
-    ) -> Gradient:
-        if not isinstance(tilt, Tensor):
-            return made
         (x,) = inputs
-        own, variance = diagonal(tilt), x.covariance.diagonal
-        square = self.function.half_square_slope
-        if float((own**2 * output.kernel.diagonal).mean()) > SMALL * float(made.energy()):
-            joint = square.cross_moment(*self._arguments(x)) - output.kernel.values * slopes
-            made = replace(made, kernel=made.kernel.like(made.kernel.values + own[:, None] * joint * own))
-        kept = own * square.derivative_mean(variance, x.mean)
-        if tilt.ndim > 1:
-            slope = self.function.derivative_mean(variance, x.mean)
-            kept = (slope[:, None] * tilt * slope).diagonal_scatter(kept)
-        return replace(made, tilt=kept)
+        slopes = self.function.derivative_cross_moment(*self._arguments(x))
+        kernel = gradient.kernel.like(gradient.kernel.values * slopes)
+        through = ThroughActivation((ActivationGradient(gradient.kernel, kernel, self.function),))
+        slope = gradient.along_signal.slope
+        made = Activation.carries.gradient(
+            gradient,
+            kernel,
+            directions=Directions(uniform=self._uniform(gradient.directions.uniform, x)),
+            along_signal=AlongSignal(self._slope(slope, x) if isinstance(slope, Tensor) else 0.0),
+            through_activation=through,
+        )
+        return (self._steep(made, slope, slopes, output, x) if isinstance(slope, Tensor) else made,)
+
+    def _uniform(self, share: Tensor | float, x: Signal) -> Tensor | float:
+        """Of a gradient along all ones, the average slope keeps its part."""
+        if not isinstance(share, Tensor) and share == 1.0:
+            return share
+        variance, mean = _average(x)
+        slope = self.function.derivative_mean(variance, mean) ** 2
+        kept = slope / self.function.derivative_second_moment(variance, mean).clamp_min(1e-300)
+        return 1.0 - (1.0 - share) * kept
+
+    def _slope(self, slope: Tensor, x: Signal) -> Tensor:
+        variance = x.covariance.diagonal
+        kept = diagonal(slope) * self.function.half_square_slope.derivative_mean(variance, x.mean)
+        if slope.ndim == 1:
+            return kept
+        steep = self.function.derivative_mean(variance, x.mean)
+        return (steep[:, None] * slope * steep).diagonal_scatter(kept)
+
+    def _steep(self, made: Gradient, slope: Tensor, slopes: Tensor, output: Signal, x: Signal) -> Gradient:
+        """Fourth moments of what is along the signal, where it is not small."""
+        own = diagonal(slope)
+        if float((own**2 * output.kernel.diagonal).mean()) <= SMALL * float(made.energy()):
+            return made
+        joint = self.function.half_square_slope.cross_moment(*self._arguments(x)) - output.kernel.values * slopes
+        return replace(made, kernel=made.kernel.like(made.kernel.values + own[:, None] * joint * own))
+
+
+def _alike(values: Tensor, tolerance: float) -> bool:
+    return bool(((values - values[0]).abs() <= tolerance * values[0].abs()).all())
+
+
+def _average(x: Signal) -> tuple[Tensor, Tensor]:
+    """Variance and mean of the average token."""
+    return x.covariance.token_average(x.covariance.diagonal), x.kernel.token_average(x.mean)
 
 
 def _apart(kernel: Kernel) -> Tensor:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
+from sigprop.errors import UnsupportedError
+from sigprop.theory.carries import Carries
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Evidence
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,48 @@ class ParameterState:
     grad_second_moment: Tensor
 
 
+@dataclass(frozen=True)
+class Carried:
+    """What an output holds of an input itself: `y_p = share_p x_index(p) + ..`; all positions in order without index.
+
+    `aligned`: channel by channel, so that two tensors that hold it can be added; not so for a slice of the channels.
+    """
+
+    share: Tensor | float
+    index: Tensor | None = None
+    aligned: bool = True
+
+
+class Law(Protocol):
+    """How the entries of a parameter are drawn."""
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def variance(self) -> float: ...
+
+    @property
+    def second_moment(self) -> float: ...
+
+
 class Op(ABC):
-    """One step of the chain. Hyperparameters may be numbers or grids; inputs and output are states."""
+    """One step of the chain. Hyperparameters may be numbers or grids; inputs and output are states.
+
+    `carries` says what becomes of every part of the states. A class that writes `forward` or `backward` must say so
+    itself: what it inherits was said of other equations.
+    """
+
+    carries: ClassVar[Carries]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        written = [name for name in ("forward", "backward") if name in vars(cls)]
+        if written and not isinstance(vars(cls).get("carries"), Carries):
+            raise TypeError(
+                f"{cls.__name__} has a {' and a '.join(written)} of its own and does not say what it carries: "
+                "declare carries = Carries(...) in the class, KEPT, TRANSFORMED or ended(reason) for each part"
+            )
 
     @abstractmethod
     def forward(self, *inputs: Signal) -> Signal:
@@ -35,3 +79,19 @@ class Op(ABC):
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         """Second moments of the parameters' gradients."""
         return []
+
+    def with_law(self, parameter: str, law: Law) -> Op:
+        """The op with one of its parameters drawn in another way."""
+        raise UnsupportedError(f"{type(self).__name__} has no parameter {parameter!r} whose law could be set")
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
+        """What the output holds of one input itself; None where weights or a function stand between."""
+        return None
+
+
+def joined_evidence(*states: Signal) -> Evidence:
+    """The worst evidence of several inputs."""
+    found = states[0].evidence
+    for x in states[1:]:
+        found = found.join(x.evidence)
+    return found

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.gain_gradient import gated_gain
+from sigprop.theory.carries import KEPT, Carries, ended
+from sigprop.theory.gain_gradient import activation_gain
 from sigprop.theory.gradient_through_activation import projected
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -23,10 +24,18 @@ class BatchNorm(Op):
     Backward  `G_x = centred(G_y) / v`: the part common to the batch is removed
               (the part along the signal is of order 1/batch and dropped)
 
-    Gain      `sum_tt' G_y K_y`, and what a following activation adds (see `Gate`)
+    Gain      `sum_tt' G_y K_y`, and what a following activation adds (see `ThroughActivation`)
 
     Large batch. With ReLU this gives `pi/(pi-1)` per stage (apjn eq. 26 and its corrected single-stage form).
     """
+
+    carries = Carries(
+        fluctuation=KEPT,
+        common=KEPT,
+        directions=KEPT,
+        along_signal=ended("what is along each channel of the batch is taken out: all of a slope that tokens share"),
+        through_activation=ended("the norm takes out `sum_t g_t x_t` of every channel"),
+    )
 
     gain_second_moment: Tensor | float = 1.0
     bias_variance: Tensor | float = 0.0
@@ -41,19 +50,24 @@ class BatchNorm(Op):
         centred, level = self._level(x)
         kernel = centred.scale(self.gain_second_moment / level)
         kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
-        out = Signal(kernel, torch.zeros_like(kernel.diagonal), x.width, evidence=x.evidence)
-        return out.note(Status.ASYMPTOTIC, "BatchNorm at large batch")
+        made = BatchNorm.carries.signal(x, kernel, torch.zeros_like(kernel.diagonal))
+        return made.note(Status.ASYMPTOTIC, "BatchNorm at large batch")
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         _, level = self._level(inputs[0])
         kernel = gradient.kernel.centred().scale(self.gain_second_moment / level)
-        return (Gradient(kernel, evidence=gradient.evidence),)
+        return (BatchNorm.carries.gradient(gradient, kernel),)
+
+    def with_law(self, parameter: str, law: Law) -> BatchNorm:
+        if parameter == "weight":
+            return replace(self, gain_second_moment=law.second_moment)
+        return replace(self, bias_variance=law.second_moment)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
         centred, level = self._level(x)
         unit = centred.scale(1.0 / level)
-        gain = gradient.kernel.contract(unit) + gated_gain(
+        gain = gradient.kernel.contract(unit) + activation_gain(
             gradient, unit, torch.zeros_like(unit.diagonal), self.gain_second_moment
         )
         return [
@@ -71,8 +85,10 @@ class FiniteBatchNorm(BatchNorm):
     The variance `v` of a channel over the batch fluctuates; the mean of its inverse is
     `int_0^inf prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection takes out
     what points along the channel. For a gradient that came through an activation of the output the terms are those of
-    `Gate`; any other is taken as independent of the signal.
+    `ActivationGradient`; any other is taken as independent of the signal.
     """
+
+    carries = BatchNorm.carries
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         centred, level = self._level(inputs[0])
@@ -80,13 +96,13 @@ class FiniteBatchNorm(BatchNorm):
         unit = centred.values / level
         made = Dense(unit * self.gain_second_moment)
         along, inner = projected(gradient.kernel.values, made.values)
-        for gate in gradient.gates:
-            one, both = gate.projection(made)
+        for item in gradient.through_activation.gradients:
+            one, both = item.projection(made)
             along, inner = along + one, inner + both
         scale = count * self.gain_second_moment
         values = gradient.kernel.values - (along + along.T) / scale + inner / scale**2
         values = Dense(values).centred().values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
-        return (Gradient(Dense(values), evidence=gradient.evidence),)
+        return (BatchNorm.carries.gradient(gradient, Dense(values)),)
 
 
 def _mean_inverse(kernel: Tensor) -> Tensor:

@@ -2,65 +2,108 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Op, ParameterState
-from sigprop.theory.ops.scatter import scattered
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
+from sigprop.theory.kernels import Exchangeable
+from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
 
 
 @dataclass(frozen=True, eq=False)
-class Convolution(Op):
-    """`y_p = sum_o W_o x_index(o,p) + b`; index -1 is padding.
+class Convolution(Linear):
+    """`y_p = sum_o W_o x_rows(p,o) + b`: a linear map of the window of each position; -1 is padding.
 
-    Forward   `K_y[p,p'] = fan_in * variance * average over o of K_x[index(o,p), index(o,p')]`
-    Backward  `G_x += fan_out * variance * G_y` on the pixels each offset sees
+    Forward   `K_y[p,p'] = fan_in * variance * average over o of K_x[rows(p,o), rows(p',o)] + bias_variance`
+    Backward  `G_x += fan_out * variance * G_y` on the positions each offset sees; the slope likewise
     Weights   per entry `sum_pp' G_y K_x` at its offset, averaged over offsets
+
+    `fan_in` counts a window of one group, `fan_out` the outputs of one group; `window` is its shape. A window of one
+    position is `Linear`.
+    Of the rest of a gradient beside its slope only the sum over a window is known: it ends at wider ones. Exchangeable
+    tokens count the average number of offsets inside the image.
     """
 
-    index: Tensor
-    channels_in: int
-    channels_out: int
-    variance: float
-    bias_second_moment: float | None
-    width: int
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=ended("independent weights make independent channels"),
+        directions=ended("independent weights turn the gradient in any direction"),
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
-    def _seen(self, values: Tensor, offset: Tensor) -> Tensor:
-        live = (offset >= 0).to(values.dtype)
-        safe = offset.clamp_min(0)
-        return values[safe][:, safe] * live[:, None] * live
+    rows: Tensor = field(kw_only=True)
+    groups: int = field(default=1, kw_only=True)
+    window: tuple[int, ...] = field(default=(), kw_only=True)
 
-    def _average(self, values: Tensor) -> Tensor:
-        total = torch.zeros(self.index.shape[1], self.index.shape[1], dtype=values.dtype)
-        for offset in self.index:
-            total += self._seen(values, offset)
-        return total
+    @property
+    def width(self) -> int:
+        return self.fan_out * self.groups
+
+    def _windows(self, x: Signal) -> tuple[PositionsToChannels, Signal]:
+        op = PositionsToChannels(self.rows, x.width * self.rows.shape[1])
+        return op, op.forward(x)
 
     def forward(self, *inputs: Signal) -> Signal:
-        (x,) = inputs
-        values = self._average(x.kernel.values) * (self.channels_in * self.variance)
-        if self.bias_second_moment is not None:
-            values = values + self.bias_second_moment
-        mean = torch.zeros(len(values), dtype=values.dtype)
-        return Signal(Dense(values), mean, self.width, evidence=x.evidence)
+        _, seen = self._windows(inputs[0])
+        made = super().forward(seen)
+        return made.note(Status.ASSUMED, "image borders averaged") if isinstance(seen.kernel, Exchangeable) else made
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        size = len(inputs[0].mean)
-        total = torch.zeros(size, size, dtype=gradient.kernel.values.dtype)
-        for offset in self.index:
-            live = (offset >= 0).nonzero().flatten()
-            total += scattered(gradient.kernel.values[live][:, live], offset[live], size)
-        return (Gradient(Dense(total * (self.channels_out * self.variance)), evidence=gradient.evidence),)
+        windows, seen = self._windows(inputs[0])
+        (below,) = super().backward(gradient, output, seen)
+        (made,) = windows.backward(below, seen, *inputs)
+        return (replace(made, along_signal=self._moved(below.along_signal, inputs[0].kernel.tokens)),)
+
+    def _moved(self, along: AlongSignal, size: int) -> AlongSignal:
+        """The slope on the positions that windows see; a diagonal one over windows of one position stays so."""
+        single = self.rows.shape[1] == 1
+        slope = along.slope
+        if isinstance(slope, Tensor):
+            slope = self._onto(slope, size, single)
+        rest = along.rest
+        if isinstance(rest, Tensor):
+            rest = self._onto(rest, size, single) if single else 0.0
+        return AlongSignal(slope, rest)
+
+    def _onto(self, values: Tensor, size: int, single: bool) -> Tensor:
+        if values.ndim == 1 and single:
+            return torch.zeros(size, dtype=values.dtype).index_add(0, self.rows[:, 0], values)
+        values = torch.diag(values) if values.ndim == 1 else values
+        made = torch.zeros(size + 1, size + 1, dtype=values.dtype)
+        for q in self.rows.T:
+            made[q[:, None], q] += values
+        return made[:size, :size]
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        (x,) = inputs
-        weight = (gradient.kernel.values * self._average(x.kernel.values)).sum() / len(self.index)
-        shape = (self.channels_out, self.channels_in, len(self.index))
-        found = [ParameterState("weight", shape, "hidden", self.variance, weight)]
-        if self.bias_second_moment is not None:
-            found.append(ParameterState("bias", (self.width,), "bias", 0.0, gradient.kernel.total()))
-        return found
+        _, seen = self._windows(inputs[0])
+        weight, *bias = super().parameters(gradient, seen)
+        offsets = self.rows.shape[1]
+        shape = (self.width, self.fan_in // offsets, *(self.window or (offsets,)))
+        return [replace(weight, shape=shape), *(replace(item, shape=(self.width,)) for item in bias)]
+
+
+@lru_cache(maxsize=64)
+def square_windows(image: tuple[int, int], size: int, stride: int = 1) -> Tensor:
+    """`[pixel out, offset]`: the pixels that a square window with padding `size // 2` sees, -1 outside the image."""
+    height, width = image
+    reach = size // 2
+    starts = [range(-reach, length + reach - size + 1, stride) for length in image]
+    return torch.tensor(
+        [
+            [
+                (y + a) * width + x + b if 0 <= y + a < height and 0 <= x + b < width else -1
+                for a, b in itertools.product(range(size), repeat=2)
+            ]
+            for y, x in itertools.product(*starts)
+        ]
+    )

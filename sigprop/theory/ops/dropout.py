@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from sigprop.theory.ops.base import Op
+from sigprop.theory.carries import TRANSFORMED, Carries
+from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.parts import AlongSignal, Common
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -14,19 +16,46 @@ from sigprop.theory.states import Gradient, Signal
 class Dropout(Op):
     """`y = x * mask / (1 - p)`, masks independent over tokens and channels.
 
-    Forward and backward alike: same-token second moments are divided by `1 - p`, all others stay.
+    Forward and backward alike: same-token second moments, and the slope of a token on itself, are divided by `1 - p`,
+    all others stay. Of what is uniform over channels `1 - p` stays; the norm fluctuates by `3 p / (1 - p)` more.
     Exact in expectation (dslm B.3).
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     probability: Tensor | float
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        return replace(x, kernel=x.kernel.scale_diagonal(1.0 / (1.0 - self.probability)))
+        p, common = self.probability, x.common
+        return self.carries.signal(
+            x,
+            x.kernel.scale_diagonal(1.0 / (1.0 - p)),
+            x.mean,
+            fluctuation=replace(x.fluctuation, norm=x.fluctuation.norm + 3.0 * p / (1.0 - p)),
+            common=Common(p + (1.0 - p) * common.uniform, (1.0 - p) * common.share, (1.0 - p) * common.mixed),
+        )
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (
-            replace(
-                gradient, kernel=gradient.kernel.scale_diagonal(1.0 / (1.0 - self.probability)), gates=(), excess=0.0
-            ),
+        p, slope = self.probability, gradient.along_signal.slope
+        if isinstance(slope, Tensor):
+            kept = 1.0 / (1.0 - p)
+            slope = slope * kept if slope.ndim == 1 else slope.diagonal_scatter(slope.diagonal() * kept)
+        uniform = p + (1.0 - p) * gradient.directions.uniform
+        made = self.carries.gradient(
+            gradient,
+            gradient.kernel.scale_diagonal(1.0 / (1.0 - p)),
+            directions=replace(gradient.directions, uniform=uniform),
+            along_signal=AlongSignal(slope, gradient.along_signal.rest),
+            through_activation=gradient.through_activation.collected(output),
         )
+        return (made,)
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(1.0)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
+from sigprop.theory.carries import starts
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.theory.parts import Fluctuation
 from sigprop.theory.states import Gradient, Signal, exchangeable_signal
 from sigprop.theory.status import EXACT, Evidence
 
@@ -42,6 +44,8 @@ class Embedding(Op):
     It has no input: the signal starts here. Exact.
     """
 
+    carries = starts("independent entries")
+
     same: Kernel
     variance: Tensor | float
     width: int
@@ -59,6 +63,9 @@ class Embedding(Op):
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         found = gradient.kernel.contract(self.same) / self.rows
         return [ParameterState("weight", (self.rows, self.width), self.role, self.variance, found)]
+
+    def with_law(self, parameter: str, law: Law) -> Embedding:
+        return replace(self, variance=law.variance)
 
 
 def equal_ids(ids: Tensor, others: Tensor | None = None) -> Dense:
@@ -98,10 +105,10 @@ def sinusoidal_positions(tokens: int, width: int, amplitude: float = 1.0) -> Sig
 def patches(pixels: Tensor) -> Signal:
     """Image patches `[..., T, pixels_per_patch]`, given: `K = x x^T / pixels_per_patch`."""
     x = pixels.double()
-    return Signal(Dense(x @ x.transpose(-1, -2) / x.shape[-1]), x.mean(-1), x.shape[-1], norm_fluctuation=0.0)
+    return Signal(Dense(x @ x.transpose(-1, -2) / x.shape[-1]), x.mean(-1), x.shape[-1], Fluctuation(norm=0.0))
 
 
 def noise_patches(correlation: Tensor | float, tokens: int, values: int) -> Signal:
     """Patches of unit second moment with a given correlation between them."""
     signal = exchangeable_signal(1.0, correlation, tokens=tokens, width=values)
-    return replace(signal, norm_fluctuation=0.0)
+    return replace(signal, fluctuation=Fluctuation(norm=0.0))

@@ -7,20 +7,32 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.gain_gradient import aligned_gain
+from sigprop.theory.gradient_along_signal import weighted
 from sigprop.theory.gradient_through_activation import excess_of
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Op, ParameterState
-from sigprop.theory.states import Gradient, Signal, gradient_of
+from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
+from sigprop.theory.parts import AlongSignal
+from sigprop.theory.states import Gradient, Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Gain(Op):
     """`y = w * x`, `w` a parameter; `same[p,p']` tells whether two positions share its entries.
 
+    Forward   `K_y = K_x E[w w']`;  backward: `G_x = G_y E[w w']`, the slope likewise
     Weights   total over entries `channels * sum_pp' same G K`, what the alignment of the gradient adds, and what an
-              activation of the result does (see `Gate`)
+              activation of the result does (see `ThroughActivation`)
     """
+
+    carries = Carries(
+        fluctuation=KEPT,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     second_moment: float
     mean: float
@@ -31,19 +43,41 @@ class Gain(Op):
     def _factor(self) -> Tensor:
         return self.mean**2 + (self.second_moment - self.mean**2) * self.same
 
+    @property
+    def _even(self) -> float:
+        """How uniform the entries are over channels."""
+        return self.mean**2 / self.second_moment if self.second_moment else 1.0
+
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        return replace(x, kernel=Dense(x.kernel.values * self._factor()), mean=x.mean * self.mean)
+        common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * self._even)
+        return self.carries.signal(x, Dense(x.kernel.values * self._factor()), x.mean * self.mean, common=common)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        made = gradient_of(gradient.kernel.values * self._factor(), gradient)
-        return (replace(made, alignment=gradient.alignment, tilt=gradient.tilt * self.second_moment),)
+        directions, slope, factor = gradient.directions, gradient.along_signal.slope, self._factor()
+        moved = weighted(slope, factor) if isinstance(slope, Tensor) else 0.0
+        return (
+            self.carries.gradient(
+                gradient,
+                Dense(gradient.kernel.values * factor),
+                directions=replace(directions, uniform=1.0 + (directions.uniform - 1.0) * self._even),
+                along_signal=AlongSignal(moved, gradient.along_signal.rest),
+                through_activation=gradient.through_activation.collected(output),
+            ),
+        )
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
         pairs, common = gradient.kernel.values * x.kernel.values, aligned_gain(gradient, x.kernel)
-        if gradient.gates and self.mean:
+        found = gradient.through_activation.gradients
+        if found and self.mean:
             made = self.forward(x)
-            pairs = pairs + excess_of(gradient.gates, made.kernel, made.mean) / self.mean**2
+            pairs = pairs + excess_of(found, made.kernel, made.mean) / self.mean**2
         total = self.channels * ((pairs * self.same).sum() + common)
         return [ParameterState("weight", self.shape, "gain", 0.0, total / math.prod(self.shape))]
+
+    def with_law(self, parameter: str, law: Law) -> Gain:
+        return replace(self, second_moment=law.second_moment, mean=law.mean)
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(self.mean)

@@ -7,18 +7,30 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.ops.scatter import scattered
-from sigprop.theory.states import Gradient, Signal, gradient_of
+from sigprop.theory.parts import AlongSignal, ThroughActivation
+from sigprop.theory.states import Gradient, Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Gather(Op):
     """`y_p = x_index(p)`: slices, permutations and repeats of positions.
 
+    Backward  `G_x[t,t'] = sum of G_y[p,p'] over the copies p of t and p' of t'`; `B` and `H` likewise
+
     `copies`: each entry of `x` also feeds that many channels, whose gradients add as independent.
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=KEPT,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     index: Tensor
     copies: float = 1.0
@@ -26,18 +38,34 @@ class Gather(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        kernel = Dense(x.kernel.values[self.index][:, self.index])
-        return replace(x, kernel=kernel, mean=x.mean[self.index], width=self.width or x.width)
+        kernel, width = Dense(x.kernel.values[self.index][:, self.index]), self.width or x.width
+        repeats = max(1.0, width / x.width)
+        common = x.common if repeats == 1.0 else replace(x.common, uniform=x.common.uniform * repeats)
+        fluctuation = x.fluctuation if repeats == 1.0 else x.fluctuation.scaled(repeats)
+        return self.carries.signal(x, kernel, x.mean[self.index], width, fluctuation=fluctuation, common=common)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         size = len(inputs[0].mean)
-        made = gradient_of(scattered(gradient.kernel.values, self.index, size) * self.copies, gradient)
-        if not isinstance(gradient.tilt, Tensor):
-            return (made,)
-        if gradient.tilt.ndim == 1:
-            tilt = torch.zeros(size, dtype=torch.float64).index_add(0, self.index, gradient.tilt)
-        else:
-            tilt = scattered(gradient.tilt, self.index, size)
-        carried = gradient.alignment
-        carried = scattered(carried, self.index, size) if isinstance(carried, Tensor) else carried
-        return (replace(made, alignment=carried * self.copies, tilt=tilt * self.copies),)
+        kernel = Dense(scattered(gradient.kernel.values, self.index, size) * self.copies)
+        along, through = gradient.along_signal, gradient.through_activation
+        moved = AlongSignal(self._back(along.slope, size), self._back(along.rest, size))
+        below = tuple(
+            replace(
+                item,
+                kernel=Dense(scattered(item.kernel.values, self.index, size) * self.copies),
+                passed=Dense(scattered(item.passed.values, self.index, size) * self.copies),
+            )
+            for item in through.gradients
+        )
+        through = ThroughActivation(below, through.gain_excess * self.copies)
+        return (self.carries.gradient(gradient, kernel, along_signal=moved, through_activation=through),)
+
+    def _back(self, values: Tensor | float, size: int) -> Tensor | float:
+        if not isinstance(values, Tensor):
+            return values
+        if values.ndim > 1:
+            return scattered(values, self.index, size) * self.copies
+        return torch.zeros(size, dtype=values.dtype).index_add(0, self.index, values) * self.copies
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(1.0, self.index)

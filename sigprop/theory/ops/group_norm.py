@@ -7,61 +7,83 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.gain_gradient import gated_gain
-from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.gain_gradient import activation_gain
+from sigprop.theory.gradient_along_signal import weighted
+from sigprop.theory.kernels import Kernel
+from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
 
 @dataclass(frozen=True, eq=False)
 class GroupNorm(Op):
-    """`y = gain * (x - mean) / std + bias`, statistics over channels and pixels; `image` numbers the positions' images.
+    """`y = gain * (x - m) / s + bias`, statistics over channels and pixels of an image, whose pixels are the tokens.
 
-    Forward   `K_y = (K_x - m m' ...) / (s s')`, `m` and `s^2` the mean and the variance over an image's pixels
-    Backward  `G_x = G_y / (s s')`: the two directions removed are few against channels times pixels
+    Forward   `K_y = E (x - m)(x' - m') / (s s')`, `m` and `s^2` the mean and the variance over an image's pixels
+    Backward  `G_x = G_y / (s s')`, the slope likewise: the two directions removed are few against channels times pixels
 
-    For groups of many channels; few channels are sampled.
+    `image` numbers the images of the positions; without it all positions are of one image. For groups of many channels.
     """
 
-    image: Tensor
-    gain_second_moment: float
-    bias_second_moment: float
-    epsilon: float
-    affine: bool
+    carries = Carries(
+        fluctuation=KEPT,
+        common=KEPT,
+        directions=KEPT,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
-    def _unit(self, x: Signal) -> tuple[Tensor, Tensor, Tensor]:
+    image: Tensor | None = None
+    gain_second_moment: float = 1.0
+    bias_second_moment: float = 0.0
+    epsilon: float = 1e-5
+    affine: bool = True
+
+    def _unit(self, x: Signal) -> tuple[Kernel, Tensor, Tensor]:
         """Kernel and mean before gain and bias, and the scale of each position."""
+        shift = self._average(x.kernel, x.mean)
+        kernel = x.kernel - x.kernel.outer(x.mean, shift) - x.kernel.outer(shift, x.mean - shift)
+        scale = (self._average(x.kernel, kernel.diagonal) + self.epsilon).sqrt()
+        return kernel.like(kernel.values / (kernel.left(scale) * kernel.right(scale))), (x.mean - shift) / scale, scale
+
+    def _average(self, kernel: Kernel, values: Tensor) -> Tensor:
+        """For each position the average over its image."""
+        if self.image is None:
+            return torch.zeros_like(values) + kernel.per_token(kernel.token_average(values))
         count = int(self.image.max()) + 1
-        size = torch.bincount(self.image, minlength=count).to(x.mean)
-
-        def average(values: Tensor) -> Tensor:
-            return (torch.zeros(count, dtype=values.dtype).index_add(0, self.image, values) / size)[self.image]
-
-        shift = average(x.mean)
-        centred = x.kernel.values - x.mean[:, None] * shift - shift[:, None] * (x.mean - shift)
-        scale = (average(centred.diagonal()) + self.epsilon).sqrt()
-        return centred / (scale[:, None] * scale), (x.mean - shift) / scale, scale
+        size = torch.bincount(self.image, minlength=count).to(values)
+        return (torch.zeros(count, dtype=values.dtype).index_add(0, self.image, values) / size)[self.image]
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        kernel, mean, _ = self._unit(x)
-        values = kernel * self.gain_second_moment + self.bias_second_moment
-        return replace(x, kernel=Dense(values), mean=mean).note(Status.ASYMPTOTIC, "statistics of large groups")
+        unit, mean, _ = self._unit(x)
+        values = unit.values * self.gain_second_moment + self.bias_second_moment
+        return self.carries.signal(x, unit.like(values), mean).note(Status.ASYMPTOTIC, "statistics of large groups")
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         _, _, scale = self._unit(inputs[0])
-        values = gradient.kernel.values * (self.gain_second_moment / (scale[:, None] * scale))
-        return (Gradient(Dense(values), evidence=gradient.evidence),)
+        kernel, along = gradient.kernel, gradient.along_signal
+        factor = self.gain_second_moment / (kernel.left(scale) * kernel.right(scale))
+        if isinstance(along.slope, Tensor):
+            along = AlongSignal(weighted(along.slope, factor), along.rest * scale[:, None] / scale)
+        through = gradient.through_activation.collected(output)
+        made = kernel.like(kernel.values * factor)
+        return (self.carries.gradient(gradient, made, along_signal=along, through_activation=through),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         if not self.affine:
             return []
         (x,) = inputs
-        values, mean, _ = self._unit(x)
-        kernel = Dense(values)
-        gain = gradient.kernel.contract(kernel) + gated_gain(gradient, kernel, mean, self.gain_second_moment)
+        unit, mean, _ = self._unit(x)
+        gain = gradient.kernel.contract(unit) + activation_gain(gradient, unit, mean, self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
             ParameterState("bias", (x.width,), "bias", 0.0, gradient.kernel.total()),
         ]
+
+    def with_law(self, parameter: str, law: Law) -> GroupNorm:
+        if parameter == "weight":
+            return replace(self, gain_second_moment=law.second_moment)
+        return replace(self, bias_second_moment=law.second_moment)

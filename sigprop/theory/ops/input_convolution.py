@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import starts
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -18,6 +19,8 @@ class InputConvolution(Op):
 
     Forward   `K = variance * gram + bias`;  weights: total `channels_out * sum_pp' G gram`
     """
+
+    carries = starts("independent weights make independent channels of given numbers")
 
     gram: Tensor
     channels_out: int
@@ -38,3 +41,8 @@ class InputConvolution(Op):
         if self.bias_second_moment is not None:
             found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.kernel.total()))
         return found
+
+    def with_law(self, parameter: str, law: Law) -> InputConvolution:
+        if parameter == "weight":
+            return replace(self, variance=law.variance)
+        return replace(self, bias_second_moment=law.second_moment)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.gain_gradient import aligned_gain, alignment_of, gated_gain
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
+from sigprop.theory.gain_gradient import activation_gain, aligned_gain, alignment_of
 from sigprop.theory.gradient_along_signal import added, weighted
 from sigprop.theory.kernels import Kernel
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
+from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Evidence, Status
 
@@ -31,8 +33,17 @@ class LayerNorm(Op):
     With `M` the alignment of the gradient with the output, `m` its diagonal:
 
     Backward  `G_y` loses `(m_t M[t,t'] + M[t',t] m_t' - m_t r m_t') / (s_t s_t')`: the projections of both tokens
-    Gain      `sum_tt' G_y K_y + (sum_t m_t)^2 + sum_tt' M[t,t'] M[t',t]`, and what an activation adds (see `Gate`)
+    Gain      `sum_tt' G_y K_y + (sum_t m_t)^2 + sum_tt' M[t,t'] M[t',t]`, and what an activation adds
+              (see `ThroughActivation`)
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=ended("each token is scaled by itself and loses what is along it"),
+    )
 
     gain_second_moment: Tensor | float = 1.0
     bias_variance: Tensor | float = 0.0
@@ -43,63 +54,67 @@ class LayerNorm(Op):
 
     def _scale(self, x: Signal) -> tuple[Kernel, Tensor]:
         """Moments about what the norm subtracts, and the per-token scale it divides by."""
-        kernel = x.covariance.scale_diagonal(1.0 - x.common_share) if self.centres else x.kernel
+        kernel = x.covariance.scale_diagonal(1.0 - x.common.share) if self.centres else x.kernel
         return kernel, (kernel.diagonal + self.epsilon).sqrt()
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         kernel, scale = self._scale(x)
         cosine = kernel.normalized()
-        shrink = 1.0 - cosine.spread(x.norm_fluctuation) * (1.0 - cosine.values**2) / (4.0 * max(x.width - 1, 1))
+        shrink = 1.0 - cosine.spread(x.fluctuation.norm) * (1.0 - cosine.values**2) / (4.0 * max(x.width - 1, 1))
         ratio = kernel.diagonal.clamp_min(torch.finfo(scale.dtype).tiny).sqrt() / scale
         unit = cosine.like(cosine.values * shrink * cosine.left(ratio) * cosine.right(ratio))
         values = unit.values * unit.spread(self.gain_second_moment) + unit.spread(self.bias_variance)
         mean = torch.zeros_like(unit.diagonal) if self.centres else x.mean / scale
-        return Signal(
+        kept, before = self._kept(x) ** 2, x.fluctuation
+        return LayerNorm.carries.signal(
+            x,
             unit.like(values),
             mean,
-            x.width,
-            norm_fluctuation=0.0,
-            uniform_share=0.0 if self.centres else x.uniform_share,
-            common_share=0.0 if self.centres else x.common_share,
-            pair_fluctuation=x.pair_fluctuation / self._kept(x) ** 2,
-            pair_inherited=x.pair_inherited / self._kept(x) ** 2,
             evidence=x.evidence.join(Evidence(Status.ASYMPTOTIC, "normalization to first order in 1/width")),
+            fluctuation=Fluctuation(0.0, before.pair / kept, before.pair_inherited / kept),
+            common=Common(uniform=0.0) if self.centres else x.common,
         )
 
     def _kept(self, x: Signal) -> Tensor | float:
         """Share of the squared norm that centring leaves."""
-        return torch.as_tensor(1.0 - x.common_share).clamp_min(1e-3) if self.centres else 1.0
+        return torch.as_tensor(1.0 - x.common.share).clamp_min(1e-3) if self.centres else 1.0
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (x,) = inputs
         kernel, scale = self._scale(x)
         squared = kernel.normalized().values ** 2
         grad = gradient.kernel
-        radial, uniform = grad.spread(gradient.radial_share), grad.spread(gradient.uniform_share)
-        fluctuation, share = grad.spread(x.norm_fluctuation), grad.spread(x.uniform_share)
+        radial, uniform = grad.spread(gradient.directions.radial), grad.spread(gradient.directions.uniform)
+        fluctuation, share = grad.spread(x.fluctuation.norm), grad.spread(x.common.uniform)
         removed = (2.0 - squared) * radial + (uniform if self.centres else 0.0)
         spread = fluctuation * (3.0 + squared) / 4.0 + (share if self.centres else 0.0)
         factor = (1.0 - removed / x.width) / (1.0 - spread / x.width)
         factor = factor * grad.spread(self.gain_second_moment) / (grad.left(scale) * grad.right(scale))
-        tilt, alignment = 0.0, 0.0
-        if isinstance(gradient.tilt, Tensor):
+        along = AlongSignal()
+        if isinstance(gradient.along_signal.slope, Tensor):
             own = alignment_of(gradient, output.kernel)
             grad = grad.like(grad.values - _along(own, output.kernel))
-            alignment = gradient.alignment * scale[:, None] / scale
-            kept = added(gradient.tilt, -own.diagonal() / output.kernel.diagonal.clamp_min(1e-300))
+            kept = added(gradient.along_signal.slope, -own.diagonal() / output.kernel.diagonal.clamp_min(1e-300))
             assert isinstance(kept, Tensor)
-            tilt = weighted(kept, 1.0 / (scale[:, None] * scale))
-        return (
-            Gradient(
-                grad.like(grad.values * factor),
-                radial_share=0.0,
-                uniform_share=0.0 if self.centres else gradient.uniform_share,
-                evidence=gradient.evidence,
-                alignment=alignment,
-                tilt=tilt,
-            ),
-        )
+            along = AlongSignal(
+                weighted(kept, self.gain_second_moment / (scale[:, None] * scale)),
+                gradient.along_signal.rest * scale[:, None] / scale,
+            )
+        uniform = 0.0 if self.centres else gradient.directions.uniform
+        kernel = grad.like(grad.values * factor)
+        made = LayerNorm.carries.gradient(gradient, kernel, directions=Directions(0.0, uniform), along_signal=along)
+        return (made,)
+
+    def with_law(self, parameter: str, law: Law) -> LayerNorm:
+        if parameter == "weight":
+            return replace(self, gain_second_moment=law.second_moment)
+        return replace(self, bias_variance=law.second_moment)
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        _, scale = self._scale(inputs[0])
+        gain = torch.as_tensor(self.gain_second_moment, dtype=torch.float64).sqrt()
+        return Carried(output.kernel.per_token(gain) / scale)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         if not self.affine:
@@ -109,7 +124,7 @@ class LayerNorm(Op):
         unit = kernel.like(kernel.values / (kernel.left(scale) * kernel.right(scale)))
         level = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
         mean = torch.zeros_like(scale) if self.centres else x.mean / scale
-        level = level + gated_gain(gradient, unit, mean, self.gain_second_moment)
+        level = level + activation_gain(gradient, unit, mean, self.gain_second_moment)
         gain = ParameterState("weight", (x.width,), "norm gain", 0.0, level)
         if not self.centres:
             return [gain]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.gradient_along_signal import applied
-from sigprop.theory.gradient_through_activation import Gate
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.gradient_through_activation import ActivationGradient
+from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.theory.parts import AlongSignal, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -19,7 +21,7 @@ class Linear(Op):
 
     Forward   `K_y = fan_in * variance * K_x + bias_variance`, mean 0
     Backward  `G_x = fan_out * variance * G_y`
-              and what the mean `W^T W` makes of the part of the gradient along the signal (see `Gradient.tilt`)
+              and what the mean `W^T W` makes of the part of the gradient along the signal (see `AlongSignal`)
     Weights   `E[(dL/dW)^2] = sum_tt' G_y K_x` per entry; bias `sum_tt' G_y`
 
     Exact in expectation over the weights, for any correlation across channels (dslm B.2), given the kernels of one
@@ -28,6 +30,14 @@ class Linear(Op):
     gain `e = fan_in variance v sum_tt' H E[f'' f''] K_t K_t' (1 - r^2)^2`; and the gain of a norm below gains
     `fan_out variance (1 + 2/(v width)) e`, the 2 being the weights' own share in the slopes.
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=ended("independent weights make independent channels"),
+        directions=ended("independent weights turn the gradient in any direction"),
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     fan_in: int
     fan_out: int
@@ -40,26 +50,29 @@ class Linear(Op):
         kernel = x.kernel.scale(self.fan_in * self.variance)
         if self.bias_variance is not None:
             kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
-        return Signal(
-            kernel,
-            torch.zeros_like(x.mean) + torch.zeros_like(kernel.diagonal),
-            self.fan_out,
-            norm_fluctuation=2.0 + x.norm_fluctuation * (self.fan_out / self.fan_in),
-            pair_fluctuation=1.0 + x.pair_fluctuation * (self.fan_out / x.width),
-            pair_inherited=x.pair_origin * (self.fan_out / x.width),
-            evidence=x.evidence,
+        mean, before = torch.zeros_like(x.mean) + torch.zeros_like(kernel.diagonal), x.fluctuation
+        fluctuation = Fluctuation(
+            2.0 + before.norm * (self.fan_out / self.fan_in),
+            1.0 + before.pair * (self.width / x.width),
+            before.pair_origin * (self.width / x.width),
         )
+        return Linear.carries.signal(x, kernel, mean, self.width, fluctuation=fluctuation)
+
+    @property
+    def width(self) -> int:
+        """Channels of the output."""
+        return self.fan_out
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         kernel = gradient.kernel.scale(self.fan_out * self.variance)
         (x,) = inputs
-        excess = self._together(gradient, x) * (1.0 + 2.0 / x.pair_fluctuation) * self.fan_out * self.variance
-        if not isinstance(gradient.tilt, Tensor):
-            return (Gradient(kernel, evidence=gradient.evidence, excess=excess),)
-        alignment = gradient.alignment * (self.fan_out / self.fan_in)
-        tilt = gradient.tilt * self.fan_out * self.variance
-        kernel = kernel.like(kernel.values + _tilted(inputs[0].kernel.values, tilt, alignment))
-        return (Gradient(kernel, evidence=gradient.evidence, alignment=alignment, tilt=tilt, excess=excess),)
+        excess = self._together(gradient, x) * (1.0 + 2.0 / x.fluctuation.pair) * self.fan_out * self.variance
+        slope, rest = gradient.along_signal.slope, gradient.along_signal.rest * (self.fan_out / self.fan_in)
+        if isinstance(slope, Tensor):
+            slope = slope * self.fan_out * self.variance
+            kernel = kernel.like(kernel.values + _leaning(x.kernel.values, slope, rest))
+        along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
+        return (Linear.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
@@ -70,36 +83,42 @@ class Linear(Op):
             found.append(ParameterState("bias", (self.fan_out,), "bias", self.bias_variance, bias))
         return found
 
+    def with_law(self, parameter: str, law: Law) -> Linear:
+        if parameter == "weight":
+            return replace(self, variance=law.variance)
+        return replace(self, bias_variance=law.second_moment)
+
     def _along_itself(self, gradient: Gradient, x: Signal) -> Tensor | float:
-        """The tilt gives the weights a gradient along themselves: `variance (tr(B K)^2 + tr(B K B K))`."""
-        if not isinstance(gradient.tilt, Tensor):
+        """The slope gives the weights a gradient along themselves: `variance (tr(B K)^2 + tr(B K B K))`."""
+        slope = gradient.along_signal.slope
+        if not isinstance(slope, Tensor):
             return 0.0
-        moved = applied(gradient.tilt, x.kernel.values)
+        moved = applied(slope, x.kernel.values)
         return self.variance * (moved.diagonal().sum() ** 2 + (moved * moved.T).sum())
 
     def _together(self, gradient: Gradient, x: Signal) -> Tensor | float:
         """What fluctuations of pairs add, the curvature `E f'' f''` being taken at the average pair."""
-        return sum((self._of_gate(gate, x) for gate in gradient.gates), start=0.0)
+        return sum((self._of_activation(item, x) for item in gradient.through_activation.gradients), start=0.0)
 
-    def _of_gate(self, gate: Gate, x: Signal) -> Tensor | float:
-        kernel, spread = x.kernel, x.pair_fluctuation / x.width
+    def _of_activation(self, above: ActivationGradient, x: Signal) -> Tensor | float:
+        kernel, spread = x.kernel, x.fluctuation.pair / x.width
         if kernel.tokens < 2:
             return 0.0
         level = kernel.token_average(kernel.diagonal)
-        gain = self.fan_in * self.variance / gate.share
+        gain = self.fan_in * self.variance / above.share
         shift, bias = spread**0.5 * level * gain, 0.0 if self.bias_variance is None else self.bias_variance
         pair = kernel.pair_average() * gain + bias
         variance = level * gain + bias
         pairs = torch.stack((pair + shift, pair - shift)).clamp(-variance, variance)
-        high, low = gate.function.derivative_cross_moment(variance, variance, pairs)
-        apart = gate.kernel.values * (1.0 - kernel.normalized().values ** 2) ** 2
+        high, low = above.function.derivative_cross_moment(variance, variance, pairs)
+        apart = above.kernel.values * (1.0 - kernel.normalized().values ** 2) ** 2
         return kernel.like(apart).total() * (high - low) / 2.0 * spread**0.5 * level
 
 
-def _tilted(kernel: Tensor, tilt: Tensor, alignment: Tensor | float) -> Tensor:
-    """`E (g_t + tilt_t x_t)(g_t' + tilt_t' x_t')` less that of `g`."""
-    both = applied(tilt, applied(tilt, kernel).T)
-    if not isinstance(alignment, Tensor):
+def _leaning(kernel: Tensor, slope: Tensor, rest: Tensor | float) -> Tensor:
+    """`E (r_t + (B x)_t)(r_t' + (B x)_t')` less that of `r`."""
+    both = applied(slope, applied(slope, kernel).T)
+    if not isinstance(rest, Tensor):
         return both
-    shared = applied(tilt, alignment)
+    shared = applied(slope, rest)
     return both + shared + shared.T

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
+from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -16,21 +18,34 @@ class MeanPool(Op):
     """`y = (1/T) sum_t x_t`: one token.
 
     Forward   `K_y = (1/T^2) sum_tt' K_x`
-    Backward  every pair of tokens gets `G_y / T^2`
+    Backward  every pair of tokens gets `G_y / T^2`; the slope likewise
     """
+
+    carries = Carries(
+        fluctuation=KEPT,
+        common=KEPT,
+        directions=KEPT,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         value = x.kernel.total() / x.kernel.tokens**2
         kernel = _one_token(x.kernel, value)
         mean = torch.zeros_like(kernel.diagonal) + x.kernel.per_token(x.kernel.token_average(x.mean))
-        return Signal(kernel, mean, x.width, evidence=x.evidence)
+        return self.carries.signal(x, kernel, mean)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         x = inputs[0].kernel
         shared = gradient.kernel.diagonal if isinstance(x, Exchangeable) else gradient.kernel.diagonal[..., 0]
         values = torch.zeros_like(x.values) + x.spread(shared / x.tokens**2)
-        return (Gradient(x.like(values), evidence=gradient.evidence),)
+        slope, count = gradient.along_signal.slope, x.tokens
+        if isinstance(slope, torch.Tensor):
+            slope = slope.flatten()[0] / count**2 * torch.ones(count, count, dtype=values.dtype)
+        through = gradient.through_activation.collected(output)
+        along = AlongSignal(slope)
+        return (self.carries.gradient(gradient, x.like(values), along_signal=along, through_activation=through),)
 
 
 def _one_token(kernel: Kernel, value: torch.Tensor) -> Kernel:

@@ -6,21 +6,55 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.gradient_along_signal import weighted
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Op
-from sigprop.theory.states import Gradient, Signal, gradient_of
+from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.parts import AlongSignal
+from sigprop.theory.states import Gradient, Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Modulate(Op):
-    """`y = c * x` with fixed numbers `c`, given by their kernel and mean over channels; also masks of 0 and 1."""
+    """`y = c * x` with fixed numbers `c`, given by their kernel and mean over channels; also masks of 0 and 1.
+
+    Forward   `K_y = K_x E[c c']`
+    Backward  `G_x = G_y E[c c']`, the slope likewise; of what is uniform over channels the part `(E c)^2 / E c^2` stays
+    """
+
+    carries = Carries(
+        fluctuation=KEPT,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     kernel: Tensor
     mean: Tensor
 
+    @property
+    def _even(self) -> Tensor:
+        """How uniform the numbers are over channels."""
+        return self.mean.square().sum() / self.kernel.diagonal().sum().clamp_min(1e-300)
+
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        return replace(x, kernel=Dense(x.kernel.values * self.kernel), mean=x.mean * self.mean)
+        common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * self._even)
+        return self.carries.signal(x, Dense(x.kernel.values * self.kernel), x.mean * self.mean, common=common)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (gradient_of(gradient.kernel.values * self.kernel, gradient),)
+        directions, slope = gradient.directions, gradient.along_signal.slope
+        moved = weighted(slope, self.kernel) if isinstance(slope, Tensor) else 0.0
+        return (
+            self.carries.gradient(
+                gradient,
+                Dense(gradient.kernel.values * self.kernel),
+                directions=replace(directions, uniform=1.0 + (directions.uniform - 1.0) * self._even),
+                along_signal=AlongSignal(moved, gradient.along_signal.rest),
+                through_activation=gradient.through_activation.collected(output),
+            ),
+        )
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(self.mean)

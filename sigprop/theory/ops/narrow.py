@@ -4,23 +4,58 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sigprop.theory.ops.base import Op
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.parts import AlongSignal, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Narrow(Op):
-    """A slice of the channels: the same state; the gradient is spread over all channels."""
+    """A slice of `width` channels: the same kernel; the gradient is spread over all channels, `share` of it each.
+
+    Of `part` of the channels, what all of them have in step remains: `norm` is `2 + (v - 2) part`, which is
+    `2 (1 - part)` for a slice of a normalized vector, `pair` is `1 + (v - 1) part`; the all-ones direction of the slice
+    is `part` that of the whole. Widening (one group stands for all) leaves the norm as it is: groups are independent.
+    """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=KEPT,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     share: float
     width: int
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        part = self.width / x.width
-        fluctuation = 1.0 + (x.pair_fluctuation - 1.0) * part
-        return replace(x, width=self.width, pair_fluctuation=fluctuation, pair_inherited=x.pair_inherited * part)
+        part, before = self.width / x.width, x.fluctuation
+        kept = min(part, 1.0)
+        fluctuation = Fluctuation(
+            2.0 + (before.norm - 2.0) * kept if kept < 1.0 else before.norm,
+            1.0 + (before.pair - 1.0) * part,
+            before.pair_inherited * part,
+        )
+        common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * kept)
+        return self.carries.signal(x, x.kernel, x.mean, self.width, fluctuation=fluctuation, common=common)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        kernel, alignment = gradient.kernel.scale(self.share), gradient.alignment * self.share
-        return (Gradient(kernel, evidence=gradient.evidence, alignment=alignment, tilt=gradient.tilt * self.share),)
+        along, through = gradient.along_signal, gradient.through_activation
+        below = tuple(
+            replace(item, kernel=item.kernel.scale(self.share), passed=item.passed.scale(self.share))
+            for item in through.gradients
+        )
+        return (
+            self.carries.gradient(
+                gradient,
+                gradient.kernel.scale(self.share),
+                along_signal=AlongSignal(along.slope * self.share, along.rest * self.share),
+                through_activation=ThroughActivation(below, through.gain_excess * self.share),
+            ),
+        )
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(1.0, aligned=False)

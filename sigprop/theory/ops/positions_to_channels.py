@@ -6,22 +6,42 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from sigprop.theory.kernels import Dense
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
+from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
-from sigprop.theory.states import Gradient, Signal, gradient_of
+from sigprop.theory.parts import ThroughActivation
+from sigprop.theory.states import Gradient, Signal
+
+LARGEST = 1 << 22
+"""Entries of a kernel that are looked at, at most, to see how far the positions of a row are in step."""
 
 
 @dataclass(frozen=True, eq=False)
 class PositionsToChannels(Op):
-    """Positions become channels: `rows[r, q]` are the positions that position `r` takes in; -1 is a zero.
+    """`rows[r, q]` are the positions that position `r` takes in; -1 is a zero.
 
     Forward   `K'[r,r'] = average over q of K[rows(r,q), rows(r',q)]`
+    Backward  `G` is added on the positions that were taken in, at the same `q`
+
+    Exchangeable tokens: every pair counts the average number of positions that are not zeros.
+
+    Of `n` positions with cosines `r` the squared norms have `r^2` in common, so that the norm of all fluctuates by
+    `sum_qq' C_qq'^2 / (sum_q C_qq)^2` of one: as many channels as there are positions, if they are independent.
 
     `mixes`: the positions are to be mixed at random, alike in all `d` channels. The product of two such mixtures has
     the relative variance `sum_qq' E K^2 / (sum_q K_qq)^2`, of the part that differs between channels:
-    `pair_fluctuation` is `d` times that, from the expected kernel and from its own fluctuation.
+    `pair` is `d` times that, from the expected kernel and from its own fluctuation.
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=KEPT,
+        directions=KEPT,
+        along_signal=ended("a slope over positions would become one over channels, which is not followed"),
+        through_activation=TRANSFORMED,
+    )
 
     rows: Tensor
     width: int
@@ -29,23 +49,59 @@ class PositionsToChannels(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        kernel, mean = torch.nn.functional.pad(x.kernel.values, (0, 1, 0, 1)), torch.nn.functional.pad(x.mean, (0, 1))
-        values = sum(kernel[q][:, q] for q in self.rows.T) / self.rows.shape[1]
+        fluctuation = x.fluctuation.scaled(self.rows.shape[1] * self._in_step(x.covariance))
+        if self.mixes:
+            fluctuation = replace(x.fluctuation, pair=self._of_mixtures(x))
+        kernel, mean = self.averaged(x.kernel), self._mean(x)
+        return self.carries.signal(x, kernel, mean, self.width, fluctuation=fluctuation)
+
+    def averaged(self, kernel: Kernel) -> Kernel:
+        """The kernel of what is taken in."""
+        if isinstance(kernel, Exchangeable):
+            return Exchangeable(kernel.values * self._filled, len(self.rows))
+        padded = pad(kernel.values, (0, 1, 0, 1))
+        values = sum(padded[..., q, :][..., q] for q in self.rows.T)
         assert isinstance(values, Tensor)
-        made = replace(x, kernel=Dense(values), mean=mean[self.rows].mean(1), width=self.width)
-        return replace(made, pair_fluctuation=self._of_mixtures(x)) if self.mixes else made
+        return Dense(values / self.rows.shape[1])
+
+    @property
+    def _filled(self) -> float:
+        """Share of the entries that are not zeros."""
+        return float((self.rows >= 0).double().mean())
+
+    def _mean(self, x: Signal) -> Tensor:
+        if isinstance(x.kernel, Exchangeable):
+            return x.mean * self._filled
+        return pad(x.mean, (0, 1))[..., self.rows].mean(-1)
+
+    def _in_step(self, kernel: Kernel) -> Tensor | float:
+        """`sum_qq' C_qq'^2 / (sum_q C_qq)^2`, averaged over (at most some of the) rows."""
+        count = self.rows.shape[1]
+        if count == 1:
+            return 1.0
+        if isinstance(kernel, Exchangeable):
+            return (1.0 + (count - 1.0) * kernel.normalized().different ** 2) / count
+        rows = self.rows[:: max(1, self.rows.numel() * count // LARGEST)]
+        padded = pad(kernel.values, (0, 1, 0, 1))
+        pairs = padded.square()[..., rows[:, :, None], rows[:, None, :]].sum((-1, -2))
+        return (pairs / padded.diagonal(dim1=-2, dim2=-1)[..., rows].sum(-1).square().clamp_min(1e-300)).mean(-1)
 
     def _of_mixtures(self, x: Signal) -> Tensor:
-        common = x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common_share
-        kernel = torch.nn.functional.pad(x.covariance.scale_diagonal(1.0 - x.common_share).values, (0, 1, 0, 1))
-        pairs = kernel.square()[self.rows[:, :, None], self.rows[:, None, :]].sum((1, 2))
-        level = kernel.diagonal()[self.rows].sum(1).square().clamp_min(1e-300)
-        inherited = (x.pair_fluctuation - 1.0) / (1.0 - common).clamp_min(1e-3) ** 2
-        return x.width * (pairs / level).mean() + 1.0 + inherited
+        common = x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common.share
+        in_step = self._in_step(x.covariance.scale_diagonal(1.0 - x.common.share))
+        inherited = (x.fluctuation.pair - 1.0) / (1.0 - common).clamp_min(1e-3) ** 2
+        return x.width * in_step + 1.0 + inherited
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        size = len(inputs[0].mean)
-        values = torch.zeros(size + 1, size + 1, dtype=gradient.kernel.values.dtype)
+        through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess)
+        kernel = self._spread_out(gradient.kernel, inputs[0].kernel.tokens)
+        return (self.carries.gradient(gradient, kernel, through_activation=through),)
+
+    def _spread_out(self, kernel: Kernel, size: int) -> Kernel:
+        if isinstance(kernel, Exchangeable):
+            taken = self._filled * self.rows.numel() / size
+            return Exchangeable(kernel.values * taken, size)
+        values = torch.zeros(*kernel.values.shape[:-2], size + 1, size + 1, dtype=kernel.values.dtype)
         for q in self.rows.T:
-            values[q[:, None], q[None, :]] += gradient.kernel.values
-        return (replace(gradient_of(values[:size, :size], gradient), excess=gradient.excess),)
+            values[..., q[:, None], q[None, :]] += kernel.values
+        return Dense(values[..., :size, :size])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
+from sigprop.theory.gradient_along_signal import weighted
 from sigprop.theory.kernels import Kernel
-from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.parts import AlongSignal, Fluctuation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -17,28 +20,41 @@ class Product(Op):
     """`z = x * y`, the two made by independent weights.
 
     Forward   `K_z = K_x K_y + C`, mean `m_x m_y`, `C` the covariance of the two kernels over networks
-    Backward  `G_x = G_z K_y`, `G_y = G_z K_x`
+    Backward  `G_x = G_z K_y`, `G_y = G_z K_x`; the slope of a gradient along `z` becomes `B K_y` and `B K_x`
 
-    Exact in expectation for independent factors.
+    What is along `z` is along each factor, `g_x x = g_z z`; of what is uniform over channels a factor's mean keeps its
+    part. Exact in expectation for independent factors.
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=ended("the channels of one factor multiply what those of the other have in common"),
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=ended("a function of a product is no function of one factor"),
+    )
 
     def forward(self, *inputs: Signal) -> Signal:
         x, y = inputs
-        return Signal(
-            x.kernel * y.kernel + _together(x, y),
-            x.mean * y.mean,
-            x.width,
-            norm_fluctuation=x.norm_fluctuation + y.norm_fluctuation + 4.0,
-            **_pairs(x, y),
-            evidence=x.evidence.join(y.evidence),
-        )
+        kernel, evidence = x.kernel * y.kernel + _together(x, y), x.evidence.join(y.evidence)
+        return self.carries.signal(x, kernel, x.mean * y.mean, evidence=evidence, fluctuation=_fluctuation(x, y))
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         x, y = inputs
-        return (
-            Gradient(gradient.kernel * y.kernel, evidence=gradient.evidence),
-            Gradient(gradient.kernel * x.kernel, evidence=gradient.evidence),
+        return self._through(gradient, y), self._through(gradient, x)
+
+    def _through(self, gradient: Gradient, other: Signal) -> Gradient:
+        slope, kernel = gradient.along_signal.slope, other.kernel
+        even = kernel.token_average(other.mean**2) / kernel.token_average(kernel.diagonal).clamp_min(1e-300)
+        return self.carries.gradient(
+            gradient,
+            gradient.kernel * kernel,
+            directions=replace(gradient.directions, uniform=1.0 + (gradient.directions.uniform - 1.0) * even),
+            along_signal=AlongSignal(weighted(slope, kernel.values) if isinstance(slope, Tensor) else 0.0),
         )
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(inputs[1 - number].mean)
 
 
 def _together(x: Signal, y: Signal) -> Kernel:
@@ -47,7 +63,7 @@ def _together(x: Signal, y: Signal) -> Kernel:
     `i` is the inherited pair fluctuation and the second root that of the four same-token values. Of first order in
     1/width; for a factor that is not linear in the input its own cosine stands for the input's.
     """
-    amount = torch.as_tensor(x.pair_inherited * y.pair_inherited).sqrt() / x.width
+    amount = torch.as_tensor(x.fluctuation.pair_inherited * y.fluctuation.pair_inherited).sqrt() / x.width
     return x.kernel.like(_apart(x.kernel) * _apart(y.kernel) * x.kernel.spread(amount))
 
 
@@ -58,24 +74,24 @@ def _apart(kernel: Kernel) -> Tensor:
     return norms - kernel.values**2 / norms
 
 
-def _pairs(x: Signal, y: Signal) -> dict[str, Tensor | float]:
+def _fluctuation(x: Signal, y: Signal) -> Fluctuation:
     """Fluctuation of pairs: fresh channels, and the factors' own in step.
 
     With `k` the average pair and `a` the mean square of the differences, `a_z = a_x a_y + k_x a_y + a_x k_y`. What one
     factor's pairs fluctuate counts `k` of the other. A channel's tokens differ by `a_x a_y + c_x^2 a_y + a_x c_y^2`,
     `c` the Gaussian part in common, which makes fresh channels fluctuate by `1 + 2 (k_x^2 a_y^2 + a_x^2 k_y^2)/a_z^2`.
     """
+    one, two = x.fluctuation, y.fluctuation
+    norm = one.norm + two.norm + 4.0
     if x.kernel.tokens < 2:
-        return {}
+        return Fluctuation(norm)
     (k_x, a_x), (k_y, a_y) = ((item.kernel.pair_average(), item.kernel.apart()) for item in (x, y))
     total = (a_x * a_y + k_x * a_y + a_x * k_y).clamp_min(torch.finfo(a_x.dtype).tiny)
 
     def in_step(first: Tensor | float, second: Tensor | float) -> Tensor:
-        one, two = (torch.as_tensor(item).clamp_min(0.0).sqrt() for item in (first, second))
-        return ((a_x * k_y * one + k_x * a_y * two) / total) ** 2
+        mine, theirs = (torch.as_tensor(item).clamp_min(0.0).sqrt() for item in (first, second))
+        return ((a_x * k_y * mine + k_x * a_y * theirs) / total) ** 2
 
     fresh = 1.0 + 2.0 * ((k_x * a_y) ** 2 + (a_x * k_y) ** 2) / total**2
-    return {
-        "pair_fluctuation": fresh + in_step(x.pair_fluctuation - 1.0, y.pair_fluctuation - 1.0),
-        "pair_inherited": in_step(x.pair_inherited, y.pair_inherited),
-    }
+    pair = fresh + in_step(one.pair - 1.0, two.pair - 1.0)
+    return Fluctuation(norm, pair, in_step(one.pair_inherited, two.pair_inherited))

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.ops.base import Op
+from sigprop.theory.carries import TRANSFORMED, Carries
+from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -19,8 +21,17 @@ class Residual(Op):
     Backward  `G_x = skip^2 G_z`, `G_f = branch^2 G_z`; the gradient through the branch is added at `x`
 
     The shares follow from geometry: with `c^2` the part of the squared norm of `z` that one summand brings,
-    a gradient with radial share `p` along `z` has share `c^2 p + 1 - c^2` along the summand.
+    a gradient with radial share `p` along `z` has share `c^2 p + 1 - c^2` along the summand. Of a gradient that came
+    through a function of `z`, `z` being in part each summand, `ActivationGradient.share` keeps count, at scale 1.
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     skip: Tensor | float = 1.0
     branch: Tensor | float = 1.0
@@ -32,17 +43,16 @@ class Residual(Op):
         cross = kernel.outer(x.mean, f.mean).values + kernel.outer(f.mean, x.mean).values
         kernel = kernel.like(kernel.values + cross * kernel.spread(self.skip * self.branch))
         part_x, part_f = self._parts(x, f)
-        cross = 4 * part_x * part_f * (1.0 + x.width * f.mixed)
-        fluctuation = part_x**2 * x.norm_fluctuation + part_f**2 * f.norm_fluctuation + cross
-        return Signal(
+        cross = 4 * part_x * part_f * (1.0 + x.width * f.common.mixed)
+        norm = part_x**2 * x.fluctuation.norm + part_f**2 * f.fluctuation.norm + cross
+        uniform = part_x * x.common.uniform + part_f * f.common.uniform
+        return Residual.carries.signal(
+            x,
             kernel,
             kernel.per_token(self.skip) * x.mean + kernel.per_token(self.branch) * f.mean,
-            x.width,
-            norm_fluctuation=fluctuation,
-            uniform_share=part_x * x.uniform_share + part_f * f.uniform_share,
-            common_share=part_x * x.common_share + part_f * f.common_share,
-            **self._pairs(x, f),
             evidence=x.evidence.join(f.evidence),
+            fluctuation=Fluctuation(norm, *self._pairs(x, f)),
+            common=Common(uniform, part_x * x.common.share + part_f * f.common.share),
         )
 
     def _parts(self, x: Signal, f: Signal) -> tuple[Tensor, Tensor]:
@@ -52,8 +62,10 @@ class Residual(Op):
         total = (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
         return energy_x / total, energy_f / total
 
-    def _pairs(self, x: Signal, f: Signal) -> dict[str, Tensor | float]:
-        """Fluctuation of pairs, of the differences between tokens, of which `f` brings the part `p`.
+    def _pairs(self, x: Signal, f: Signal) -> tuple[Tensor, Tensor]:
+        """Fluctuation of pairs, and what of it is inherited.
+
+        It is that of the differences between tokens, of which `f` brings the part `p`:
 
         `(1-p)^2 v_x + p^2 v_f + 2 p (1-p) (1 + sqrt(o_x o_f))`: 1 for the products of `x` with `f`, and what both have
         from one origin adds in step. Sources have none. The sum of two branches is a branch, the sum with a skip path
@@ -63,30 +75,37 @@ class Residual(Op):
         energy_x = self.skip**2 * x.kernel.apart().clamp_min(0.0)
         energy_f = self.branch**2 * f.kernel.apart().clamp_min(0.0)
         part = energy_f / (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
-        started_x, started_f = (torch.as_tensor(item.pair_inherited) > 0.0 for item in (x, f))
-        shared = torch.where(started_x | started_f, (x.pair_origin * f.pair_origin).sqrt(), 0.0)
-        if f.mixed:
-            part, shared = self._parts(x, f)[1], x.width * f.mixed
-        in_step = ((1.0 - part) * x.pair_origin.sqrt() + part * f.pair_origin.sqrt()) ** 2
-        apart = (1.0 - part) ** 2 * x.pair_fluctuation + part**2 * f.pair_fluctuation
-        return {
-            "pair_fluctuation": apart + 2.0 * part * (1.0 - part) * (1.0 + shared),
-            "pair_inherited": torch.where(started_x & started_f, in_step, 0.0),
-        }
+        started_x, started_f = (torch.as_tensor(item.fluctuation.pair_inherited) > 0.0 for item in (x, f))
+        origin_x, origin_f = x.fluctuation.pair_origin, f.fluctuation.pair_origin
+        shared = torch.where(started_x | started_f, (origin_x * origin_f).sqrt(), 0.0)
+        if f.common.mixed:
+            part, shared = self._parts(x, f)[1], x.width * f.common.mixed
+        in_step = ((1.0 - part) * origin_x.sqrt() + part * origin_f.sqrt()) ** 2
+        apart = (1.0 - part) ** 2 * x.fluctuation.pair + part**2 * f.fluctuation.pair
+        total = apart + 2.0 * part * (1.0 - part) * (1.0 + shared)
+        return total, torch.where(started_x & started_f, in_step, 0.0)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         x, f = inputs
         part_x, part_f = self._parts(x, f)
-        return (
-            replace(self._share(gradient, self.skip**2, part_x), alignment=gradient.alignment),
-            self._share(gradient, self.branch**2, part_f),
-        )
+        rest = gradient.along_signal.rest
+        return (self._share(gradient, self.skip**2, part_x, rest), self._share(gradient, self.branch**2, part_f, 0.0))
 
     @staticmethod
-    def _share(gradient: Gradient, factor: Tensor | float, part: Tensor) -> Gradient:
-        radial = part * gradient.radial_share + (1.0 - part)
-        tilt = gradient.tilt * factor if isinstance(gradient.tilt, Tensor) else 0.0
-        made = Gradient(gradient.kernel.scale(factor), radial, gradient.uniform_share, gradient.evidence, tilt=tilt)
-        if not gradient.gates or factor != 1.0:
-            return made
-        return replace(made, gates=tuple(replace(gate, share=gate.share * part) for gate in gradient.gates))
+    def _share(gradient: Gradient, factor: Tensor | float, part: Tensor, rest: Tensor | float) -> Gradient:
+        """The gradient at a summand. Rows that the rest is along come with the skip path, not with fresh weights."""
+        slope, through = gradient.along_signal.slope, ThroughActivation()
+        if gradient.through_activation.gradients and factor == 1.0:
+            seen = gradient.through_activation.gradients
+            through = ThroughActivation(tuple(replace(item, share=item.share * part) for item in seen))
+        return Residual.carries.gradient(
+            gradient,
+            gradient.kernel.scale(factor),
+            directions=Directions(part * gradient.directions.radial + (1.0 - part), gradient.directions.uniform),
+            along_signal=AlongSignal(slope * factor if isinstance(slope, Tensor) else 0.0, rest),
+            through_activation=through,
+        )
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
+        scales = (self.skip, self.branch)
+        return Carried(output.kernel.per_token(scales[number])) if number < 2 else None

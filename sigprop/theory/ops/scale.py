@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from sigprop.theory.ops.base import Op
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Scale(Op):
-    """`y = factor * x`."""
+    """`y = factor * x`.
+
+    Backward  `G_x = factor^2 G_y`; the slope likewise, and `rest` stays: `x_s (factor r_t) = y_s r_t`
+    """
+
+    carries = Carries(
+        fluctuation=KEPT,
+        common=KEPT,
+        directions=KEPT,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     factor: float
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        return replace(x, kernel=x.kernel.scale(self.factor**2), mean=x.mean * self.factor)
+        return self.carries.signal(x, x.kernel.scale(self.factor**2), x.mean * self.factor)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        return (replace(gradient.scale(self.factor**2), tilt=gradient.tilt * self.factor**2),)
+        along = AlongSignal(gradient.along_signal.slope * self.factor**2, gradient.along_signal.rest)
+        through = gradient.through_activation.collected(output)
+        kernel = gradient.kernel.scale(self.factor**2)
+        return (self.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(self.factor)

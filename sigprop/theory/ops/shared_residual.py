@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.states import Gradient, Signal
@@ -28,6 +29,14 @@ class SharedResidual(Residual):
     Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the pieces
     Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are in step
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     pieces: tuple[tuple[Piece, Piece], ...] = ()
 

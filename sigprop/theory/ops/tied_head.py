@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Kernel
-from sigprop.theory.ops.dropout import Dropout
-from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.residual import Residual
+from sigprop.theory.parts import Directions
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.tape import Node, Tape
 
@@ -82,6 +81,14 @@ class TiedHead(Linear):
     Its gradient and that of the table are taken as independent.
     """
 
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=ended("independent weights make independent channels"),
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
+
     contact: Contact = field(kw_only=True)
 
     def forward(self, *inputs: Signal) -> Signal:
@@ -97,7 +104,7 @@ class TiedHead(Linear):
         kernel = gradient.kernel
         energy = kernel.token_average(kernel.diagonal) * self.fan_out * kernel.tokens**2
         radial = 1.0 + self.fan_in * kernel.token_average(along) / energy.clamp_min(1e-300)
-        return (replace(made, radial_share=radial),)
+        return (replace(made, directions=Directions(radial)),)
 
 
 def carried_share(tape: Tape, source: Node, target: Node) -> Tensor:
@@ -114,15 +121,12 @@ def carried_share(tape: Tape, source: Node, target: Node) -> Tensor:
 
 def kept_share(node: Node, known: Sequence[Tensor | None]) -> Tensor | None:
     """What a node carries, given what its inputs carry; None where an op does not keep rows."""
-    op, first = node.op, known[0]
-    if isinstance(op, Residual):
-        scales = (node.signal.kernel.per_token(scale) for scale in (op.skip, op.branch))
-        parts = [scale * share for scale, share in zip(scales, known, strict=True) if share is not None]
-        return torch.stack(torch.broadcast_tensors(*parts)).sum(0)
-    if first is None or isinstance(op, Dropout):
-        return first
-    if isinstance(op, LayerNorm):
-        _, scale = op._scale(node.inputs[0].signal)
-        gain = torch.as_tensor(op.gain_second_moment, dtype=torch.float64).sqrt()
-        return first / scale * node.signal.kernel.per_token(gain)
-    return None
+    if node.op is None:
+        return None
+    signals = [above.signal for above in node.inputs]
+    parts = []
+    for number, share in enumerate(known):
+        held = None if share is None else node.op.carried(number, node.signal, *signals)
+        if share is not None and held is not None:
+            parts.append(held.share * (share if held.index is None else share[held.index]))
+    return torch.stack(torch.broadcast_tensors(*parts)).sum(0) if parts else None

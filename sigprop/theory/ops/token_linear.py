@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.linear import Linear
+from sigprop.theory.parts import ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -25,6 +27,14 @@ class TokenLinear(Linear):
     `PositionsToChannels` says.
     """
 
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
+
     channels: int = 1
 
     def forward(self, *inputs: Signal) -> Signal:
@@ -32,20 +42,26 @@ class TokenLinear(Linear):
         made = super().forward(x)
         common = self._common(x) * x.kernel.diagonal.mean() * self.fan_in * self.variance
         share = (common + (self.bias_variance or 0.0)) / made.kernel.diagonal.mean()
-        pairs = x.pair_fluctuation * (1.0 - share) ** 2
-        mixed = x.mixed or (x.pair_fluctuation - 1.0) / self.channels
-        return replace(made, width=self.channels, common_share=share, mixed=mixed, pair_fluctuation=pairs,
-                       norm_fluctuation=2.0 * pairs)  # fmt: skip
+        pair = x.fluctuation.pair * (1.0 - share) ** 2
+        mixed = x.common.mixed or (x.fluctuation.pair - 1.0) / self.channels
+        return replace(
+            made,
+            width=self.channels,
+            fluctuation=replace(made.fluctuation, norm=2.0 * pair, pair=pair),
+            common=replace(made.common, share=share, mixed=mixed),
+        )
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)
         own = 1.0 - (self.bias_variance or 0.0) / output.kernel.diagonal.mean()
-        return (replace(made, uniform_share=gradient.uniform_share, excess=gradient.excess * own**2),)
+        through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess * own**2)
+        directions = replace(made.directions, uniform=gradient.directions.uniform)
+        return (replace(made, directions=directions, through_activation=through),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
         weight, *bias = super().parameters(gradient, x)
-        uniform = gradient.uniform_share
+        uniform = gradient.directions.uniform
         seen = 1.0 - self._common(x) * (1.0 - uniform)
         factors = (seen, *(uniform for _ in bias))
         found = zip((weight, *bias), factors, strict=True)
@@ -54,4 +70,4 @@ class TokenLinear(Linear):
     @staticmethod
     def _common(x: Signal) -> Tensor:
         """Share of the input that is the same in all channels: its mean, and what it has in common by itself."""
-        return x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common_share
+        return x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common.share

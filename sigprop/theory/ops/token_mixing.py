@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
+from sigprop.theory.gradient_along_signal import applied, diagonal
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
-from sigprop.theory.ops.base import Op, ParameterState
+from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -28,6 +31,14 @@ class TokenMixing(Op):
     Forward   `K_y = W K_x W^T` about the means, mean `W m + b`
     Backward  `G_x = W^T G_y W`
     """
+
+    carries = Carries(
+        fluctuation=ended("averaged over the matrix, tokens are mixed afresh"),
+        common=ended("averaged over the matrix, tokens are mixed afresh"),
+        directions=ended("averaged over the matrix, tokens are mixed afresh"),
+        along_signal=TRANSFORMED,
+        through_activation=ended("tokens of one channel are summed with random signs"),
+    )
 
     tokens_in: int
     tokens_out: int
@@ -49,21 +60,33 @@ class TokenMixing(Op):
             weight, bias = self.draw()
             mean = x.mean @ weight.T + bias
             values = weight @ x.covariance.values @ weight.T + mean[..., :, None] * mean[..., None, :]
-            return Signal(Dense(values), mean, x.width, evidence=x.evidence).note(
-                Status.SAMPLED, "map over tokens drawn"
-            )
+            return self.carries.signal(x, Dense(values), mean).note(Status.SAMPLED, "map over tokens drawn")
         level = self.variance * self.tokens_in * x.kernel.token_average(x.kernel.diagonal)
         if self.bias_variance is not None:
             level = level + self.bias_variance
         kernel = _diagonal(x.kernel, level, self.tokens_out)
-        return Signal(kernel, torch.zeros_like(kernel.diagonal), x.width, evidence=x.evidence)
+        return self.carries.signal(x, kernel, torch.zeros_like(kernel.diagonal))
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         if self.seed is not None and isinstance(gradient.kernel, Dense):
             weight, _ = self.draw()
-            return (Gradient(Dense(weight.T @ gradient.kernel.values @ weight), evidence=gradient.evidence),)
+            return (self._passed(gradient, Dense(weight.T @ gradient.kernel.values @ weight), weight),)
         level = self.variance * self.tokens_out * gradient.energy()
-        return (Gradient(_diagonal(gradient.kernel, level, self.tokens_in), evidence=gradient.evidence),)
+        return (self._passed(gradient, _diagonal(gradient.kernel, level, self.tokens_in), None),)
+
+    def _passed(self, gradient: Gradient, kernel: Kernel, weight: Tensor | None) -> Gradient:
+        """`W^T B W`, drawn or on average."""
+        slope = gradient.along_signal.slope
+        if isinstance(slope, Tensor) and weight is not None:
+            slope = weight.T @ applied(slope, weight)
+        elif isinstance(slope, Tensor):
+            slope = self.variance * diagonal(slope).sum() * torch.ones(self.tokens_in, dtype=slope.dtype)
+        return self.carries.gradient(gradient, kernel, along_signal=AlongSignal(slope))
+
+    def with_law(self, parameter: str, law: Law) -> TokenMixing:
+        if parameter == "weight":
+            return replace(self, variance=law.variance)
+        return replace(self, bias_variance=law.second_moment)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.token_mixing import TokenMixing
 from sigprop.theory.states import Signal
@@ -22,6 +23,14 @@ class TokenResidual(Residual):
     `f` acts on each channel by itself, so it is correlated with `x`: by Stein's lemma
     `C = s (K up^T) diag(E phi') down^T`, with `K` the normalized kernel and `s` the scale of each token of `x`.
     """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
 
     cross: Tensor | float = 0.0
 

@@ -48,7 +48,15 @@ def convolution(
     index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
     channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
     shift = None if bias is None else bias.distribution.second_moment
-    op = Convolution(index, channels_in, channels_out, weight.distribution.variance, shift, weight.shape[0])
+    op = Convolution(
+        channels_in * len(index),
+        channels_out,
+        weight.distribution.variance,
+        shift,
+        rows=index.T,
+        groups=groups,
+        window=tuple(weight.shape[-rank:]),
+    )
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape))

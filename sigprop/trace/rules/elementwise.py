@@ -17,12 +17,12 @@ from torch import Tensor
 
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.theory import Node, activations
+from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.scale import Scale
-from sigprop.theory.ops.token_activation import TokenActivation
 from sigprop.trace.broadcast import (
     aligned,
     as_constant,
@@ -116,7 +116,7 @@ def _activation_node(trace: Capture, item: Field, call: Call | None) -> Node:
             function = _known(call) or activations.get(item.function, name="spelt-out")
             largest = node.signal.covariance.diagonal.max()
             function.derivative_second_moment(largest, node.signal.mean.mean())
-        return trace.apply(TokenActivation(function), node)
+        return trace.apply(Activation(function), node)
     except InputError:
         return trace.sampled(item, "an activation beyond the reach of quadrature")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sigprop.theory import Dense, Gradient, Status
 from sigprop.theory.ops.loss import shared_probability
+from sigprop.theory.parts import AlongSignal
 from sigprop.trace.broadcast import concrete_rows
 from sigprop.trace.ensemble import root_of
 from sigprop.trace.record import Call, Field, Loss, Weight
@@ -47,7 +48,7 @@ def cross_entropy(
 ) -> Any:
     """`G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + [y_t = y_t'])` over the positions that count.
 
-    Its tilt is the divergence `sum_v dp_v / dl_v = 1 - E sum_v p_v^2`, divided by `V N`.
+    Its slope along the logits is the divergence `sum_v dp_v / dl_v = 1 - E sum_v p_v^2`, divided by `V N`.
     """
     target = trace.value_of(target)
     place = 0 if len(input.shape) == 1 else 1
@@ -79,7 +80,7 @@ def softmax_gradient(
     signal, contact = logits.node.signal, contact_of(trace, logits.node)
     if float(signal.covariance.diagonal.max()) > LARGE:
         generator = torch.Generator().manual_seed(trace.seed())
-        shared, target, tilt, along = _drawn(signal.covariance.values, labels, classes, contact, generator)
+        shared, target, slope, along = _drawn(signal.covariance.values, labels, classes, contact, generator)
     else:
         shared = shared_probability(signal.covariance, classes).values
         target = torch.full_like(shared, 1.0 / classes)
@@ -87,7 +88,7 @@ def softmax_gradient(
         if contact is not None:
             shared, target, own = overlaps(contact, labels, shared, classes)
             along = contact.along(labels, own)
-        tilt = 1.0 - shared.diagonal()
+        slope = 1.0 - shared.diagonal()
     same = (labels[:, None] == labels).double()
     values = shared - target - target.T + same
     counted = counted * (values.diagonal() > ROUNDING)
@@ -95,8 +96,7 @@ def softmax_gradient(
     gradient = Gradient(
         Dense(values / (classes * number**2)),
         evidence=signal.evidence,
-        alignment=along * counted / (classes * number),
-        tilt=tilt * counted / (classes * number),
+        along_signal=AlongSignal(slope * counted / (classes * number), along * counted / (classes * number)),
     )
     if contact is not None and contact.bent:
         gradient = gradient.note(Status.ASSUMED, "slope of the soft-cap at the own logit of a tied head not followed")
@@ -106,7 +106,7 @@ def softmax_gradient(
 def _drawn(
     kernel: Tensor, labels: Tensor, classes: int, contact: Contact | None, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Large logits, where the softmax is held by few classes: `E p p^T`, `E p_t(y_t')`, tilt and alignment, drawn."""
+    """Large logits, where the softmax is held by few classes: drawn `E p p^T`, `E p_t(y_t')`, slope and rest."""
     if contact is not None:
         kernel = kernel - (contact.ids[:, None] == contact.ids) * contact.logit[:, None] * contact.logit / classes
     tokens, seen = torch.arange(len(kernel)), labels.clamp_min(0)
@@ -123,8 +123,8 @@ def _drawn(
         shared += (p @ p.mT).mean(0).double() / rounds
         target += p[..., seen].mean(0).double() / rounds
         along += (logits @ p.mT - logits[..., seen]).mean(0).double() / rounds
-    tilt = 1.0 - shared.diagonal()
-    return shared, target, tilt, along - kernel * tilt
+    slope = 1.0 - shared.diagonal()
+    return shared, target, slope, along - kernel * slope
 
 
 @rule("nll_loss")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError, require
+from sigprop.theory.carries import Carries, ended
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.attention import causal, dense, exchangeable, sampled
 from sigprop.theory.ops.base import Op
@@ -32,6 +33,14 @@ class Attention(Op):
     order 1/width. `groups` query heads share one key/value head. `dropout` acts on the attention weights.
     Equations and accuracy: see the four method files (dslm B.8, corrected and extended).
     """
+
+    carries = Carries(
+        fluctuation=ended("closed forms give the average network"),
+        common=ended("values are made by independent weights"),
+        directions=ended("scores and averages over keys turn the gradient"),
+        along_signal=ended("closed forms take the gradient as independent of the signal"),
+        through_activation=ended("averages over keys stand between the function and its argument"),
+    )
 
     head_width: int
     scale: Tensor | float | None = None
@@ -70,7 +79,8 @@ class Attention(Op):
         if bool((score > 4.0).any()):
             evidence = evidence.join(Evidence(Status.ASSUMED, "query/key score variance above 4"))
         mean = rule.mean(weights, value.mean)
-        return AttentionSignal(kernel, mean, value.width * self.groups, evidence=evidence, weights=weights)
+        made = self.carries.signal(value, kernel, mean, value.width * self.groups, evidence)
+        return AttentionSignal(**vars(made), weights=weights)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient, Gradient]:
         query, key, value = inputs
@@ -79,5 +89,6 @@ class Attention(Op):
             self, output.weights, gradient.kernel, query.kernel, key.kernel, value.kernel
         )
         evidence = gradient.evidence.join(output.evidence)
-        grad_query, grad_key, grad_value = (Gradient(kernel, evidence=evidence) for kernel in kernels)
-        return grad_query, grad_key.scale(self.groups), grad_value.scale(self.groups)
+        to_query, to_key, to_value = (self.carries.gradient(gradient, kernel, evidence) for kernel in kernels)
+        to_key, to_value = (replace(item, kernel=item.kernel.scale(self.groups)) for item in (to_key, to_value))
+        return to_query, to_key, to_value

@@ -10,6 +10,7 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.rms_norm import RMSNorm
 from sigprop.theory.ops.token_map import TokenMap
+from sigprop.theory.parts import AlongSignal
 
 TOKENS, WIDTH, DRAWS = 16, 128, 300
 KERNEL = 0.2 + 0.8 * torch.eye(TOKENS, dtype=torch.float64)
@@ -61,7 +62,7 @@ class Theory:
 
     def back(self, y: Node, leans: bool = True) -> dict[str, float]:
         top = LEANING[:, None] * y.signal.kernel.values * LEANING + torch.eye(TOKENS, dtype=torch.float64)
-        self.tape.backward((y, Gradient(Dense(top), tilt=LEANING if leans else 0.0)))
+        self.tape.backward((y, Gradient(Dense(top), along_signal=AlongSignal(LEANING if leans else 0.0))))
         assert self.x.gradient is not None
         kernel = self.x.gradient.kernel
         found = {"same": float(self.x.gradient.energy()), "summed": float(kernel.total()) / TOKENS**2}

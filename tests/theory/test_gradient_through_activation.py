@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from sigprop.theory import Dense, Exchangeable, Gradient, Signal, activations
-from sigprop.theory.gradient_through_activation import Gate, projected
+from sigprop.theory.gradient_through_activation import ActivationGradient, projected
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.parts import ThroughActivation
 
 TOKENS, DRAWS, BATCHES = 5, 400_000, 40
 NAMES = ["relu", "leaky_relu", "gelu", "tanh", "silu", "elu"]
@@ -26,11 +27,13 @@ def drawn(kernel: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.randn(DRAWS, TOKENS, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(kernel).T
 
 
-def gate_of(grad: torch.Tensor, kernel: torch.Tensor, name: str, mean: torch.Tensor | float = 0.0) -> Gate:
+def gate_of(
+    grad: torch.Tensor, kernel: torch.Tensor, name: str, mean: torch.Tensor | float = 0.0
+) -> ActivationGradient:
     """The gate that an activation makes of a gradient with the kernel `grad`."""
     x = Signal(Dense(kernel), torch.zeros(TOKENS, dtype=torch.float64) + mean, 64)
     (made,) = Activation(activations.get(name)).backward(Gradient(Dense(grad)), x, x)
-    return made.gates[0]
+    return made.through_activation.gradients[0]
 
 
 def agree(values: torch.Tensor, expected: torch.Tensor | float, k: float = 4.5) -> None:
@@ -73,10 +76,10 @@ def test_the_signal_may_be_a_part_of_what_the_function_sees(name):
     g = drawn(grad, 2) * function.derivative(x + rest)
     along = (g * x).sum(1)
     part, whole = Dense(share * kernel), gate_of(grad, kernel, name)
-    gradient = Gradient(whole.passed, gates=(whole,))
+    gradient = Gradient(whole.passed, through_activation=ThroughActivation((whole,)))
     signals = [Signal(Dense(w * kernel), torch.zeros(TOKENS), 64) for w in (share, 1 - share)]
     passed, _ = Residual().backward(gradient, signals[0], *signals)
-    (gate,) = passed.gates
+    (gate,) = passed.through_activation.gradients
     slopes = whole.passed.values
     agree(along**2, (slopes * part.values + gate.excess(part, torch.zeros(TOKENS))).sum())
     one = projected(slopes, part.values)[0] + gate.projection(part)[0]
@@ -99,10 +102,10 @@ def test_gain_before_an_activation_in_both_representations():
 
 def test_gates_of_two_paths_add_and_end_at_a_scale():
     kernel, grad = kernels()
-    one, other = (Gradient(Dense(grad), gates=(gate_of(grad, kernel, name),)) for name in ("relu", "tanh"))
-    assert [gate.function.name for gate in (one + other).gates] == ["relu", "tanh"]
-    assert one.scale(2.0).gates == ()
+    parts = (ThroughActivation((gate_of(grad, kernel, name),)) for name in ("relu", "tanh"))
+    one, other = (Gradient(Dense(grad), through_activation=part) for part in parts)
+    assert [item.function.name for item in (one + other).through_activation.gradients] == ["relu", "tanh"]
     signals = [Signal(Dense(kernel), torch.zeros(TOKENS), 64)] * 2
     scaled, same = Residual(skip=0.5).backward(one, signals[0], *signals)
-    assert not scaled.gates
-    assert float(same.gates[0].share) == pytest.approx(0.8)
+    assert not scaled.through_activation.gradients
+    assert float(same.through_activation.gradients[0].share) == pytest.approx(0.8)

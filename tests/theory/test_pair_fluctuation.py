@@ -56,9 +56,9 @@ def test_fresh_channels_of_an_activation(name, cosine):
     GENERATOR.manual_seed(0)
     found = fluctuation(activations.get(name)(alike(300, cosine).double()))
     made = Activation(activations.get(name)).forward(state(cosine))
-    close(found, made.pair_fluctuation)
+    close(found, made.fluctuation.pair)
     if cosine == 0.95 and name != "tanh":
-        assert float(made.pair_fluctuation) > 1.5
+        assert float(made.fluctuation.pair) > 1.5
 
 
 def test_an_activation_passes_the_fluctuations_of_its_input():
@@ -66,17 +66,17 @@ def test_an_activation_passes_the_fluctuations_of_its_input():
     cosine, hidden = 0.6, 4 * WIDTH
     up = alike(300, cosine) @ drawn(300, WIDTH, hidden) / WIDTH**0.5
     made = Linear(WIDTH, hidden, 1.0 / WIDTH).forward(state(cosine))
-    close(fluctuation(up), made.pair_fluctuation)
+    close(fluctuation(up), made.fluctuation.pair)
     made = Activation(activations.get("gelu")).forward(made)
-    close(fluctuation(F.gelu(up)), made.pair_fluctuation)
-    assert float(made.pair_inherited) < float(made.pair_fluctuation) - 1.0
+    close(fluctuation(F.gelu(up)), made.fluctuation.pair)
+    assert float(made.fluctuation.pair_inherited) < float(made.fluctuation.pair) - 1.0
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.0, 0.0), (0.3, 0.7), (0.9, 0.9)])
 def test_a_product_of_gaussian_tensors(first, second):
     GENERATOR.manual_seed(2)
     found = fluctuation(alike(400, first) * alike(400, second))
-    close(found, Product().forward(state(first), state(second)).pair_fluctuation)
+    close(found, Product().forward(state(first), state(second)).fluctuation.pair)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -91,15 +91,15 @@ def test_a_stack_of_residual_mlps(order):
         x = F.layer_norm(x + inside @ drawn(draws, hidden, width) / width**0.5, (width,))
         branch = down.forward(Activation(activations.get("gelu")).forward(up.forward(node)))
         node = LayerNorm().forward(Residual().forward(*[node, branch][::order]))
-    close(fluctuation(x), node.pair_fluctuation)
-    assert float(node.pair_fluctuation) > 3.0
+    close(fluctuation(x), node.fluctuation.pair)
+    assert float(node.fluctuation.pair) > 3.0
 
 
 def test_independent_sources_have_nothing_in_step():
     GENERATOR.manual_seed(4)
     made = Residual().forward(state(0.2), state(0.6))
-    close(fluctuation(alike(400, 0.2) + alike(400, 0.6)), made.pair_fluctuation)
-    assert float(made.pair_inherited) == 0.0
+    close(fluctuation(alike(400, 0.2) + alike(400, 0.6)), made.fluctuation.pair)
+    assert float(made.fluctuation.pair_inherited) == 0.0
 
 
 @pytest.mark.parametrize("gate", ["identity", "silu"])

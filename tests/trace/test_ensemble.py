@@ -8,6 +8,7 @@ from torch import nn
 
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Gradient, Signal, Tape
+from sigprop.theory.parts import Fluctuation
 from sigprop.trace import trace
 from sigprop.trace.attention import FEWEST, HEADS, NARROW, ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, channel_noise, fewest_balanced, root_of
@@ -46,7 +47,7 @@ def test_too_few_channels_are_not_balanced():
 
 def test_a_normalized_signal_keeps_its_norm_in_every_replica():
     kernel = torch.tensor([[1.0, 0.3], [0.3, 1.0]], dtype=torch.float64)
-    node = Tape().source(Signal(Dense(kernel), torch.zeros(2, dtype=torch.float64), 10, norm_fluctuation=0.0))
+    node = Tape().source(Signal(Dense(kernel), torch.zeros(2, dtype=torch.float64), 10, Fluctuation(norm=0.0)))
     for root in Ensemble(2, torch.Generator().manual_seed(0)).drawn(node):
         torch.testing.assert_close((root @ root.T).diagonal(), torch.ones(2))
 

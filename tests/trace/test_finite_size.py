@@ -20,6 +20,7 @@ from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.token_linear import TokenLinear
+from sigprop.theory.parts import Common, Directions, Fluctuation
 from sigprop.trace import build, predict
 
 
@@ -41,7 +42,7 @@ def test_a_map_over_tokens_makes_a_part_common_to_all_channels_which_a_norm_remo
     _, scale = LayerNorm(epsilon=0.0)._scale(made)
     close(y.var(-1), float(scale**2))
     close(y.square().mean(-1), float(made.kernel.diagonal))
-    assert float(made.common_share) > 0.3
+    assert float(made.common.share) > 0.3
 
 
 def test_a_gradient_without_a_uniform_part_does_not_see_what_channels_have_in_common():
@@ -53,7 +54,7 @@ def test_a_gradient_without_a_uniform_part_does_not_see_what_channels_have_in_co
     found = torch.einsum("nc,ntc->nt", gradient, x).square().mean(-1) / (width - 1)
     level = torch.tensor([[1 + mean**2]], dtype=torch.float64)
     signal = Signal(Dense(level), torch.tensor([mean], dtype=torch.float64), width)
-    upstream = Gradient(Dense(torch.ones(1, 1, dtype=torch.float64)), uniform_share=0.0)
+    upstream = Gradient(Dense(torch.ones(1, 1, dtype=torch.float64)), directions=Directions(uniform=0.0))
     (weight,) = TokenLinear(tokens, 1, 1 / tokens).parameters(upstream, signal)
     close(found, float(weight.grad_second_moment))
 
@@ -66,8 +67,10 @@ def test_a_token_mixed_with_others_overlaps_with_itself():
     squares = z.square().mean(-1)
     eye = torch.eye(tokens, dtype=torch.float64)
     skip = Signal(Dense(eye), torch.zeros(tokens, dtype=torch.float64), width)
-    branch = replace(skip, mixed=1.0 / tokens, norm_fluctuation=2.0 * (1.0 + width / tokens))
-    expected = Residual().forward(skip, branch).norm_fluctuation
+    branch = replace(
+        skip, common=Common(mixed=1.0 / tokens), fluctuation=Fluctuation(norm=2.0 * (1.0 + width / tokens))
+    )
+    expected = Residual().forward(skip, branch).fluctuation.norm
     close(((squares - squares.mean()) / squares.mean()).square().mean(-1) * width, float(expected))
 
 
@@ -111,9 +114,9 @@ def test_random_mixtures_of_tokens_overlap():
     taken = PositionsToChannels(torch.arange(tokens)[None], tokens, mixes=True).forward(signal)
     made = TokenLinear(tokens, tokens, 1 / tokens, channels=width).forward(taken)
     branch = ChannelsToPositions(tokens).forward(made)
-    close(squares(y), float(branch.pair_fluctuation))
+    close(squares(y), float(branch.fluctuation.pair))
     total = Residual(branch=0.4).forward(signal, branch)
-    close(squares(x + 0.4 * y), float(total.pair_fluctuation))
+    close(squares(x + 0.4 * y), float(total.fluctuation.pair))
 
 
 def test_slopes_and_their_inputs_fluctuate_together():
@@ -164,9 +167,9 @@ WIDTH = 128
 
 
 def test_a_slice_of_a_map_fluctuates_like_a_smaller_map():
-    x = Signal(Dense(torch.eye(2, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64), 64, pair_fluctuation=3.0)
+    x = Signal(Dense(torch.eye(2, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64), 64, Fluctuation(pair=3.0))
     whole, small = Linear(64, 256, 1.0).forward(x), Linear(64, 128, 1.0).forward(x)
-    assert Narrow(0.5, 128).forward(whole).pair_fluctuation == small.pair_fluctuation
+    assert Narrow(0.5, 128).forward(whole).fluctuation == small.fluctuation
 
 
 class Readout(nn.Module):
@@ -225,14 +228,14 @@ class Confident(nn.Module):
         return self.norms[3](x) @ self.embedding.weight.T
 
 
-def test_a_tilt_goes_back_through_attention(agreement, monkeypatch):
+def test_a_slope_along_the_signal_goes_back_through_attention(agreement, monkeypatch):
     ids, targets = torch.arange(24)[None] * 5 % 64, torch.arange(24) * 7 % 64
 
     def loss(out):
         return F.cross_entropy(out.flatten(0, 1), targets)
 
     agreement(Confident, ids, loss, seeds=60, width=60)
-    monkeypatch.setattr(sys.modules["sigprop.trace.attention"], "unit_tilt", lambda *_: (None, 0.0))
+    monkeypatch.setattr(sys.modules["sigprop.trace.attention"], "unit_slope", lambda *_: (None, 0.0))
     with pytest.raises(AssertionError):
         agreement(Confident, ids, loss, seeds=12, width=60)
 

@@ -1,4 +1,4 @@
-"""ImageConvolution over pixels, embeddings, and the gradients that start at the top."""
+"""Convolution over pixels, embeddings, and the gradients that start at the top."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from sigprop.theory import Dense, Gradient, Signal, exchangeable_signal
 from sigprop.theory.ops import embedding, loss
-from sigprop.theory.ops.image_convolution import ImageConvolution
-from sigprop.theory.ops.image_norm import ImageNorm
+from sigprop.theory.ops.convolution import Convolution, square_windows
+from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.linear import Linear
 from tests.theory.ops.monte_carlo import assert_close
 
@@ -36,11 +36,11 @@ def kernels(x):
 def test_convolution_on_a_pixel_kernel(stride):
     rng = torch.Generator().manual_seed(0)
     kernel, outputs, std = pixel_kernel(rng), 20, 0.1
-    op = ImageConvolution(CHANNELS, outputs, 3, std**2, (SIDE, SIDE), stride)
+    op = Convolution(9 * CHANNELS, outputs, std**2, rows=square_windows((SIDE, SIDE), 3, stride))
     x = images(kernel, rng).requires_grad_()
     weight = torch.randn(DRAWS * outputs, CHANNELS, 3, 3, generator=rng, dtype=torch.float64) * std
     y = F.conv2d(x.reshape(1, -1, SIDE, SIDE), weight, padding=1, stride=stride, groups=DRAWS)
-    y = y.reshape(DRAWS, outputs, *op.image_out)
+    y = y.reshape(DRAWS, outputs, *y.shape[-2:])
     g = torch.randn(y.shape, generator=rng, dtype=torch.float64)
     (grad,) = torch.autograd.grad(y, x, g)
     signal = Signal(Dense(kernel), torch.zeros(len(kernel), dtype=torch.float64), CHANNELS)
@@ -52,7 +52,7 @@ def test_convolution_on_a_pixel_kernel(stride):
 
 
 def test_exchangeable_convolution_counts_taps_inside_the_image():
-    op = ImageConvolution(8, 8, 3, 1.0 / 72, (4, 4))
+    op = Convolution(72, 8, 1.0 / 72, rows=square_windows((4, 4), 3))
     flat = exchangeable_signal(1.0, 1.0, tokens=16, width=8)
     dense = Signal(flat.kernel.dense(), torch.zeros(16, dtype=torch.float64), 8)
     average = op.forward(dense).kernel.diagonal.mean()
@@ -62,7 +62,7 @@ def test_exchangeable_convolution_counts_taps_inside_the_image():
 def test_image_norm():
     kernel = pixel_kernel(None) * 3 + 2
     signal = Signal(Dense(kernel), torch.full((SIDE**2,), 1.4, dtype=torch.float64), 64)
-    out = ImageNorm(epsilon=0.0).forward(signal)
+    out = GroupNorm(epsilon=0.0).forward(signal)
     assert float(out.kernel.diagonal.mean()) == pytest.approx(1.0)
     assert float(out.mean.abs().max()) == pytest.approx(0.0, abs=1e-12)
 

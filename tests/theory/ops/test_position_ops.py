@@ -28,7 +28,7 @@ OPS = {
     "scale": (Scale(0.3), P, 1.0),
     "mask": (Modulate(torch.eye(P, dtype=torch.float64), torch.ones(P, dtype=torch.float64)), P, 1.0),
     "channels": (Narrow(0.5, 5), P, 0.5),
-    "convolution": (Convolution(torch.tensor([[0, 1, 2], [-1, 3, 4]]), 3, 3, 0.2, None, 3), 3, 1.0),
+    "convolution": (Convolution(6, 3, 0.2, rows=torch.tensor([[0, -1], [1, 3], [2, 4]])), 3, 1.0),
 }
 
 

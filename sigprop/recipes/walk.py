@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
 
 from sigprop.results import Init, Plan
 from sigprop.structure import Structure
 from sigprop.structure.branch_outputs import shift_of
 from sigprop.theory import Node
-from sigprop.theory.ops.convolution import Convolution
-from sigprop.theory.ops.gain import Gain
-from sigprop.theory.ops.input_convolution import InputConvolution
-from sigprop.theory.ops.layer_norm import LayerNorm
-from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.sampled import Sampled
@@ -47,7 +39,7 @@ class Walk:
             shift = shift_of(weight)
             if shift is not None:
                 weight.distribution = _shifted(law, shift)
-                node.op = _with_law(node.op, key, weight.distribution)
+                node.op = None if node.op is None else node.op.with_law(key, weight.distribution)
 
     def law(self, name: str) -> Distribution:
         """How a parameter is drawn now."""
@@ -108,21 +100,3 @@ def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Di
 
 def _shifted(law: Distribution, shift: float) -> Distribution:
     return Distribution(law.quantiles + shift, law.mean + shift, law.variance) if shift else law
-
-
-def _with_law(op: Any, key: str, law: Distribution) -> Any:
-    """The op with the law of one of its parameters replaced."""
-    if isinstance(op, ParameterSource):
-        return replace(op, variance=law.variance, average=law.mean)
-    if isinstance(op, Gain):
-        return replace(op, second_moment=law.second_moment, mean=law.mean)
-    if isinstance(op, LayerNorm):
-        changed = {"gain_second_moment" if key == "weight" else "bias_variance": law.second_moment}
-        return replace(op, **changed)
-    if isinstance(op, Linear):
-        return replace(op, variance=law.variance) if key == "weight" else replace(op, bias_variance=law.second_moment)
-    if isinstance(op, (Convolution, InputConvolution)):
-        return (
-            replace(op, variance=law.variance) if key == "weight" else replace(op, bias_second_moment=law.second_moment)
-        )
-    return op

@@ -112,6 +112,11 @@ class Kernel(ABC):
         """Mean square of the differences of tokens from their average."""
         return self.token_average(self.diagonal) - self.total() / self.tokens**2
 
+    def in_step(self) -> Tensor:
+        """Average square of the cosines over all pairs of tokens: how far their squared norms fluctuate together."""
+        cosine = self.normalized()
+        return cosine.like(cosine.values**2).total() / self.tokens**2
+
     def scale_diagonal(self: Self, factor: Tensor | float) -> Self:
         """Multiply the same-token pairs by a factor."""
         return self.add_diagonal(self.diagonal * (factor - 1.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, Carries, ended
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
 from sigprop.theory.gain_gradient import activation_gain
 from sigprop.theory.gradient_through_activation import projected
 from sigprop.theory.kernels import Dense, Kernel
@@ -24,13 +24,15 @@ class BatchNorm(Op):
     Backward  `G_x = centred(G_y) / v`: the part common to the batch is removed
               (the part along the signal is of order 1/batch and dropped)
 
+    What the squares of a channel have in common over the batch is gone: `norm` is `v (1 - mean r^2)`.
+
     Gain      `sum_tt' G_y K_y`, and what a following activation adds (see `ThroughActivation`)
 
     Large batch. With ReLU this gives `pi/(pi-1)` per stage (apjn eq. 26 and its corrected single-stage form).
     """
 
     carries = Carries(
-        fluctuation=KEPT,
+        fluctuation=TRANSFORMED,
         common=KEPT,
         directions=KEPT,
         along_signal=ended("what is along each channel of the batch is taken out: all of a slope that tokens share"),
@@ -50,7 +52,8 @@ class BatchNorm(Op):
         centred, level = self._level(x)
         kernel = centred.scale(self.gain_second_moment / level)
         kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
-        made = BatchNorm.carries.signal(x, kernel, torch.zeros_like(kernel.diagonal))
+        fluctuation = replace(x.fluctuation, norm=x.fluctuation.norm * (1.0 - centred.in_step()))
+        made = BatchNorm.carries.signal(x, kernel, torch.zeros_like(kernel.diagonal), fluctuation=fluctuation)
         return made.note(Status.ASYMPTOTIC, "BatchNorm at large batch")
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gain_gradient import activation_gain
 from sigprop.theory.gradient_along_signal import weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.parts import AlongSignal
+from sigprop.theory.parts import AlongSignal, Directions
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -24,13 +24,17 @@ class GroupNorm(Op):
     Forward   `K_y = E (x - m)(x' - m') / (s s')`, `m` and `s^2` the mean and the variance over an image's pixels
     Backward  `G_x = G_y / (s s')`, the slope likewise: the two directions removed are few against channels times pixels
 
+    What the squared norms of all `n` pixels of an image have in common is gone, `norm` is `v (1 - mean r^2)` over
+    pairs of them; so is what is uniform over channels and pixels, and `1/n` of a gradient along either. One pixel is
+    `LayerNorm`.
+
     `image` numbers the images of the positions; without it all positions are of one image. For groups of many channels.
     """
 
     carries = Carries(
-        fluctuation=KEPT,
-        common=KEPT,
-        directions=KEPT,
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )
@@ -60,7 +64,30 @@ class GroupNorm(Op):
         (x,) = inputs
         unit, mean, _ = self._unit(x)
         values = unit.values * self.gain_second_moment + self.bias_second_moment
-        return self.carries.signal(x, unit.like(values), mean).note(Status.ASYMPTOTIC, "statistics of large groups")
+        cosine = x.covariance.normalized()
+        squares, plain = (self._within(cosine.like(item)) for item in (cosine.values**2, cosine.values))
+        kept, count = 1.0 - squares, self._count(x.kernel)
+        made = self.carries.signal(
+            x,
+            unit.like(values),
+            mean,
+            fluctuation=replace(x.fluctuation, norm=x.fluctuation.norm * kept),
+            common=replace(
+                x.common, uniform=x.common.uniform * (1.0 - plain), share=x.common.share * (1.0 - 1.0 / count)
+            ),
+        )
+        return made.note(Status.ASYMPTOTIC, "statistics of large groups")
+
+    def _within(self, kernel: Kernel) -> Tensor:
+        """Average over pairs of pixels of one image."""
+        if self.image is None:
+            return kernel.total() / kernel.tokens**2
+        same = (self.image[:, None] == self.image).to(kernel.values.dtype)
+        return (kernel.values * same).sum() / same.sum()
+
+    def _count(self, kernel: Kernel) -> float:
+        """Pixels of an image."""
+        return kernel.tokens if self.image is None else len(self.image) / (int(self.image.max()) + 1)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         _, _, scale = self._unit(inputs[0])
@@ -68,9 +95,11 @@ class GroupNorm(Op):
         factor = self.gain_second_moment / (kernel.left(scale) * kernel.right(scale))
         if isinstance(along.slope, Tensor):
             along = AlongSignal(weighted(along.slope, factor), along.rest * scale[:, None] / scale)
-        through = gradient.through_activation.collected(output)
+        through, left = gradient.through_activation.collected(output), 1.0 - 1.0 / self._count(kernel)
+        directions = Directions(gradient.directions.radial * left, gradient.directions.uniform * left)
         made = kernel.like(kernel.values * factor)
-        return (self.carries.gradient(gradient, made, along_signal=along, through_activation=through),)
+        parts = {"directions": directions, "along_signal": along, "through_activation": through}
+        return (self.carries.gradient(gradient, made, **parts),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         if not self.affine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,10 +19,12 @@ class MeanPool(Op):
 
     Forward   `K_y = (1/T^2) sum_tt' K_x`
     Backward  every pair of tokens gets `G_y / T^2`; the slope likewise
+
+    What of the fluctuation of norms remains: see `TokenMap`.
     """
 
     carries = Carries(
-        fluctuation=KEPT,
+        fluctuation=TRANSFORMED,
         common=KEPT,
         directions=KEPT,
         along_signal=TRANSFORMED,
@@ -34,7 +36,9 @@ class MeanPool(Op):
         value = x.kernel.total() / x.kernel.tokens**2
         kernel = _one_token(x.kernel, value)
         mean = torch.zeros_like(kernel.diagonal) + x.kernel.per_token(x.kernel.token_average(x.mean))
-        return self.carries.signal(x, kernel, mean)
+        in_step = x.covariance.in_step()
+        fluctuation = replace(x.fluctuation, norm=2.0 + (x.fluctuation.norm - 2.0) * in_step)
+        return self.carries.signal(x, kernel, mean, fluctuation=fluctuation)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         x = inputs[0].kernel

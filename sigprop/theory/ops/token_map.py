@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import applied
-from sigprop.theory.kernels import Dense
+from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
@@ -21,11 +21,12 @@ class TokenMap(Op):
     Forward   `K_y = M K_x M^T`
     Backward  `G_x = M^T G_y M`, the slope `M^T B M` likewise; of `rest` only `a_y = M a_x` is known, so that it ends
 
-    Fluctuations of the average token stand for those of a sum of tokens.
+    The squared norms of tokens with cosine `r` have `r^2` of their fluctuation in common. Of a sum with the weights `w`
+    (shares of its energy) that part remains: `norm` is `2 + (v - 2) sum w w' r^2`.
     """
 
     carries = Carries(
-        fluctuation=KEPT,
+        fluctuation=TRANSFORMED,
         common=KEPT,
         directions=KEPT,
         along_signal=TRANSFORMED,
@@ -36,7 +37,14 @@ class TokenMap(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        return self.carries.signal(x, Dense(self.matrix @ x.kernel.values @ self.matrix.T), self.matrix @ x.mean)
+        kernel, norm = Dense(self.matrix @ x.kernel.values @ self.matrix.T), x.fluctuation.norm
+        fluctuation = replace(x.fluctuation, norm=2.0 + (norm - 2.0) * self._in_step(x.covariance))
+        return self.carries.signal(x, kernel, self.matrix @ x.mean, fluctuation=fluctuation)
+
+    def _in_step(self, kernel: Kernel) -> Tensor:
+        weights = self.matrix.square() * kernel.diagonal
+        shared = ((weights @ kernel.normalized().values.square()) * weights).sum(1)
+        return (shared / weights.sum(1).square().clamp_min(1e-300)).mean()
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         slope = gradient.along_signal.slope

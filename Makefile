@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format docs bench studies clean
+.PHONY: stress demo test lint format docs bench studies clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ docs: $(READY)          ## strict build of the documentation into site/
 
 bench: $(READY)         ## side-by-side timings, as ratios
 	$(BIN)/python -m bench
+
+stress: $(READY)        ## threads, 2,000 interrupts and random networks in their long form
+	SIGPROP_STRESS=1 $(BIN)/python -m pytest tests/robustness
 
 studies: $(READY)       ## slow validation studies; results are stored under docs/data
 	$(BIN)/python -m pytest -m slow

@@ -15,7 +15,7 @@ ALLOWED = {
     "compat": {"errors"},
     "losses": {"errors"},
     "grid": {"errors"},
-    "results": {"errors", "grid"},
+    "results": {"errors", "grid", "process"},
     "theory": BASE,
     "initialization": BASE,
     "blueprints": BASE | {"theory"},

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from sigprop.errors import SigpropError
+from sigprop.grid import clean
 
 WRONG_INPUT, FAULT, INTERRUPTED = 2, 70, 130
 ClickException: Any = typer.BadParameter.__mro__[2]  # typer brings a click of its own, or uses the installed one
@@ -44,7 +45,7 @@ def exit_code(app: typer.Typer, arguments: list[str] | None = None) -> int:
 
 def _refused(message: str) -> int:
     line = "; ".join(" ".join(part.split()) for part in message.splitlines() if part.strip())
-    typer.secho(f"sigprop: {line}", err=True, fg="red", bold=True)
+    typer.secho(f"sigprop: {clean(line)}", err=True, fg="red", bold=True)
     return WRONG_INPUT
 
 

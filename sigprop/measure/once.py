@@ -23,14 +23,14 @@ from sigprop.measure.parameters import started_parameter_rows
 from sigprop.measure.queue import Overwritten, TooCoarse
 from sigprop.measure.recorder import Recorder, Site
 from sigprop.measure.unseen_writes import before_unseen_writes, writes_in_place
-from sigprop.process import as_written, copied, eagerly
+from sigprop.process import as_written, copied, eagerly, without_observers
 from sigprop.results import Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to watch; the fields are the arguments of `measure`."""
+    """What to watch, as the arguments of `measure` say; and whether hooks of the user run."""
 
     sites: Iterable[str] | None = None
     mask: Tensor | None = None
@@ -40,6 +40,7 @@ class Options:
     scores: bool = False
     formats: bool = False
     spectral: bool = False
+    observers: bool = True
 
 
 def measure_once(model: nn.Module, batch: Any, loss: LossChoice, options: Options, noise_seed: int = 0) -> Profile:
@@ -81,7 +82,7 @@ def _measured(
         eagerly(modules.values()),
         torch.inference_mode(False),
         torch.set_grad_enabled(options.backward),
-        _watched(recorder, options, {tensor.device for tensor in (*tensors, *model.parameters())}),
+        _watched(model, recorder, options, {tensor.device for tensor in (*tensors, *model.parameters())}),
         interrupts.let_through(),
     ):
         objective = _run(model, copied(batch), loss, recorder, options.backward, noise_seed)
@@ -101,8 +102,10 @@ def _measured(
 
 
 @contextmanager
-def _watched(recorder: Recorder, options: Options, devices: set[torch.device]) -> Iterator[None]:
+def _watched(model: nn.Module, recorder: Recorder, options: Options, devices: set[torch.device]) -> Iterator[None]:
     """Hooks and modes in place: on modules, on functions, and where tensors wait on what may overwrite them."""
+    if not options.observers:
+        without_observers(model)
     watches_functions = options.junctions or options.scores
     with ExitStack() as stack:
         stack.enter_context(recorder.attached(track_modules=watches_functions))

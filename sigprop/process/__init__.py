@@ -1,12 +1,24 @@
 """What a process has only once (random states, signal handlers, the garbage collector) is borrowed and put back.
 
 `undisturbed` is entered by every call that runs a user's model: one at a time, whatever the number of threads.
-`copied` gives such a call a batch of its own, `as_written` and `eagerly` a model that is not compiled.
+`copied` gives such a call a batch of its own, `as_written` and `eagerly` a model that is not compiled,
+`without_observers` one without the hooks of the user.
 """
 
 from sigprop.process.compiled import as_written, eagerly
 from sigprop.process.copies import copied
 from sigprop.process.interrupts import Interrupts, interrupts_held
+from sigprop.process.observers import observers, without_observers
 from sigprop.process.undisturbed import seed_all, undisturbed
 
-__all__ = ["Interrupts", "as_written", "copied", "eagerly", "interrupts_held", "seed_all", "undisturbed"]
+__all__ = [
+    "Interrupts",
+    "as_written",
+    "copied",
+    "eagerly",
+    "interrupts_held",
+    "observers",
+    "seed_all",
+    "undisturbed",
+    "without_observers",
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from sigprop.errors import UnknownNameError
 from sigprop.grid import Grid, Shown, clean
+from sigprop.results.files import written
 
 MOST, REPAIRS = 6, 4
 
@@ -91,10 +91,7 @@ class CoordinateReport(Shown):
         }
 
     def to_json(self, path: str | Path | None = None) -> str:
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n")
-        return text
+        return written(self.to_dict(), path)
 
     def table(self, all: bool = False) -> Grid:
         """The worst exponents; `all` shows every one at the first and last step."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import InputError, require
+from sigprop.results.files import write_whole
 
 PHASE_SCHEMA = 1
 AXES = ("sigma_w", "sigma_b", "residual")
@@ -50,7 +51,7 @@ class PhaseDiagram:
     def save(self, path: str | Path) -> Path:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict()))
+        write_whole(path, json.dumps(self.to_dict()))
         return path
 
     @classmethod

@@ -7,7 +7,8 @@ result, and applied separately (`application.py`).
 
 from __future__ import annotations
 
-import json
+import math
+import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.results import application, optimizers
+from sigprop.results.files import Document, written
 from sigprop.results.plan_display import ShownPlan
 
 if TYPE_CHECKING:
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 PLAN_SCHEMA_VERSION = 1
 KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
 PLACES = ("input", "output")
+FACTORS = ("multiplier", "lr", "weight_decay", "eps")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,8 @@ class Init:
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, "init kind", self.kind, f"one of {', '.join(KINDS)}")
-        require(self.std >= 0, "init std", self.std, "a number that is not negative")
+        require(_is_finite(self.std) and self.std >= 0, "init std", self.std, "a number that is not negative")
+        require(_is_finite(self.value), "init value", self.value, "a finite number")
         if self.kind == "blocks":
             require(len(self.parts) == len(self.sizes) > 0, "init sizes", self.sizes, "one size per part")
 
@@ -71,6 +79,11 @@ class ParameterPlan:
     eps: float = 1.0
     why: str = ""
     role: str = ""
+
+    def __post_init__(self) -> None:
+        require(all(size >= 0 for size in self.shape), "shape", self.shape, "sizes that are not negative")
+        for name in FACTORS:
+            require(_is_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,8 @@ class JunctionPlan:
 
     def __post_init__(self) -> None:
         require(self.place in PLACES, "junction place", self.place, " or ".join(PLACES))
+        for name in ("skip", "branch", "shift", "level"):
+            require(_is_finite(getattr(self, name)), f"junction {name}", getattr(self, name), "a finite number")
 
 
 @dataclass(frozen=True)
@@ -114,6 +129,7 @@ class ScalePlan:
 
     def __post_init__(self) -> None:
         known = self.place in PLACES or self.place.startswith("attribute:")
+        require(_is_finite(self.factor), "scale factor", self.factor, "a finite number")
         require(known, "scale place", self.place, f"one of {', '.join(PLACES)} or attribute:NAME")
 
 
@@ -219,34 +235,19 @@ class Plan(ShownPlan):
         return {"schema_version": PLAN_SCHEMA_VERSION, "meta": self.meta, **rows}
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """JSON text; also written to `path` when given."""
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n")
-        return text
+        """JSON text; also written to `path` when given, whole or not at all."""
+        return written(self.to_dict(), path)
 
     @classmethod
     def from_json(cls, source: str | Path) -> Plan:
         """Read what `to_json` wrote, from a path or from the text itself."""
-        text = source if isinstance(source, str) and source.lstrip().startswith("{") else Path(source).read_text()
-        data = json.loads(text)
-        version = data.get("schema_version")
-        if version != PLAN_SCHEMA_VERSION:
-            raise InputError(f"plan has schema_version {version!r}; this version reads {PLAN_SCHEMA_VERSION}")
-        parameters = [
-            ParameterPlan(**{**row, "shape": tuple(row["shape"]), "init": _init(row["init"])})
-            for row in data["parameters"]
-        ]
-        junctions = [
-            JunctionPlan(**{**row, "weights": tuple(row["weights"]), "shape": tuple(row["shape"])})
-            for row in data["junctions"]
-        ]
-        return cls(parameters, junctions, [ScalePlan(**row) for row in data["scales"]], data["meta"])
-
-
-def _init(values: dict[str, Any]) -> Init:
-    parts = tuple(_init(part) for part in values["parts"])
-    return Init(**{**values, "sizes": tuple(values["sizes"]), "parts": parts})
+        document = Document(source, "plan", PLAN_SCHEMA_VERSION)
+        return cls(
+            document.rows("parameters", ParameterPlan),
+            document.rows("junctions", JunctionPlan),
+            document.rows("scales", ScalePlan),
+            document.mapping("meta"),
+        )
 
 
 def _row_differences(name: str, left: Any, right: Any) -> list[PlanDifference]:

@@ -21,15 +21,15 @@ simulated one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import UnknownNameError
 from sigprop.results.comparison import Comparison, compare_profiles
+from sigprop.results.files import Document, written
 from sigprop.results.profile_display import ShownProfile
 
 SCHEMA_VERSION = 1
@@ -125,48 +125,11 @@ class Profile(ShownProfile):
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Strict JSON text (a missing number is null); also written to `path` when given."""
-        text = json.dumps(_to_json(self.to_dict()), indent=1, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n")
-        return text
+        return written(self.to_dict(), path)
 
     @classmethod
     def from_json(cls, source: str | Path) -> Profile:
         """Read what `to_json` wrote, from a path or from the text itself."""
-        text = source if isinstance(source, str) and source.lstrip().startswith("{") else Path(source).read_text()
-        data = json.loads(text)
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise InputError(
-                f"profile has schema_version {data.get('schema_version')!r}; this version reads {SCHEMA_VERSION}"
-            )
-        sites = [_row(SiteRow, values) for values in data["sites"]]
-        parameters = [_row(ParameterRow, values) for values in data["parameters"]]
-        return cls(sites, parameters, data["meta"])
-
-
-def _row(kind: type, values: dict[str, Any]) -> Any:
-    restored = {key: _from_json(value) for key, value in values.items() if key in {f.name for f in fields(kind)}}
-    if "shape" in restored:
-        restored["shape"] = tuple(restored["shape"])
-    return kind(**restored)
-
-
-def _to_json(value: Any) -> Any:
-    """Non-finite floats become null (nan) or strings (inf), which strict JSON can carry."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    if isinstance(value, dict):
-        return {key: _to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_json(item) for item in value]
-    return value
-
-
-def _from_json(value: Any) -> Any:
-    if value is None:
-        return NAN
-    if value in ("inf", "-inf"):
-        return float(value)
-    if isinstance(value, dict):
-        return {key: _from_json(item) for key, item in value.items()}
-    return value
+        document = Document(source, "profile", SCHEMA_VERSION)
+        sites, parameters = document.rows("sites", SiteRow), document.rows("parameters", ParameterRow)
+        return cls(sites, parameters, document.mapping("meta"))

@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
+from sigprop.grid import clean
 from sigprop.losses import LossChoice
 from sigprop.scaling.dimensions import compare
 from sigprop.scaling.factories import PlanMaker, build_seeded, compare_known, make_plan
@@ -76,7 +78,7 @@ class AlignmentReport:
             table.add_column(heading, overflow="fold")
         for row in self.rows:
             shown = (f"{value:.2f} ({low:.2f} .. {high:.2f})" for value, low, high in (row.omega, row.alpha, row.u))
-            table.add_row(row.layer, row.role, *shown)
+            table.add_row(escape(clean(row.layer)), row.role, *shown)
         return table
 
 

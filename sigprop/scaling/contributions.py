@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
 from sigprop.errors import UnsupportedError, require
+from sigprop.grid import clean
 from sigprop.losses import LossChoice
 from sigprop.results import Plan, Profile
 from sigprop.results.application import plain_name
@@ -88,7 +90,7 @@ def contribution_table(rows: list[Contribution]) -> Table:
         table.add_column(heading, overflow="fold")
     for row in sorted(rows, key=lambda row: -row.output):
         numbers = (f"{value:.3g}" for value in (row.output, row.loss, row.predicted))
-        table.add_row(row.group, f"{row.parameters:,}", *numbers)
+        table.add_row(escape(clean(row.group)), f"{row.parameters:,}", *numbers)
     return table
 
 

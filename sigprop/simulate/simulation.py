@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from sigprop.initialization import Draws
 from sigprop.losses import LossChoice
 from sigprop.measure.initializations import summarize
 from sigprop.measure.once import Options, measure_once
-from sigprop.process import undisturbed
+from sigprop.process import seed_all, undisturbed
 from sigprop.results import Profile
 from sigprop.simulate.work import WorkCounter
 
@@ -54,8 +53,9 @@ class Simulation:
 
     def _measured(self, model: nn.Module, number: int) -> Profile:
         with undisturbed() as interrupts, interrupts.let_through():
-            torch.manual_seed(self._seed + number)  # what the model itself draws: dropout, noise
-            return measure_once(model, self._batch, self._loss, Options(), noise_seed=self._seed + number)
+            seed_all(self._seed + number)  # what the model itself draws: dropout, noise
+            options = Options(observers=False)
+            return measure_once(model, self._batch, self._loss, options, noise_seed=self._seed + number)
 
     def until_precise(self, most: int, operations: float) -> None:
         """At least three initializations, then more until nine of ten numbers are known to 5 % or it costs too much."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from sigprop.initialization import Distribution, build, copied_with, distribution, parameters_on_meta
-from sigprop.trace.observers import observers
+from sigprop.process import observers
 
 __all__ = ["Distribution", "build", "distribution", "skeleton_of"]
 

@@ -12,11 +12,10 @@ from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.losses import LossChoice, first_signal, objective
-from sigprop.process import as_written, copied, eagerly, seed_all, undisturbed
+from sigprop.process import as_written, copied, eagerly, seed_all, undisturbed, without_observers
 from sigprop.theory import Evidence, Node, Tape
 from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
-from sigprop.trace.observers import without_observers
 from sigprop.trace.record import Field, Loss, Weight
 from sigprop.trace.rules.losses import white_noise
 from sigprop.trace.skeleton import skeleton_of

@@ -158,7 +158,8 @@ def test_a_kernel_from_afar_is_never_followed(monkeypatch):
     assert found.column("variance") == plain.column("variance")
     model = transformers.LlamaForCausalLM(llama_config())
     model.config._attn_implementation_internal = "somebody/attention-kernel"
-    sp.predict(model, {"input_ids": IDS, "labels": IDS})
+    with pytest.raises(SigpropError):  # nor would the model run
+        sp.predict(model, {"input_ids": IDS, "labels": IDS})
     assert not asked
 
 

@@ -1,4 +1,4 @@
-"""Hooks that a user has put on a model to watch it: they are for real tensors, and are not run on a trace.
+"""Hooks that a user has put on a model to watch it: not run by a prediction, whose tensors are not the user's.
 
 Hooks that are part of the model are kept: methods of its modules, torch's own (weight and spectral norm) and the
 multipliers of a plan.
@@ -28,7 +28,7 @@ def observers(model: nn.Module) -> Iterator[tuple[str, dict[int, Any], int]]:
 
 
 def without_observers(model: nn.Module) -> list[str]:
-    """Take the user's forward hooks off a copy of a model; names of the modules that had some."""
+    """Take the user's forward hooks off a copy, or a model that is put back; names of the modules that had some."""
     found = list(observers(model))
     for _, hooks, key in found:
         del hooks[key]

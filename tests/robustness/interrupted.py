@@ -60,7 +60,7 @@ def work(kind, model, batch, folder):
     elif kind.endswith("seeds"):
         sp.measure(None, batch, build=Counting, seeds=2)
     elif kind.endswith("predict"):
-        sp.predict(model, batch)
+        sp.predict(model, batch, verify=2)
     elif kind.endswith("plan"):
         sp.plan(model, "xavier", batch=batch).to_json(folder / "plan.json")
     elif kind.endswith("apply"):

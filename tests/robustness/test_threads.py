@@ -14,6 +14,7 @@ from sigprop.models import build
 from tests.robustness.scale import cases
 
 THREADS = 8
+DRAWS = cases(2, 6)
 IDS = torch.arange(16).reshape(2, 8) % 29
 IMAGES = torch.linspace(-2, 2, 2 * 3 * 8 * 8).sin().reshape(2, 3, 8, 8)
 SMALL = {"vocabulary": 29, "context": 8, "width": 16, "depth": 2, "heads": 2}
@@ -48,16 +49,16 @@ def jobs():
     """Name -> a function that gives text; models are made here, in one thread, each job with its own."""
     x = torch.linspace(-1, 1, 48).reshape(4, 12)
     found = {}
-    for number in range(2):
+    for number in range(cases(1, 2)):
         transformer = seeded(lambda: build("transformer", **SMALL))
         other = seeded(lambda: build("transformer", **SMALL, norm_placement="post"))
         mlp, images = seeded(perceptron), seeded(Convolutional)
         config = llama()
         found |= {
-            f"predict transformer {number}": lambda model=transformer: sp.predict(model, IDS).to_json(),
-            f"predict perceptron {number}": lambda model=mlp: sp.predict(model, x, seed=1).to_json(),
-            f"predict images {number}": lambda model=images: sp.predict(model, IMAGES).to_json(),
-            f"predict config {number}": lambda config=config: sp.predict(config, IDS).to_json(),
+            f"predict transformer {number}": lambda model=transformer: sp.predict(model, IDS, verify=DRAWS).to_json(),
+            f"predict perceptron {number}": lambda model=mlp: sp.predict(model, x, seed=1, verify=DRAWS).to_json(),
+            f"predict images {number}": lambda model=images: sp.predict(model, IMAGES, verify=DRAWS).to_json(),
+            f"predict config {number}": lambda config=config: sp.predict(config, IDS, verify=DRAWS).to_json(),
             f"measure transformer {number}": lambda model=other: sp.measure(model, IDS).to_json(),
             f"measure seeds {number}": lambda: sp.measure(None, x, build=perceptron, seeds=2).to_json(),
             f"plan {number}": lambda model=other: sp.plan(model, "unit", batch=IDS, k=0.25).to_json(),
@@ -113,8 +114,9 @@ def test_threads_give_what_one_thread_gives_and_leave_the_process_as_it_was():
 def test_one_model_in_many_threads():
     """The same model, measured and predicted at once: hooks and gradients of one call are not seen by another."""
     model = seeded(lambda: build("transformer", **SMALL))
-    alone = sp.measure(model, IDS).to_json(), sp.predict(model, IDS).to_json()
+    alone = sp.measure(model, IDS).to_json(), sp.predict(model, IDS, verify=DRAWS).to_json()
     with ThreadPoolExecutor(THREADS) as pool:
-        calls = [pool.submit((sp.measure, sp.predict)[number % 2], model, IDS) for number in range(cases(8, 64))]
+        both = (sp.measure, lambda *given: sp.predict(*given, verify=DRAWS))
+        calls = [pool.submit(both[number % 2], model, IDS) for number in range(cases(8, 64))]
     assert {call.result().to_json() for call in calls} == set(alone)
     assert all(parameter.grad is None for parameter in model.parameters())

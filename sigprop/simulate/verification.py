@@ -27,8 +27,8 @@ CORRELATIONS = ("token_correlation", "grad_token_correlation")
 def verified(predicted: Profile, simulation: Simulation, most: int, operations: float = math.inf) -> Profile:
     """The profile with its rows judged by at most `most` initializations and, beyond the first, `operations`."""
     simulation.extend(1)
-    affordable = 1 + int(operations / max(simulation.operations, 1))
-    most = min(most, affordable) if simulation.random else 1
+    affordable = 1.0 + operations / max(simulation.operations, 1)
+    most = int(min(most, affordable)) if simulation.random else 1
     if most < min(FIRST, 3) and simulation.random:
         note = f"one pass takes {simulation.operations:.1e} operations: not verified"
         return Profile(predicted.sites, predicted.parameters, predicted.meta | {"verification": note})

@@ -35,6 +35,10 @@ class UserCodeError(SigpropError, RuntimeError):
     """The user's own file raised; the message names its file and line."""
 
 
+class NonFiniteError(SigpropError, ArithmeticError):
+    """A watched run has met a value that is not finite, and was asked to stop there."""
+
+
 def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise one clear `InputError` naming the key, the value and what is allowed."""
     if not condition:

@@ -8,6 +8,7 @@
 | `check_criticality` | ordered, critical or chaotic, block by block |
 | `plan` | initializations, residual scalings and learning rates as data |
 | `coord_check` | do they hold as width and depth grow? |
+| `Watch` | the same numbers while a model trains, and what is wrong with a run |
 
 Each name is imported when it is first used, so that `import sigprop` costs nothing and `sigprop --help` is quick.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from sigprop.results import Comparison, Plan, Profile, Report
     from sigprop.scaling import coord_check
     from sigprop.trace import trace
+    from sigprop.watch import Watch
 
 __version__ = "0.1.0"
 
@@ -33,6 +35,7 @@ __all__ = [
     "Plan",
     "Profile",
     "Report",
+    "Watch",
     "check",
     "check_criticality",
     "coord_check",
@@ -49,6 +52,7 @@ _HOMES = {
     "Plan": "sigprop.results",
     "Profile": "sigprop.results",
     "Report": "sigprop.results",
+    "Watch": "sigprop.watch",
     "check": "sigprop.check",
     "check_criticality": "sigprop.measure.criticality",
     "coord_check": "sigprop.scaling",

@@ -50,7 +50,8 @@ def ranks_of(model: nn.Module, group: Any = None) -> Ranks:
         return Ranks(group, dist.get_world_size(group))
     if isinstance(model, nn.parallel.DistributedDataParallel):
         return Ranks(model.process_group, dist.get_world_size(model.process_group))
-    meshes = [p.device_mesh for p in model.parameters() if is_spread(p)]
+    parameters: list[Any] = list(model.parameters())
+    meshes = [p.device_mesh for p in parameters if is_spread(p)]
     if not meshes:
         return Ranks()
     mesh = max(meshes, key=lambda item: item.ndim)

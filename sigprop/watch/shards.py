@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 
@@ -37,7 +36,3 @@ def copies(x: Any, world: int) -> float:
     for size, placement in zip(x.device_mesh.shape, x.placements, strict=True):
         shards *= size if placement.is_shard() else 1
     return max(world / shards, 1.0)
-
-
-def world_size(group: dist.ProcessGroup | None) -> int:
-    return dist.get_world_size(group) if group is not None else 1

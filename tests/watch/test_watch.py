@@ -189,7 +189,7 @@ def test_the_noise_of_the_gradient_is_that_of_examples_drawn_at_random(tmp_path)
             optimizer.step()
             watch.step(loss)
     difference = torch.randn(20000, 1, width)
-    residual = nn.LayerNorm(width)(difference) - difference
+    residual = (nn.LayerNorm(width)(difference) - difference).detach()
     exact = width * (spread**2 + float(residual.var())) / (width * shift**2)
     assert watch.latest.run["noise_scale"] == pytest.approx(exact, rel=0.25)
 

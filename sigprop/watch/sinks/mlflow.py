@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ class Mlflow:
     name = "mlflow"
 
     def __init__(self, folder: str | Path):
-        import mlflow
+        mlflow = importlib.import_module("mlflow")
 
         self._mlflow = mlflow
         self._own = mlflow.active_run() is None

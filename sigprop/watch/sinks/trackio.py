@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ class Trackio:
     name = "trackio"
 
     def __init__(self, folder: str | Path, run: Any = None):
-        import trackio
+        trackio = importlib.import_module("trackio")
 
         self._own = run is None
         self._run = run or trackio.init(project="sigprop")

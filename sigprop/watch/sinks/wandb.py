@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ class Wandb:
     name = "wandb"
 
     def __init__(self, folder: str | Path, run: Any = None):
-        import wandb
+        wandb = importlib.import_module("wandb")
 
         self._own = run is None and wandb.run is None
         self._run = run or wandb.run or wandb.init(dir=str(folder), project="sigprop")
-        self._wandb = wandb
         self._run.define_metric(STEP)
         self._run.define_metric("sigprop/*", step_metric=STEP)
 

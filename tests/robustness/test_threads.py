@@ -54,6 +54,7 @@ def jobs():
         other = seeded(lambda: build("transformer", **SMALL, norm_placement="post"))
         mlp, images = seeded(perceptron), seeded(Convolutional)
         config = llama()
+        base = build("transformer", **{**SMALL, "width": 8})  # a job of its own would draw from the random state of all
         found |= {
             f"predict transformer {number}": lambda model=transformer: sp.predict(model, IDS, verify=DRAWS).to_json(),
             f"predict perceptron {number}": lambda model=mlp: sp.predict(model, x, seed=1, verify=DRAWS).to_json(),
@@ -62,13 +63,9 @@ def jobs():
             f"measure transformer {number}": lambda model=other: sp.measure(model, IDS).to_json(),
             f"measure seeds {number}": lambda: sp.measure(None, x, build=perceptron, seeds=2).to_json(),
             f"plan {number}": lambda model=other: sp.plan(model, "unit", batch=IDS, k=0.25).to_json(),
-            f"plan width {number}": lambda model=transformer: sp.plan(model, "mup", base=_base()).to_json(),
+            f"plan width {number}": lambda model=transformer, base=base: sp.plan(model, "mup", base=base).to_json(),
         }
     return found
-
-
-def _base():
-    return build("transformer", **{**SMALL, "width": 8})
 
 
 def process_state():

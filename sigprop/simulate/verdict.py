@@ -47,9 +47,9 @@ class Verdict:
         return 0.0 if abs(self.difference) < MATTERS else math.copysign(math.inf, self.difference)
 
     @property
-    def suspicious(self) -> bool:
-        """Unclear, and more likely off by a tenth than not."""
-        return self.judgement is Judgement.UNCLEAR and abs(self.difference) > MATTERS + self.error
+    def is_doubtful(self) -> bool:
+        """Unclear, and the draws are the better guess: off by a tenth, or by more than chance explains."""
+        return self.judgement is Judgement.UNCLEAR and (abs(self.difference) > MATTERS or abs(self.z) > ROOM)
 
 
 def judged(predicted: float, draws: Sequence[float], scale: float | None = None, floor: float = 0.0) -> Verdict:

@@ -1,8 +1,8 @@
 """A predicted profile judged row by row by the real model at fresh initializations.
 
 Rows that agree are `verified`. Where a number differs the row is `disputed` and shows the simulated number with its
-standard error; what theory said stays beside it in `verification`. What the draws cannot decide keeps its status, or is
-`assumed` where it looks off. What theory left out is `sampled`.
+standard error; what theory said stays beside it in `verification`. Where too few draws leave a doubt the row is
+`sampled`: the simulated number, too. What the draws cannot decide and do not doubt keeps its status.
 """
 
 from __future__ import annotations
@@ -140,19 +140,15 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict]) -> Ro
         return row
     _fill_gaps(row, drawn)
     wrong = [column for column, verdict in verdicts.items() if verdict.judgement is Judgement.DIFFERS]
-    for column in wrong:
+    doubted = [column for column, verdict in verdicts.items() if verdict.is_doubtful]
+    for column in (*wrong, *doubted):
         setattr(row, column, verdicts[column].simulated)
         row.errors[column] = verdicts[column].standard_error
-    if wrong:
-        row.status = "disputed"
-        row.reason = "; ".join(_dispute(column, verdicts[column]) for column in wrong)
+    if wrong or doubted:
+        row.status = "disputed" if wrong else "sampled"
+        row.reason = "; ".join(_dispute(column, verdicts[column]) for column in (*wrong, *doubted))
     elif verdicts and all(item.judgement is Judgement.AGREES for item in verdicts.values()):
         row.status, row.reason = "verified", row.reason and f"by simulation; theory: {row.status}, {row.reason}"
-    else:
-        doubts = [column for column, verdict in verdicts.items() if verdict.suspicious]
-        if doubts:
-            row.status = "assumed"
-            row.reason = "; ".join(_doubt(column, verdicts[column]) for column in doubts)
     return row
 
 
@@ -167,7 +163,3 @@ def _dispute(column: str, verdict: Verdict) -> str:
     if math.isnan(verdict.simulated):
         return f"{column}: theory {verdict.predicted:.4g}, none in the real model"
     return f"{column}: theory {verdict.predicted:.4g}, simulated {verdict.simulated:.4g} ± {verdict.standard_error:.2g}"
-
-
-def _doubt(column: str, verdict: Verdict) -> str:
-    return f"{column}: simulated {verdict.simulated:.4g} ± {verdict.standard_error:.2g}, too few draws to decide"

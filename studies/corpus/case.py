@@ -1,0 +1,43 @@
+"""One model of the corpus, with its batch, and the half it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make` builds the model, `batch` its input; the half follows from the name alone, once and for all."""
+
+    name: str
+    kind: str
+    make: Callable[[], nn.Module]
+    batch: Callable[[], Any]
+    loss: Callable[..., Tensor] | None = None
+
+    @property
+    def number(self) -> int:
+        return int(hashlib.md5(self.name.encode()).hexdigest(), 16)
+
+    @property
+    def half(self) -> str:
+        return "development" if self.number % 2 == 0 else "held-out"
+
+    @property
+    def given_as_module(self) -> bool:
+        """A third of the models is given as a module with weights, the others as the function that builds them."""
+        return self.number % 3 == 0
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def ids(vocabulary: int, *shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(seed))

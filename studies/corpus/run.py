@@ -1,0 +1,129 @@
+"""`python -m studies.corpus.run`: predictions of the corpus against the witness, row by row.
+
+Each model is built from a seed and given as a module, or as the function that builds it (`Case.given_as_module`);
+`predict` is called with its defaults; the witness draws fresh initializations of its own. Stored are the errors of all
+rows that both have: relative, with the standard errors of witness and prediction together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+import warnings
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import sigprop
+from sigprop.errors import SigpropError
+from studies.corpus import constructs, packages
+from studies.corpus.case import Case
+from studies.corpus.witness import Table, mean_and_error, witnessed
+
+NEGLIGIBLE = 1e-9
+OUT = Path("docs/data/corpus.json")
+
+
+def all_cases() -> list[Case]:
+    return [*constructs.cases(), *packages.cases()]
+
+
+def judged(case: Case, seeds: int) -> dict[str, Any]:
+    """One model: its rows as [name, column, error, standard error, status], or the reason why there are none."""
+    torch.manual_seed(7)
+    batch = case.batch()
+    given: Any = case.make() if case.given_as_module else case.make
+    row: dict[str, Any] = {"model": case.name, "kind": case.kind, "half": case.half}
+    row["given"] = "module" if case.given_as_module else "factory"
+    start = time.process_time()
+    try:
+        profile = sigprop.predict(given, batch, loss=case.loss or "noise")
+    except SigpropError as error:
+        return row | {"reason": str(error).splitlines()[0][:200]}
+    except Exception as error:
+        return row | {"reason": f"{type(error).__name__}: {error}".splitlines()[0][:200], "raw": True}
+    row["seconds"] = round(time.process_time() - start, 2)
+    row["way"] = "simulation" if "theory" in profile.meta else "theory"
+    if row["way"] == "simulation":
+        row["theory"] = profile.meta["theory"].splitlines()[0][:160]
+    row["rows"] = compared(profile, witnessed(case.make, batch, case.loss, seeds))
+    return row
+
+
+def compared(profile: sigprop.Profile, table: Table) -> list[list[Any]]:
+    found = []
+    largest: dict[str, float] = {}
+    for row in table.values():
+        for column, values in row.items():
+            largest[column] = max(largest.get(column, 0.0), statistics.fmean(values))
+    named = [(row.name, row) for row in profile.sites] + [(f"parameter {row.name}", row) for row in profile.parameters]
+    for name, row in named:
+        for column, values in table.get(name, {}).items():
+            mean, error = mean_and_error(values)
+            value = getattr(row, column)
+            if not math.isfinite(mean) or (mean <= NEGLIGIBLE * largest[column] and abs(value) <= NEGLIGIBLE * largest[column]):
+                continue
+            if mean == 0.0 or math.isnan(value):
+                found.append([name, column, None, None, row.status])
+                continue
+            spread = math.hypot(error, row.errors.get(column, 0.0)) / mean
+            found.append([name, column, round((value - mean) / mean, 5), round(spread, 5), row.status])
+    return found
+
+
+def main(
+    half: Annotated[str, typer.Option(help="development, held-out, or all.")] = "development",
+    only: Annotated[str, typer.Option(help="Part of a name.")] = "",
+    seeds: Annotated[int, typer.Option(help="Initializations of the witness.")] = 30,
+    out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
+    again: Annotated[bool, typer.Option(help="Also models that are in the file.")] = False,
+    share: Annotated[str, typer.Option(help="i/n: every n-th model from the i-th.")] = "0/1",
+) -> None:
+    """Judge the models of one half."""
+    warnings.simplefilter("ignore")
+    stored = json.loads(out.read_text()) if out.exists() else {"models": []}
+    rows = {row["model"]: row for row in stored["models"]}
+    start, step = (int(part) for part in share.split("/"))
+    wanted = [case for case in all_cases() if half in ("all", case.half) and only in case.name][start::step]
+    for case in wanted:
+        if case.name in rows and not again:
+            continue
+        row = rows[case.name] = judged(case, seeds)
+        print(summary(row), flush=True)
+        command = f"python -m studies.corpus.run --half all --seeds {seeds}"
+        data = {"command": command, "first seed": 50_000, "date": str(date.today()), "seeds": seeds}
+        out.write_text(json.dumps(data | {"models": sorted(rows.values(), key=lambda item: item["model"])}) + "\n")
+
+
+def errors_of(row: dict[str, Any], column: str) -> tuple[float, float]:
+    """Median of the errors, and the worst less two standard errors."""
+    found = [item for item in row.get("rows", []) if item[1] == column]
+    if not found:
+        return math.nan, math.nan
+    sizes = [abs(item[2]) if item[2] is not None else math.inf for item in found]
+    less = [max(size - 2 * (item[3] or 0.0), 0.0) for size, item in zip(sizes, found, strict=True)]
+    return statistics.median(sizes), max(less)
+
+
+def confident_and_wrong(row: dict[str, Any]) -> list[list[Any]]:
+    """Rows marked better than `assumed`, off by more than a fifth and five standard errors."""
+    found = [item for item in row.get("rows", []) if item[4] != "assumed"]
+    return [item for item in found if item[2] is None or (abs(item[2]) > 0.2 and abs(item[2]) > 5 * item[3])]
+
+
+def summary(row: dict[str, Any]) -> str:
+    if "rows" not in row:
+        return f"{row['model']}: NOT PREDICTED {row['reason']}"
+    parts = [f"{column} {errors_of(row, column)[0]:.3f}/{errors_of(row, column)[1]:.3f}" for column in ("variance", "grad_variance", "grad_second_moment")]
+    wrong = confident_and_wrong(row)
+    tail = f" WRONG {len(wrong)}: {wrong[:2]}" if wrong else ""
+    return f"{row['model']} [{row['way']}, {row['seconds']} s] {', '.join(parts)}{tail}"
+
+
+if __name__ == "__main__":
+    typer.run(main)

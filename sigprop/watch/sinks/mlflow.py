@@ -21,7 +21,7 @@ class Mlflow:
         self._mlflow = mlflow
         self._own = mlflow.active_run() is None
         if self._own:
-            mlflow.set_tracking_uri(f"sqlite:///{Path(folder).resolve() / 'mlflow.db'}")
+            mlflow.set_tracking_uri((Path(folder).resolve() / "mlruns").as_uri())
             mlflow.start_run()
         self._run = mlflow.active_run().info.run_id
 

@@ -100,7 +100,7 @@ def test_gain_before_an_activation_in_both_representations():
     assert float(dense.grad_second_moment) == pytest.approx(float(expected), rel=1e-12)
 
 
-def test_gates_of_two_paths_add_and_end_at_a_scale():
+def test_gradients_of_two_paths_add_and_are_counted_at_a_scale():
     kernel, grad = kernels()
     parts = (ThroughActivation((gate_of(grad, kernel, name),)) for name in ("relu", "tanh"))
     one, other = (Gradient(Dense(grad), through_activation=part) for part in parts)
@@ -108,4 +108,5 @@ def test_gates_of_two_paths_add_and_end_at_a_scale():
     signals = [Signal(Dense(kernel), torch.zeros(TOKENS), 64)] * 2
     scaled, same = Residual(skip=0.5).backward(one, signals[0], *signals)
     assert not scaled.through_activation.gradients
+    assert float(scaled.through_activation.gain_excess) > 0.0
     assert float(same.through_activation.gradients[0].share) == pytest.approx(0.8)

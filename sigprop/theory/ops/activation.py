@@ -31,8 +31,9 @@ class Activation(Op):
 
     Forward   `K_y[t,t'] = E f(x_t) f(x_t')`, mean `E f(x_t)`
     Backward  `G_x[t,t'] = G_y[t,t'] E f'(x_t) f'(x_t')`
-    Slope     with `q = f f'`: `B_tt E q'`, and `B_ts E f' E f'` between tokens; the diagonal makes `B_tt B_t't' E q q'`
-              of the kernel, in place of `E f f E f' f'`
+    Slope     by Stein's lemma `B_ts E f'(x_t) f'(x_s)`, and on the diagonal `sum_s B_ts E f''(x_t) f(x_s)` beside; with
+              `q = f f'` it makes `B_tt B_t't' E q q'` of the kernel, in place of `E f f E f' f'`
+    Radial    `E x^2 f'^2 / (E x^2 E f'^2)` of the gradient that leaves is along the signal
 
     Exact for Gaussian inputs when the activation has a closed form (dslm B.4, B.5; apjn App. A).
     """
@@ -106,11 +107,16 @@ class Activation(Op):
         made = Activation.carries.gradient(
             gradient,
             kernel,
-            directions=Directions(uniform=self._uniform(gradient.directions.uniform, x)),
-            along_signal=AlongSignal(self._slope(slope, x) if isinstance(slope, Tensor) else 0.0),
+            directions=Directions(self._radial(x), self._uniform(gradient.directions.uniform, x)),
+            along_signal=AlongSignal(self._slope(slope, slopes, x) if isinstance(slope, Tensor) else 0.0),
             through_activation=through,
         )
         return (self._steep(made, slope, slopes, output, x) if isinstance(slope, Tensor) else made,)
+
+    def _radial(self, x: Signal) -> Tensor:
+        variance, mean = _average(x)
+        energy = (variance + mean**2) * self.function.derivative_second_moment(variance, mean)
+        return self.function.radial.second_moment(variance, mean) / energy.clamp_min(1e-300)
 
     def _uniform(self, share: Tensor | float, x: Signal) -> Tensor | float:
         """Of a gradient along all ones, the average slope keeps its part."""
@@ -121,13 +127,13 @@ class Activation(Op):
         kept = slope / self.function.derivative_second_moment(variance, mean).clamp_min(1e-300)
         return 1.0 - (1.0 - share) * kept
 
-    def _slope(self, slope: Tensor, x: Signal) -> Tensor:
-        variance = x.covariance.diagonal
-        kept = diagonal(slope) * self.function.half_square_slope.derivative_mean(variance, x.mean)
+    def _slope(self, slope: Tensor, slopes: Tensor, x: Signal) -> Tensor:
+        own = diagonal(slope) * self.function.half_square_slope.derivative_mean(x.covariance.diagonal, x.mean)
         if slope.ndim == 1:
-            return kept
-        steep = self.function.derivative_mean(variance, x.mean)
-        return (steep[:, None] * slope * steep).diagonal_scatter(kept)
+            return own
+        between = slope - torch.diag(slope.diagonal())
+        curved = (between * self.function.curvature_cross_moment(*self._arguments(x))).sum(1)
+        return between * slopes + torch.diag(own + curved)
 
     def _steep(self, made: Gradient, slope: Tensor, slopes: Tensor, output: Signal, x: Signal) -> Gradient:
         """Fourth moments of what is along the signal, where it is not small."""

@@ -53,6 +53,10 @@ class Convolution(Linear):
         op = PositionsToChannels(self.rows, x.width * self.rows.shape[1])
         return op, op.forward(x)
 
+    def _group(self, seen: Signal) -> Signal:
+        """What one group sees: fewer channels, whose products fluctuate more."""
+        return seen if self.groups == 1 else replace(seen, width=seen.width // self.groups)
+
     def forward(self, *inputs: Signal) -> Signal:
         _, seen = self._windows(inputs[0])
         made = super().forward(seen)
@@ -60,7 +64,7 @@ class Convolution(Linear):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         windows, seen = self._windows(inputs[0])
-        (below,) = super().backward(gradient, output, seen)
+        (below,) = super().backward(gradient, output, self._group(seen))
         (made,) = windows.backward(below, seen, *inputs)
         return (replace(made, along_signal=self._moved(below.along_signal, inputs[0].kernel.tokens)),)
 
@@ -86,7 +90,7 @@ class Convolution(Linear):
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         _, seen = self._windows(inputs[0])
-        weight, *bias = super().parameters(gradient, seen)
+        weight, *bias = super().parameters(gradient, self._group(seen))
         offsets = self.rows.shape[1]
         shape = (self.width, self.fan_in // offsets, *(self.window or (offsets,)))
         return [replace(weight, shape=shape), *(replace(item, shape=(self.width,)) for item in bias)]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.gain_gradient import activation_gain
-from sigprop.theory.gradient_along_signal import weighted
+from sigprop.theory.gain_gradient import activation_gain, alignment_of
+from sigprop.theory.gradient_along_signal import added, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.parts import AlongSignal, Directions
@@ -22,7 +22,9 @@ class GroupNorm(Op):
     """`y = gain * (x - m) / s + bias`, statistics over channels and pixels of an image, whose pixels are the tokens.
 
     Forward   `K_y = E (x - m)(x' - m') / (s s')`, `m` and `s^2` the mean and the variance over an image's pixels
-    Backward  `G_x = G_y / (s s')`, the slope likewise: the two directions removed are few against channels times pixels
+    Backward  `G_x = G_y / (s s')`: the two directions removed are few against channels times pixels. But a gradient
+              `B y` has a part `mu y` along the image, `mu` the average of the alignment `M_tt`: `B` loses `mu`, and
+              `G_y` loses `mu_t M[t,t'] + M[t',t] mu_t' - mu_t K_y mu_t'`
 
     What the squared norms of all `n` pixels of an image have in common is gone, `norm` is `v (1 - mean r^2)` over
     pairs of them; so is what is uniform over channels and pixels, and `1/n` of a gradient along either. One pixel is
@@ -94,7 +96,13 @@ class GroupNorm(Op):
         kernel, along = gradient.kernel, gradient.along_signal
         factor = self.gain_second_moment / (kernel.left(scale) * kernel.right(scale))
         if isinstance(along.slope, Tensor):
-            along = AlongSignal(weighted(along.slope, factor), along.rest * scale[:, None] / scale)
+            aligned = alignment_of(gradient, output.kernel)
+            removed = self._average(kernel, aligned.diagonal()) / self._average(kernel, output.kernel.diagonal)
+            one = removed[:, None] * aligned
+            kernel = kernel.like(kernel.values - one - one.T + removed[:, None] * output.kernel.values * removed)
+            kept = added(along.slope, -removed)
+            assert isinstance(kept, Tensor)
+            along = AlongSignal(weighted(kept, factor), along.rest * scale[:, None] / scale)
         through, left = gradient.through_activation.collected(output), 1.0 - 1.0 / self._count(kernel)
         directions = Directions(gradient.directions.radial * left, gradient.directions.uniform * left)
         made = kernel.like(kernel.values * factor)

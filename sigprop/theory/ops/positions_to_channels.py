@@ -28,7 +28,8 @@ class PositionsToChannels(Op):
     Exchangeable tokens: every pair counts the average number of positions that are not zeros.
 
     Of `n` positions with cosines `r` the squared norms have `r^2` in common, so that the norm of all fluctuates by
-    `sum_qq' C_qq'^2 / (sum_q C_qq)^2` of one: as many channels as there are positions, if they are independent.
+    `sum_qq' C_qq'^2 / (sum_q C_qq)^2` of one: as many channels as there are positions, if they are independent. What
+    they have in common adds up along all ones: `u sum_qq' C_qq' / sum_q C_qq`.
 
     `mixes`: the positions are to be mixed at random, alike in all `d` channels. The product of two such mixtures has
     the relative variance `sum_qq' E K^2 / (sum_q K_qq)^2`, of the part that differs between channels:
@@ -37,7 +38,7 @@ class PositionsToChannels(Op):
 
     carries = Carries(
         fluctuation=TRANSFORMED,
-        common=KEPT,
+        common=TRANSFORMED,
         directions=KEPT,
         along_signal=ended("a slope over positions would become one over channels, which is not followed"),
         through_activation=TRANSFORMED,
@@ -49,11 +50,15 @@ class PositionsToChannels(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        fluctuation = x.fluctuation.scaled(self.rows.shape[1] * self._in_step(x.covariance))
+        count = self.rows.shape[1]
+        fluctuation = x.fluctuation.scaled(count * self._in_step(x.covariance))
+        common = replace(
+            x.common, uniform=x.common.uniform * self._together(x.covariance), share=x.common.share / count
+        )
         if self.mixes:
-            fluctuation = replace(x.fluctuation, pair=self._of_mixtures(x))
+            fluctuation, common = replace(x.fluctuation, pair=self._of_mixtures(x)), x.common
         kernel, mean = self.averaged(x.kernel), self._mean(x)
-        return self.carries.signal(x, kernel, mean, self.width, fluctuation=fluctuation)
+        return self.carries.signal(x, kernel, mean, self.width, fluctuation=fluctuation, common=common)
 
     def averaged(self, kernel: Kernel) -> Kernel:
         """The kernel of what is taken in."""
@@ -85,6 +90,16 @@ class PositionsToChannels(Op):
         padded = pad(kernel.values, (0, 1, 0, 1))
         pairs = padded.square()[..., rows[:, :, None], rows[:, None, :]].sum((-1, -2))
         return (pairs / padded.diagonal(dim1=-2, dim2=-1)[..., rows].sum(-1).square().clamp_min(1e-300)).mean(-1)
+
+    def _together(self, kernel: Kernel) -> Tensor | float:
+        """`sum_qq' C_qq' / sum_q C_qq`: positions that are alike add up along all ones."""
+        count = self.rows.shape[1]
+        if isinstance(kernel, Exchangeable):
+            return 1.0 + (count - 1.0) * kernel.normalized().different
+        rows = self.rows[:: max(1, self.rows.numel() * count // LARGEST)]
+        padded = pad(kernel.values, (0, 1, 0, 1))
+        pairs = padded[..., rows[:, :, None], rows[:, None, :]].sum((-1, -2, -3))
+        return pairs / padded.diagonal(dim1=-2, dim2=-1)[..., rows].sum((-1, -2)).clamp_min(1e-300)
 
     def _of_mixtures(self, x: Signal) -> Tensor:
         common = x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common.share

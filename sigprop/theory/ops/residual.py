@@ -22,7 +22,7 @@ class Residual(Op):
 
     The shares follow from geometry: with `c^2` the part of the squared norm of `z` that one summand brings,
     a gradient with radial share `p` along `z` has share `c^2 p + 1 - c^2` along the summand. Of a gradient that came
-    through a function of `z`, `z` being in part each summand, `ActivationGradient.share` keeps count, at scale 1.
+    through a function of `z`, `z` being in part each summand, `ActivationGradient.share` keeps count.
     """
 
     carries = Carries(
@@ -89,15 +89,20 @@ class Residual(Op):
         x, f = inputs
         part_x, part_f = self._parts(x, f)
         rest = gradient.along_signal.rest
-        return (self._share(gradient, self.skip**2, part_x, rest), self._share(gradient, self.branch**2, part_f, 0.0))
+        return (
+            self._share(gradient, self.skip, x, part_x, rest),
+            self._share(gradient, self.branch, f, part_f, 0.0),
+        )
 
     @staticmethod
-    def _share(gradient: Gradient, factor: Tensor | float, part: Tensor, rest: Tensor | float) -> Gradient:
+    def _share(gradient: Gradient, scale: Tensor | float, x: Signal, part: Tensor, rest: Tensor | float) -> Gradient:
         """The gradient at a summand. Rows that the rest is along come with the skip path, not with fresh weights."""
-        slope, through = gradient.along_signal.slope, ThroughActivation()
-        if gradient.through_activation.gradients and factor == 1.0:
-            seen = gradient.through_activation.gradients
-            through = ThroughActivation(tuple(replace(item, share=item.share * part) for item in seen))
+        slope, factor = gradient.along_signal.slope, scale**2
+        seen = gradient.through_activation.gradients
+        through = ThroughActivation(tuple(replace(item, share=item.share * part) for item in seen))
+        if isinstance(scale, Tensor) or scale != 1.0:
+            scaled = replace(x, kernel=x.kernel.scale(factor), mean=x.mean * x.kernel.per_token(scale))
+            through = through.collected(scaled)
         return Residual.carries.gradient(
             gradient,
             gradient.kernel.scale(factor),

@@ -334,7 +334,16 @@ def _channel_join(trace: Capture, fields: list[Field], place: int, layout: Layou
 
 
 def _position_join(trace: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
+    def rows_of(item: Field) -> Tensor:
+        rows, wide = item.layout.index(), list(rest.index().shape)
+        wide[place] = rows.shape[place]
+        return rows.expand(wide)
+
     def make(result: Field) -> Node:
+        origins = [_origin(item.node) for item in fields]
+        if all(node is origins[0][0] for node, _ in origins):
+            places = [taken[rows_of(item)] for item, (_, taken) in zip(fields, origins, strict=True)]
+            return trace.apply(Gather(torch.cat(places, place).flatten()), origins[0][0])
         first = {item.node: item for item in reversed(fields)}
         distinct = list(dict.fromkeys(item.node for item in fields))
         for number, node in enumerate(distinct):
@@ -344,12 +353,16 @@ def _position_join(trace: Capture, fields: list[Field], place: int, layout: Layo
         for node in distinct:
             starts[node] = size
             size += len(node.signal.mean)
-        wide, pieces = list(rest.index().shape), []
-        for item in fields:
-            rows = item.layout.index()
-            wide[place] = rows.shape[place]
-            pieces.append(rows.expand(wide) + starts[item.node])
+        pieces = [rows_of(item) + starts[item.node] for item in fields]
         whole = distinct[0] if len(distinct) == 1 else trace.apply(CatPositions(), *distinct)
         return trace.apply(Gather(torch.cat(pieces, place).flatten()), whole)
 
     return make
+
+
+def _origin(node: Node) -> tuple[Node, Tensor]:
+    """The tensor whose positions a node was picked from, and which they are."""
+    taken = torch.arange(len(node.signal.mean))
+    while isinstance(node.op, Gather) and node.op.copies == 1.0:
+        taken, node = node.op.index[taken], node.inputs[0]
+    return node, taken

@@ -1,0 +1,64 @@
+"""The ops that the interpreter draws: they too do with every part of the state what they declare."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sigprop.errors import InputError
+from sigprop.theory.ops.base import Op
+from sigprop.trace.rules import rule, rule_names
+from sigprop.trace.tracing import trace
+from tests.theory.ops.cases import Case
+from tests.theory.ops.test_battery import complaints
+
+
+class Both(nn.Module):
+    """An attention, and a function that has no closed form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.maps = nn.Embedding(16, 32), nn.Linear(32, 96)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            item.unflatten(-1, (4, 8)).transpose(1, 2) for item in self.maps(self.table(ids)).chunk(3, -1)
+        )
+        y = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return y.sort(-1).values
+
+
+def drawn_ops() -> set[type[Op]]:
+    found: set[type[Op]] = set()
+    for module in pkgutil.walk_packages(importlib.import_module("sigprop.trace").__path__, "sigprop.trace."):
+        for item in vars(importlib.import_module(module.name)).values():
+            if isinstance(item, type) and issubclass(item, Op) and item.__module__.startswith("sigprop.trace"):
+                found.add(item)
+    return {item for item in found if not item.__abstractmethods__}
+
+
+def cases() -> dict[str, Case]:
+    found = trace(Both(), torch.tensor([[3, 1, 4, 1, 5]]))
+    _ = [item.node for _, item in found.sites]
+    nodes = [node for node in found.capture.tape.nodes if type(node.op) in drawn_ops()]
+    return {type(node.op).__name__: Case(node.op, tuple(above.signal for above in node.inputs)) for node in nodes}
+
+
+def test_declared_parts_are_what_happens():
+    found = cases()
+    assert set(found) == {item.__name__ for item in drawn_ops()}
+    for case in found.values():
+        for x in case.inputs:
+            assert x.kernel.tokens == 5
+        assert list(complaints(case)) == []
+
+
+def test_rules_refuse_duplicates():
+    assert "linear" in rule_names()
+    with pytest.raises(InputError, match="'linear' already has the rule"):
+        rule("linear")(lambda: None)

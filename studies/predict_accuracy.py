@@ -44,7 +44,7 @@ a standard deviation of 1/sqrt(width) for every matrix. Errors of the prediction
 repeated blocks (weight gradient: second moment of the gradient over all hidden matrices), with the standard errors of
 the measurement (median over blocks / at the worst) in parentheses; percent, absolute for correlations. Targets:
 variance 1 / 4, correlation 0.02, gradient 3 / 10, weight gradient 5 / 35. What is over them is **bold**; reasons are in
-[predict](../do/predict.md#accuracy).
+[predict](prediction-limits.md#accuracy).
 
 {rows}
 

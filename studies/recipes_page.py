@@ -1,4 +1,4 @@
-"""Tables and figure of `docs/do/recipes.md` from the stored data: `python -m studies.recipes_page`.
+"""Tables and figure of `docs/evidence/recipes.md` from the stored data: `python -m studies.recipes_page`.
 
 Each table stands between `<!-- name -->` and `<!-- end name -->`; run it again after adding results.
 """
@@ -20,7 +20,7 @@ POST = ("gradient_growth", "token_correlation", "sensitivity")
 PRE = ("forward_growth", *POST)
 
 
-def main(page: Path = Path("docs/do/recipes.md"), data: Path = DATA, figures: Path = Path("docs/figures")) -> None:
+def main(page: Path = Path("docs/evidence/recipes.md"), data: Path = DATA, figures: Path = Path("docs/figures")) -> None:
     """Write the tables into the page and draw its figures."""
     profiles, table = results(data / "unit_profiles.json"), results(data / "recipe_table.json")
     text = page.read_text()

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import InputError, require
+from sigprop.grid import Grid, Shown
 from sigprop.results.plan import Init, Plan
 from sigprop.results.profile import Profile
+from sigprop.results.report_text import report_text
 
 REPORT_SCHEMA_VERSION = 1
 SEVERITIES = ("problem", "warning", "note")
@@ -148,8 +150,8 @@ class Margin:
         return f"{self.what} {self.value:.3g} (limit {self.limit:.3g})"
 
 
-@dataclass
-class Report:
+@dataclass(repr=False)
+class Report(Shown):
     """Findings ranked by severity, with what they rest on; `plan` cures what a plan can cure."""
 
     findings: list[Finding]
@@ -192,6 +194,23 @@ class Report:
             return "healthy"
         counts = (("problem", len(self.problems)), ("warning", len(self.warnings)))
         return ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts if n)
+
+    def summary(self) -> str:
+        return f"{self.meta.get('model', 'model')}: {self.verdict}"
+
+    def text(self, verbose: bool = False, width: int = 80) -> str:
+        """One screen of text; everything with `verbose`."""
+        return report_text(self, verbose, width)
+
+    def table(self, all: bool = False) -> Grid:
+        rows = [[item.severity, item.name, item.title, str(item.prescription or "")] for item in self.findings]
+        return Grid(["severity", "name", "what", "cure"], rows, names=(), wrapped=(2, 3), left=(0, 1))
+
+    def records(self) -> list[dict[str, Any]]:
+        return [_without_repairs(item) for item in self.findings]
+
+    def __str__(self) -> str:
+        return self.text()
 
     def fails(self, level: str) -> bool:
         """Whether there is a finding at this severity or a worse one."""

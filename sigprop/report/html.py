@@ -1,0 +1,80 @@
+"""A report as one HTML file: data and charts inline, no script, no network, light and dark, printable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from sigprop.errors import InputError
+from sigprop.grid import clean, number
+from sigprop.report.svg import Line, chart
+from sigprop.results.report import Curve, Report
+
+CHARTS = (
+    ("variance", "variance of the stream", True),
+    ("grad_variance", "variance of its gradient", True),
+    ("token_correlation", "token correlation", False),
+    ("score_variance", "variance of attention scores", True),
+    ("entropy", "entropy of attention, nats", False),
+    ("largest_weight", "largest attention weight", False),
+)
+ENVIRONMENT = Environment(
+    loader=PackageLoader("sigprop.report", "templates"),
+    autoescape=select_autoescape(default=True, default_for_string=True),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.filters |= {"clean": clean, "number": number}
+
+
+def html_page(report: Report, command: str = "") -> str:
+    """The whole page as text."""
+    now = ("predicted", "measured")
+    return ENVIRONMENT.get_template("report.html").render(
+        report=report,
+        meta=report.meta,
+        charts=_charts(report.curves, now),
+        cured=_charts(report.curves, ("prescribed", "measured" if report.measured is not None else "predicted"))
+        if any(curve.kind == "prescribed" for curve in report.curves)
+        else [],
+        command=command or "sigprop check MODEL --html report.html",
+        plan=_plan_lines(report),
+    )
+
+
+def write_html(report: Report, path: str | Path, command: str = "") -> Path:
+    """Write the page; folders that are missing are made."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(html_page(report, command), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _charts(curves: Sequence[Curve], kinds: Sequence[str]) -> list[Markup]:
+    drawn = []
+    for column, title, logarithmic in CHARTS:
+        found = [curve for kind in kinds for curve in curves if curve.column == column and curve.kind == kind]
+        lines = [Line(curve.kind, curve.kind, curve.depth, curve.values, curve.errors) for curve in found]
+        positive = all(value > 0 for line in lines for value in line.y if math.isfinite(value))
+        drawn.append(chart(title, lines, logarithmic and positive))
+    return [Markup(item) for item in drawn if item]
+
+
+def _plan_lines(report: Report) -> list[tuple[str, str]]:
+    """Of the plan what it would draw, families of parameters as one line."""
+    if report.plan is None:
+        return []
+    lines: dict[tuple[str, str], int] = {}
+    for row in report.plan.parameters:
+        name = ".".join("*" if part.isdigit() else part for part in row.name.split("."))
+        key = (name, row.init.kind if row.init.kind != "keep" or row.init.value == 1.0 else "rescale")
+        lines[key] = lines.get(key, 0) + 1
+    return [(f"{name} ({count})" if count > 1 else name, kind) for (name, kind), count in lines.items()][:200]

@@ -21,7 +21,6 @@ from sigprop.results.report import Finding, Prescription
 Options = dict[str, Any]
 RESIDUAL: tuple[tuple[str, Options], ...] = (
     ("unit", {}),
-    ("unit", {"gradient_ratio": 10.0}),
     ("unit", {"k": 0.5}),
     ("deepscale", {}),
 )
@@ -73,7 +72,12 @@ def _candidates(subject: Subject, repairs: dict[str, Init], ill: bool) -> Iterat
     for name, options in RESIDUAL if residual else CHAIN:
         spelt = "".join(f", {key}={value:g}" for key, value in options.items())
         how = f'sp.plan(model, "{name}"{spelt})'
-        yield how, lambda name=name, options=options: plan_recipe(subject.model, name, batch=subject.batch, **options)
+        yield (
+            how,
+            lambda name=name, options=options: plan_recipe(
+                subject.model, name, batch=subject.batch, structure=subject.structure, **options
+            ),
+        )
 
 
 def repair_plan(subject: Subject, repairs: dict[str, Init]) -> Plan:

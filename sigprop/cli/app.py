@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sigprop import __version__
+from sigprop.cli.check import check_command
 from sigprop.cli.coordcheck import coordcheck_command
 from sigprop.cli.critical import critical_command
 from sigprop.cli.demo import demo_command
@@ -21,6 +22,7 @@ from sigprop.cli.sweep import sweep_app
 from sigprop.cli.train import train_command
 
 COMMANDS = {
+    "check": check_command,
     "predict": predict_command,
     "measure": measure_command,
     "recipes": recipes_command,

@@ -25,9 +25,7 @@ class Checked:
     loss: LossChoice
 
 
-def model_and_batch(
-    name: str, settings: list[str], data: str | None, batch: int, tokens: int, seed: int
-) -> Checked:
+def model_and_batch(name: str, settings: list[str], data: str | None, batch: int, tokens: int, seed: int) -> Checked:
     """The model that the command names; its weights, drawn with the seed, unless they would be too many."""
     source = open_source(name, parse_settings(settings), data, batch, tokens)
     if source.fixed:

@@ -108,7 +108,9 @@ def _foot(report: Report, told: Sequence[Finding], verbose: bool, width: int) ->
     if report.healthy and report.margins:
         lines += textwrap.wrap("Margins: " + "; ".join(map(str, report.margins)), width)
     if verbose:
-        lines += [line for note in report.meta.get("notes", []) for line in textwrap.wrap(clean(f"Note: {note}"), width)]
+        lines += [
+            line for note in report.meta.get("notes", []) for line in textwrap.wrap(clean(f"Note: {note}"), width)
+        ]
         return lines
     left = len(told) - SHOWN
     notes = sum(item.severity == "note" for item in report.findings)

@@ -33,7 +33,7 @@ class Evaluation:
     def predicted(self, plan: Plan | None = None) -> Profile:
         """From theory; under a plan nothing is drawn, only the laws are replaced."""
         subject = self.model if plan is None else planned_skeleton(self.model, plan)
-        return predict(subject, self.batch, loss=self.loss, tokens=self.tokens, seed=self.seed)
+        return predict(subject, self.batch, loss=self.loss, tokens=self.tokens, scores=True, seed=self.seed)
 
     def measured(self, plan: Plan | None = None) -> Profile:
         """From one pass through the weights; under a plan through a copy that is drawn anew."""

@@ -15,6 +15,7 @@ from sigprop.process import as_written, undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.theory import Evidence, Gradient, Node, Signal
+from sigprop.trace.attention_scores import placed, score_rows
 from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.networks import averaged
@@ -39,6 +40,7 @@ def predict(
     tokens: int = 128,
     networks: int = 1,
     dtype: torch.dtype = torch.float64,
+    scores: bool = False,
     seed: int = 0,
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
@@ -53,8 +55,10 @@ def predict(
     networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
         exact for models with few heads and takes as many times longer.
     dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
+    scores: also predict attention scores (`module.scores`): variance, entropy, largest weight, as `measure` does.
     """
-    settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype, "seed": seed}
+    settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype}
+    settings |= {"scores": scores, "seed": seed}
     require_settings(networks=networks, **settings)
     with undisturbed() as interrupts, interrupts.let_through():
         if networks == 1:
@@ -70,6 +74,7 @@ def require_settings(
     tokens: int = 128,
     networks: int = 1,
     dtype: torch.dtype = torch.float64,
+    scores: bool = False,
     seed: int = 0,
 ) -> None:
     """Raise for an option of `predict` that is not allowed."""
@@ -88,6 +93,7 @@ def _predict(
     state: str,
     tokens: int,
     dtype: torch.dtype,
+    scores: bool,
     seed: int,
     network: int | None = None,
 ) -> Profile:
@@ -109,7 +115,10 @@ def _predict(
     rows = _Rows(found)
     found.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": differentiated, **note}
-    return Profile(rows.finish(), _parameter_rows(found), meta)
+    sites = rows.finish()
+    if scores:
+        sites = placed(sites, score_rows(found, seed))
+    return Profile(sites, _parameter_rows(found), meta)
 
 
 def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:

@@ -64,6 +64,14 @@ def attention_weights(
     scale: float | None,
 ) -> Tensor:
     """The weights that scaled_dot_product_attention applies to the values."""
+    scores = attention_scores(query, key, groups, mask, is_causal, scale)
+    return torch.dropout(scores.softmax(-1), dropout, train=dropout > 0)
+
+
+def attention_scores(
+    query: Tensor, key: Tensor, groups: int, mask: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    """The scores that scaled_dot_product_attention takes the softmax of."""
     if groups > 1:
         key = key.repeat_interleave(groups, -3)
     scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-1, -2)
@@ -71,7 +79,7 @@ def attention_weights(
         scores = scores + scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
     if mask is not None:
         scores = scores + (torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else mask)
-    return torch.dropout(scores.softmax(-1), dropout, train=dropout > 0)
+    return scores
 
 
 def _transposed(layout: Layout) -> Layout:

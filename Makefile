@@ -29,7 +29,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 docs: $(READY)          ## strict build of the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+newcomer: $(READY)      ## the wheel in a fresh environment without extras; every page's blocks as written
+	$(BIN)/python -m tests.newcomer
 
 bench: $(READY)         ## side-by-side timings, as ratios
 	$(BIN)/python -m bench

@@ -20,7 +20,9 @@ POST = ("gradient_growth", "token_correlation", "sensitivity")
 PRE = ("forward_growth", *POST)
 
 
-def main(page: Path = Path("docs/evidence/recipes.md"), data: Path = DATA, figures: Path = Path("docs/figures")) -> None:
+def main(
+    page: Path = Path("docs/evidence/recipes.md"), data: Path = DATA, figures: Path = Path("docs/figures")
+) -> None:
     """Write the tables into the page and draw its figures."""
     profiles, table = results(data / "unit_profiles.json"), results(data / "recipe_table.json")
     text = page.read_text()

@@ -104,7 +104,9 @@ def _initialized(fill: Callable[[Tensor], Any]) -> Callable[[Any], None]:
 
 
 for _name, _fill in INITS.items():
-    simple(f"init {_name}", "initialization", layers, chain(lambda f, x: x + torch.relu(f(x))), prepare=_initialized(_fill))
+    simple(
+        f"init {_name}", "initialization", layers, chain(lambda f, x: x + torch.relu(f(x))), prepare=_initialized(_fill)
+    )
 
 
 # -- what is not differentiated
@@ -129,7 +131,9 @@ simple("detached sum", "stopped gradients", layers, chain(lambda f, x: x + F.rel
 simple("no_grad branch", "stopped gradients", layers, chain(_no_grad_branch))
 simple("straight-through sign", "stopped gradients", layers, chain(lambda f, x: (h := f(x)) + (h.sign() - h).detach()))
 simple("custom function", "stopped gradients", layers, chain(lambda f, x: SignEstimator.apply(f(x))))
-simple("straight-through round", "stopped gradients", layers, chain(lambda f, x: (h := f(x)) + (h.round() - h).detach()))
+simple(
+    "straight-through round", "stopped gradients", layers, chain(lambda f, x: (h := f(x)) + (h.round() - h).detach())
+)
 
 # -- weights used more than once
 simple("one layer thrice", "shared weights", lambda: {"f": linear(), "head": linear(out=8)},
@@ -196,7 +200,13 @@ def _decayed(m: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT * decay) @ v / math.sqrt(q.shape[-1])
 
 
-simple("softmax attention", "attention", attention_parts, attended(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v)), tokens)
+simple(
+    "softmax attention",
+    "attention",
+    attention_parts,
+    attended(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v)),
+    tokens,
+)
 simple("causal attention", "attention", attention_parts,
        attended(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)), tokens)  # fmt: skip
 simple("linear attention", "attention", attention_parts, attended(_linear_attention), tokens)
@@ -248,7 +258,13 @@ class DiagonalStates(nn.Module):
         return x + self.mix(F.gelu(torch.stack(found, 1)))
 
 
-simple("state space", "state space", lambda: {"layers": stack(2, DiagonalStates), "head": linear(out=8)}, chain(lambda f, x: f(x)), tokens)
+simple(
+    "state space",
+    "state space",
+    lambda: {"layers": stack(2, DiagonalStates), "head": linear(out=8)},
+    chain(lambda f, x: f(x)),
+    tokens,
+)
 simple("long convolution by FFT", "state space", lambda: {"k": parameter(12, WIDTH, std=0.3), "f": linear(), "head": linear(out=8)},
        lambda m, x: m.head(torch.fft.irfft(torch.fft.rfft(m.f(x), 24, dim=1) * torch.fft.rfft(m.k, 24, dim=0), 24, dim=1)[:, :12]), tokens)  # fmt: skip
 simple("cumulative average", "state space", layers,
@@ -286,7 +302,9 @@ NORMS: dict[str, Callable[[], nn.Module]] = {
 }
 for _name, _norm in NORMS.items():
     simple(f"convolutions, {_name}", "convolutional", images(_norm), convolved(), pixels)
-simple("depthwise and BatchNorm", "convolutional", images(NORMS["BatchNorm"], lambda: conv(groups=24)), convolved(), pixels)
+simple(
+    "depthwise and BatchNorm", "convolutional", images(NORMS["BatchNorm"], lambda: conv(groups=24)), convolved(), pixels
+)
 simple("transposed convolution", "convolutional", lambda: {"a": conv(3), "b": nn.ConvTranspose2d(24, 12, 4, 2, 1), "c": conv(12, 5)},
        lambda m, x: m.c(F.relu(m.b(F.relu(m.a(x))))), pixels)  # fmt: skip
 simple("squeeze and excitation", "convolutional", lambda: {"a": conv(3), "b": conv(), "s": linear(24, 8), "e": linear(8, 24), "head": linear(24, 5)},
@@ -295,7 +313,13 @@ simple("max pooling", "convolutional", lambda: {"a": conv(3), "b": conv(), "head
        lambda m, x: m.head(F.max_pool2d(F.relu(m.b(F.max_pool2d(F.relu(m.a(x)), 2))), 2).flatten(1)), pixels)  # fmt: skip
 simple("weight-standardized", "convolutional", lambda: {"a": conv(3), "b": conv(), "head": linear(24, 5)},
        lambda m, x: m.head(F.relu(F.conv2d(F.relu(m.a(x)), (w := m.b.weight) / (w.std((1, 2, 3), keepdim=True) * 14), padding=1)).mean((2, 3))), pixels)  # fmt: skip
-simple("pixel shuffle", "convolutional", lambda: {"a": conv(3, 24), "b": conv(6, 5)}, lambda m, x: m.b(F.pixel_shuffle(F.relu(m.a(x)), 2)), pixels)
+simple(
+    "pixel shuffle",
+    "convolutional",
+    lambda: {"a": conv(3, 24), "b": conv(6, 5)},
+    lambda m, x: m.b(F.pixel_shuffle(F.relu(m.a(x)), 2)),
+    pixels,
+)
 simple("upsampled U", "convolutional", lambda: {"a": conv(3), "b": conv(), "c": conv(48, 5)},
        lambda m, x: m.c(torch.cat((h := F.relu(m.a(x)), F.interpolate(F.relu(m.b(F.avg_pool2d(h, 2))), scale_factor=2)), 1)), pixels)  # fmt: skip
 
@@ -308,13 +332,30 @@ simple("learned scalar before a norm", "parametrized", lambda: {"s": nn.Paramete
        lambda m, x: m.head(m.n(m.s * m.f(x))))  # fmt: skip
 simple("random gain then tanh", "parametrized", lambda: {"g": parameter(WIDTH), "f": linear(), "head": linear(out=8)},
        lambda m, x: m.head(torch.tanh(m.g * m.f(x))))  # fmt: skip
-simple("norm by hand", "parametrized", layers, chain(lambda f, x: F.gelu(f((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)))))
-simple("norm of the input", "parametrized", lambda: {"n": nn.LayerNorm(WIDTH), **layers()}, lambda m, x: m.head(F.relu(m.layers[0](m.n(x)))))
+simple(
+    "norm by hand",
+    "parametrized",
+    layers,
+    chain(lambda f, x: F.gelu(f((x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)))),
+)
+simple(
+    "norm of the input",
+    "parametrized",
+    lambda: {"n": nn.LayerNorm(WIDTH), **layers()},
+    lambda m, x: m.head(F.relu(m.layers[0](m.n(x)))),
+)
 simple("softmax gate", "parametrized", layers, chain(lambda f, x: x * f(x).softmax(-1) * WIDTH))
-simple("glu", "parametrized", lambda: {"layers": stack(3, lambda: linear(WIDTH, 2 * WIDTH)), "head": linear(out=8)}, chain(lambda f, x: F.glu(f(x)) + x))
+simple(
+    "glu",
+    "parametrized",
+    lambda: {"layers": stack(3, lambda: linear(WIDTH, 2 * WIDTH)), "head": linear(out=8)},
+    chain(lambda f, x: F.glu(f(x)) + x),
+)
 simple("maxout", "parametrized", lambda: {"layers": stack(3, lambda: linear(WIDTH, 2 * WIDTH)), "head": linear(out=8)},
        chain(lambda f, x: f(x).unflatten(-1, (2, -1)).amax(-2)))  # fmt: skip
-simple("one output", "parametrized", lambda: {"layers": stack(), "head": linear(out=1)}, chain(lambda f, x: F.relu(f(x))))
+simple(
+    "one output", "parametrized", lambda: {"layers": stack(), "head": linear(out=1)}, chain(lambda f, x: F.relu(f(x)))
+)
 simple("learned positions, rows and columns", "tables", lambda: {"r": parameter(3, 1, WIDTH), "c": parameter(1, 4, WIDTH), "f": linear(), "head": linear(out=8)},
        lambda m, x: m.head(F.relu(m.f(x + (m.r + m.c).reshape(12, WIDTH)))), tokens)  # fmt: skip
 
@@ -340,7 +381,12 @@ simple("top expert", "routing", lambda: {"g": linear(out=4), "layers": stack(4),
 simple("hyper-network", "routing", lambda: {"h": linear(WIDTH, WIDTH * 8), "f": linear(), "head": linear(8, 8)},
        lambda m, x: m.head((F.relu(m.f(x))[:, None] @ m.h(x).reshape(-1, WIDTH, 8) / 7)[:, 0]))  # fmt: skip
 simple("sine network", "routing", layers, chain(lambda f, x: torch.sin(10 * f(x))))
-simple("bilinear", "routing", lambda: {"b": nn.Bilinear(WIDTH, WIDTH, 16), "head": linear(16, 8)}, lambda m, x: m.head(F.relu(m.b(x, x))))
+simple(
+    "bilinear",
+    "routing",
+    lambda: {"b": nn.Bilinear(WIDTH, WIDTH, 16), "head": linear(16, 8)},
+    lambda m, x: m.head(F.relu(m.b(x, x))),
+)
 simple("low-rank adapter", "routing", lambda: {"f": linear(), "a": parameter(4, WIDTH, std=0.1), "b": nn.Parameter(torch.zeros(WIDTH, 4)), "head": linear(out=8)},
        lambda m, x: m.head(F.relu(m.f(x) + x @ m.a.T @ m.b.T)))  # fmt: skip
 

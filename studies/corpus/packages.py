@@ -32,7 +32,13 @@ TIMM = {
     "lcnet_035": {},
     "densenet121": {"growth_rate": 8, "block_config": (2, 2, 2, 2)},
     "nf_regnet_b0": {},
-    "swin_tiny_patch4_window7_224": {"img_size": 32, "window_size": 4, "embed_dim": 24, "depths": (1, 1), "num_heads": (2, 4)},
+    "swin_tiny_patch4_window7_224": {
+        "img_size": 32,
+        "window_size": 4,
+        "embed_dim": 24,
+        "depths": (1, 1),
+        "num_heads": (2, 4),
+    },
     "poolformer_s12": {"layers": (1, 1, 1, 1), "embed_dims": (16, 32, 48, 64)},
     "xcit_nano_12_p16_224": {"img_size": 32, "patch_size": 16, "depth": 2},
     "pit_ti_224": {"img_size": 64},
@@ -165,7 +171,9 @@ def diffusers_cases() -> Iterator[Case]:
     vae = {"in_channels": 3, "out_channels": 3, "block_out_channels": (16, 32), "norm_num_groups": 8,
            "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2,
            "latent_channels": 4}  # fmt: skip
-    yield Case("diffusers/AutoencoderKL", "diffusion", _built("diffusers", "AutoencoderKL", vae), lambda: noise(1, 3, 16, 16))
+    yield Case(
+        "diffusers/AutoencoderKL", "diffusion", _built("diffusers", "AutoencoderKL", vae), lambda: noise(1, 3, 16, 16)
+    )
     vq = {key: value for key, value in vae.items()} | {"num_vq_embeddings": 32, "latent_channels": 4}
     yield Case("diffusers/VQModel", "diffusion", _built("diffusers", "VQModel", vq), lambda: noise(1, 3, 16, 16))
     dit = {"num_attention_heads": 4, "attention_head_dim": 16, "in_channels": 4, "num_layers": 2, "sample_size": 8,
@@ -210,7 +218,11 @@ def monai_cases() -> Iterator[Case]:
         ("AttentionUnet", flat | {"channels": (8, 16, 32), "strides": (2, 2)}),
         ("BasicUNet", flat | {"features": (8, 8, 16, 16, 32, 8)}),
         ("SegResNet", flat | {"init_filters": 8}),
-        ("DynUNet", flat | {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2], "filters": [8, 16, 32]}),
+        (
+            "DynUNet",
+            flat
+            | {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2], "filters": [8, 16, 32]},
+        ),
         ("HighResNet", {"spatial_dims": 2, "in_channels": 1, "out_channels": 3}),
     ]:
         yield Case(f"monai/{name}", "convolutional", _built("monai.networks.nets", name, settings), image)
@@ -224,7 +236,11 @@ def vision_cases() -> Iterator[Case]:
         make = _built("torchvision.models", name, {"num_classes": 10, **extra})
         yield Case(f"torchvision/{name}", "convolutional", make, lambda size=size: noise(4, 3, size, size))
     for name in ("Unet", "FPN", "Linknet"):
-        make = _built("segmentation_models_pytorch", name, {"encoder_name": "timm-mobilenetv3_small_minimal_100", "encoder_weights": None})
+        make = _built(
+            "segmentation_models_pytorch",
+            name,
+            {"encoder_name": "timm-mobilenetv3_small_minimal_100", "encoder_weights": None},
+        )
         yield Case(f"segmentation_models/{name}", "convolutional", make, lambda: noise(2, 3, 64, 64))
 
 
@@ -239,10 +255,20 @@ def other_cases() -> Iterator[Case]:
         make = _built("ncps.torch", name, {"input_size": 12, "units": 24})
         yield Case(f"ncps/{name}", "recurrent", make, lambda: noise(2, 6, 12))
     egnn = {"dim": 32, "m_dim": 16}
-    yield Case("egnn-pytorch/EGNN", "graph", _built("egnn_pytorch", "EGNN", egnn), lambda: (noise(2, 8, 32), noise(2, 8, 3, seed=1)))
+    yield Case(
+        "egnn-pytorch/EGNN",
+        "graph",
+        _built("egnn_pytorch", "EGNN", egnn),
+        lambda: (noise(2, 8, 32), noise(2, 8, 3, seed=1)),
+    )
     clip = {"embed_dim": 32, "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "patch_size": 8, "head_width": 16},
             "text_cfg": {"context_length": 16, "vocab_size": 60, "width": 48, "heads": 4, "layers": 2}}  # fmt: skip
-    yield Case("open_clip/CLIP", "contrastive", _built("open_clip", "CLIP", clip), lambda: (noise(2, 3, 32, 32), ids(60, 2, 16)))
+    yield Case(
+        "open_clip/CLIP",
+        "contrastive",
+        _built("open_clip", "CLIP", clip),
+        lambda: (noise(2, 3, 32, 32), ids(60, 2, 16)),
+    )
 
 
 def cases() -> Iterator[Case]:

@@ -66,7 +66,9 @@ def compared(profile: sigprop.Profile, table: Table) -> list[list[Any]]:
         for column, values in table.get(name, {}).items():
             mean, error = mean_and_error(values)
             value = getattr(row, column)
-            if not math.isfinite(mean) or (mean <= NEGLIGIBLE * largest[column] and abs(value) <= NEGLIGIBLE * largest[column]):
+            if not math.isfinite(mean) or (
+                mean <= NEGLIGIBLE * largest[column] and abs(value) <= NEGLIGIBLE * largest[column]
+            ):
                 continue
             if mean == 0.0 or math.isnan(value):
                 found.append([name, column, None, None, row.status])
@@ -119,7 +121,10 @@ def confident_and_wrong(row: dict[str, Any]) -> list[list[Any]]:
 def summary(row: dict[str, Any]) -> str:
     if "rows" not in row:
         return f"{row['model']}: NOT PREDICTED {row['reason']}"
-    parts = [f"{column} {errors_of(row, column)[0]:.3f}/{errors_of(row, column)[1]:.3f}" for column in ("variance", "grad_variance", "grad_second_moment")]
+    parts = [
+        f"{column} {errors_of(row, column)[0]:.3f}/{errors_of(row, column)[1]:.3f}"
+        for column in ("variance", "grad_variance", "grad_second_moment")
+    ]
     wrong = confident_and_wrong(row)
     tail = f" WRONG {len(wrong)}: {wrong[:2]}" if wrong else ""
     return f"{row['model']} [{row['way']}, {row['seconds']} s] {', '.join(parts)}{tail}"

@@ -26,10 +26,14 @@ def called(model: nn.Module, batch: Any) -> Any:
     return model(*batch) if isinstance(batch, tuple) else model(batch)
 
 
-def one_draw(model: nn.Module, batch: Any, loss: Callable[..., Tensor] | None, seed: int) -> dict[str, dict[str, float]]:
+def one_draw(
+    model: nn.Module, batch: Any, loss: Callable[..., Tensor] | None, seed: int
+) -> dict[str, dict[str, float]]:
     """Variance and gradient of each module's first output, and the mean square of each parameter's gradient."""
     found: dict[str, dict[str, float]] = {}
-    handles = [module.register_forward_hook(_noter(name or "(output)", found)) for name, module in model.named_modules()]
+    handles = [
+        module.register_forward_hook(_noter(name or "(output)", found)) for name, module in model.named_modules()
+    ]
     output = called(model, batch)
     for handle in handles:
         handle.remove()

@@ -1,0 +1,71 @@
+"""Pages as steps that can be run: what a newcomer would type, and what the page says comes out.
+
+    ```python title="net.py"     a file, written
+    ```python                    code, run; all of a page in one namespace
+    ```console                   commands after `$ `, each followed by what it prints
+    ```text                      what the block before it prints
+
+In an output `...` on a line of its own stands for any lines, and at the end of a line for the rest of it.
+Numbers may differ by 10 %.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.S | re.M)
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do: write a `file`, run `python`, or run a `command`; `shown` is what the page says is printed."""
+
+    kind: str
+    text: str
+    name: str = ""
+    shown: str | None = None
+
+
+def steps(path: Path) -> list[Step]:
+    found: list[Step] = []
+    for language, options, body in FENCE.findall(path.read_text()):
+        title = re.search(r'title="([^"]+)"', options)
+        if language == "python" and title:
+            found.append(Step("file", body, title[1]))
+        elif language == "python":
+            found.append(Step("python", body))
+        elif language == "console":
+            found += _commands(body)
+        elif language == "text" and found and found[-1].kind == "python":
+            found[-1] = Step("python", found[-1].text, shown=body)
+    return found
+
+
+def _commands(body: str) -> list[Step]:
+    parts = re.split(r"(?m)^\$ ", body)[1:]
+    return [Step("command", part.split("\n", 1)[0], shown=part.split("\n", 1)[1]) for part in parts]
+
+
+def agrees(shown: str, printed: str) -> bool:
+    """Is what was printed what the page shows?"""
+    return _match(shown.rstrip().splitlines(), printed.rstrip().splitlines())
+
+
+def _match(shown: list[str], printed: list[str]) -> bool:
+    if not shown:
+        return not printed
+    if shown[0].strip() == "...":
+        return any(_match(shown[1:], printed[start:]) for start in range(len(printed) + 1))
+    return bool(printed) and _same(shown[0], printed[0]) and _match(shown[1:], printed[1:])
+
+
+def _same(shown: str, printed: str) -> bool:
+    if shown.endswith("..."):
+        shown, printed = shown[:-3], printed[: len(shown) - 3]
+    words, found = NUMBER.split(" ".join(shown.split())), NUMBER.split(" ".join(printed.split()))
+    values = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=False)
+    return words == found and all(math.isclose(float(a), float(b), rel_tol=0.1) for a, b in values)

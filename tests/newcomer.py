@@ -1,7 +1,7 @@
 """Plays a newcomer: `python -m tests.newcomer`.
 
 Builds the wheel, installs it without extras into a fresh environment in a fresh folder, and does what the pages say,
-block by block as written. What is printed must be what the pages show. Pages that need an extra say so and are left out.
+block by block as written. What is printed must be what the pages show. Pages that need an extra are left out.
 """
 
 from __future__ import annotations

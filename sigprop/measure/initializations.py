@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
 
 from sigprop.errors import InputError, require
-from sigprop.process import undisturbed
+from sigprop.process import cuda_devices, undisturbed
 from sigprop.results import ParameterRow, Plan, Profile, SiteRow
 
 Build = Callable[[], nn.Module] | Plan
@@ -28,7 +29,7 @@ def over_initializations(
     require(len(numbers) > 0, "seeds", seeds, "at least one seed")
     profiles = []
     for seed in _with_progress(numbers):
-        with undisturbed(_cuda_devices()) as interrupts, interrupts.let_through():
+        with undisturbed(cuda_devices()) as interrupts, interrupts.let_through():
             torch.manual_seed(seed)
             profiles.append(measure_model(_made(model, build, seed), seed))
     return summarize(profiles, numbers)
@@ -48,20 +49,14 @@ def _made(model: nn.Module | None, build: Build, seed: int) -> nn.Module:
     return made
 
 
-def _cuda_devices() -> list[torch.device]:
-    """Devices whose random state seeding would change."""
-    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
-    return [torch.device("cuda", index) for index in range(count)]
-
-
 def _with_progress(seeds: list[int]) -> Iterable[int]:
     """A progress bar on a terminal when there are several seeds."""
+    if len(seeds) < 3 or not sys.stderr.isatty():
+        return seeds
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    if len(seeds) < 3 or not console.is_terminal:
-        return seeds
     return track(seeds, description="measuring", console=console, transient=True)
 
 

@@ -9,12 +9,13 @@ from sigprop.process.compiled import as_written, eagerly
 from sigprop.process.copies import copied
 from sigprop.process.interrupts import Interrupts, interrupts_held
 from sigprop.process.observers import observers, without_observers
-from sigprop.process.undisturbed import seed_all, undisturbed
+from sigprop.process.undisturbed import cuda_devices, seed_all, undisturbed
 
 __all__ = [
     "Interrupts",
     "as_written",
     "copied",
+    "cuda_devices",
     "eagerly",
     "interrupts_held",
     "observers",

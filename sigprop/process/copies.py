@@ -12,7 +12,8 @@ from torch import Tensor
 def copied(batch: Any) -> Any:
     """The batch with copies of its tensors, and of objects that hold some, such as a cache."""
     if isinstance(batch, Tensor):
-        return batch.detach().clone().requires_grad_(batch.requires_grad)
+        made = batch.detach().clone()
+        return made.requires_grad_() if batch.requires_grad else made
     if isinstance(batch, Mapping):
         return {key: copied(value) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -33,6 +33,12 @@ def undisturbed(devices: Iterable[torch.device] = ()) -> Iterator[Interrupts]:
                 state.restore()
 
 
+def cuda_devices() -> list[torch.device]:
+    """Devices whose random state `torch.manual_seed` changes."""
+    count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    return [torch.device("cuda", index) for index in range(count)]
+
+
 def seed_all(seed: int) -> None:
     """Seed every source that a model on a CPU may draw from; only inside `undisturbed`, which puts them back."""
     random.seed(seed)

@@ -19,12 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
-from sigprop.grid import clean
+from sigprop.grid import Grid
 from sigprop.losses import LossChoice
 from sigprop.scaling.dimensions import compare
 from sigprop.scaling.factories import PlanMaker, build_seeded, compare_known, make_plan
@@ -72,14 +70,13 @@ class AlignmentReport:
                 found[f"{kind}_{role}"] = Fraction(round(100 * min(max(value, 0.0), 1.0)), 100)
         return Alignment(**found, name="measured")
 
-    def table(self) -> Table:
-        table = Table(title=f"alignment exponents after {self.steps} steps, widths {self.widths}")
-        for heading in ("layer", "role", *KINDS):
-            table.add_column(heading, overflow="fold")
+    def table(self) -> Grid:
+        cells = []
         for row in self.rows:
             shown = (f"{value:.2f} ({low:.2f} .. {high:.2f})" for value, low, high in (row.omega, row.alpha, row.u))
-            table.add_row(escape(clean(row.layer)), row.role, *shown)
-        return table
+            cells.append([row.layer, row.role, *shown])
+        title = f"alignment exponents after {self.steps} steps, widths {self.widths}"
+        return Grid(["layer", "role", *KINDS], cells, title=title, left=[1])
 
 
 def measure_alignment(

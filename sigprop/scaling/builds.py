@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
 from sigprop.errors import InputError
+from sigprop.process import undisturbed
 from sigprop.results.application import unwrap
 from sigprop.sources.widths import config_of_width
 
@@ -16,7 +16,7 @@ def build_base(model: nn.Module, base: Any) -> nn.Module:
     """The base (module, factory, configuration or width) as a module, drawn without touching the global seed."""
     if isinstance(base, nn.Module):
         return base
-    with torch.random.fork_rng(devices=[]):
+    with undisturbed() as interrupts, interrupts.let_through():
         if isinstance(base, int):
             base = config_of_width(getattr(unwrap(model), "config", None), base)
         if callable(base) and not hasattr(base, "to_dict"):

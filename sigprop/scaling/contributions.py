@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 from torch import nn
 
 from sigprop.errors import UnsupportedError, require
-from sigprop.grid import clean
+from sigprop.grid import Grid
 from sigprop.losses import LossChoice
 from sigprop.results import Plan, Profile
 from sigprop.results.application import plain_name
@@ -83,15 +81,14 @@ def _contribution(group, names, model, parameters, start, steps, gradients, step
     return Contribution(group, count, float(change), float(moved_loss) - loss, predicted)
 
 
-def contribution_table(rows: list[Contribution]) -> Table:
+def contribution_table(rows: list[Contribution]) -> Grid:
     """Largest change of the output first."""
-    table = Table(title="what moves the function in one step")
-    for heading in ("group", "parameters", "output change", "loss change", "first order"):
-        table.add_column(heading, overflow="fold")
-    for row in sorted(rows, key=lambda row: -row.output):
-        numbers = (f"{value:.3g}" for value in (row.output, row.loss, row.predicted))
-        table.add_row(escape(clean(row.group)), f"{row.parameters:,}", *numbers)
-    return table
+    headings = ["group", "parameters", "output change", "loss change", "first order"]
+    cells = [
+        [row.group, f"{row.parameters:,}", *(f"{value:.3g}" for value in (row.output, row.loss, row.predicted))]
+        for row in sorted(rows, key=lambda row: -row.output)
+    ]
+    return Grid(headings, cells, title="what moves the function in one step")
 
 
 def expected_contributions(

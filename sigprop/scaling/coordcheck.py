@@ -9,11 +9,9 @@ forward multiplier behind it is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
 from torch import nn
 
 from sigprop.errors import InputError, require
@@ -29,6 +27,16 @@ from sigprop.scaling.verdict import find_culprits
 from sigprop.theory.exponents import read_optimizer
 
 Shape = tuple[int, ...]
+
+
+def _tracked(shapes: list[Shape], progress: bool) -> Iterable[Shape]:
+    """With a progress bar, where one is asked for."""
+    if not progress:
+        return shapes
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(shapes, "coordinate check", console=Console(stderr=True), transient=True)
 
 
 def coord_check(
@@ -68,24 +76,19 @@ def coord_check(
     rows: dict[Shape, Rows] = {}
     runs: dict[Shape, list[Run]] = {}
     trained: dict[str, list[Shape]] = {}
-    with Progress(console=Console(stderr=True), transient=True, disable=not progress) as bar:
-        for shape in bar.track(shapes, description="coordinate check"):
-            first = build_seeded(build, shape, 0)
-            dims = compare_known(first, base, roles)
-            roles = roles or {item.name: item.role for item in dims}
-            if shape != shapes[-1] and all(item.shape == item.base_shape and item.depth == 1.0 for item in dims):
-                raise InputError(
-                    f"the builds of {shapes[-1]} and {shape} are the same: the factory ignores its argument"
-                )
-            rows[shape] = expected_rows(first, base, dims, expect, depth_rule, optimizer)
-            training = Training(
-                make_plan(plan, first, base, dims, optimizer, depth_rule), step_fn, optimizer, lr, steps
-            )
-            models = (first if seed == 0 else build_seeded(build, shape, seed) for seed in range(seeds))
-            together = worth_stacking(first, seeds) if vectorize is None else vectorize
-            found, way = training.run(models, together)
-            runs[shape] = [run.as_rates() for run in found] if gradient_follows else found
-            trained.setdefault(way, []).append(shape)
+    for shape in _tracked(shapes, progress):
+        first = build_seeded(build, shape, 0)
+        dims = compare_known(first, base, roles)
+        roles = roles or {item.name: item.role for item in dims}
+        if shape != shapes[-1] and all(item.shape == item.base_shape and item.depth == 1.0 for item in dims):
+            raise InputError(f"the builds of {shapes[-1]} and {shape} are the same: the factory ignores its argument")
+        rows[shape] = expected_rows(first, base, dims, expect, depth_rule, optimizer)
+        training = Training(make_plan(plan, first, base, dims, optimizer, depth_rule), step_fn, optimizer, lr, steps)
+        models = (first if seed == 0 else build_seeded(build, shape, seed) for seed in range(seeds))
+        together = worth_stacking(first, seeds) if vectorize is None else vectorize
+        found, way = training.run(models, together)
+        runs[shape] = [run.as_rates() for run in found] if gradient_follows else found
+        trained.setdefault(way, []).append(shape)
     exponents: list[Exponent] = []
     for axis, line in along.items():
         scales = widths if axis == "width" else depths

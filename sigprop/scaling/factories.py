@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from sigprop.process import cuda_devices, undisturbed
 from sigprop.results import Plan
 from sigprop.scaling.dimensions import Dimensions, compare
 from sigprop.scaling.parametrize import plan_between
@@ -17,7 +18,7 @@ PlanMaker = Callable[[nn.Module, nn.Module], "Plan | None"]
 
 
 def build_seeded(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
-    with torch.random.fork_rng():
+    with undisturbed(cuda_devices()) as interrupts, interrupts.let_through():
         torch.manual_seed(seed)
         return build(*shape)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from sigprop.errors import SigpropError
+from sigprop.process import cuda_devices, undisturbed
 from sigprop.results import Plan
 from sigprop.scaling.record import Recorder, Run
 from sigprop.scaling.training import make_optimizers
@@ -61,7 +62,7 @@ class Training:
         return model
 
     def _seeded(self, work: Callable[[Any], list[Run]], models: Any) -> list[Run]:
-        with torch.random.fork_rng():
+        with undisturbed(cuda_devices()) as interrupts, interrupts.let_through():
             torch.manual_seed(0)
             return work(models)
 

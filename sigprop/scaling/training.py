@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice, first_signal, objective
+from sigprop.process import copied
 from sigprop.results import ParameterPlan, Plan
 from sigprop.results.application import plain_name
 from sigprop.theory.exponents import read_optimizer
@@ -42,12 +43,13 @@ def make_step(batch: Any, loss: LossChoice) -> Callable[[nn.Module], tuple[Tenso
     """
 
     def step(model: nn.Module) -> tuple[Tensor, Tensor]:
-        if isinstance(batch, Mapping):
-            result = model(**batch)
-        elif isinstance(batch, tuple):
-            result = model(*batch)
+        given = copied(batch)  # a model may write into its inputs
+        if isinstance(given, Mapping):
+            result = model(**given)
+        elif isinstance(given, tuple):
+            result = model(*given)
         else:
-            result = model(batch)
+            result = model(given)
         output = first_signal(getattr(result, "logits", result))
         if output is None:
             raise InputError(f"the model returns {type(result).__name__}: needs a floating-point tensor")

@@ -78,6 +78,22 @@ def test_the_batch_of_a_model_that_writes_into_it_is_not_written(call):
     assert torch.equal(batch, torch.ones(3, 6))
 
 
+def test_the_batch_of_a_coordinate_check_is_not_written():
+    class Writes(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+
+        def forward(self, x):
+            return self.layers(x.mul_(2.0))
+
+    batch = torch.ones(4, 6)
+    before = random_states()
+    sp.coord_check(Writes, [8, 16], batch=batch, loss=lambda output: output.square().mean(), steps=1, seeds=2)
+    assert torch.equal(batch, torch.ones(4, 6))
+    assert random_states() == before
+
+
 def test_hooks_of_the_user_are_not_run_on_tensors_without_numbers():
     seen = []
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))

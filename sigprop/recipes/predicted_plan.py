@@ -77,34 +77,27 @@ def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = Fa
 def _walked(structure: Structure, name: str, made: Plan) -> PredictedPlan:
     if any(row.place == "input" for row in made.junctions):
         raise UnsupportedError(f"{name} changes attention itself: measure it, no prediction is made for it")
-    walk = Walk(structure)
-    walk.draw_all(made)
+    walk = Walk.under(structure, made)
     scales = dict.fromkeys(range(len(structure.sums)), (1.0, 1.0))
     if made.junctions:
         scales = {place: (row.skip, row.branch) for place, row in enumerate(made.junctions)}
-    sums: dict[int, int] = {}
-    for place, (junction, spot) in enumerate(zip(structure.junctions, structure.sums, strict=True)):
-        if not junction.parallel:
-            sums[place] = walk.place[spot.total.node]
-            if not spot.scaled:
-                walk.scale_sum(spot.total, spot.skip, scales[place])
-    walk.run()
-    nodes = [walk.nodes[index] for index in sums.values()]
-    structure.trace.backward(structure.trace.differentiate()[0])
-    gradients = [math.nan if node.gradient is None else float(node.gradient.summary()[0]) for node in nodes]
+    pairs = zip(structure.junctions, structure.sums, strict=True)
+    nodes = [spot.total.node for junction, spot in pairs if not junction.parallel]
+    walk.backward(structure.trace.differentiate(None, walk)[0])
+    found = [walk.gradients.get(node) for node in nodes]
     return PredictedPlan(
         name,
-        [variance(node) for node in nodes],
-        [correlation(node) for node in nodes],
-        gradients,
-        _sensitivity(structure, scales),
+        [variance(node, walk) for node in nodes],
+        [correlation(node, walk) for node in nodes],
+        [math.nan if gradient is None else float(gradient.summary()[0]) for gradient in found],
+        _sensitivity(structure, walk, scales),
     )
 
 
-def _sensitivity(structure: Structure, scales: dict[int, tuple[float, float]]) -> float:
+def _sensitivity(structure: Structure, walk: Walk, scales: dict[int, tuple[float, float]]) -> float:
     total = 0.0
     for place, spot in enumerate(structure.sums):
         skip, branch = scales[place]
-        own = variance(spot.skip.node)
-        total += (branch / skip) ** 2 * variance(spot.branch.node) / own if own > 0 and not spot.scaled else 0.0
+        own = variance(spot.skip.node, walk)
+        total += (branch / skip) ** 2 * variance(spot.branch.node, walk) / own if own > 0 and not spot.scaled else 0.0
     return total

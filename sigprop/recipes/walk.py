@@ -1,85 +1,86 @@
-"""Walking a trace again with other initializations: the same ops, other variances, no new run of the model."""
+"""A captured model under other initializations: the same ops, other laws, no new run of the model.
+
+The graph is only read; a walk is an evaluation of it, so that any number of them may be made in any order.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from sigprop.results import Init, Plan
 from sigprop.structure import Structure
 from sigprop.structure.branch_outputs import shift_of
 from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
-from sigprop.trace.record import Field, Weight
-from sigprop.trace.sampled import Sampled
+from sigprop.trace.evaluate import Evaluation, uses_of
+from sigprop.trace.reading import AS_CAPTURED, Reading
+from sigprop.trace.record import Field
 from sigprop.trace.skeleton import Distribution
 
 
-class Walk:
-    """States of a traced model under draws that are set name by name; `run` recomputes them in order."""
+class Walk(Evaluation):
+    """States of a captured model under draws that are set name by name; `run` recomputes them in order."""
 
     def __init__(self, structure: Structure):
+        super().__init__(structure.trace.capture)
         self.structure = structure
-        capture = structure.trace.capture
-        self.nodes: list[Node] = capture.tape.nodes
+        self.parameters = self.capture.parameters
         self.place = {node: index for index, node in enumerate(self.nodes)}
-        self.own = {weight.name: weight.distribution for weight in capture.parameters.values()}
-        self.uses: dict[str, list[tuple[Node, str, Weight]]] = {}
-        for node, bound in capture.bindings.items():
-            for key, (weight, _) in bound.items():
-                for name, _ in weight.roots():
-                    self.uses.setdefault(name, []).append((node, key, weight))
+        self.uses = uses_of(self.capture)
+
+    @classmethod
+    def under(cls, structure: Structure, plan: Plan) -> Walk:
+        """All states under a plan, its junctions scaled as it says."""
+        walk = cls(structure)
+        walk.draw_all(plan)
+        for place, (junction, spot) in enumerate(zip(structure.junctions, structure.sums, strict=True)):
+            if not junction.parallel and not spot.scaled:
+                row = plan.junctions[place] if plan.junctions else None
+                walk.scale_sum(spot.total, spot.skip, (1.0, 1.0) if row is None else (row.skip, row.branch))
+        walk.run()
+        return walk
 
     def draw(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
         """Set how a parameter is drawn; states follow when they are run."""
-        law = distribution_of(init, self.own[name], shape)
-        parameter = self.structure.trace.capture.parameters[name]
-        parameter.distribution = law
+        own = self.parameters[name]
+        law = distribution_of(init, own.distribution, shape)
+        self.set_law(own, law)
         for node, key, weight in self.uses.get(name, []):
             shift = shift_of(weight)
             if shift is not None:
-                weight.distribution = _shifted(law, shift)
-                node.op = None if node.op is None else node.op.with_law(key, weight.distribution)
+                self.use(node, key, weight, _shifted(law, shift))
 
-    def law(self, name: str) -> Distribution:
+    def law_of(self, name: str) -> Distribution:
         """How a parameter is drawn now."""
-        return self.structure.trace.capture.parameters[name].distribution
+        return self.law(self.parameters[name])
 
     def draw_all(self, plan: Plan) -> None:
         """Set every parameter as a plan says."""
         for row in plan.parameters:
-            if row.name in self.own:
+            if row.name in self.parameters:
                 self.draw(row.name, row.init, row.shape)
 
     def scale_sum(self, total: Field, skip: Field, scales: tuple[float, float]) -> None:
         """Make a residual sum `scales[0] * skip + scales[1] * branch` in the walk."""
         node = total.node
         first = node.inputs[0] is skip.node
-        node.op = Residual(*(scales if first else scales[::-1]))
-
-    def run(self, nodes: Iterable[Node] | None = None) -> None:
-        """Recompute the states of the given nodes, all of them by default, in order."""
-        for node in self.nodes if nodes is None else nodes:
-            if node.op is not None:
-                if isinstance(node.op, Sampled):
-                    node.op._reverse = None
-                node.signal = node.op.forward(*(source.signal for source in node.inputs))
+        self.set_op(node, Residual(*(scales if first else scales[::-1])))
 
     def between(self, first: Node, last: Node) -> list[Node]:
-        """The nodes of the tape from one to another, both included."""
+        """The nodes of the graph from one to another, both included."""
         return self.nodes[self.place[first] : self.place[last] + 1]
 
 
-def variance(node: Node) -> float:
+def variance(node: Node, reading: Reading = AS_CAPTURED) -> float:
     """Second moment about the overall mean, averaged over tokens."""
-    signal = node.signal
+    signal = reading.signal(node)
     overall = signal.mean.mean()
     return float((signal.kernel.diagonal - 2 * overall * signal.mean + overall**2).mean())
 
 
-def correlation(node: Node) -> float:
+def correlation(node: Node, reading: Reading = AS_CAPTURED) -> float:
     """Average token correlation."""
-    return float(node.signal.summary()[2])
+    return float(reading.signal(node).summary()[2])
 
 
 def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Distribution:

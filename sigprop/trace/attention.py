@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.parts import AlongSignal, Fluctuation
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
+from sigprop.trace.reading import Reading
 from sigprop.trace.record import Field
 from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, drawn_signs, parts_of_sources
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, unit_kernel, unit_slope
@@ -41,6 +43,9 @@ NARROW = 3
 MOST_REPLICAS = 16
 KEPT = 1 << 19
 """Entries of attention weights that are kept at most, for one replay, from the forward to the backward pass."""
+
+
+_TAKING = Lock()
 
 
 @dataclass(eq=False)
@@ -84,6 +89,14 @@ class ReplayedAttention(ReplayedOp):
         self._thinning = None if self.single else self._possible_thinning(few, heads)
         self._kept: dict[int, tuple[Replay, Tensor]] = {}
         self._arrange()
+
+    def bound(self, reading: Reading) -> ReplayedAttention:
+        """Heads that were kept are taken over if they were drawn from the same states."""
+        made = super().bound(reading)
+        assert isinstance(made, ReplayedAttention)
+        with _TAKING:
+            made._kept, self._kept = ({}, self._kept) if reading.changed else (self._kept, {})
+        return made
 
     def _possible_thinning(self, wanted: int, heads: int) -> Thinning | None:
         call = self.weight.call
@@ -135,11 +148,12 @@ class ReplayedAttention(ReplayedOp):
         ensemble, replica = None, 0
         while replica < self.replicas:
             if replica % self.group == 0:
-                ensemble = Ensemble(self.group, generator_of(self.seed, 2 * replica))
+                ensemble = Ensemble(self.group, generator_of(self.seed, 2 * replica), self.reading)
             found = self._kept.pop(replica, None)
             if found is None:
                 settings = (generator_of(self.seed, 2 * replica + 1), True, ensemble, replica % self.group)
-                found = self._drawn(*settings, [part for parts in self.parts.values() for part in parts])
+                drawn = [part for parts in self.parts.values() for part in parts]
+                found = self._drawn(*settings, drawn, self.reading)
             if keep and found[1].numel() <= KEPT:
                 found[0].forget()
                 self._kept[replica] = found
@@ -176,7 +190,7 @@ class ReplayedAttention(ReplayedOp):
 
     def _value_roots(self, replay: Replay) -> Tensor:
         """For every replica `R` with `R R^T` the kernel of the values in one initialization."""
-        roots, mean = replay.roots(self.value.node), self.value.node.signal.mean
+        roots, mean = replay.roots(self.value.node), self.reading.signal(self.value.node).mean
         return torch.cat((roots, mean[:, None].expand(len(roots), -1, -1)), -1).to(DTYPE)
 
     def forward(self, *inputs: Signal) -> Signal:

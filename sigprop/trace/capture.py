@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import RLock
 from types import FunctionType
 from typing import Any
 
@@ -23,7 +24,7 @@ from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
 from sigprop.trace.layout import LARGEST, Misaligned
-from sigprop.trace.record import Call, Field, Loss, Record, Weight, leaves, mapped
+from sigprop.trace.record import Call, Field, Record, Weight, fields_made, leaves, mapped
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules import Rule, find_rule
 from sigprop.trace.sampled import Sampled
@@ -67,6 +68,19 @@ _QUERIES = frozenset(
 )
 
 
+_VALUES = frozenset(
+    ("item", "tolist", "bool", "int", "float_value", "nonzero", "numpy", "unique", "unique_consecutive", "equal")
+).union(
+    ("allclose", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros"),
+    ("new_ones", "new_full", "new_empty", "new_tensor"),
+)
+"""Functions whose result is real numbers, drawn once, even where everything else is only recorded."""
+_KEPT = frozenset(
+    "view reshape flatten unflatten getitem transpose permute squeeze unsqueeze movedim t to float double".split()  # noqa: SIM905
+)
+"""Views: in a loss too they keep the roles of dimensions, by which closed forms are known."""
+
+
 class Capture(TorchFunctionMode):
     """The mode that a model runs under, and everything it finds: tape, sites, parameters, loss."""
 
@@ -95,7 +109,10 @@ class Capture(TorchFunctionMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._calls: dict[str, int] = {}
         self.attentions = 0
-        self._seeds = seed * 100003
+        self.lock = RLock()
+        self._seeds = self._base = seed * 100003
+        self._first_field = fields_made()
+        self._running = self._recording = False
         self._adopt_parameters()
 
     def _adopt_parameters(self) -> None:
@@ -126,6 +143,22 @@ class Capture(TorchFunctionMode):
         self._seeds += 1
         return self._seeds
 
+    def seed_of(self, item: Field) -> int:
+        """The seed of what is drawn for one field, whenever it is asked for."""
+        return self._base + (item.number - self._first_field) * 7919
+
+    @contextmanager
+    def loss(self) -> Iterator[None]:
+        """While a loss is called on the output: what it is made of is only recorded, to be replayed."""
+        self.lock.acquire()
+        self._recording = True
+        try:
+            with torch.no_grad(), self._hooks(), self:
+                yield
+        finally:
+            self._recording = False
+            self.lock.release()
+
     @property
     def module(self) -> str:
         return self.modules[-1] if self.modules else ROOT
@@ -137,7 +170,7 @@ class Capture(TorchFunctionMode):
                 f"a tensor of shape {target.shape} in {self.module!r} has {target.layout.positions} positions, "
                 f"more than the {LARGEST} that are followed: a shorter sequence or a smaller image may help"
             )
-        op = Sampled(target, self.seed(), reason)
+        op = Sampled(target, self.seed() if self._running else self.seed_of(target), reason)
         return self.apply(op, *(source.node for source in op.sources))
 
     def value_of(self, item: Any) -> Any:
@@ -191,13 +224,29 @@ class Capture(TorchFunctionMode):
         return self._attach(call, args, result)
 
     def _result(self, rule: Rule | None, call: Call) -> Any:
-        from sigprop.trace.rules.fallback import sample
+        from sigprop.trace.rules.fallback import recorded, sample
         from sigprop.trace.rules.weights import MAKE_FIELDS, of_weights
 
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
+        if self._recording:
+            return self._recorded(rule, call)
         if call.name not in MAKE_FIELDS and not into_numbers and all(isinstance(i, Weight) for i in call.records()):
             return of_weights(self, call)
+        if call.name not in _VALUES and all(math.prod(item.shape) == 1 for item in call.records()):
+            return recorded(self, call)
         return rule(self, call, *call.args, **call.kwargs) if rule else sample(self, call)
+
+    def _recorded(self, rule: Rule | None, call: Call) -> Any:
+        """A call of a loss: views keep the roles of dimensions, questions about values are answered by a draw."""
+        from sigprop.trace.rules.fallback import recorded
+
+        by_values = call.name == "getitem" and any(isinstance(item, Record) for item in leaves(call.args[1]))
+        if rule is not None and (call.name in _VALUES or call.name in _KEPT) and not by_values:
+            try:
+                return rule(self, call, *call.args, **call.kwargs)
+            except (SigpropError, Misaligned):
+                pass
+        return recorded(self, call)
 
     def _attach(self, call: Call, args: tuple, result: Any) -> Any:
         """Tensors for the records a rule returned; what is written in place takes the new record."""
@@ -256,8 +305,12 @@ class Capture(TorchFunctionMode):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Names of modules while they run; their outputs become sites."""
-        with self._hooks(), self:
-            yield
+        self._running = True
+        try:
+            with self._hooks(), self:
+                yield
+        finally:
+            self._running = False
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:
@@ -362,4 +415,4 @@ def _own_body(func: Any) -> Any:
     return body
 
 
-__all__ = ["ROOT", "Capture", "Loss", "Misaligned", "canonical", "record_of"]
+__all__ = ["ROOT", "Capture", "Misaligned", "canonical", "record_of"]

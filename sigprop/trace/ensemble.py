@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
+from sigprop.trace.reading import AS_CAPTURED, Reading
 
 DTYPE = torch.float32
 """Of all that is drawn."""
@@ -21,22 +22,30 @@ DTYPE = torch.float32
 class Ensemble:
     """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
 
-    def __init__(self, replicas: int, generator: torch.Generator):
+    def __init__(self, replicas: int, generator: torch.Generator, reading: Reading = AS_CAPTURED):
         self.replicas = replicas
+        self._reading = reading
         self._generator = generator
         self._expected: dict[Node, Tensor] = {}
         self._drawn: dict[Node, Tensor] = {}
+        self._without: dict[Node, Tensor] = {}
 
     def expected(self, node: Node) -> Tensor:
         """`R` with `R R^T` the covariance of a node."""
         if node not in self._expected:
-            self._expected[node] = root_of(node.signal.covariance.values)
+            self._expected[node] = root_of(self._reading.signal(node).covariance.values)
         return self._expected[node]
+
+    def without(self, node: Node, bias: float) -> Tensor:
+        """`R` with `R R^T` the covariance of a node less that of a bias, which is the same for all tokens."""
+        if node not in self._without:
+            self._without[node] = root_of(self._reading.signal(node).covariance.values - bias)
+        return self._without[node]
 
     def drawn(self, node: Node) -> Tensor:
         """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
         if node not in self._drawn:
-            signal, root = node.signal, self.expected(node)
+            signal, root = self._reading.signal(node), self.expected(node)
             noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
             made = root.to(DTYPE) @ noise
             made[..., -1] += signal.mean.to(DTYPE)

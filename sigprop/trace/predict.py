@@ -16,6 +16,7 @@ from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.theory import Evidence, Gradient, Node, Signal
 from sigprop.trace.attention_scores import placed, score_rows
+from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.networks import averaged
@@ -111,14 +112,15 @@ def _predict(
     found = trace(loaded, batch, **options)
     if found.unheard:
         note["hooks"] = f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"
-    start, differentiated = found.differentiate(loss)
-    rows = _Rows(found)
-    found.backward(start, rows.take_gradient)
+    states = Evaluation(found.capture)
+    start, differentiated = found.differentiate(loss, states)
+    rows = _Rows(found, states, start)
+    states.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": differentiated, **note}
     sites = rows.finish()
     if scores:
         sites = placed(sites, score_rows(found, seed))
-    return Profile(sites, _parameter_rows(found), meta)
+    return Profile(sites, _parameter_rows(found, states), meta)
 
 
 def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
@@ -131,7 +133,8 @@ def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
 class _Rows:
     """Rows of the sites: signals at once, gradients as the backward pass comes by."""
 
-    def __init__(self, found: Trace):
+    def __init__(self, found: Trace, states: Evaluation, start: Start):
+        self._states = states
         self.sites: list[SiteRow] = []
         self._waiting: dict[Node, list[tuple[SiteRow, Field]]] = {}
         self._kept: dict[Field, Gradient] = {}
@@ -142,33 +145,33 @@ class _Rows:
                 continue
             if item._node is None and item.layout.positions > LARGEST:
                 continue
-            signal = item.node.signal
+            with found.capture.lock:
+                signal = states.signal(item.node)
             mean, variance, correlation = self._summary(signal, signal.mean, item.layout)
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
             self.sites.append(row)
             self._waiting.setdefault(item.node, []).append((row, item))
         ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, Sampled)]
-        self._bypassed = {site for op in ops for site in sites_between(op.target, op.parts)}
+        self._bypassed = {site for op in ops for site in sites_between(op.target, op.parts)}.union(start.passed)
 
-    def take_gradient(self, node: Node) -> None:
+    def take_gradient(self, node: Node, gradient: Gradient) -> None:
         for row, item in self._waiting.get(node, ()):
-            assert node.gradient is not None
-            self._fill(row, item, node.gradient)
+            self._fill(row, item, gradient)
             if item in self._bypassed:
-                self._kept[item] = node.gradient
+                self._kept[item] = gradient
 
     def finish(self) -> list[SiteRow]:
         """Add the gradients that passed sites without their nodes."""
         for found in self._waiting.values():
             for row, item in found:
-                if item.passed is not None:
-                    kept = self._kept.get(item)
-                    self._fill(row, item, item.passed if kept is None else item.passed + kept)
+                passed, kept = self._states.passed.get(item), self._kept.get(item)
+                if passed is not None:
+                    self._fill(row, item, passed if kept is None else passed + kept)
         return self.sites
 
     def _fill(self, row: SiteRow, item: Field, gradient: Gradient) -> None:
-        signal = item.node.signal
+        signal = self._states.signal(item.node)
         none = torch.zeros_like(signal.mean)
         _, row.grad_variance, row.grad_token_correlation = self._summary(gradient, none, item.layout)
         worst = signal.evidence.join(gradient.evidence)
@@ -207,8 +210,8 @@ def _same_sequence(axes: Axes) -> Tensor:
     return (sequence[:, None] == sequence).double().fill_diagonal_(0.0)
 
 
-def _parameter_rows(found: Trace) -> list[ParameterRow]:
-    energy, evidence = found.energy, found.evidence
+def _parameter_rows(found: Trace, states: Evaluation) -> list[ParameterRow]:
+    energy, evidence = states.energy, states.evidence
     roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)])
     rows = []
     for name, weight in found.weights.items():

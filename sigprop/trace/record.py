@@ -1,13 +1,14 @@
 """What the interpreter knows of one traced tensor.
 
-Three kinds. A `Field` depends on the input: it has a layout and a node of the tape, made on demand. A `Weight` is a
-function of parameters alone. A `Loss` is where the gradient starts. Each remembers the call that made it, so that it
-can be replayed on drawn numbers.
+Two kinds. A `Field` depends on the input: it has a layout and a node of the tape, made on demand. A `Weight` is a
+function of parameters alone. Each remembers the call that made it, so that it can be replayed on drawn numbers. A loss
+is a field like any other.
 """
 
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,13 +18,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.theory import Gradient, Node
+from sigprop.theory import Node
 from sigprop.trace.layout import Axis, Layout
 from sigprop.trace.skeleton import Distribution
 
 Function = Callable[[Tensor], Tensor]
 FEW = 4
-_NUMBERS = itertools.count()
+
+
+class _Numbers(threading.local):
+    """Numbers of fields in the order they are made, in each thread by itself."""
+
+    def __init__(self) -> None:
+        self.next = itertools.count().__next__
+
+
+_NUMBERS = _Numbers()
 
 
 @dataclass(eq=False, repr=False)
@@ -47,7 +57,7 @@ class Call:
 
 
 class Record:
-    """Base of the three kinds."""
+    """Base of the two kinds."""
 
     call: Call | None
     output: int | None
@@ -105,7 +115,6 @@ class Field(Record):
     `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None
     for a tensor that is its own source, empty for a function of weights alone. `transparent`: every entry is a function
     of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
-    `passed` is the gradient that replays from deeper sources sent through a site without its node.
     """
 
     layout: Layout
@@ -121,12 +130,11 @@ class Field(Record):
     output: int | None = None
     inputs: tuple[Record, ...] = ()
     is_site: bool = False
-    passed: Gradient | None = field(default=None, repr=False)
     _node: Node | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.shape = self.layout.shape
-        self.number = next(_NUMBERS)
+        self.number = _NUMBERS.next()
         if self.sources is None:
             self.sources = (Source(self),)
 
@@ -164,14 +172,9 @@ class Statistic:
     count: float = 1.0
 
 
-@dataclass(eq=False, repr=False)
-class Loss(Record):
-    """Nodes from which the gradient starts."""
-
-    seeds: list[tuple[Field, Gradient]]
-    call: Call | None = None
-    output: int | None = None
-    shape: tuple[int, ...] = ()
+def fields_made() -> int:
+    """A number that is less than that of every field made from now on in this thread."""
+    return _NUMBERS.next()
 
 
 def independent(first: Field, second: Field) -> bool:

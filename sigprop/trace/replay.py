@@ -20,6 +20,7 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.trace.ensemble import DTYPE, Ensemble, fewest_balanced
 from sigprop.trace.layout import Layout
+from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field, Record, Weight, mapped
 
 NARROW = 50.0
@@ -29,7 +30,8 @@ class Replay:
     """One draw of everything that is asked for; the same record gives the same numbers.
 
     `ensemble` holds what this draw, number `replica`, has in common with others. `slices` are channel slices that are
-    drawn by themselves, their source never. `weight_share`: how much of the energy of a weight's gradient one draw has.
+    drawn by themselves, their source never. `reading` gives the states and laws.
+    `weight_share`: how much of the energy of a weight's gradient one draw has.
     """
 
     weight_share = 1.0
@@ -41,12 +43,14 @@ class Replay:
         ensemble: Ensemble | None = None,
         replica: int = 0,
         slices: Collection[Field] = (),
+        reading: Reading = AS_CAPTURED,
     ):
         self.generator = generator
         self.gradients = gradients
-        self.ensemble = ensemble or Ensemble(1, generator)
+        self.ensemble = ensemble or Ensemble(1, generator, reading)
         self.replicas = slice(replica, replica + 1)
         self.slices = slices
+        self.reading = reading
         self.values: dict[Record, Any] = {}
         self.weights: dict[Weight, Tensor] = {}
 
@@ -79,7 +83,7 @@ class Replay:
 
     def _leaf(self, record: Record) -> Tensor:
         if isinstance(record, Weight):
-            value = record.distribution.draw(record.shape, self.generator).to(DTYPE)
+            value = self.reading.law(record).draw(record.shape, self.generator).to(DTYPE)
             self.weights[record] = value
         elif isinstance(record, Field):
             value = self._draw(record)
@@ -106,7 +110,7 @@ class Replay:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""
         node = item.sources[0].field.node
         rows = drawn_rows(self.roots(node), self.layout(item).channels, self.generator)
-        return self.from_rows(item, rows + node.signal.mean.to(DTYPE)[:, None])
+        return self.from_rows(item, rows + self.reading.signal(node).mean.to(DTYPE)[:, None])
 
     def layout(self, item: Field) -> Layout:
         """The layout that a field is drawn in, in every replica."""
@@ -133,18 +137,19 @@ class Replay:
             return self.roots(node.inputs[0])[:, node.op.index]
         if not is_narrow(node):
             return self.ensemble.expected(node).expand(self.replicas.stop - self.replicas.start, -1, -1)
-        assert isinstance(node.op, Linear)
-        inside = self.ensemble.drawn(node.inputs[0])[self.replicas] * (node.op.fan_in * node.op.variance) ** 0.5
-        if not node.op.bias_variance:
+        op = self.reading.op(node)
+        assert isinstance(op, Linear)
+        inside = self.ensemble.drawn(node.inputs[0])[self.replicas] * (op.fan_in * op.variance) ** 0.5
+        if not op.bias_variance:
             return inside
-        return torch.cat((inside, torch.full_like(inside[..., :1], float(node.op.bias_variance) ** 0.5)), -1)
+        return torch.cat((inside, torch.full_like(inside[..., :1], float(op.bias_variance) ** 0.5)), -1)
 
     def fluctuation(self, node: Node) -> Tensor | None:
         """How far the drawn kernels of a linear map's input are from their expectation; None where none is drawn."""
         if not is_narrow(node):
             return None
         roots = self.ensemble.drawn(node.inputs[0])[self.replicas]
-        return roots @ roots.mT - node.inputs[0].signal.kernel.values
+        return roots @ roots.mT - self.reading.signal(node.inputs[0]).kernel.values
 
 
 def drawn_rows(root: Tensor, channels: int, generator: torch.Generator) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.gradient_along_signal import diagonal
 from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
 
@@ -92,7 +94,9 @@ class Reverse:
         shared = replay.fluctuation(node)
         if shared is not None:
             change = (kernels * shared).sum((1, 2))
-            self._energies[place].append(change + (kernels * node.inputs[0].signal.kernel.values).sum((1, 2)))
+            self._energies[place].append(
+                change + (kernels * replay.reading.signal(node.inputs[0]).kernel.values).sum((1, 2))
+            )
             self.corrections[node] = self.corrections.get(node, 0.0) + float(change.sum())
 
     def is_steady(self, error: float) -> bool:
@@ -119,10 +123,17 @@ class Reverse:
 
 
 class ReplayedOp(Op):
-    """An op that replays its sources; what it found going backward is kept for those who ask."""
+    """An op that replays its sources, as `reading` says they are; what it finds going backward is kept for who asks."""
 
     parts: dict[Field, list[Field]]
+    reading: Reading = AS_CAPTURED
     _reverse: Reverse | None
+
+    def bound(self, reading: Reading) -> ReplayedOp:
+        """The same op for another reading; nothing that it finds is written into this one."""
+        made = copy(self)
+        made.reading, made._reverse = reading, None
+        return made
 
     def with_law(self, parameter: str, law: Law) -> Op:
         """A replay draws the weights themselves, by whatever their laws are then."""
@@ -139,3 +150,9 @@ class ReplayedOp(Op):
     @property
     def corrections(self) -> dict[Node, float]:
         return self._reverse.corrections if self._reverse is not None else {}
+
+    @property
+    def passed(self) -> dict[Field, Tensor]:
+        """Kernels of the gradients at sites between the sources and the target."""
+        found = self._reverse.passed if self._reverse is not None else {}
+        return {site: kernel for site, kernel in found.items() if kernel.dim()}

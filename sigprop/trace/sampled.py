@@ -51,10 +51,10 @@ class Sampled(ReplayedOp):
         return max(2, min(64, wanted, LARGEST // size))
 
     def _replays(self, gradients: bool = False) -> Iterator[Replay]:
-        ensemble = Ensemble(self.replicas, generator_of(self.seed, 0))
+        ensemble = Ensemble(self.replicas, generator_of(self.seed, 0), self.reading)
         drawn = [part for parts in self.parts.values() for part in parts]
         for replica in range(self.replicas):
-            yield Replay(generator_of(self.seed, replica + 1), gradients, ensemble, replica, drawn)
+            yield Replay(generator_of(self.seed, replica + 1), gradients, ensemble, replica, drawn, self.reading)
 
     def forward(self, *inputs: Signal) -> Signal:
         layout = self.target.layout
@@ -83,10 +83,6 @@ class Sampled(ReplayedOp):
                     rows = drawn_rows(root, self.target.layout.channels, replay.generator)
                     self._reverse.add(replay, output, self.target.layout.from_rows(rows))
             self._reverse.scale(level / self.replicas)
-            for site, kernel in self._reverse.passed.items():
-                if kernel.dim():
-                    made = Gradient(Dense(kernel), evidence=gradient.evidence)
-                    site.passed = made if site.passed is None else site.passed + made
         return self._reverse
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from sigprop.errors import InputError, SigpropError, UnsupportedError
+from sigprop.errors import InputError, SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.process import as_written, copied, eagerly, seed_all, undisturbed, without_observers
-from sigprop.theory import Evidence, Node, Tape
+from sigprop.theory import Node, Tape
 from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
-from sigprop.trace.record import Field, Loss, Weight
-from sigprop.trace.rules.losses import white_noise
+from sigprop.trace.evaluate import Evaluation, Start
+from sigprop.trace.gradient_start import loss_start, white_noise
+from sigprop.trace.record import Field, Weight
 from sigprop.trace.skeleton import skeleton_of
 
 
@@ -26,14 +26,12 @@ class Trace:
     """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution.
 
     `unheard` names the modules whose forward hooks, put there by the user, were not run.
-    After `backward`, `energy` is the expected squared norm of every parameter's gradient, with the evidence for it.
+    The graph is only read from then on; see `Evaluation`.
     """
 
     capture: Capture
     output: Any
     batch: Any = None
-    energy: dict[str, float] = field(default_factory=dict)
-    evidence: dict[str, Evidence] = field(default_factory=dict)
     unheard: list[str] = field(default_factory=list)
 
     @property
@@ -50,57 +48,20 @@ class Trace:
         found = record_of(first_signal(self.output))
         return found if isinstance(found, Field) else None
 
-    def differentiate(self, loss: LossChoice = None) -> tuple[Loss, str]:
+    def differentiate(self, loss: LossChoice = None, states: Evaluation | None = None) -> tuple[Start, str]:
         """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""
-        with torch.no_grad(), self.capture.watching():
+        states = states or Evaluation(self.capture)
+        with self.capture.loss():
             chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
         found = record_of(chosen.tensor)
-        if isinstance(found, Field) and chosen.is_noise:
-            return white_noise(found), chosen.name
-        if isinstance(found, Loss):
-            return found, chosen.name
-        model = type(self.capture.model).__name__
-        if found is None:
-            raise InputError(f"{chosen.name} of {model} does not depend on its parameters: nothing to differentiate")
-        raise UnsupportedError(
-            f"{chosen.name} of {model} is not followed ({found}): end it in cross_entropy or mse_loss"
-        )
-
-    def backward(self, loss: Loss, done: Callable[[Node], None] | None = None) -> None:
-        """Send the gradient from the loss to every record it depends on.
-
-        With `done`, which sees each node once, gradients are let go as soon as nothing needs them.
-        """
-        self.energy, self.evidence = {}, {}
-
-        def finished(node: Node) -> None:
-            self._book_parameters(node)
-            if done is not None:
-                done(node)
-                node.gradient = None
-
-        self.capture.tape.backward(*((item.node, gradient) for item, gradient in loss.seeds), done=finished)
-
-    def _book_parameters(self, node: Node) -> None:
-        bound = self.capture.bindings.get(node, {})
-        sampled = getattr(node.op, "weights", [])
-        for number, state in enumerate(node.parameters):
-            if sampled:
-                weight, entries = sampled[number], math.prod(sampled[number].shape)
-                self._book(weight, float(state.grad_second_moment) * entries, node)
-            elif state.name in bound:
-                weight, entries = bound[state.name]
-                self._book(weight, float(state.grad_second_moment) * entries, node)
-        for source, change in getattr(node.op, "corrections", {}).items():
-            weight, entries = self.capture.bindings[source]["weight"]
-            self._book(weight, change * entries, node)
-
-    def _book(self, weight: Weight, amount: float, node: Node) -> None:
-        assert node.gradient is not None
-        worst = node.signal.evidence.join(node.gradient.evidence)
-        for name, share in weight.roots():
-            self.energy[name] = self.energy.get(name, 0.0) + amount * share
-            self.evidence[name] = self.evidence.get(name, Evidence()).join(worst)
+        if found is None or (chosen.is_noise and not isinstance(found, Field)):
+            raise InputError(
+                f"{chosen.name} of {type(self.capture.model).__name__} does not depend on its parameters: "
+                "nothing to differentiate"
+            )
+        with self.capture.lock, torch.enable_grad():
+            start = white_noise(found) if chosen.is_noise else loss_start(states, found)  # type: ignore[arg-type]
+        return start, chosen.name
 
 
 def trace(

@@ -9,7 +9,7 @@ from sigprop.errors import InputError, UnsupportedError
 from sigprop.models import build
 from sigprop.recipes import plan, read_structure
 from sigprop.recipes.predicted_plan import predict_plan
-from sigprop.recipes.walk import variance
+from sigprop.recipes.walk import Walk, variance
 from sigprop.structure.attention import score_variance
 from sigprop.trace.tracing import trace
 from studies.recipes_shared import measure_stream
@@ -86,8 +86,8 @@ def test_another_trace_of_the_drawn_model_agrees():
 def test_ratio_of_branch_to_skip():
     structure = read_structure(model_of(), ids())
     for ratio in (0.5, 2.0):
-        plan(structure.model, "unit", structure=structure, ratio=ratio)
-        shares = [variance(spot.branch.node) / variance(spot.skip.node) for spot in structure.sums]
+        walk = Walk.under(structure, plan(structure.model, "unit", structure=structure, ratio=ratio))
+        shares = [variance(spot.branch.node, walk) / variance(spot.skip.node, walk) for spot in structure.sums]
         assert shares == pytest.approx([ratio] * 12, rel=1e-9)
 
 

@@ -108,7 +108,7 @@ def _input_correlations(structure: Structure) -> Tensor:
     walk.draw_all(draw_all(structure, lambda item, role, size: Init("normal", std=item.fan_in**-0.5), embedding=1.0))
     start = structure.sums[0].source.node
     walk.run(walk.nodes[: walk.place[start] + 1])
-    kernel, tokens = start.signal.kernel.normalized().dense().values, structure.sums[0].source.shape[-2]
+    kernel, tokens = walk.signal(start).kernel.normalized().dense().values, structure.sums[0].source.shape[-2]
     blocks = kernel.reshape(-1, tokens, len(kernel) // tokens, tokens).diagonal(dim1=0, dim2=2)
     return blocks.permute(2, 0, 1).clamp(0.0, 0.999)
 

@@ -68,10 +68,10 @@ def unit(
     tests: list[Callable[[Walk], bool]] = []
     if correlation_ceiling is not None:
         require(0 < correlation_ceiling < 1, "correlation_ceiling", correlation_ceiling, "between 0 and 1")
-        tests.append(lambda walk: correlation(structure.sums[-1].total.node) <= correlation_ceiling)
+        tests.append(lambda walk: correlation(structure.sums[-1].total.node, walk) <= correlation_ceiling)
     if gradient_ratio is not None:
         require(gradient_ratio > 1, "gradient_ratio", gradient_ratio, "a number above 1")
-        tests.append(lambda walk: abs(math.log(_gradient_growth(structure))) <= math.log(gradient_ratio))
+        tests.append(lambda walk: abs(math.log(_gradient_growth(structure, walk))) <= math.log(gradient_ratio))
 
     def solved(strength: float) -> tuple[Plan, bool]:
         plan, walk = _solve(structure, strength, alpha, ratio, score_variance)
@@ -106,8 +106,8 @@ def _solve(structure: Structure, k: float, alpha: float, ratio: float, score_var
     shifts = {name: junction.shift for junction in structure.junctions for name in junction.weights}
     plan = scale_rows(plan, factors, shifts=shifts)
     plan = with_junctions(plan, structure, scales, f"branch variance {ratio:g} x skip, predicted")
-    start = variance(structure.sums[0].source.node)
-    plan.meta = {"stream_variance": start, "k": k, "alpha": alpha, "ratio": ratio, "tied_as_readout": tied}
+    stream = variance(structure.sums[0].source.node, walk)
+    plan.meta = {"stream_variance": stream, "k": k, "alpha": alpha, "ratio": ratio, "tied_as_readout": tied}
     return plan, walk
 
 
@@ -128,7 +128,7 @@ def start_variance(structure: Structure, plan: Plan) -> float:
     walk.draw_all(plan)
     start = structure.sums[0].source.node
     walk.run(walk.nodes[: walk.place[start] + 1])
-    return variance(start)
+    return variance(start, walk)
 
 
 def _solved_factors(structure: Structure, walk: Walk, ratio: float, cap: float) -> dict[str, float]:
@@ -154,14 +154,14 @@ def _solved_factors(structure: Structure, walk: Walk, ratio: float, cap: float) 
 def _cap_scores(structure: Structure, walk: Walk, attention: Node, cap: float, factors: dict[str, float]) -> None:
     """Divide query and key so that their scores do not vary more than the cap; fused matrices are left alone."""
     assert isinstance(attention.op, ReplayedAttention)
-    present = score_variance_of(Replay(torch.Generator().manual_seed(0))(attention.op.weight))
+    present = score_variance_of(Replay(torch.Generator().manual_seed(0), reading=walk)(attention.op.weight))
     makers = [weight for source in attention.op.sources for weight in source.inputs if isinstance(weight, Weight)]
     names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
     chosen = [name for name in names if structure.parameters[name].role == "query_key"]
     if present <= cap or len(chosen) != 2 or any(structure.parameters[name].parts for name in chosen):
         return
     for name in chosen:
-        before = math.sqrt(walk.law(name).variance)
+        before = math.sqrt(walk.law_of(name).variance)
         factors[name] = (cap / present) ** 0.25
         walk.draw(name, Init("normal", std=before * factors[name]), structure.parameters[name].shape)
         for node, _, _ in walk.uses[name]:
@@ -175,12 +175,12 @@ def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float
         raise UnsupportedError(f"unit: the branch at {junction.exit or junction.inside[:1]} does not end in a weight")
     if any(name in factors for name in names):
         return
-    present = variance(spot.branch.node)
+    present = variance(spot.branch.node, walk)
     if present <= 0.0:
         raise UnsupportedError(f"unit: the branch that ends in {names[0]} has no variance to scale")
-    factor = math.sqrt(ratio * variance(spot.skip.node) / present)
+    factor = math.sqrt(ratio * variance(spot.skip.node, walk) / present)
     for name in names:
-        law = walk.law(name)
+        law = walk.law_of(name)
         now = Init("normal", std=math.sqrt(law.variance)) if law.variance else Init("constant", value=law.mean)
         walk.draw(name, times(now, factor, junction.shift), structure.parameters[name].shape)
         factors[name] = factor
@@ -188,10 +188,10 @@ def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float
     walk.run(walk.between(first, spot.total.node))
 
 
-def _gradient_growth(structure: Structure) -> float:
+def _gradient_growth(structure: Structure, walk: Walk) -> float:
     """Predicted gradient variance of the first sum over that of the last, white noise at the output."""
-    structure.trace.backward(structure.trace.differentiate("noise")[0])
-    first, last = (structure.sums[place].total.node.gradient for place in (0, -1))
+    walk.backward(structure.trace.differentiate("noise", walk)[0])
+    first, last = (walk.gradients.get(structure.sums[place].total.node) for place in (0, -1))
     if first is None or last is None:
         raise UnsupportedError("unit: no gradient reached the residual stream")
     return float(first.summary()[0] / last.summary()[0])

@@ -36,8 +36,7 @@ from sigprop.trace.broadcast import (
     with_streams,
 )
 from sigprop.trace.layout import BATCH, CHANNEL, KEY, LARGEST, TOKEN, Axis, Layout, Misaligned
-from sigprop.trace.loss_arithmetic import loss_scaled, loss_sum
-from sigprop.trace.record import Call, Field, Loss, Record, Weight, independent, united
+from sigprop.trace.record import Call, Field, Record, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.normalization import centred, normalized
 from sigprop.trace.shared_parts import added
@@ -153,8 +152,6 @@ def rsub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1
 
 
 def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> Any:
-    if isinstance(first, Loss) or isinstance(second, Loss):
-        return loss_sum(first, second)
     shared = _one_base(trace, call, first, second)
     if shared is not None:
         return shared
@@ -177,9 +174,6 @@ def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> An
 
 @rule("mul", "multiply", "rmul")
 def mul(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
-    if isinstance(input, Loss) or isinstance(other, Loss):
-        loss, factor = (input, other) if isinstance(input, Loss) else (other, input)
-        return loss_scaled(trace, loss, factor)
     if isinstance(input, Field) or isinstance(other, Field):
         input, other = _conditions(input, other)
         call = replace(call, args=(input, other))
@@ -213,8 +207,6 @@ def _conditions(*items: Any) -> tuple[Any, ...]:
 @rule("div", "true_divide", "truediv", "divide")
 def div(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     number = as_constant(other)
-    if isinstance(input, Loss):
-        return loss_scaled(trace, input, 1.0 / number if number else 1.0)
     if isinstance(input, Field) and number is not None:
         return pointwise(trace, call, input, lambda x: x / number, slope=1.0 / number)
     shared = _one_base(trace, call, input, other)

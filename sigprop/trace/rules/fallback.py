@@ -8,8 +8,8 @@ from torch import Tensor
 
 from sigprop.errors import UnsupportedError
 from sigprop.trace.broadcast import common_layout
-from sigprop.trace.layout import KEY, Layout, Misaligned
-from sigprop.trace.record import Call, Field, Loss, Weight, leaves, united
+from sigprop.trace.layout import CHANNEL, KEY, Layout, Misaligned, of_roles
+from sigprop.trace.record import Call, Field, Weight, leaves, mapped, united
 from sigprop.trace.rules.views import on_meta
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ def sample(trace: Capture, call: Call, reason: str = "") -> Any:
     """Records for the results of a call, each with the layout of the operand it looks like."""
     records = call.records()
     fields = [item for item in records if isinstance(item, Field)]
-    if any(isinstance(item, Loss) for item in records):
-        return next(item for item in records if isinstance(item, Loss))
     if not fields:
         from sigprop.trace.rules.weights import of_weights
 
@@ -37,6 +35,33 @@ def sample(trace: Capture, call: Call, reason: str = "") -> Any:
         ]
         return tuple(made)
     return result
+
+
+def recorded(trace: Capture, call: Call) -> Any:
+    """Records for the results of a call that is only replayed: a loss, and what it is made of.
+
+    Nobody asks for their states, so their dimensions have no roles. Results that a shape cannot be told of without
+    values (entries picked by a mask) have that of one draw.
+    """
+    try:
+        result = on_meta(call)
+    except Exception:
+        args, kwargs = mapped((call.args, call.kwargs), trace.value_of)
+        result = call.function(*args, **kwargs)
+    if isinstance(result, Tensor):
+        return _bare(trace, call, result, None)
+    if isinstance(result, (tuple, list)):
+        made = [_bare(trace, call, item, n) if isinstance(item, Tensor) else item for n, item in enumerate(result)]
+        return type(result)(made) if type(result) is not tuple and not hasattr(result, "_fields") else tuple(made)
+    return result
+
+
+def _bare(trace: Capture, call: Call, result: Tensor, output: int | None) -> Field:
+    fields = [item for item in call.records() if isinstance(item, Field)]
+    layout = of_roles(tuple(result.shape), [CHANNEL] * result.dim())
+    made = _field(trace, call, layout, fields, output, f"{call.name} sampled on the predicted state")
+    made.dtype = result.dtype
+    return made
 
 
 def kept(trace: Capture, call: Call) -> Field:
@@ -78,7 +103,12 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
         return layout
     found = _extended(shape, fields)
     if found is None:
-        raise UnsupportedError(f"the result {shape} has no axis in common with {[item.shape for item in fields]}")
+        given = ", ".join(str(item.shape) for item in fields)
+        raise UnsupportedError(
+            f"{call.name} in {call.module!r} makes {shape} of {given}, and it is not known which of its dimensions are "
+            f"tokens and which are channels. Register a rule that says so: "
+            f'@sigprop.trace.rule("{call.name}") def {call.name}(capture, call, ...): return a Field.'
+        )
     return found
 
 

@@ -1,0 +1,157 @@
+"""Evaluation: laws of the parameters and scales of residual sums go in, states of signals and gradients come out.
+
+The graph of a capture is only read. An evaluation holds what differs from it: ops with other laws, the signals that
+follow from them, and all gradients. Several may be made of one graph, in any order and in several threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sigprop.theory import Dense, Evidence, Gradient, Node, Signal
+from sigprop.theory.ops.base import Op
+from sigprop.trace.reading import Reading
+from sigprop.trace.record import Field, Weight
+from sigprop.trace.reverse import ReplayedOp
+from sigprop.trace.skeleton import Distribution
+
+if TYPE_CHECKING:
+    from sigprop.trace.capture import Capture
+
+
+@dataclass
+class Start:
+    """Where the gradient starts: at nodes, at weights that a loss takes directly, at sites that a replay passes."""
+
+    seeds: list[tuple[Node, Gradient]] = field(default_factory=list)
+    weights: dict[Weight, float] = field(default_factory=dict)
+    passed: dict[Field, Gradient] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
+
+
+class Evaluation(Reading):
+    """States under given laws; `run` recomputes signals, `backward` sends a gradient down.
+
+    After `backward`, `gradients` holds what reached each node (unless it was let go), `passed` what replays sent
+    through sites without their nodes, `energy` the expected squared norm of every parameter's gradient.
+    """
+
+    def __init__(self, capture: Capture):
+        self.capture = capture
+        self.nodes: list[Node] = capture.tape.nodes
+        self.changed = False
+        self._ops: dict[Node, Op] = {}
+        self._signals: dict[Node, Signal] = {}
+        self._laws: dict[Weight, Distribution] = {}
+        self.gradients: dict[Node, Gradient] = {}
+        self.passed: dict[Field, Gradient] = {}
+        self.energy: dict[str, float] = {}
+        self.evidence: dict[str, Evidence] = {}
+
+    # -- what replays read
+
+    def signal(self, node: Node) -> Signal:
+        found = self._signals.get(node)
+        return node.signal if found is None else found
+
+    def op(self, node: Node) -> Op | None:
+        op = self._ops.get(node, node.op)
+        if isinstance(op, ReplayedOp) and op.reading is not self:
+            op = self._ops[node] = op.bound(self)
+        return op
+
+    def law(self, weight: Weight) -> Distribution:
+        return self._laws.get(weight, weight.distribution)
+
+    # -- laws in
+
+    def set_law(self, weight: Weight, law: Distribution) -> None:
+        self._laws[weight], self.changed = law, True
+
+    def set_op(self, node: Node, op: Op) -> None:
+        self._ops[node], self.changed = op, True
+
+    def use(self, node: Node, key: str, weight: Weight, law: Distribution) -> None:
+        """Let an op take the law of one of its parameters."""
+        self.set_law(weight, law)
+        op = self.op(node)
+        assert op is not None
+        self.set_op(node, op.with_law(key, law))
+
+    # -- states out
+
+    def run(self, nodes: Iterable[Node] | None = None) -> None:
+        """Recompute the signals of the given nodes, all of them by default, in order."""
+        for node in self.nodes if nodes is None else nodes:
+            op = self.op(node)
+            if op is not None:
+                self._signals[node] = op.forward(*map(self.signal, node.inputs))
+
+    def backward(self, start: Start, done: Callable[[Node, Gradient], None] | None = None) -> None:
+        """Send the gradient from its start to every node it depends on.
+
+        With `done`, which sees each node once, gradients are let go as soon as nothing needs them.
+        """
+        self.gradients, self.passed, self.energy, self.evidence = {}, dict(start.passed), {}, {}
+        for weight, amount in start.weights.items():
+            self._book(weight, amount, start.evidence)
+        for node, gradient in start.seeds:
+            self._receive(node, gradient)
+        for node in reversed(self.nodes):
+            gradient = self.gradients.get(node)
+            if gradient is None:
+                continue
+            self._through(node, gradient)
+            if done is not None:
+                done(node, gradient)
+                del self.gradients[node]
+
+    def _receive(self, node: Node, gradient: Gradient | None) -> None:
+        if gradient is not None:
+            before = self.gradients.get(node)
+            self.gradients[node] = gradient if before is None else before.meets(gradient, self.signal(node))
+
+    def _through(self, node: Node, gradient: Gradient) -> None:
+        op = self.op(node)
+        if op is None:
+            return
+        signals = [self.signal(source) for source in node.inputs]
+        parameters = op.parameters(gradient, *signals)
+        for source, arrived in zip(node.inputs, op.backward(gradient, self.signal(node), *signals), strict=True):
+            self._receive(source, arrived)
+        evidence = self.signal(node).evidence.join(gradient.evidence)
+        if isinstance(op, ReplayedOp):
+            self._book_replay(op, gradient, evidence)
+            sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(op.weights)}
+        else:
+            sizes = self.capture.bindings.get(node, {})
+        for state in parameters:
+            if state.name in sizes:
+                weight, entries = sizes[state.name]
+                self._book(weight, float(state.grad_second_moment) * entries, evidence)
+
+    def _book_replay(self, op: ReplayedOp, gradient: Gradient, evidence: Evidence) -> None:
+        for source, change in op.corrections.items():
+            weight, entries = self.capture.bindings[source]["weight"]
+            self._book(weight, change * entries, evidence)
+        for site, kernel in op.passed.items():
+            made, before = Gradient(Dense(kernel), evidence=gradient.evidence), self.passed.get(site)
+            self.passed[site] = made if before is None else before + made
+
+    def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:
+        for name, share in weight.roots():
+            self.energy[name] = self.energy.get(name, 0.0) + amount * share
+            self.evidence[name] = self.evidence.get(name, Evidence()).join(evidence)
+
+
+def uses_of(capture: Capture) -> Mapping[str, list[tuple[Node, str, Weight]]]:
+    """For each parameter the nodes that use it, under which key of their op, as which weight."""
+    found: dict[str, list[tuple[Node, str, Weight]]] = {}
+    for node, bound in capture.bindings.items():
+        for key, (weight, _) in bound.items():
+            for name, _ in weight.roots():
+                found.setdefault(name, []).append((node, key, weight))
+    return found

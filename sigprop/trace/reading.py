@@ -1,0 +1,26 @@
+"""What a replay reads of a graph: the state of a node, the op that made it, the law of a weight."""
+
+from __future__ import annotations
+
+from sigprop.theory import Node, Signal
+from sigprop.theory.ops.base import Op
+from sigprop.trace.record import Weight
+from sigprop.trace.skeleton import Distribution
+
+
+class Reading:
+    """The graph as it was captured: the model's own laws. An `Evaluation` reads it under others."""
+
+    changed = False
+
+    def signal(self, node: Node) -> Signal:
+        return node.signal
+
+    def op(self, node: Node) -> Op | None:
+        return node.op
+
+    def law(self, weight: Weight) -> Distribution:
+        return weight.distribution
+
+
+AS_CAPTURED = Reading()

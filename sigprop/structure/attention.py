@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules.attention import attention_weights
@@ -24,9 +25,9 @@ class Attention:
     scores: tuple[Field, ...]
     value: Field
 
-    def draw(self) -> Tensor:
+    def draw(self, reading: Reading = AS_CAPTURED) -> Tensor:
         """Attention weights `[..., query, key]` from one draw of the predicted states."""
-        replay = Replay(torch.Generator().manual_seed(0))
+        replay = Replay(torch.Generator().manual_seed(0), reading=reading)
         op = self.item.node.op
         if isinstance(op, ReplayedAttention):
             return replay(op.weight)

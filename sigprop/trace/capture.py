@@ -143,6 +143,11 @@ class Capture(TorchFunctionMode):
         self._seeds += 1
         return self._seeds
 
+    @property
+    def loss_seed(self) -> int:
+        """The seed of outputs that are drawn for a loss: the same for every loss."""
+        return self._base + 1
+
     def seed_of(self, item: Field) -> int:
         """The seed of what is drawn for one field, whenever it is asked for."""
         return self._base + (item.number - self._first_field) * 7919

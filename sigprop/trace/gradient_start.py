@@ -122,7 +122,7 @@ def _softmax_gradient(
 ) -> Gradient:
     signal, contact = states.signal(logits.node), contact_of(states.capture, logits.node)
     if float(signal.covariance.diagonal.max()) > LARGE:
-        generator = torch.Generator().manual_seed(states.capture.seed_of(logits))
+        generator = torch.Generator().manual_seed(states.capture.loss_seed)
         shared, target, slope, along = _drawn(signal.covariance.values, labels, classes, contact, generator)
     else:
         shared = shared_probability(signal.covariance, classes).values
@@ -215,7 +215,7 @@ def _mse(
     reduction: str = "mean",
     weight: Any = None,
 ) -> tuple[Field, Gradient] | None:
-    """`G = (2/n)^2 (K - m y^T - y m^T + y y^T)` with `n` the number of entries, and the slope `2/n` along the signal."""
+    """`G = (2/n)^2 (K - m y^T - y m^T + y y^T)` with `n` the number of entries; along the signal `2/n`."""
     if not isinstance(input, Field) or not isinstance(target, Tensor) or tuple(target.shape) != tuple(input.shape):
         return None
     if _is_bare(input):

@@ -49,7 +49,8 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     if size > WIDEST:
         raise UnsupportedError(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
     found = Average(states, parts, sites_between(loss, parts))
-    ensemble, seed = Ensemble(1, generator_of(states.capture.seed_of(loss), 0), states), states.capture.seed_of(loss)
+    seed = states.capture.loss_seed
+    ensemble = Ensemble(1, generator_of(seed, 0), states)
     most = max(FEW, min(MOST, ENTRIES // max(1, size)))
     while found.draws < most and (found.draws < FEWEST or found.error > ERROR):
         replay = ExpectedReplay(generator_of(seed, found.draws + 1), True, ensemble, 0, drawn, states)
@@ -213,7 +214,7 @@ class Arrived:
 
 
 def split_along(covariance: Tensor, product: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Slope along the signal and rest from `E (x_s - m_s) g_t`, of which `spread` is the square of the standard error."""
+    """Slope along the signal and rest, from `E (x_s - m_s) g_t` and the square of its standard error."""
     weight = covariance.square().sum(0).clamp_min(1e-300)
     slope = (covariance * product).sum(0) / weight
     left = product - covariance * slope

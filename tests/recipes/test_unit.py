@@ -9,6 +9,7 @@ from sigprop.errors import InputError, UnsupportedError
 from sigprop.models import build
 from sigprop.recipes import plan, read_structure
 from sigprop.recipes.predicted_plan import predict_plan
+from sigprop.recipes.registry import get_recipe
 from sigprop.recipes.walk import Walk, variance
 from sigprop.structure.attention import score_variance
 from sigprop.trace.tracing import trace
@@ -86,7 +87,7 @@ def test_another_trace_of_the_drawn_model_agrees():
 def test_ratio_of_branch_to_skip():
     structure = read_structure(model_of(), ids())
     for ratio in (0.5, 2.0):
-        walk = Walk.under(structure, plan(structure.model, "unit", structure=structure, ratio=ratio))
+        walk = Walk.under(structure, get_recipe("unit")(structure, ratio=ratio))
         shares = [variance(spot.branch.node, walk) / variance(spot.skip.node, walk) for spot in structure.sums]
         assert shares == pytest.approx([ratio] * 12, rel=1e-9)
 
@@ -124,7 +125,8 @@ def test_scores_without_a_scale_are_capped():
     made = plan(model, "unit", structure=structure, k=1.0)
     query = made["encoder.block.1.layer.0.SelfAttention.q.weight"].init.std
     assert 0.9 * 64**-0.5 * 16**-0.25 < query < 0.7 * 64**-0.5
-    drawn = [score_variance(spot.attention.draw()) for spot in structure.sums if spot.attention is not None]
+    walk = Walk.under(structure, get_recipe("unit")(structure, k=1.0))
+    drawn = [score_variance(spot.attention.draw(walk)) for spot in structure.sums if spot.attention is not None]
     assert len(drawn) == 9
     assert drawn == pytest.approx([1.0] * 9, abs=0.3)
 

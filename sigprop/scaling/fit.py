@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy import stats
 from scipy.optimize import nnls
+from scipy.special import stdtrit
 
 
 def fit_exponent(scales: Sequence[float], sizes: np.ndarray, corrected: bool = False) -> tuple[float, float, float]:
@@ -82,4 +82,4 @@ def fit_two_parts(scales: Sequence[float], sizes: np.ndarray, exponent: float) -
 @cache
 def _student(freedom: int) -> float:
     """Student's 97.5 percent quantile."""
-    return float(stats.t.ppf(0.975, freedom))
+    return float(stdtrit(freedom, 0.975))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from scipy.stats import t as student
+from scipy.special import stdtr
 
 CHANCE = 1e-4
 MATTERS = 0.10
@@ -78,7 +78,7 @@ def judged(predicted: float, draws: Sequence[float], scale: float | None = None,
 def _improbable(difference: float, error: float, count: int) -> bool:
     if count < 2 or error == 0.0:
         return abs(difference) > MATTERS
-    return 2.0 * float(student.sf(abs(difference) / error, count - 1)) < CHANCE
+    return 2.0 * float(stdtr(count - 1, -abs(difference) / error)) < CHANCE
 
 
 def _in_logarithms(predicted: float, draws: Sequence[float]) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 Rows that agree are `verified`. Where a number differs the row is `disputed` and shows the simulated number with its
 standard error; what theory said stays beside it in `verification`. Where too few draws leave a doubt the row is
-`sampled`: the simulated number, too. What the draws cannot decide and do not doubt keeps its status.
+`sampled`: the simulated number, too. So is all that the draws cannot decide in a model of which theory was wrong
+somewhere; elsewhere it keeps its status.
 """
 
 from __future__ import annotations
@@ -70,8 +71,9 @@ class _Judge:
         }
 
     def profile(self) -> Profile:
-        sites = _merged(self._predicted.sites, self._summary.sites, self._sites)
-        parameters = _merged(self._predicted.parameters, self._summary.parameters, self._parameters)
+        trusted = self.count["differs"] == 0
+        sites = _merged(self._predicted.sites, self._summary.sites, self._sites, trusted)
+        parameters = _merged(self._predicted.parameters, self._summary.parameters, self._parameters, trusted)
         note = {"draws": len(self._simulation.profiles), "way": self._simulation.way, **self.count}
         return Profile(sites, parameters, self._predicted.meta | {"verification": note})
 
@@ -106,7 +108,9 @@ def _entries(row: Row) -> int:
     return math.prod(row.shape) if isinstance(row, ParameterRow) else 0
 
 
-def _merged(predicted: Sequence[Any], simulated: Sequence[Any], verdicts: dict[str, dict[str, Verdict]]) -> list[Any]:
+def _merged(
+    predicted: Sequence[Any], simulated: Sequence[Any], verdicts: dict[str, dict[str, Verdict]], trusted: bool
+) -> list[Any]:
     """Rows in the order of the run; those that only theory has follow the row before them."""
     theory = {row.name: row for row in predicted}
     drawn = {row.name: row for row in simulated}
@@ -124,11 +128,11 @@ def _merged(predicted: Sequence[Any], simulated: Sequence[Any], verdicts: dict[s
             drawn[name].reason = "not followed by theory: simulated"
             made.append(drawn[name])
         else:
-            made.append(_judged_row(theory[name], drawn.get(name), verdicts[name]))
+            made.append(_judged_row(theory[name], drawn.get(name), verdicts[name], trusted))
     return made
 
 
-def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict]) -> Row:
+def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trusted: bool) -> Row:
     for column, verdict in verdicts.items():
         row.verification[column] = {
             "predicted": verdict.predicted,
@@ -140,7 +144,8 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict]) -> Ro
         return row
     _fill_gaps(row, drawn)
     wrong = [column for column, verdict in verdicts.items() if verdict.judgement is Judgement.DIFFERS]
-    doubted = [column for column, verdict in verdicts.items() if verdict.is_doubtful]
+    unclear = [column for column, verdict in verdicts.items() if verdict.judgement is Judgement.UNCLEAR]
+    doubted = [column for column in unclear if verdicts[column].is_doubtful or not trusted]
     for column in (*wrong, *doubted):
         setattr(row, column, verdicts[column].simulated)
         row.errors[column] = verdicts[column].standard_error

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from sigprop.errors import SigpropError, UnsupportedError
+from sigprop.initialization import STRUCTURED, UNKNOWN
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
@@ -134,6 +135,7 @@ class Capture(TorchFunctionMode):
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
         if weights:
             self.bindings[node] = weights
+            _note_dependent_entries(node, [weight for weight, _ in weights.values()])
         return node
 
     def source(self, signal: Signal) -> Node:
@@ -346,6 +348,16 @@ class Capture(TorchFunctionMode):
             if isinstance(found, Field):
                 found.seal()
                 self.sites.append((label if number == 0 else label + path, found))
+
+
+def _note_dependent_entries(node: Node, weights: Iterable[Weight]) -> None:
+    """Ops take the entries of a weight as independent draws; where they are not, the state is a guess."""
+    for weight in weights:
+        kind = weight.distribution.kind
+        if kind in (STRUCTURED, UNKNOWN):
+            name = next((name for name, _ in weight.roots()), "a weight")
+            what = "taken as independent draws, which they are not" if kind == STRUCTURED else "not known"
+            node.signal = node.signal.note(Status.ASSUMED, f"entries of {name} are {what}")
 
 
 def _alike(signal: Signal) -> Signal:

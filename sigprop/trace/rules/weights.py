@@ -129,7 +129,7 @@ def _law(call: Call, parents: list[Weight], shape: tuple[int, ...]) -> tuple[Dis
         except (RuntimeError, TypeError, IndexError):
             return None, 1.0
         if value.shape == x.shape:
-            return Distribution.of(value.detach()), float(slope.square().mean())
+            return Distribution.of(value.detach(), only.distribution.kind), float(slope.square().mean())
     return None, 1.0
 
 

@@ -57,8 +57,15 @@ def pixels() -> Tensor:
 CASES: list[tuple[str, str, Callable[[], nn.Module], Callable[[], Any], Any]] = []
 
 
-def simple(name: str, kind: str, parts: Callable[[], dict[str, Any]], run: Callable[..., Any], batch=rows, loss=None,
-           prepare=None) -> None:  # fmt: skip
+def simple(
+    name: str,
+    kind: str,
+    parts: Callable[[], dict[str, Any]],
+    run: Callable[..., Any],
+    batch=rows,
+    loss=None,
+    prepare=None,
+) -> None:
     CASES.append((name, kind, lambda: Made(parts(), run, prepare), batch, loss))
 
 
@@ -136,36 +143,84 @@ simple(
 )
 
 # -- weights used more than once
-simple("one layer thrice", "shared weights", lambda: {"f": linear(), "head": linear(out=8)},
-       lambda m, x: m.head(torch.tanh(m.f(torch.tanh(m.f(torch.tanh(m.f(x))))))))  # fmt: skip
-simple("residual of one layer", "shared weights", lambda: {"f": linear(), "n": nn.LayerNorm(WIDTH), "head": linear(out=8)},
-       lambda m, x: m.head((lambda s: [s := s + F.gelu(m.f(m.n(s))) for _ in range(4)][-1])(x)))  # fmt: skip
-simple("there and back", "shared weights", lambda: {"w": parameter(WIDTH, WIDTH, std=0.14), "head": linear(out=8)},
-       lambda m, x: m.head(torch.tanh(x @ m.w) @ m.w.T))  # fmt: skip
-simple("tied query and key", "shared weights", lambda: {"q": linear(), "v": linear(), "head": linear(out=8)},
-       lambda m, x: m.head(F.scaled_dot_product_attention(m.q(x), m.q(x), m.v(x))), tokens)  # fmt: skip
-simple("linear there and back", "shared weights", lambda: {"w": parameter(WIDTH, WIDTH, std=0.14), "head": linear(out=8)},
-       lambda m, x: m.head(x @ m.w @ m.w.T + x))  # fmt: skip
-simple("albert-like", "shared weights",
-       lambda: {"block": nn.TransformerEncoderLayer(WIDTH, 4, 96, dropout=0.0, batch_first=True), "head": linear(out=8)},
-       lambda m, x: m.head(m.block(m.block(m.block(x)))), tokens)  # fmt: skip
-simple("torch encoder of copies", "shared weights", lambda: {"body": nn.TransformerEncoder(
-    nn.TransformerEncoderLayer(WIDTH, 4, 96, dropout=0.0, batch_first=True), 3, enable_nested_tensor=False)},
-    lambda m, x: m.body(x), tokens)  # fmt: skip
+simple(
+    "one layer thrice",
+    "shared weights",
+    lambda: {"f": linear(), "head": linear(out=8)},
+    lambda m, x: m.head(torch.tanh(m.f(torch.tanh(m.f(torch.tanh(m.f(x))))))),
+)
+simple(
+    "residual of one layer",
+    "shared weights",
+    lambda: {"f": linear(), "n": nn.LayerNorm(WIDTH), "head": linear(out=8)},
+    lambda m, x: m.head((lambda s: [s := s + F.gelu(m.f(m.n(s))) for _ in range(4)][-1])(x)),
+)
+simple(
+    "there and back",
+    "shared weights",
+    lambda: {"w": parameter(WIDTH, WIDTH, std=0.14), "head": linear(out=8)},
+    lambda m, x: m.head(torch.tanh(x @ m.w) @ m.w.T),
+)
+simple(
+    "tied query and key",
+    "shared weights",
+    lambda: {"q": linear(), "v": linear(), "head": linear(out=8)},
+    lambda m, x: m.head(F.scaled_dot_product_attention(m.q(x), m.q(x), m.v(x))),
+    tokens,
+)
+simple(
+    "linear there and back",
+    "shared weights",
+    lambda: {"w": parameter(WIDTH, WIDTH, std=0.14), "head": linear(out=8)},
+    lambda m, x: m.head(x @ m.w @ m.w.T + x),
+)
+simple(
+    "albert-like",
+    "shared weights",
+    lambda: {"block": nn.TransformerEncoderLayer(WIDTH, 4, 96, dropout=0.0, batch_first=True), "head": linear(out=8)},
+    lambda m, x: m.head(m.block(m.block(m.block(x)))),
+    tokens,
+)
+simple(
+    "torch encoder of copies",
+    "shared weights",
+    lambda: {
+        "body": nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(WIDTH, 4, 96, dropout=0.0, batch_first=True), 3, enable_nested_tensor=False
+        )
+    },
+    lambda m, x: m.body(x),
+    tokens,
+)
 
 # -- residuals and concatenations that share summands
 simple("sum minus relu", "shared randomness", layers, chain(lambda f, x: (x + f(x)) - F.relu(x)))
 simple("pool mixer", "shared randomness", layers, chain(lambda f, x: f(x + x.mean(1, keepdim=True))), tokens)
-simple("cat of shared summand", "shared randomness", lambda: {"a": linear(), "b": linear(), "head": linear(2 * WIDTH, 8)},
-       lambda m, x: m.head(torch.cat((m.a(x), m.a(x) + m.b(x)), -1)))  # fmt: skip
+simple(
+    "cat of shared summand",
+    "shared randomness",
+    lambda: {"a": linear(), "b": linear(), "head": linear(2 * WIDTH, 8)},
+    lambda m, x: m.head(torch.cat((m.a(x), m.a(x) + m.b(x)), -1)),
+)
 simple("token shift", "shared randomness", layers, chain(lambda f, x: f(x + F.pad(x, (0, 0, 1, -1)))), tokens)
-simple("dense connections", "shared randomness", lambda: {"a": linear(), "b": linear(2 * WIDTH, WIDTH), "c": linear(3 * WIDTH, 8)},
-       lambda m, x: m.c(torch.cat((x, h := F.relu(m.a(x)), F.relu(m.b(torch.cat((x, h), -1)))), -1)))  # fmt: skip
+simple(
+    "dense connections",
+    "shared randomness",
+    lambda: {"a": linear(), "b": linear(2 * WIDTH, WIDTH), "c": linear(3 * WIDTH, 8)},
+    lambda m, x: m.c(torch.cat((x, h := F.relu(m.a(x)), F.relu(m.b(torch.cat((x, h), -1)))), -1)),
+)
 simple("relu after sum", "shared randomness", layers, chain(lambda f, x: F.relu(x + f(x))))
 simple("multiply by itself", "shared randomness", layers, chain(lambda f, x: (h := f(x)) * torch.sigmoid(h) + x))
-simple("highway", "shared randomness", lambda: {"layers": stack(), "gates": stack(), "head": linear(out=8)},
-       lambda m, x: m.head([x := (t := torch.sigmoid(g(x))) * F.relu(f(x)) + (1 - t) * x
-                            for f, g in zip(m.layers, m.gates, strict=True)][-1]))  # fmt: skip
+simple(
+    "highway",
+    "shared randomness",
+    lambda: {"layers": stack(), "gates": stack(), "head": linear(out=8)},
+    lambda m, x: m.head(
+        [x := (t := torch.sigmoid(g(x))) * F.relu(f(x)) + (1 - t) * x for f, g in zip(m.layers, m.gates, strict=True)][
+            -1
+        ]
+    ),
+)
 
 
 # -- attention by hand
@@ -207,35 +262,119 @@ simple(
     attended(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v)),
     tokens,
 )
-simple("causal attention", "attention", attention_parts,
-       attended(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)), tokens)  # fmt: skip
+simple(
+    "causal attention",
+    "attention",
+    attention_parts,
+    attended(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)),
+    tokens,
+)
 simple("linear attention", "attention", attention_parts, attended(_linear_attention), tokens)
 simple("retention", "attention", attention_parts, attended(_decayed), tokens)
-simple("sigmoid attention", "attention", attention_parts,
-       attended(lambda m, q, k, v: torch.sigmoid(q @ k.mT / 4 - 2.0) @ v), tokens)  # fmt: skip
-simple("cosine attention", "attention", attention_parts,
-       attended(lambda m, q, k, v: (10 * F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1) @ v), tokens)  # fmt: skip
-simple("values attended twice", "attention", attention_parts,
-       attended(lambda m, q, k, v: (a := (q @ k.mT / 4).softmax(-1)) @ (a @ v)), tokens)  # fmt: skip
-simple("differential attention", "attention", attention_parts,
-       attended(lambda m, q, k, v: ((q @ k.mT / 4).softmax(-1) - 0.5 * (k @ q.mT / 4).softmax(-1)) @ v), tokens)  # fmt: skip
-simple("attention on itself", "attention", lambda: {"head": linear(out=8), "f": linear()},
-       lambda m, x: m.head((y := m.f(x)) + (y @ y.mT / 7).softmax(-1) @ y), tokens)  # fmt: skip
-simple("multihead module", "attention", lambda: {"a": nn.MultiheadAttention(WIDTH, 4, batch_first=True), "head": linear(out=8)},
-       lambda m, x: m.head(x + m.a(x, x, x, need_weights=False)[0]), tokens)  # fmt: skip
-simple("slot queries", "attention", lambda: {"s": parameter(4, WIDTH), "k": linear(), "v": linear(), "head": linear(out=8)},
-       lambda m, x: m.head((m.s @ m.k(x).mT / 7).softmax(-1) @ m.v(x)), tokens)  # fmt: skip
+simple(
+    "sigmoid attention",
+    "attention",
+    attention_parts,
+    attended(lambda m, q, k, v: torch.sigmoid(q @ k.mT / 4 - 2.0) @ v),
+    tokens,
+)
+simple(
+    "cosine attention",
+    "attention",
+    attention_parts,
+    attended(lambda m, q, k, v: (10 * F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT).softmax(-1) @ v),
+    tokens,
+)
+simple(
+    "values attended twice",
+    "attention",
+    attention_parts,
+    attended(lambda m, q, k, v: (a := (q @ k.mT / 4).softmax(-1)) @ (a @ v)),
+    tokens,
+)
+simple(
+    "differential attention",
+    "attention",
+    attention_parts,
+    attended(lambda m, q, k, v: ((q @ k.mT / 4).softmax(-1) - 0.5 * (k @ q.mT / 4).softmax(-1)) @ v),
+    tokens,
+)
+simple(
+    "attention on itself",
+    "attention",
+    lambda: {"head": linear(out=8), "f": linear()},
+    lambda m, x: m.head((y := m.f(x)) + (y @ y.mT / 7).softmax(-1) @ y),
+    tokens,
+)
+simple(
+    "multihead module",
+    "attention",
+    lambda: {"a": nn.MultiheadAttention(WIDTH, 4, batch_first=True), "head": linear(out=8)},
+    lambda m, x: m.head(x + m.a(x, x, x, need_weights=False)[0]),
+    tokens,
+)
+simple(
+    "slot queries",
+    "attention",
+    lambda: {"s": parameter(4, WIDTH), "k": linear(), "v": linear(), "head": linear(out=8)},
+    lambda m, x: m.head((m.s @ m.k(x).mT / 7).softmax(-1) @ m.v(x)),
+    tokens,
+)
 
 # -- recurrent
 for _kind in ("LSTM", "GRU", "RNN"):
-    simple(f"torch {_kind}", "recurrent", lambda kind=_kind: {"r": getattr(nn, kind)(WIDTH, 32, 2, batch_first=True), "head": linear(32, 8)},
-           lambda m, x: m.head(m.r(x)[0]), tokens)  # fmt: skip
-simple("bidirectional LSTM", "recurrent", lambda: {"r": nn.LSTM(WIDTH, 24, bidirectional=True, batch_first=True), "head": linear(48, 8)},
-       lambda m, x: m.head(m.r(x)[0][:, -1]), tokens)  # fmt: skip
-simple("GRU cell by hand", "recurrent", lambda: {"r": nn.GRUCell(WIDTH, 32), "head": linear(32, 8)},
-       lambda m, x: m.head([h := (m.r(x[:, t], h) if t else m.r(x[:, 0])) for t in range(x.shape[1])][-1]), tokens)  # fmt: skip
-simple("elman by hand", "recurrent", lambda: {"a": linear(), "b": linear(), "head": linear(out=8)},
-       lambda m, x: m.head([h := torch.tanh(m.a(x[:, t]) + (m.b(h) if t else 0)) for t in range(x.shape[1])][-1]), tokens)  # fmt: skip
+    simple(
+        f"torch {_kind}",
+        "recurrent",
+        lambda kind=_kind: {"r": getattr(nn, kind)(WIDTH, 32, 2, batch_first=True), "head": linear(32, 8)},
+        lambda m, x: m.head(m.r(x)[0]),
+        tokens,
+    )
+simple(
+    "bidirectional LSTM",
+    "recurrent",
+    lambda: {"r": nn.LSTM(WIDTH, 24, bidirectional=True, batch_first=True), "head": linear(48, 8)},
+    lambda m, x: m.head(m.r(x)[0][:, -1]),
+    tokens,
+)
+
+
+def _scanned(step: Callable[[Any, Tensor, Any], Any]) -> Callable[[Any, Tensor], Tensor]:
+    """A recurrence over tokens by a plain loop; the head sees the states of all tokens."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        state, found = None, []
+        for t in range(x.shape[1]):
+            state = step(m, x[:, t], state)
+            found.append(state)
+        return m.head(torch.stack(found, 1))
+
+    return run
+
+
+def _elman(m: Any, x: Tensor, state: Any) -> Tensor:
+    return torch.tanh(m.a(x) + (m.b(state) if state is not None else 0))
+
+
+def _gated_average(m: Any, x: Tensor, state: Any) -> Tensor:
+    gate = torch.sigmoid(m.g(x))
+    return gate * (state if state is not None else 0) + (1 - gate) * m.v(x)
+
+
+simple(
+    "GRU cell by hand",
+    "recurrent",
+    lambda: {"r": nn.GRUCell(WIDTH, 32), "head": linear(32, 8)},
+    _scanned(lambda m, x, state: m.r(x, state)),
+    tokens,
+)
+simple(
+    "elman by hand",
+    "recurrent",
+    lambda: {"a": linear(), "b": linear(), "head": linear(out=8)},
+    _scanned(_elman),
+    tokens,
+)
 
 
 class DiagonalStates(nn.Module):
@@ -265,13 +404,29 @@ simple(
     chain(lambda f, x: f(x)),
     tokens,
 )
-simple("long convolution by FFT", "state space", lambda: {"k": parameter(12, WIDTH, std=0.3), "f": linear(), "head": linear(out=8)},
-       lambda m, x: m.head(torch.fft.irfft(torch.fft.rfft(m.f(x), 24, dim=1) * torch.fft.rfft(m.k, 24, dim=0), 24, dim=1)[:, :12]), tokens)  # fmt: skip
-simple("cumulative average", "state space", layers,
-       chain(lambda f, x: f(x).cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None] + x), tokens)  # fmt: skip
-simple("gated recurrence", "state space", lambda: {"g": linear(), "v": linear(), "head": linear(out=8)},
-       lambda m, x: m.head(torch.stack([h := (a := torch.sigmoid(m.g(x[:, t]))) * (h if t else 0) + (1 - a) * m.v(x[:, t])
-                                        for t in range(x.shape[1])], 1)), tokens)  # fmt: skip
+simple(
+    "long convolution by FFT",
+    "state space",
+    lambda: {"k": parameter(12, WIDTH, std=0.3), "f": linear(), "head": linear(out=8)},
+    lambda m, x: m.head(
+        torch.fft.irfft(torch.fft.rfft(m.f(x), 24, dim=1) * torch.fft.rfft(m.k, 24, dim=0), 24, dim=1)[:, :12]
+    ),
+    tokens,
+)
+simple(
+    "cumulative average",
+    "state space",
+    layers,
+    chain(lambda f, x: f(x).cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None] + x),
+    tokens,
+)
+simple(
+    "gated recurrence",
+    "state space",
+    lambda: {"g": linear(), "v": linear(), "head": linear(out=8)},
+    _scanned(_gated_average),
+    tokens,
+)
 
 
 # -- convolutions and norms of few entries
@@ -305,14 +460,42 @@ for _name, _norm in NORMS.items():
 simple(
     "depthwise and BatchNorm", "convolutional", images(NORMS["BatchNorm"], lambda: conv(groups=24)), convolved(), pixels
 )
-simple("transposed convolution", "convolutional", lambda: {"a": conv(3), "b": nn.ConvTranspose2d(24, 12, 4, 2, 1), "c": conv(12, 5)},
-       lambda m, x: m.c(F.relu(m.b(F.relu(m.a(x))))), pixels)  # fmt: skip
-simple("squeeze and excitation", "convolutional", lambda: {"a": conv(3), "b": conv(), "s": linear(24, 8), "e": linear(8, 24), "head": linear(24, 5)},
-       lambda m, x: m.head(((h := F.relu(m.b(F.relu(m.a(x))))) * torch.sigmoid(m.e(F.relu(m.s(h.mean((2, 3))))))[..., None, None]).mean((2, 3))), pixels)  # fmt: skip
-simple("max pooling", "convolutional", lambda: {"a": conv(3), "b": conv(), "head": linear(24 * 9, 5)},
-       lambda m, x: m.head(F.max_pool2d(F.relu(m.b(F.max_pool2d(F.relu(m.a(x)), 2))), 2).flatten(1)), pixels)  # fmt: skip
-simple("weight-standardized", "convolutional", lambda: {"a": conv(3), "b": conv(), "head": linear(24, 5)},
-       lambda m, x: m.head(F.relu(F.conv2d(F.relu(m.a(x)), (w := m.b.weight) / (w.std((1, 2, 3), keepdim=True) * 14), padding=1)).mean((2, 3))), pixels)  # fmt: skip
+simple(
+    "transposed convolution",
+    "convolutional",
+    lambda: {"a": conv(3), "b": nn.ConvTranspose2d(24, 12, 4, 2, 1), "c": conv(12, 5)},
+    lambda m, x: m.c(F.relu(m.b(F.relu(m.a(x))))),
+    pixels,
+)
+simple(
+    "squeeze and excitation",
+    "convolutional",
+    lambda: {"a": conv(3), "b": conv(), "s": linear(24, 8), "e": linear(8, 24), "head": linear(24, 5)},
+    lambda m, x: m.head(
+        ((h := F.relu(m.b(F.relu(m.a(x))))) * torch.sigmoid(m.e(F.relu(m.s(h.mean((2, 3))))))[..., None, None]).mean(
+            (2, 3)
+        )
+    ),
+    pixels,
+)
+simple(
+    "max pooling",
+    "convolutional",
+    lambda: {"a": conv(3), "b": conv(), "head": linear(24 * 9, 5)},
+    lambda m, x: m.head(F.max_pool2d(F.relu(m.b(F.max_pool2d(F.relu(m.a(x)), 2))), 2).flatten(1)),
+    pixels,
+)
+simple(
+    "weight-standardized",
+    "convolutional",
+    lambda: {"a": conv(3), "b": conv(), "head": linear(24, 5)},
+    lambda m, x: m.head(
+        F.relu(F.conv2d(F.relu(m.a(x)), (w := m.b.weight) / (w.std((1, 2, 3), keepdim=True) * 14), padding=1)).mean(
+            (2, 3)
+        )
+    ),
+    pixels,
+)
 simple(
     "pixel shuffle",
     "convolutional",
@@ -320,18 +503,41 @@ simple(
     lambda m, x: m.b(F.pixel_shuffle(F.relu(m.a(x)), 2)),
     pixels,
 )
-simple("upsampled U", "convolutional", lambda: {"a": conv(3), "b": conv(), "c": conv(48, 5)},
-       lambda m, x: m.c(torch.cat((h := F.relu(m.a(x)), F.interpolate(F.relu(m.b(F.avg_pool2d(h, 2))), scale_factor=2)), 1)), pixels)  # fmt: skip
+simple(
+    "upsampled U",
+    "convolutional",
+    lambda: {"a": conv(3), "b": conv(), "c": conv(48, 5)},
+    lambda m, x: m.c(
+        torch.cat((h := F.relu(m.a(x)), F.interpolate(F.relu(m.b(F.avg_pool2d(h, 2))), scale_factor=2)), 1)
+    ),
+    pixels,
+)
 
 # -- parametrizations and norms
-simple("weight norm", "parametrized", lambda: {"layers": stack(3, lambda: nn.utils.parametrizations.weight_norm(linear())), "head": linear(out=8)},
-       chain(lambda f, x: F.relu(f(x))))  # fmt: skip
-simple("spectral norm", "parametrized", lambda: {"layers": stack(3, lambda: nn.utils.parametrizations.spectral_norm(linear())), "head": linear(out=8)},
-       chain(lambda f, x: F.leaky_relu(f(x), 0.2)))  # fmt: skip
-simple("learned scalar before a norm", "parametrized", lambda: {"s": nn.Parameter(torch.tensor(3.0)), "f": linear(), "n": nn.LayerNorm(WIDTH), "head": linear(out=8)},
-       lambda m, x: m.head(m.n(m.s * m.f(x))))  # fmt: skip
-simple("random gain then tanh", "parametrized", lambda: {"g": parameter(WIDTH), "f": linear(), "head": linear(out=8)},
-       lambda m, x: m.head(torch.tanh(m.g * m.f(x))))  # fmt: skip
+simple(
+    "weight norm",
+    "parametrized",
+    lambda: {"layers": stack(3, lambda: nn.utils.parametrizations.weight_norm(linear())), "head": linear(out=8)},
+    chain(lambda f, x: F.relu(f(x))),
+)
+simple(
+    "spectral norm",
+    "parametrized",
+    lambda: {"layers": stack(3, lambda: nn.utils.parametrizations.spectral_norm(linear())), "head": linear(out=8)},
+    chain(lambda f, x: F.leaky_relu(f(x), 0.2)),
+)
+simple(
+    "learned scalar before a norm",
+    "parametrized",
+    lambda: {"s": nn.Parameter(torch.tensor(3.0)), "f": linear(), "n": nn.LayerNorm(WIDTH), "head": linear(out=8)},
+    lambda m, x: m.head(m.n(m.s * m.f(x))),
+)
+simple(
+    "random gain then tanh",
+    "parametrized",
+    lambda: {"g": parameter(WIDTH), "f": linear(), "head": linear(out=8)},
+    lambda m, x: m.head(torch.tanh(m.g * m.f(x))),
+)
 simple(
     "norm by hand",
     "parametrized",
@@ -351,13 +557,22 @@ simple(
     lambda: {"layers": stack(3, lambda: linear(WIDTH, 2 * WIDTH)), "head": linear(out=8)},
     chain(lambda f, x: F.glu(f(x)) + x),
 )
-simple("maxout", "parametrized", lambda: {"layers": stack(3, lambda: linear(WIDTH, 2 * WIDTH)), "head": linear(out=8)},
-       chain(lambda f, x: f(x).unflatten(-1, (2, -1)).amax(-2)))  # fmt: skip
+simple(
+    "maxout",
+    "parametrized",
+    lambda: {"layers": stack(3, lambda: linear(WIDTH, 2 * WIDTH)), "head": linear(out=8)},
+    chain(lambda f, x: f(x).unflatten(-1, (2, -1)).amax(-2)),
+)
 simple(
     "one output", "parametrized", lambda: {"layers": stack(), "head": linear(out=1)}, chain(lambda f, x: F.relu(f(x)))
 )
-simple("learned positions, rows and columns", "tables", lambda: {"r": parameter(3, 1, WIDTH), "c": parameter(1, 4, WIDTH), "f": linear(), "head": linear(out=8)},
-       lambda m, x: m.head(F.relu(m.f(x + (m.r + m.c).reshape(12, WIDTH)))), tokens)  # fmt: skip
+simple(
+    "learned positions, rows and columns",
+    "tables",
+    lambda: {"r": parameter(3, 1, WIDTH), "c": parameter(1, 4, WIDTH), "f": linear(), "head": linear(out=8)},
+    lambda m, x: m.head(F.relu(m.f(x + (m.r + m.c).reshape(12, WIDTH)))),
+    tokens,
+)
 
 
 def sinusoids(count: int, width: int) -> Tensor:
@@ -365,21 +580,58 @@ def sinusoids(count: int, width: int) -> Tensor:
     return torch.cat((angle.sin(), angle.cos()), 1)
 
 
-simple("trainable sinusoids", "tables", lambda: {"p": nn.Parameter(sinusoids(12, WIDTH)), "f": linear(), "head": linear(out=8)},
-       lambda m, x: m.head(F.relu(m.f(0.1 * x + m.p))), tokens)  # fmt: skip
-simple("sinusoids in an embedding", "tables",
-       lambda: {"e": nn.Embedding(50, WIDTH), "p": nn.Embedding.from_pretrained(sinusoids(12, WIDTH)), "f": linear(), "head": linear(out=8)},
-       lambda m, i: m.head(F.relu(m.f(m.e(i) + m.p(torch.arange(12))))), lambda: ids(50, 2, 12))  # fmt: skip
-simple("embedding bag and crossing", "tables", lambda: {"e": nn.Embedding(30, WIDTH), "head": linear(out=3)},
-       lambda m, i: m.head(m.e(i).sum(1).square() - m.e(i).square().sum(1)), lambda: ids(30, 8, 5))  # fmt: skip
+simple(
+    "trainable sinusoids",
+    "tables",
+    lambda: {"p": nn.Parameter(sinusoids(12, WIDTH)), "f": linear(), "head": linear(out=8)},
+    lambda m, x: m.head(F.relu(m.f(0.1 * x + m.p))),
+    tokens,
+)
+simple(
+    "sinusoids in an embedding",
+    "tables",
+    lambda: {
+        "e": nn.Embedding(50, WIDTH),
+        "p": nn.Embedding.from_pretrained(sinusoids(12, WIDTH)),
+        "f": linear(),
+        "head": linear(out=8),
+    },
+    lambda m, i: m.head(F.relu(m.f(m.e(i) + m.p(torch.arange(12))))),
+    lambda: ids(50, 2, 12),
+)
+simple(
+    "embedding bag and crossing",
+    "tables",
+    lambda: {"e": nn.Embedding(30, WIDTH), "head": linear(out=3)},
+    lambda m, i: m.head(m.e(i).sum(1).square() - m.e(i).square().sum(1)),
+    lambda: ids(30, 8, 5),
+)
 
 # -- routed and random features
-simple("mixture of experts", "routing", lambda: {"g": linear(out=4), "layers": stack(4), "head": linear(out=8)},
-       lambda m, x: m.head(sum(p[..., e:e + 1] * F.relu(f(x)) for p in [m.g(x).softmax(-1)] for e, f in enumerate(m.layers))))  # fmt: skip
-simple("top expert", "routing", lambda: {"g": linear(out=4), "layers": stack(4), "head": linear(out=8)},
-       lambda m, x: m.head(x + torch.stack([F.relu(f(x)) for f in m.layers], -2)[torch.arange(len(x)), (s := m.g(x).softmax(-1)).argmax(-1)] * s.amax(-1, keepdim=True)))  # fmt: skip
-simple("hyper-network", "routing", lambda: {"h": linear(WIDTH, WIDTH * 8), "f": linear(), "head": linear(8, 8)},
-       lambda m, x: m.head((F.relu(m.f(x))[:, None] @ m.h(x).reshape(-1, WIDTH, 8) / 7)[:, 0]))  # fmt: skip
+simple(
+    "mixture of experts",
+    "routing",
+    lambda: {"g": linear(out=4), "layers": stack(4), "head": linear(out=8)},
+    lambda m, x: m.head(
+        sum(p[..., e : e + 1] * F.relu(f(x)) for p in [m.g(x).softmax(-1)] for e, f in enumerate(m.layers))
+    ),
+)
+simple(
+    "top expert",
+    "routing",
+    lambda: {"g": linear(out=4), "layers": stack(4), "head": linear(out=8)},
+    lambda m, x: m.head(
+        x
+        + torch.stack([F.relu(f(x)) for f in m.layers], -2)[torch.arange(len(x)), (s := m.g(x).softmax(-1)).argmax(-1)]
+        * s.amax(-1, keepdim=True)
+    ),
+)
+simple(
+    "hyper-network",
+    "routing",
+    lambda: {"h": linear(WIDTH, WIDTH * 8), "f": linear(), "head": linear(8, 8)},
+    lambda m, x: m.head((F.relu(m.f(x))[:, None] @ m.h(x).reshape(-1, WIDTH, 8) / 7)[:, 0]),
+)
 simple("sine network", "routing", layers, chain(lambda f, x: torch.sin(10 * f(x))))
 simple(
     "bilinear",
@@ -387,8 +639,17 @@ simple(
     lambda: {"b": nn.Bilinear(WIDTH, WIDTH, 16), "head": linear(16, 8)},
     lambda m, x: m.head(F.relu(m.b(x, x))),
 )
-simple("low-rank adapter", "routing", lambda: {"f": linear(), "a": parameter(4, WIDTH, std=0.1), "b": nn.Parameter(torch.zeros(WIDTH, 4)), "head": linear(out=8)},
-       lambda m, x: m.head(F.relu(m.f(x) + x @ m.a.T @ m.b.T)))  # fmt: skip
+simple(
+    "low-rank adapter",
+    "routing",
+    lambda: {
+        "f": linear(),
+        "a": parameter(4, WIDTH, std=0.1),
+        "b": nn.Parameter(torch.zeros(WIDTH, 4)),
+        "head": linear(out=8),
+    },
+    lambda m, x: m.head(F.relu(m.f(x) + x @ m.a.T @ m.b.T)),
+)
 
 # -- losses
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -399,11 +660,13 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "huber": lambda o: F.huber_loss(o, torch.ones_like(o)),
     "binary": lambda o: F.binary_cross_entropy_with_logits(o, (noise(*o.shape) > 0).float()),
     "distillation": lambda o: F.kl_div(F.log_softmax(o / 2, -1), F.softmax(noise(*o.shape), -1), reduction="batchmean"),
-    "contrastive": lambda o: F.cross_entropy(F.normalize(o, dim=-1) @ F.normalize(o, dim=-1).T / 0.2, torch.arange(len(o)).roll(1)),
+    "contrastive": lambda o: F.cross_entropy(
+        F.normalize(o, dim=-1) @ F.normalize(o, dim=-1).T / 0.2, torch.arange(len(o)).roll(1)
+    ),
     "cosine": lambda o: 1 - F.cosine_similarity(o, noise(*o.shape)).mean(),
     "sum of squares": lambda o: o.square().sum(),
     "margin": lambda o: F.relu(1 - o[:, :1] + o[:, 1:]).mean(),
-}  # fmt: skip
+}
 for _name, _loss in LOSSES.items():
     simple(f"loss {_name}", "losses", layers, chain(lambda f, x: F.relu(f(x))), loss=_loss)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,57 +134,143 @@ def lucid_cases() -> Iterator[Case]:
     tokens = lambda: ids(50, 2, 32)  # noqa: E731
     image = lambda: noise(2, 3, 32, 32)  # noqa: E731
     for name, module, kind, settings, batch in [
-        ("linear-attention-transformer", "linear_attention_transformer", "LinearAttentionTransformerLM",
-         {"num_tokens": 50, "dim": 64, "heads": 4, "depth": 2, "max_seq_len": 32}, tokens),
-        ("performer", "performer_pytorch", "PerformerLM",
-         {"num_tokens": 50, "dim": 64, "heads": 4, "depth": 2, "max_seq_len": 32}, tokens),
-        ("nystromformer", "nystrom_attention", "Nystromformer",
-         {"dim": 64, "dim_head": 16, "heads": 4, "depth": 2, "num_landmarks": 8}, sequence),
-        ("local-attention", "local_attention", "LocalTransformer",
-         {"num_tokens": 50, "dim": 64, "depth": 2, "local_attn_window_size": 8, "max_seq_len": 32}, tokens),
-        ("mlp-mixer", "mlp_mixer_pytorch", "MLPMixer",
-         {"image_size": 32, "channels": 3, "patch_size": 8, "dim": 48, "depth": 3, "num_classes": 10}, image),
+        (
+            "linear-attention-transformer",
+            "linear_attention_transformer",
+            "LinearAttentionTransformerLM",
+            {"num_tokens": 50, "dim": 64, "heads": 4, "depth": 2, "max_seq_len": 32},
+            tokens,
+        ),
+        (
+            "performer",
+            "performer_pytorch",
+            "PerformerLM",
+            {"num_tokens": 50, "dim": 64, "heads": 4, "depth": 2, "max_seq_len": 32},
+            tokens,
+        ),
+        (
+            "nystromformer",
+            "nystrom_attention",
+            "Nystromformer",
+            {"dim": 64, "dim_head": 16, "heads": 4, "depth": 2, "num_landmarks": 8},
+            sequence,
+        ),
+        (
+            "local-attention",
+            "local_attention",
+            "LocalTransformer",
+            {"num_tokens": 50, "dim": 64, "depth": 2, "local_attn_window_size": 8, "max_seq_len": 32},
+            tokens,
+        ),
+        (
+            "mlp-mixer",
+            "mlp_mixer_pytorch",
+            "MLPMixer",
+            {"image_size": 32, "channels": 3, "patch_size": 8, "dim": 48, "depth": 3, "num_classes": 10},
+            image,
+        ),
         ("gMLP", "g_mlp_pytorch", "gMLP", {"num_tokens": 50, "dim": 48, "depth": 2, "seq_len": 32}, tokens),
-        ("perceiver", "perceiver_pytorch", "Perceiver",
-         {"input_channels": 3, "num_freq_bands": 4, "max_freq": 8.0, "depth": 2, "num_latents": 8, "latent_dim": 48,
-          "num_classes": 10, "latent_heads": 4, "cross_dim_head": 16, "latent_dim_head": 12},
-         lambda: noise(2, 8, 8, 3)),
+        (
+            "perceiver",
+            "perceiver_pytorch",
+            "Perceiver",
+            {
+                "input_channels": 3,
+                "num_freq_bands": 4,
+                "max_freq": 8.0,
+                "depth": 2,
+                "num_latents": 8,
+                "latent_dim": 48,
+                "num_classes": 10,
+                "latent_heads": 4,
+                "cross_dim_head": 16,
+                "latent_dim_head": 12,
+            },
+            lambda: noise(2, 8, 8, 3),
+        ),
         ("conformer", "conformer", "ConformerBlock", {"dim": 64, "dim_head": 16, "heads": 4}, sequence),
-        ("axial-attention", "axial_attention", "AxialAttention",
-         {"dim": 32, "dim_index": 1, "heads": 4, "num_dimensions": 2}, lambda: noise(2, 32, 8, 8)),
-        ("lambda-layer", "lambda_networks", "LambdaLayer",
-         {"dim": 32, "dim_out": 32, "r": 5, "dim_k": 16, "heads": 4, "dim_u": 1}, lambda: noise(2, 32, 8, 8)),
+        (
+            "axial-attention",
+            "axial_attention",
+            "AxialAttention",
+            {"dim": 32, "dim_index": 1, "heads": 4, "num_dimensions": 2},
+            lambda: noise(2, 32, 8, 8),
+        ),
+        (
+            "lambda-layer",
+            "lambda_networks",
+            "LambdaLayer",
+            {"dim": 32, "dim_out": 32, "r": 5, "dim_k": 16, "heads": 4, "dim_u": 1},
+            lambda: noise(2, 32, 8, 8),
+        ),
         ("minGRU", "minGRU_pytorch", "minGRU", {"dim": 64}, sequence),
         ("soft-moe", "soft_moe_pytorch", "SoftMoE", {"dim": 64, "seq_len": 16, "num_experts": 4}, sequence),
         ("gateloop", "gateloop_transformer", "Transformer", {"num_tokens": 50, "dim": 48, "depth": 2}, tokens),
-        ("linformer", "linformer", "Linformer",
-         {"dim": 64, "seq_len": 16, "depth": 2, "heads": 4, "k": 8}, sequence),
-    ]:  # fmt: skip
+        ("linformer", "linformer", "Linformer", {"dim": 64, "seq_len": 16, "depth": 2, "heads": 4, "k": 8}, sequence),
+    ]:
         yield Case(f"lucidrains/{name}", "attention and mixers", _built(module, kind, settings), batch)
 
 
 def diffusers_cases() -> Iterator[Case]:
     two = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
-    unet = {"sample_size": 16, "in_channels": 3, "out_channels": 3, "block_out_channels": (16, 32),
-            "layers_per_block": 1, "norm_num_groups": 8, "attention_head_dim": 8} | two  # fmt: skip
+    unet = {
+        "sample_size": 16,
+        "in_channels": 3,
+        "out_channels": 3,
+        "block_out_channels": (16, 32),
+        "layers_per_block": 1,
+        "norm_num_groups": 8,
+        "attention_head_dim": 8,
+    } | two
     step = lambda *shape: lambda: {"sample": noise(*shape), "timestep": torch.tensor([3, 7])}  # noqa: E731
     yield Case("diffusers/UNet2D", "diffusion", _built("diffusers", "UNet2DModel", unet), step(2, 3, 16, 16))
-    vae = {"in_channels": 3, "out_channels": 3, "block_out_channels": (16, 32), "norm_num_groups": 8,
-           "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2,
-           "latent_channels": 4}  # fmt: skip
+    vae = {
+        "in_channels": 3,
+        "out_channels": 3,
+        "block_out_channels": (16, 32),
+        "norm_num_groups": 8,
+        "down_block_types": ("DownEncoderBlock2D",) * 2,
+        "up_block_types": ("UpDecoderBlock2D",) * 2,
+        "latent_channels": 4,
+    }
     yield Case(
         "diffusers/AutoencoderKL", "diffusion", _built("diffusers", "AutoencoderKL", vae), lambda: noise(1, 3, 16, 16)
     )
-    vq = {key: value for key, value in vae.items()} | {"num_vq_embeddings": 32, "latent_channels": 4}
+    vq = vae | {"num_vq_embeddings": 32, "latent_channels": 4}
     yield Case("diffusers/VQModel", "diffusion", _built("diffusers", "VQModel", vq), lambda: noise(1, 3, 16, 16))
-    dit = {"num_attention_heads": 4, "attention_head_dim": 16, "in_channels": 4, "num_layers": 2, "sample_size": 8,
-           "norm_num_groups": 4}  # fmt: skip
-    yield Case("diffusers/DiT", "diffusion", _built("diffusers", "DiTTransformer2DModel", dit), lambda: {
-        "hidden_states": noise(2, 4, 8, 8), "timestep": torch.tensor([3, 7]), "class_labels": torch.tensor([1, 2])})  # fmt: skip
-    cond = unet | {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
-                   "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"), "cross_attention_dim": 24}  # fmt: skip
-    yield Case("diffusers/UNet2DCondition", "diffusion", _built("diffusers", "UNet2DConditionModel", cond), lambda: {
-        "sample": noise(2, 3, 16, 16), "timestep": torch.tensor([3, 7]), "encoder_hidden_states": noise(2, 5, 24)})  # fmt: skip
+    dit = {
+        "num_attention_heads": 4,
+        "attention_head_dim": 16,
+        "in_channels": 4,
+        "num_layers": 2,
+        "sample_size": 8,
+        "norm_num_groups": 4,
+    }
+    yield Case(
+        "diffusers/DiT",
+        "diffusion",
+        _built("diffusers", "DiTTransformer2DModel", dit),
+        lambda: {
+            "hidden_states": noise(2, 4, 8, 8),
+            "timestep": torch.tensor([3, 7]),
+            "class_labels": torch.tensor([1, 2]),
+        },
+    )
+    cond = unet | {
+        "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+        "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+        "cross_attention_dim": 24,
+    }
+    yield Case(
+        "diffusers/UNet2DCondition",
+        "diffusion",
+        _built("diffusers", "UNet2DConditionModel", cond),
+        lambda: {
+            "sample": noise(2, 3, 16, 16),
+            "timestep": torch.tensor([3, 7]),
+            "encoder_hidden_states": noise(2, 5, 24),
+        },
+    )
 
 
 class Graph(nn.Module):
@@ -194,7 +281,7 @@ class Graph(nn.Module):
         layers = importlib.import_module("torch_geometric.nn")
         widths = (16, 48, 48, 8)
         make = getattr(layers, kind)
-        self.layers = nn.ModuleList(make(*pair, **settings) for pair in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(make(*pair, **settings) for pair in itertools.pairwise(widths))
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         for layer in self.layers[:-1]:
@@ -204,9 +291,19 @@ class Graph(nn.Module):
 
 def graph_cases() -> Iterator[Case]:
     batch = lambda: {"x": noise(20, 16), "edge_index": ids(20, 2, 160)}  # noqa: E731
-    for kind, settings in [("GCNConv", {}), ("SAGEConv", {}), ("GraphConv", {}), ("GATConv", {}), ("GATv2Conv", {}),
-                           ("TransformerConv", {}), ("TAGConv", {}), ("SGConv", {"K": 2}), ("ChebConv", {"K": 2}),
-                           ("LEConv", {}), ("ARMAConv", {})]:  # fmt: skip
+    for kind, settings in [
+        ("GCNConv", {}),
+        ("SAGEConv", {}),
+        ("GraphConv", {}),
+        ("GATConv", {}),
+        ("GATv2Conv", {}),
+        ("TransformerConv", {}),
+        ("TAGConv", {}),
+        ("SGConv", {"K": 2}),
+        ("ChebConv", {"K": 2}),
+        ("LEConv", {}),
+        ("ARMAConv", {}),
+    ]:
         yield Case(f"torch_geometric/{kind}", "graph", lambda kind=kind, s=settings: Graph(kind, **s), batch)
 
 
@@ -229,7 +326,6 @@ def monai_cases() -> Iterator[Case]:
 
 
 def vision_cases() -> Iterator[Case]:
-    image = lambda: noise(2, 3, 32, 32)  # noqa: E731
     for name in ("resnet18", "squeezenet1_1", "shufflenet_v2_x0_5", "googlenet", "mnasnet0_5"):
         extra = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
         size = 64 if name in ("squeezenet1_1", "googlenet") else 32
@@ -247,9 +343,20 @@ def vision_cases() -> Iterator[Case]:
 def other_cases() -> Iterator[Case]:
     for name, settings in [
         ("MLP", {"d_in": 12, "d_out": 3, "n_blocks": 3, "d_block": 64, "dropout": 0.0}),
-        ("ResNet", {"d_in": 12, "d_out": 3, "n_blocks": 3, "d_block": 64, "d_hidden": None, "d_hidden_multiplier": 2.0,
-                    "dropout1": 0.0, "dropout2": 0.0}),
-    ]:  # fmt: skip
+        (
+            "ResNet",
+            {
+                "d_in": 12,
+                "d_out": 3,
+                "n_blocks": 3,
+                "d_block": 64,
+                "d_hidden": None,
+                "d_hidden_multiplier": 2.0,
+                "dropout1": 0.0,
+                "dropout2": 0.0,
+            },
+        ),
+    ]:
         yield Case(f"rtdl/{name}", "tabular", _built("rtdl_revisiting_models", name, settings), lambda: noise(16, 12))
     for name in ("CfC", "LTC"):
         make = _built("ncps.torch", name, {"input_size": 12, "units": 24})
@@ -261,8 +368,11 @@ def other_cases() -> Iterator[Case]:
         _built("egnn_pytorch", "EGNN", egnn),
         lambda: (noise(2, 8, 32), noise(2, 8, 3, seed=1)),
     )
-    clip = {"embed_dim": 32, "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "patch_size": 8, "head_width": 16},
-            "text_cfg": {"context_length": 16, "vocab_size": 60, "width": 48, "heads": 4, "layers": 2}}  # fmt: skip
+    clip = {
+        "embed_dim": 32,
+        "vision_cfg": {"image_size": 32, "layers": 2, "width": 64, "patch_size": 8, "head_width": 16},
+        "text_cfg": {"context_length": 16, "vocab_size": 60, "width": 48, "heads": 4, "layers": 2},
+    }
     yield Case(
         "open_clip/CLIP",
         "contrastive",
@@ -274,8 +384,17 @@ def other_cases() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """All of them; what cannot be imported is missing from the corpus, not from its count."""
     _without_torchvision_ops()
-    for family in (timm_cases, vit_pytorch_cases, x_transformers_cases, lucid_cases, diffusers_cases, graph_cases,
-                   monai_cases, vision_cases, other_cases):  # fmt: skip
+    for family in (
+        timm_cases,
+        vit_pytorch_cases,
+        x_transformers_cases,
+        lucid_cases,
+        diffusers_cases,
+        graph_cases,
+        monai_cases,
+        vision_cases,
+        other_cases,
+    ):
         yield from family()
 
 

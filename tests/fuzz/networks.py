@@ -189,8 +189,28 @@ class Scaled(Step):
         return x + self.gain * self.f(x)
 
 
-STEPS: list[type[Step]] = [Dense, Residual, PreNorm, PostNorm, NormByHand, ChannelNorm, Attention, Gated, Twice, ThereAndBack,
-                           Detached, Difference, Joined, Shift, Pooled, Convolution, Recurrent, Experts, Excited, Scaled]  # fmt: skip
+STEPS: list[type[Step]] = [
+    Dense,
+    Residual,
+    PreNorm,
+    PostNorm,
+    NormByHand,
+    ChannelNorm,
+    Attention,
+    Gated,
+    Twice,
+    ThereAndBack,
+    Detached,
+    Difference,
+    Joined,
+    Shift,
+    Pooled,
+    Convolution,
+    Recurrent,
+    Experts,
+    Excited,
+    Scaled,
+]
 INITS: list[Callable[[Tensor], Any]] = [
     lambda w: None,
     lambda w: None,

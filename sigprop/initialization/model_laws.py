@@ -42,12 +42,18 @@ def factory_of_model(model: nn.Module) -> Factory | None:
 
 def build(factory: Factory) -> nn.Module:
     """Call a function that makes a model, without allocating its weights; their laws are kept beside them."""
-    with building() as recorder:
+    try:
+        with building() as recorder:
+            made = constructed(factory, SEED)
+    except Exception:  # a constructor that computes with its weights; or one that fails, and does so again
         made = constructed(factory, SEED)
-    if not isinstance(made, nn.Module):
-        return made
-    _keep_laws(made, recorder, factory)
-    made.__dict__[_FACTORY] = factory
+        if isinstance(made, nn.Module):
+            made = copied_with(made, parameters_on_meta(made))
+    else:
+        if isinstance(made, nn.Module):
+            _keep_laws(made, recorder, factory)
+    if isinstance(made, nn.Module):
+        made.__dict__[_FACTORY] = factory
     return made
 
 

@@ -102,6 +102,18 @@ def test_a_parametrized_weight_has_the_laws_of_its_parts():
     assert length.mean == pytest.approx(1 / math.sqrt(3), rel=0.05)
 
 
+def test_a_constructor_that_computes_with_its_weights_is_called_with_weights():
+    model = build(lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(64, 48)))
+    (weight,) = (p for name, p in model.named_parameters() if name.endswith("original"))
+    assert weight.is_meta
+    assert distribution(weight).variance == pytest.approx(1 / 192, rel=0.1)
+
+
+def test_a_constructor_that_fails_fails_with_its_own_error():
+    with pytest.raises(ZeroDivisionError):
+        build(lambda: 1 / 0)
+
+
 def test_a_frozen_table_keeps_its_numbers():
     class Positions(nn.Module):
         def __init__(self):

@@ -34,6 +34,8 @@ from torch.nn import functional as F
 import sigprop as sp
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
+PLANS: dict[tuple[str, int, int, str], Any] = {}
+"""The plan of the last size and scheme: rates and seeds share it."""
 
 
 # -- models
@@ -230,7 +232,11 @@ def train(cell: tuple[str, int, int, str, float, int], args: argparse.Namespace)
     torch.manual_seed(seed)
     begun = time.perf_counter()
     model = build(family, width, layers, args.tokens)
-    plan = prescribe(scheme, model, family, layers, args.tokens, "adamw")
+    key = (family, width, layers, scheme)
+    if key not in PLANS:
+        PLANS.clear()
+        PLANS[key] = prescribe(scheme, model, family, layers, args.tokens, "adamw")
+    plan = PLANS[key]
     torch.manual_seed(seed)
     if plan is not None:
         plan.apply_(model)
@@ -299,7 +305,8 @@ def main() -> None:
         command = [sys.executable, "-m", "studies.prescription_training", *sys.argv[1:], "--part"]
         parts = [subprocess.Popen([*command, str(part)]) for part in range(args.processes)]
         sys.exit(max(part.wait() for part in parts))
-    for cell in cells[args.part or 0 :: args.processes]:
+    sizes = list(dict.fromkeys(cell[:4] for cell in cells))[args.part or 0 :: args.processes]
+    for cell in [cell for size in sizes for cell in cells if cell[:4] == size]:
         try:
             row = train(cell, args)
         except Exception as error:

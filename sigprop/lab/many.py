@@ -89,11 +89,12 @@ class _Program:
         return [Run(row, ended=_ending(row), seconds=seconds) for row in table]
 
     def step(self, batch: Batch) -> Tensor:
-        """Losses of all networks before the update."""
+        """Losses of all networks before the update. Leaves are made anew: old ones would belong to another stream."""
+        leaves = {name: value.detach().requires_grad_() for name, value in self.trained.items()}
         work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
         with _Batched():
-            losses = work(self.trained, self.fixed, self.buffers, batch)
-        found = torch.autograd.grad(losses.sum(), list(self.trained.values()), materialize_grads=True)
+            losses = work(leaves, self.fixed, self.buffers, batch)
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         gradients = dict(zip(self.trained, found, strict=True))
         self.optimizer.step(_clipped(gradients, self.settings.clip), self.schedule)
         return losses.detach()

@@ -6,7 +6,7 @@
 | `recorder` | a model built without its weights, its constructor followed on laws |
 | `constructor` | the real constructor called twice: what is drawn, what a formula fills |
 | `independence` | whether real numbers look like independent draws |
-| `defaults` | the laws of torch's own layers |
+| `defaults`, `siblings` | the laws of torch's own layers; layers drawn by one rule tell each other's |
 | `model_laws` | models without weights, with the law of each parameter |
 | `redraw` | a real model with fresh weights from its laws |
 """

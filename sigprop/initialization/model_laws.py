@@ -15,6 +15,7 @@ from sigprop.initialization.defaults import default_law
 from sigprop.initialization.distribution import STRUCTURED, UNKNOWN, Distribution
 from sigprop.initialization.independence import measured_law
 from sigprop.initialization.recorder import Recorder, building
+from sigprop.initialization.siblings import Sibling, shared_laws
 
 SEED = 0
 """Of the one draw that a constructor without weights makes of what it gives its parameters as numbers."""
@@ -59,12 +60,31 @@ def build(factory: Factory) -> nn.Module:
 
 def parameters_on_meta(model: nn.Module) -> dict[int, Any]:
     """For each trainable parameter, by `id`, a twin on meta that knows its law."""
-    twins: dict[int, Any] = {}
+    laws = laws_of(model)
+    parameters = {id(place.parameter): place.parameter for place in places_of(model)}
+    return {
+        key: _on_meta(parameter, laws[key])
+        for key, parameter in parameters.items()
+        if parameter.requires_grad or parameter.is_meta
+    }
+
+
+def laws_of(model: nn.Module) -> dict[int, Distribution]:
+    """The law of every parameter, by `id`: recorded, torch's own, or what its and its siblings' numbers show."""
+    laws: dict[int, Distribution] = {}
+    families: dict[type, list[tuple[int, Sibling]]] = {}
     for place in places_of(model):
-        parameter = place.parameter
-        if id(parameter) not in twins and (parameter.requires_grad or parameter.is_meta):
-            twins[id(parameter)] = _on_meta(parameter, law_in(place))
-    return twins
+        parameter, key = place.parameter, id(place.parameter)
+        if key in laws:
+            continue
+        laws[key] = _law_in(place)
+        if place.key == "weight" and parameter.dim() >= 2 and not parameter.is_meta:
+            sibling = Sibling(place.module, tuple(parameter.shape), laws[key])
+            families.setdefault(type(place.module), []).append((key, sibling))
+    for family in families.values():
+        found = shared_laws([sibling for _, sibling in family])
+        laws.update({key: law for (key, _), law in zip(family, found, strict=True)})
+    return laws
 
 
 def copied_with(model: nn.Module, replaced: dict[int, Any]) -> nn.Module:
@@ -99,7 +119,7 @@ def places_of(model: nn.Module) -> Iterator[Place]:
                 yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
 
 
-def law_in(place: Place) -> Distribution:
+def _law_in(place: Place) -> Distribution:
     parameter = place.parameter
     if parameter.is_meta or hasattr(parameter, _LAW):
         return distribution(parameter)

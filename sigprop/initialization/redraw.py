@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sigprop.errors import UnsupportedError
 from sigprop.initialization.constructor import constructed
 from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, UNKNOWN, Distribution
-from sigprop.initialization.model_laws import copied_with, distribution, factory_of_model, law_in, places_of
+from sigprop.initialization.model_laws import copied_with, factory_of_model, laws_of, places_of
 
 FIRST_SEED = 100_003
 
@@ -84,6 +84,7 @@ Fill = Callable[[torch.Generator], Tensor]
 def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
     """For every random parameter how it is drawn, by the first name of each."""
     fills: dict[str, Fill] = {}
+    laws = laws_of(model)
     seen: set[int] = set()
     alike: dict[tuple, str] = {}
     for place in places_of(model):
@@ -91,7 +92,7 @@ def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
         if id(parameter) in seen or not parameter.is_floating_point() or not parameter.numel():
             continue
         seen.add(id(parameter))
-        law = distribution(parameter) if parameter.is_meta else law_in(place)
+        law = laws[id(parameter)]
         if parameter.is_meta and law.kind == UNKNOWN:
             raise UnsupportedError(
                 f"{place.name} is on meta and no law of it is known: give the function that builds it"

@@ -1,6 +1,6 @@
 """Pages as steps that can be run: what a newcomer would type, and what the page says comes out.
 
-    ```python title="net.py"     a file, written
+    ```python title="net.py"     a file, written; of any language
     ```python                    code, run; all of a page in one namespace
     ```console                   commands after `$ `, each followed by what it prints
     ```text                      what the block before it prints
@@ -34,7 +34,7 @@ def steps(path: Path) -> list[Step]:
     found: list[Step] = []
     for language, options, body in FENCE.findall(path.read_text()):
         title = re.search(r'title="([^"]+)"', options)
-        if language == "python" and title:
+        if title:
             found.append(Step("file", body, title[1]))
         elif language == "python":
             found.append(Step("python", body))

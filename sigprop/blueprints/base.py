@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
 from sigprop.theory import Gradient, Node, Tape
 from sigprop.theory.ops import loss
 
@@ -52,8 +52,20 @@ def run(blueprint: Blueprint, top: Gradient | None = None) -> tuple[Tape, Node]:
     """Forward and backward on one tape; `top` replaces the blueprint's own gradient at the output."""
     tape = Tape()
     output = blueprint.forward(tape)
+    if not bool(torch.isfinite(output.signal.kernel.values).any()):
+        raise overflow("the output", [node.signal.kernel.diagonal.max() for node in tape.nodes if node.name])
     tape.backward((output, blueprint.top_gradient(output) if top is None else top))
     return tape, output
+
+
+def overflow(where: str, levels: Sequence[Tensor]) -> UnsupportedError:
+    """The error of a stack whose numbers leave the range of floating point; `levels` are its variances in order."""
+    finite = [float(level) for level in levels if bool(torch.isfinite(level))]
+    return UnsupportedError(
+        f"the prediction of {where} is not finite: along the stack the variance of the signal goes from "
+        f"{finite[0]:.3g} to {max(finite):.3g}, and what depends on it overflows. A norm in every block (norm_placement='pre'), or a "
+        "smaller branch_scale, keeps it in range"
+    )
 
 
 def at_layer(value: PerLayer, layer: int | slice) -> Setting:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.blueprints.base import Blueprint, run
+from sigprop.blueprints.base import Blueprint, overflow, run
 from sigprop.blueprints.repeated import RepeatedBlueprint, unroll
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.theory import Gradient, Node, Tape
@@ -24,10 +24,19 @@ def predict(blueprint: Blueprint, top: Gradient | None = None) -> Profile:
     meta = {"source": "predict", "model": blueprint.name, "settings": _settings(blueprint)}
     unrolled = unroll(blueprint, top) if isinstance(blueprint, RepeatedBlueprint) else None
     if not isinstance(blueprint, RepeatedBlueprint) or unrolled is None:
-        return profile_of(run(blueprint, top)[0], meta)
+        return _finite(profile_of(run(blueprint, top)[0], meta))
     first, last = profile_of(unrolled.start, {}), profile_of(unrolled.finish, {})
     sites, parameters = _layers(unrolled.blocks, blueprint.depth)
-    return Profile(first.sites + sites + last.sites, first.parameters + parameters + last.parameters, meta)
+    return _finite(Profile(first.sites + sites + last.sites, first.parameters + parameters + last.parameters, meta))
+
+
+def _finite(profile: Profile) -> Profile:
+    """The profile, unless its numbers left the range of floating point: such a stack has no prediction."""
+    for row in reversed(profile.sites):
+        numbers = [torch.as_tensor(item) for item in (row.variance, row.grad_variance) if item is not None]
+        if not all(bool(torch.isfinite(item).any()) for item in numbers):
+            raise overflow(repr(row.name), [torch.as_tensor(item.variance).max() for item in profile.sites])
+    return profile
 
 
 def profile_of(tape: Tape, meta: dict[str, Any]) -> Profile:

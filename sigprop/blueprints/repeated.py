@@ -114,7 +114,8 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
         assert inner.gradient is not None
         return codec.encode_gradient(inner.gradient).flip(-2)
 
-    down = _polish(backward, _descend(backward, codec.encode_gradient(last.gradient), blueprint.depth), torch.ones_like)
+    descent = _descend(backward, codec.encode_gradient(last.gradient), blueprint.depth)
+    down = None if descent is None else _polish(backward, descent, torch.ones_like)
     if down is None:
         return None
     evidence = outer.signal.evidence.join(last.gradient.evidence)
@@ -157,8 +158,11 @@ def _locate(nodes: list[float], value: float) -> tuple[int, float]:
     return index, min(max((value - nodes[index]) / (nodes[index + 1] - nodes[index]), 0.0), 1.0)
 
 
-def _descend(step: Step, first: Tensor, layers: int) -> Tensor:
-    """Guess of the backward trajectory: a block is linear in the gradient's two kernel values, up to 1/width."""
+def _descend(step: Step, first: Tensor, layers: int) -> Tensor | None:
+    """Guess of the backward trajectory: a block is linear in the gradient's two kernel values, up to 1/width.
+
+    None where a block would make a gradient of no energy, as rounding does in a stack that explodes.
+    """
     basis = first.expand(2, layers, 4).clone()
     basis[..., 0] = 0.0
     basis[1, :, 1], basis[0, :, 1] = 0.5, 0.0
@@ -170,6 +174,8 @@ def _descend(step: Step, first: Tensor, layers: int) -> Tensor:
     rows = [first.tolist()]
     for (z0, z1), (s0, s1), share in zip(zero.tolist(), slope.tolist(), shares, strict=True):
         gain = z0 + correlation * s0
+        if not 0.0 < gain < math.inf:
+            return None
         correlation = (z1 + correlation * s1) / gain
         level += math.log(gain)
         rows.append([level, correlation, *share])

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from sigprop.blueprints import BLUEPRINTS, MLP, Mixer, ResNet, Transformer, ViT, predict, run
+from sigprop.blueprints.laws import SCALINGS
 from sigprop.blueprints.prediction import profile_of
 from sigprop.blueprints.repeated import unroll
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.results import Profile
 
 DEEPSCALE = {"init": "deepscale", "skip_scale": 0.95**0.5, "branch_scale": 0.05**0.5, "dropout": 0.1}
@@ -142,3 +143,19 @@ def test_resnet_of_either_norm_keeps_gradients_finite():
     for norm in ("batch_norm", "layer_norm"):
         profile = predict(ResNet(depth=3, norm=norm))
         assert all(0 < row.grad_variance < 1e3 for row in profile.sites)
+
+
+@pytest.mark.parametrize(
+    "setting", [{}, {"bias_variance": 0.01}, {"activation": "gelu"}, {"kind": "decoder", "tokens": 16}]
+)
+def test_a_stack_that_explodes_is_refused_with_the_reason(setting):
+    """Was a bare `math domain error`, or rows of nan."""
+    exploding = Transformer(norm_placement="none", init="deepscale", depth=24, **setting)
+    with pytest.raises(SigpropError, match=r"not finite.*variance of the signal goes from 1 to .*norm_placement"):
+        predict(exploding)
+
+
+def test_the_same_stack_with_its_residual_scales_is_predicted():
+    scaled = Transformer(norm_placement="none", depth=24, **SCALINGS["deepscale"](24))
+    last = predict(scaled).sites[-1]
+    assert 0.2 < last.variance < 5.0

@@ -98,3 +98,10 @@ def test_ranges():
     assert parse_range("--x", "0.5") == [0.5]
     with pytest.raises(InputError, match="finite"):
         parse_range("--x", "0:inf:3")
+
+
+def test_shares_of_a_phase_diagram_are_not_negative():
+    """Was `within 1 % of critical -0%`, the rest of two rounded shares."""
+    text = run("phase", "mlp", "--activation", "tanh", "--sigma-w", "0.5:2:3", "--sigma-b", "0.1:1:4")
+    assert "within 1 % of critical 0%" in text
+    assert "-0" not in text

@@ -63,8 +63,8 @@ def overflow(where: str, levels: Sequence[Tensor]) -> UnsupportedError:
     finite = [float(level) for level in levels if bool(torch.isfinite(level))]
     return UnsupportedError(
         f"the prediction of {where} is not finite: along the stack the variance of the signal goes from "
-        f"{finite[0]:.3g} to {max(finite):.3g}, and what depends on it overflows. A norm in every block (norm_placement='pre'), or a "
-        "smaller branch_scale, keeps it in range"
+        f"{finite[0]:.3g} to {max(finite):.3g}, and what depends on it overflows. A norm in every block "
+        "(norm_placement='pre'), or a smaller branch_scale, keeps it in range"
     )
 
 

@@ -7,6 +7,7 @@ checkpointing) left out, so that one plan serves the plain model, its copies and
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,12 +15,15 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.results import junctions
+from sigprop.results.init import KEEP, Init
+from sigprop.results.rollback import all_or_nothing
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import Init, ParameterPlan, Plan
+    from sigprop.results.plan import ParameterPlan, Plan, ScalePlan
 
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
-APPLIED = "_sigprop_plan_applied"
+APPLIED = "_sigprop_plan"
+"""Attribute of a model that carries a plan: the plan's digest."""
 
 
 class Scale:
@@ -92,35 +96,86 @@ def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Paramete
 
 
 def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) -> nn.Module:
-    """Draw, then scale; `keep` rows with a factor are refused a second time on the same model."""
-    match(plan, model)
-    junctions.install(plan.junctions, _modules(unwrap(model)))
-    pairs = match(plan, model)
-    meta = [row.name for row, parameter in pairs if parameter.is_meta]
+    """Check everything, then draw and scale; what fails or is interrupted leaves the model as it was.
+
+    A plan of draws may be applied again and draws anew. One that rescales the present values is refused on a model that
+    carries a plan already.
+    """
+    inner = unwrap(model)
+    meta = [row.name for row, parameter in match(plan, model) if parameter.is_meta]
     if meta:
         raise InputError(f"parameters on the meta device ({meta[0]}, ...): call model.to_empty(device=...) first")
     rescales = any(row.init.kind == "keep" and row.init.value != 1.0 for row in plan.parameters)
-    inner = unwrap(model)
-    if rescales and getattr(inner, APPLIED, False):
+    if rescales and getattr(inner, APPLIED, None):
         raise InputError("this plan rescales the present values and a plan was already applied: build the model anew")
     padding = {id(m.weight): m.padding_idx for m in inner.modules() if isinstance(m, nn.Embedding)}
-    with torch.no_grad():
-        for row, parameter in pairs:
+    with all_or_nothing(inner, generator) as saved, torch.no_grad():
+        junctions.install(plan.junctions, _modules(inner))
+        for row, parameter in match(plan, model):
+            if row.init == KEEP:
+                continue
+            saved.keep(parameter)
             if row.init.kind == "keep":
-                _rescale(parameter, row.init.value)
+                parameter.mul_(row.init.value)
                 continue
             values = _draw(row.init, tuple(row.shape), generator)
             if padding.get(id(parameter)) is not None:
                 values[padding[id(parameter)]] = 0.0
             _fill(parameter, values)
-    _apply_scales(plan, inner)
-    setattr(inner, APPLIED, True)
+        _apply_scales(plan, inner)
+        setattr(inner, APPLIED, plan.digest)
     return model
 
 
-def _rescale(parameter: nn.Parameter, factor: float) -> None:
-    if factor != 1.0:
-        parameter.mul_(factor)
+def attach_plan(plan: Plan, model: nn.Module) -> nn.Module:
+    """Hooks and changed numbers of modules put back on a model that was reloaded; no parameter is drawn."""
+    inner = unwrap(model)
+    learned = junctions.learned_names(plan.junctions)
+    values = {name: parameter for name, parameter in inner.named_parameters() if plain_name(name) in learned}
+    with all_or_nothing(inner, None), torch.no_grad():
+        match(plan, model)
+        junctions.install(plan.junctions, _modules(inner))
+        for name, parameter in values.items():
+            inner.get_parameter(name).copy_(parameter)
+        _apply_scales(plan, inner)
+        setattr(inner, APPLIED, plan.digest)
+    return model
+
+
+def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
+    """What a model lacks of a plan, one line each; `drawn` also compares sizes, before the first step of training."""
+    inner = unwrap(model)
+    try:
+        pairs = match(plan, model)
+    except InputError as error:
+        return [str(error)]
+    lacking = []
+    modules = _modules(inner)
+    for row in _wanted_scales(plan, modules):
+        if not _carries(modules.get(row.module), row):
+            lacking.append(f"{row.module}: {row.place} is not multiplied by {row.factor:.4g}; call plan.attach_(model)")
+    installed = junctions.installed(modules)
+    lacking += [
+        f"{row.name}: the junction is not scaled; call plan.attach_(model)"
+        for row in plan.junctions
+        if junctions.is_hooked(row) and row.name not in installed
+    ]
+    if drawn:
+        lacking += [told for row, parameter in pairs if (told := _size_differs(row, parameter))]
+    return lacking
+
+
+def _size_differs(row: ParameterPlan, parameter: nn.Parameter) -> str:
+    """Constants exactly; root mean squares of draws within five standard errors."""
+    values = parameter.detach().double()
+    if row.init.kind == "constant":
+        wrong = not torch.allclose(values, torch.full_like(values, row.init.value), rtol=1e-3, atol=1e-6)
+        return f"{row.name}: not the constant {row.init.value:.4g}" if wrong else ""
+    if row.init.kind not in ("normal", "uniform", "orthogonal"):
+        return ""
+    size = float(values.square().mean().sqrt())
+    wrong = abs(size / row.init.std - 1.0) > 5 / math.sqrt(2 * values.numel()) + 1e-3 if row.init.std else size > 0
+    return f"{row.name}: root mean square {size:.4g}, drawn with {row.init.std:.4g}" if wrong else ""
 
 
 def _draw(init: Init, shape: tuple[int, ...], generator: torch.Generator | None) -> torch.Tensor:
@@ -178,12 +233,31 @@ def _apply_scales(plan: Plan, model: nn.Module) -> None:
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(hook, Scale)]:
                 del hooks[key]
-    for row in plan.scales:
+    for row in _wanted_scales(plan, modules):
         _scale(modules, row.module, row.factor, row.place)
+
+
+def _wanted_scales(plan: Plan, modules: dict[str, nn.Module]) -> list[ScalePlan]:
+    """The plan's scales, and those that forward multipliers of parameters amount to."""
+    found = list(plan.scales)
     for row in plan.parameters:
         if row.multiplier != 1.0:
             owner, _, leaf = row.name.rpartition(".")
-            _scale(modules, owner, row.multiplier, _multiplier_place(modules.get(owner), owner, leaf))
+            place = _multiplier_place(modules.get(owner), owner, leaf)
+            found.append(SimpleNamespace(module=owner, factor=row.multiplier, place=place))  # type: ignore[arg-type]
+    return found
+
+
+def _carries(module: nn.Module | None, row: ScalePlan) -> bool:
+    """Whether a module has the hook, or the multiplied number, that a row asks for."""
+    if module is None or row.factor == 1.0:
+        return module is not None
+    if row.place.startswith("attribute:"):
+        attribute = row.place.partition(":")[2]
+        originals = getattr(module, "_sigprop_originals", {})
+        return attribute in originals and math.isclose(getattr(module, attribute), originals[attribute] * row.factor)
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    return any(isinstance(hook, Scale) and (hook.factor, hook.place) == (row.factor, row.place) for hook in hooks)
 
 
 def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:

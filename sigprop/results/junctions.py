@@ -92,7 +92,7 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
     """Put the hooks and learnable scales of every junction that is not folded, in place of earlier ones."""
     remove(modules)
     for row in junctions:
-        if row.folded or (row.skip == 1.0 and row.branch == 1.0 and not row.learnable and row.place == "output"):
+        if not is_hooked(row):
             continue
         if row.skip != 1.0 and not row.entry:
             raise UnsupportedError(
@@ -115,6 +115,20 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
             module.register_parameter(LEARNED, nn.Parameter(torch.full(row.shape, row.branch, **options)))
         if row.place == "output":
             module.register_forward_hook(Exit(row.skip, row.branch, held))
+
+
+def is_hooked(row: JunctionPlan) -> bool:
+    """Whether a junction needs hooks: it is not folded and scales something."""
+    scales = row.skip != 1.0 or row.branch != 1.0 or row.learnable or row.place == "input"
+    return not row.folded and scales
+
+
+def installed(modules: dict[str, nn.Module]) -> set[str]:
+    """Names of the modules that end a hooked junction."""
+    ends = {
+        name: [*module._forward_hooks.values(), *module._forward_pre_hooks.values()] for name, module in modules.items()
+    }
+    return {name for name, hooks in ends.items() if any(isinstance(hook, (Exit, Blend)) for hook in hooks)}
 
 
 def remove(modules: dict[str, nn.Module]) -> None:

@@ -7,60 +7,25 @@ result, and applied separately (`application.py`).
 
 from __future__ import annotations
 
-import math
-import numbers
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.results import application, optimizers
+from sigprop.results import application, checkpoint, optimizers
 from sigprop.results.files import Document, written
+from sigprop.results.init import KEEP, Init, is_finite
 from sigprop.results.plan_display import ShownPlan
 
 if TYPE_CHECKING:
     import torch
 
 PLAN_SCHEMA_VERSION = 1
-KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
 PLACES = ("input", "output")
 FACTORS = ("multiplier", "lr", "weight_decay", "eps")
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, numbers.Real) and math.isfinite(value)
-
-
-@dataclass(frozen=True)
-class Init:
-    """How the entries of one parameter are drawn.
-
-    `normal`, `uniform`, `orthogonal`: zero mean, entries of root mean square `std`.
-    `constant`: every entry is `value`. `keep`: what the model holds now, times `value`.
-    `blocks`: the `parts`, side by side along `axis` with the given `sizes` (fused query, key and value).
-    """
-
-    kind: str = "keep"
-    std: float = 0.0
-    value: float = 1.0
-    axis: int = 0
-    sizes: tuple[int, ...] = ()
-    parts: tuple[Init, ...] = ()
-
-    def __post_init__(self) -> None:
-        require(self.kind in KINDS, "init kind", self.kind, f"one of {', '.join(KINDS)}")
-        require(_is_finite(self.std) and self.std >= 0, "init std", self.std, "a number that is not negative")
-        require(_is_finite(self.value), "init value", self.value, "a finite number")
-        if self.kind == "blocks":
-            require(len(self.parts) == len(self.sizes) > 0, "init sizes", self.sizes, "one size per part")
-
-    def __str__(self) -> str:
-        if self.kind == "blocks":
-            return " | ".join(map(str, self.parts))
-        if self.kind in ("constant", "keep"):
-            return self.kind if self == Init("keep") else f"{self.kind} {self.value:.4g}"
-        return f"{self.kind} {self.std:.4g}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +37,7 @@ class ParameterPlan:
 
     name: str
     shape: tuple[int, ...]
-    init: Init = Init()
+    init: Init = KEEP
     multiplier: float = 1.0
     lr: float = 1.0
     weight_decay: float = 1.0
@@ -83,7 +48,7 @@ class ParameterPlan:
     def __post_init__(self) -> None:
         require(all(size >= 0 for size in self.shape), "shape", self.shape, "sizes that are not negative")
         for name in FACTORS:
-            require(_is_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
+            require(is_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
 
 
 @dataclass(frozen=True)
@@ -114,7 +79,7 @@ class JunctionPlan:
     def __post_init__(self) -> None:
         require(self.place in PLACES, "junction place", self.place, " or ".join(PLACES))
         for name in ("skip", "branch", "shift", "level"):
-            require(_is_finite(getattr(self, name)), f"junction {name}", getattr(self, name), "a finite number")
+            require(is_finite(getattr(self, name)), f"junction {name}", getattr(self, name), "a finite number")
 
 
 @dataclass(frozen=True)
@@ -129,7 +94,7 @@ class ScalePlan:
 
     def __post_init__(self) -> None:
         known = self.place in PLACES or self.place.startswith("attribute:")
-        require(_is_finite(self.factor), "scale factor", self.factor, "a finite number")
+        require(is_finite(self.factor), "scale factor", self.factor, "a finite number")
         require(known, "scale place", self.place, f"one of {', '.join(PLACES)} or attribute:NAME")
 
 
@@ -175,8 +140,40 @@ class Plan(ShownPlan):
         application.match(self, model)
 
     def apply_(self, model: torch.nn.Module, generator: torch.Generator | None = None) -> torch.nn.Module:
-        """Draw every parameter in place, set the forward scales, and return the model."""
+        """Draw every parameter in place, set the forward scales, and return the model.
+
+        Everything is checked first, and an error or an interrupt leaves the model as it was.
+        """
         return application.apply_plan(self, model, generator)
+
+    def attach_(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Put the plan's hooks and changed numbers on a model with loaded weights; nothing is drawn.
+
+        A plan without unfolded junctions and scales leaves nothing but weights, and needs no attaching.
+        """
+        return application.attach_plan(self, model)
+
+    def verify(self, model: torch.nn.Module, drawn: bool = False) -> list[str]:
+        """What the model lacks of this plan, one line each: empty when it carries it.
+
+        `drawn=True` also compares the sizes of all parameters with the plan's draws, before training.
+        """
+        return application.verify_plan(self, model, drawn)
+
+    def save_weights(self, model: torch.nn.Module, path: str | Path) -> None:
+        """Write the model's weights as safetensors, with this plan's digest in the metadata."""
+        checkpoint.save_weights(self, model, path)
+
+    def load_weights(self, model: torch.nn.Module, path: str | Path) -> torch.nn.Module:
+        """Read what `save_weights` wrote with this plan, and attach it; another plan's file is refused."""
+        return checkpoint.load_weights(self, model, path)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that name what the plan does: its rows without the words."""
+        rows = self.to_dict()
+        bare = [[{**row, "why": ""} for row in rows[key]] for key in ("parameters", "junctions", "scales")]
+        return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:16]
 
     def fold_for_inference(self, model: torch.nn.Module) -> torch.nn.Module:
         """Put every junction's scale, as learned by now, into the weights and take the hooks off."""

@@ -1,13 +1,16 @@
 r"""Scores that scale as 1/d: once queries and keys align, q.k grows like the head size, not like its root.
 
 Where a model's heads grow with its width, the scores must be multiplied by `kappa = (1/d_head) / (its own
-scale)` relative to the base. In order of preference: the module's own scale number; the query projection
-(`W_q, b_q` times kappa); a fused projection (`W_qkv, b_qkv` times sqrt(kappa), the output weight divided by
-it, since the output is linear in the values). The last two are exact gauge moves.
+scale)` relative to the base. In order of preference: the parameters that the queries are linear in (`W_q, b_q`, or the
+gain of a norm on the queries) times kappa; a fused projection (`W_qkv, b_qkv` times sqrt(kappa), the output weight
+divided by it, since the output is linear in the values); the module's own scale number. The first two are exact gauge
+moves that leave nothing but weights. Attentions are read from the traces of model and base, which also tell the scale
+that the model itself has (none in GPT-Neo, 1/d already in a muP model); by names only where there is no trace.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +20,7 @@ from sigprop.errors import InputError
 from sigprop.results import ScalePlan
 from sigprop.results.application import plain_name, unwrap
 from sigprop.scaling.dimensions import Dimensions, pattern
+from sigprop.scaling.pairs import Pair
 
 HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim", "head_size", "dim_head", "d_head", "d_kv")
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head", "nhead")
@@ -37,8 +41,12 @@ class AttentionScales:
     heads: dict[str, float] = field(default_factory=dict)
 
 
-def attention_scales(model: nn.Module, base: nn.Module, dims: list[Dimensions]) -> AttentionScales:
+def attention_scales(
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], pair: Pair | None = None
+) -> AttentionScales:
     """What every attention module of the model needs; nothing where the head size is that of the base."""
+    if pair is not None and pair.scores():
+        return _traced_scales(model, base, {item.name: item for item in dims}, pair)
     partners = {pattern(plain_name(name)): module for name, module in reversed(list(unwrap(base).named_modules()))}
     by_name = {item.name: item for item in dims}
     found = AttentionScales()
@@ -52,6 +60,30 @@ def attention_scales(model: nn.Module, base: nn.Module, dims: list[Dimensions]) 
             found.heads[name] = ratio
         if ratio is not None and ratio != 1.0:
             _scale(found, name, module, partner, ratio, by_name)
+    return found
+
+
+def _traced_scales(model: nn.Module, base: nn.Module, dims: Mapping[str, Dimensions], pair: Pair) -> AttentionScales:
+    found = AttentionScales()
+    modules, others = (
+        {plain_name(name): module for name, module in unwrap(each).named_modules()} for each in (model, base)
+    )
+    assert pair.model is not None
+    for own, partner in pair.scores():
+        ratio = own.head_width / partner.head_width
+        found.heads[own.module] = ratio
+        if ratio == 1.0:
+            continue
+        known = own.scale is not None and partner.scale is not None
+        kappa = 1.0 / ratio / (own.scale / partner.scale if known else ratio**-0.5)  # type: ignore[operator]
+        if math.isclose(kappa, 1.0, rel_tol=1e-9):
+            continue
+        fused = any(pair.model.parameters[name].parts for name in own.query if name in pair.model.parameters)
+        if own.query and not fused and own.shift == 0.0:
+            _gauge(found, dims, kappa, *own.query)
+            found.outputs |= {name.rpartition(".")[0]: kappa for name in own.query}
+        else:
+            _scale(found, own.module, modules[own.module], others[partner.module], ratio, dims, kappa)
     return found
 
 
@@ -74,17 +106,20 @@ def _head_ratio(name: str, module: nn.Module, partner: nn.Module, dims: Mapping[
 
 
 def _scale(
-    found: AttentionScales, name: str, module: nn.Module, partner: nn.Module, ratio: float, dims: Mapping
+    found: AttentionScales,
+    name: str,
+    module: nn.Module,
+    partner: nn.Module,
+    ratio: float,
+    dims: Mapping,
+    kappa: float | None = None,
 ) -> None:
-    why = f"head size x{ratio:g}: scores scale as 1/d"
     attribute = _own_scale(module)
-    if attribute is not None:
-        own = getattr(module, attribute) / getattr(partner, attribute)
-        found.scales.append(ScalePlan(name, 1.0 / ratio / own, f"attribute:{attribute}", why))
-        return
-    kappa = ratio**-0.5
+    own = getattr(module, attribute) / getattr(partner, attribute) if attribute is not None else ratio**-0.5
+    kappa = 1.0 / ratio / own if kappa is None else kappa
+    normed = any("norm" in child for child, _ in module.named_children())
     query, fused, output = (_child(module, names) for names in (QUERIES, FUSED, OUTPUTS))
-    if query is not None:
+    if query is not None and not normed:
         _gauge(found, dims, kappa, f"{name}.{query}.weight", f"{name}.{query}.bias")
         found.outputs[f"{name}.{query}"] = kappa
     elif fused is not None and output is not None:
@@ -94,6 +129,9 @@ def _scale(
     elif isinstance(module, nn.MultiheadAttention):
         _gauge(found, dims, kappa**0.5, f"{name}.in_proj_weight", f"{name}.in_proj_bias")
         _gauge(found, dims, kappa**-0.5, f"{name}.out_proj.weight")
+    elif attribute is not None:
+        why = f"head size x{ratio:g}: scores scale as 1/d; nothing that queries are linear in was found to carry it"
+        found.scales.append(ScalePlan(name, kappa, f"attribute:{attribute}", why))
     else:
         raise InputError(
             f"{name} ({type(module).__name__}): head size grows x{ratio:g} but no scale number, query or fused "

@@ -20,6 +20,8 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.recipes.optimizers import Matrix
 from sigprop.results.application import parameter_names, plain_name, unwrap
+from sigprop.results.roles import WIDTH_CLASSES
+from sigprop.structure import Structure
 
 ROLES = ("embedding", "hidden", "readout", "vector", "fixed")
 EMBEDDED = re.compile(r"pos|embed|token|query|latent|prompt", re.IGNORECASE)
@@ -50,8 +52,17 @@ class Dimensions:
         return Matrix(self.fan_in, self.fan_out, self.rows, self.columns)
 
 
-def compare(model: nn.Module, base: nn.Module, roles: Mapping[str, str] | None = None) -> list[Dimensions]:
-    """Every parameter of the model with its role; `roles` overrides by name or by pattern (`h.*.bias`)."""
+def compare(
+    model: nn.Module,
+    base: nn.Module,
+    roles: Mapping[str, str] | None = None,
+    structure: Structure | None = None,
+) -> list[Dimensions]:
+    """Every parameter of the model with its role; `roles` overrides by name or by pattern (`h.*.bias`).
+
+    Roles follow from which axes grow and from the kind of module; where that is unclear (experts, routers, matrices of
+    unknown modules) from how the traced model uses them, if its `structure` is given.
+    """
     model, base = unwrap(model), unwrap(base)
     shapes, base_shapes = _shapes(model), _shapes(base)
     partners = _partners(shapes, base_shapes)
@@ -67,6 +78,9 @@ def compare(model: nn.Module, base: nn.Module, roles: Mapping[str, str] | None =
         asked = (roles or {}).get(name) or (roles or {}).get(pattern(name))
         shape, base_shape = shapes[name], base_shapes[partners[name]]
         item = _dimensions(_embedding_first(aliases, owners), shape, base_shape, owners, asked)
+        if item is None and structure is not None and name in structure.parameters:
+            traced = WIDTH_CLASSES[structure.parameters[name].role]
+            item = _dimensions(name, shape, base_shape, owners, traced)
         if item is None:
             unclear.append(f"{name} {base_shape} -> {shape}")
             continue
@@ -98,10 +112,10 @@ def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def _partners(shapes: Mapping, base_shapes: Mapping) -> dict[str, str]:
     """The base parameter of every name: the same name, or the first of the same pattern (another depth)."""
-    by_pattern: dict[str, str] = {}
+    by_pattern: dict[str, list[str]] = {}
     for name in base_shapes:
-        by_pattern.setdefault(pattern(name), name)
-    partners = {name: name if name in base_shapes else by_pattern.get(pattern(name), "") for name in shapes}
+        by_pattern.setdefault(pattern(name), []).append(name)
+    partners = {name: _partner(name, base_shapes, by_pattern.get(pattern(name), [])) for name in shapes}
     extra = [name for name, partner in partners.items() if not partner]
     missing = sorted(set(by_pattern) - {pattern(name) for name in shapes})
     ranks = [n for n, p in partners.items() if p and len(shapes[n]) != len(base_shapes[p])]
@@ -111,6 +125,22 @@ def _partners(shapes: Mapping, base_shapes: Mapping) -> dict[str, str]:
         told += [f"of another number of dimensions: {', '.join(ranks[:5])}"] * bool(ranks)
         raise InputError(f"model and base differ in more than width and depth ({'; '.join(told)})")
     return partners
+
+
+def _partner(name: str, base_shapes: Mapping, alike: list[str]) -> str:
+    """The same name; else, at another depth, the one whose later numbers agree (`h.9.mlp.2` has `h.*.mlp.2`)."""
+    if name in base_shapes or not alike:
+        return name if name in base_shapes else ""
+    own = _numbers(name)
+
+    def agreement(other: str) -> tuple[bool, ...]:
+        return tuple(mine == theirs for mine, theirs in zip(reversed(own), reversed(_numbers(other)), strict=True))
+
+    return max(alike, key=agreement)
+
+
+def _numbers(name: str) -> list[str]:
+    return re.findall(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", name)
 
 
 def _depth_ratios(shapes: Mapping, base_shapes: Mapping) -> dict[str, float]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from sigprop.errors import require
+from sigprop.recipes.fold import carrying
 from sigprop.recipes.optimizers import Sizes, multipliers
-from sigprop.results import ParameterPlan, Plan, ScalePlan
+from sigprop.results import Init, ParameterPlan, Plan, ScalePlan
 from sigprop.results.application import plain_name, unwrap
 from sigprop.results.optimizers import trained_by
 from sigprop.scaling.attention import AttentionScales, attention_scales
@@ -31,6 +33,7 @@ from sigprop.scaling.depth import (
 )
 from sigprop.scaling.dimensions import Dimensions, compare
 from sigprop.scaling.own_init import own_inits
+from sigprop.scaling.pairs import Pair, read_pair
 from sigprop.scaling.width import WidthRule, width_rule
 from sigprop.theory.exponents import Alignment, read_optimizer
 
@@ -47,6 +50,7 @@ def parametrize(
     attention: str | None = None,
     own_init: str | None = None,
     branches: Sequence[str] | None = None,
+    batch: Any = None,
 ) -> Plan:
     """A plan for any model by comparing it with its base.
 
@@ -56,11 +60,14 @@ def parametrize(
     - `attention`: `scale` (1/d, the default of muP) or `keep` (the model's own scale, the default otherwise).
     - `roles` names unclear parameters, `branches` the modules that end a residual branch, and `own_init` the
       model's own scheme where the base has no values.
+    - `batch`: an input that suits model and base, for their traces: they tell branch ends, attentions, experts and
+      tied readouts. What cannot be traced is read off names and shapes, and `plan.meta["structure"]` says so.
     """
     width = width_rule(rule, alignment)
     base = build_base(model, base)
-    dims = compare(model, base, roles)
-    return plan_between(model, base, dims, width, optimizer, depth, attention, own_init, branches)
+    pair = read_pair(model, base, batch)
+    dims = compare(model, base, roles, pair.model)
+    return plan_between(model, base, dims, width, optimizer, depth, attention, own_init, branches, pair)
 
 
 def plan_between(
@@ -73,14 +80,16 @@ def plan_between(
     attention: str | None = None,
     own_init: str | None = None,
     branches: Sequence[str] | None = None,
+    pair: Pair | None = None,
 ) -> Plan:
     """The plan of two builds whose dimensions are already compared."""
+    pair = Pair(reason="not traced") if pair is None else pair
     read_optimizer(optimizer)
     own = own_inits(model, base, dims, own_init)
     attention = attention or ("scale" if width.scales_attention else "keep")
     require(attention in ("scale", "keep"), "attention", attention, "scale or keep")
-    scores = attention_scales(model, base, dims) if attention == "scale" else AttentionScales()
-    factors = relative_sizes(dims, width, scores, depth, branches)
+    scores = attention_scales(model, base, dims, pair) if attention == "scale" else AttentionScales()
+    factors = relative_sizes(dims, width, scores, depth, branches, pair)
     rows = []
     for item in dims:
         sizes = factors[item.name]
@@ -98,9 +107,39 @@ def plan_between(
                 role=item.role,
             )
         )
-    scales = scores.scales + _tied_readouts(model, base, dims, width) + _embedding_scales(model, base)
+    rows = _with_shifted_ends(rows, dims, pair, depth, optimizer)
+    rows, tied = _with_tied_readouts(rows, _tied_readouts(model, base, dims, width), pair, optimizer)
+    scales = scores.scales + tied + _embedding_scales(model, base)
     meta = {"recipe": width.name, "optimizer": optimizer, "depth": depth, "roles": _count_roles(dims)}
+    meta["structure"] = "traced" if pair.known else f"by names and shapes: {pair.reason}"
     return Plan(rows, scales=scales, meta=meta)
+
+
+def _with_shifted_ends(
+    rows: list[ParameterPlan], dims: list[Dimensions], pair: Pair, depth: str, optimizer: str
+) -> list[ParameterPlan]:
+    """Gains that end a branch as `1 + w` carry the branch scale in what they are, not in a factor of `w`."""
+    shifts = {name: shift for name, shift in pair.ends().items() if shift}
+    found = []
+    for row, item in zip(rows, dims, strict=True):
+        counts = pair.branches(row.name) if row.name in shifts else None
+        if counts is not None and depth != "none" and pair.model is not None:
+            value = pair.model.parameters[row.name].constant
+            start = replace(row, init=Init("constant", value=value) if value is not None else row.init)
+            row = carrying(start, depth_factors(depth, *counts).branch, optimizer, shifts[item.name])
+        found.append(row)
+    return found
+
+
+def _with_tied_readouts(
+    rows: list[ParameterPlan], scales: list[ScalePlan], pair: Pair, optimizer: str
+) -> tuple[list[ParameterPlan], list[ScalePlan]]:
+    """A factor of the readout's input in the rows of the norm before it, where the trace shows one."""
+    names = pair.model.readout_input if pair.model is not None else ()
+    if len(scales) != 1 or not names:
+        return rows, scales
+    factor = scales[0].factor
+    return [carrying(row, factor, optimizer) if row.name in names else row for row in rows], []
 
 
 def relative_sizes(
@@ -109,9 +148,10 @@ def relative_sizes(
     scores: AttentionScales,
     depth: str = "none",
     branches: Sequence[str] | None = None,
+    pair: Pair | None = None,
 ) -> dict[str, Sizes]:
     """By parameter: the sizes of weight, update and gradient that the rules ask for, relative to the base."""
-    depths = _depths(dims, depth, branches)
+    depths = _depths(dims, depth, branches, pair)
     found = {}
     for item in dims:
         deep, ends = depths.get(item.name, (DepthFactors(), False))
@@ -120,21 +160,35 @@ def relative_sizes(
 
 
 def output_scales(
-    dims: list[Dimensions], scores: AttentionScales, depth: str = "none", branches: Sequence[str] | None = None
+    dims: list[Dimensions],
+    scores: AttentionScales,
+    depth: str = "none",
+    branches: Sequence[str] | None = None,
+    pair: Pair | None = None,
 ) -> dict[str, float]:
     """By module: what the gauges and the branch scale multiply its output with, relative to the base."""
     found = {item.name.rpartition(".")[0]: 1.0 for item in dims}
-    for name, (deep, ends) in _depths(dims, depth, branches).items():
+    for name, (deep, ends) in _depths(dims, depth, branches, pair).items():
         if ends:
             found[name.rpartition(".")[0]] = deep.branch
     return found | scores.outputs
 
 
-def _depths(dims: list[Dimensions], rule: str, branches: Sequence[str] | None) -> dict[str, tuple[DepthFactors, bool]]:
-    """For every parameter inside a repeated block: its depth factors and whether it ends a branch."""
+def _depths(
+    dims: list[Dimensions], rule: str, branches: Sequence[str] | None, pair: Pair | None
+) -> dict[str, tuple[DepthFactors, bool]]:
+    """For every parameter inside a branch: its depth factors and whether it ends the branch, as a factor."""
     require(rule in DEPTH_RULES, "depth", rule, " or ".join(DEPTH_RULES))
     if rule == "none":
         return {}
+    if branches is None and pair is not None and pair.known and pair.ends():
+        shifts = pair.ends()
+        counts = {item.name: pair.branches(item.name) for item in dims}
+        return {
+            name: (depth_factors(rule, *count), name in shifts and shifts[name] == 0.0)
+            for name, count in counts.items()
+            if count is not None and count[0] != count[1]
+        }
     ends = branch_outputs(dims, branches)
     counts = count_branches(dims, ends)
     return {

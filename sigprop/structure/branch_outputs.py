@@ -29,7 +29,10 @@ def ending(branch: Field) -> Ending:
         shift = shifts.pop()
         return Ending() if shifts or shift is None else Ending(_names(weights), shift)
     if name in SUMS and len(fields) == 2:
-        return _with_bias(fields)
+        biased = _with_bias(fields)
+        return biased if biased.names else _shared(fields)
+    if name == "cat" and len(fields) > 1:
+        return _shared(fields)
     if name in GATHERED:
         found = [ending(item) for item in fields]
         return _union(found) if all(item.names and item.shift == 0.0 for item in found) else Ending()
@@ -46,6 +49,12 @@ def _with_bias(fields: list[Field]) -> Ending:
     before = ending(next(item for item in fields if item is not added[0]))
     biases = _names([item for item in added[0].inputs if isinstance(item, Weight)])
     return Ending(before.names + biases) if before.names and before.shift == 0.0 else Ending()
+
+
+def _shared(fields: list[Field]) -> Ending:
+    """What parts of one tensor, put together or added (rotary positions), all end in."""
+    found = {ending(item) for item in fields}
+    return found.pop() if len(found) == 1 else Ending()
 
 
 def _union(found: list[Ending]) -> Ending:

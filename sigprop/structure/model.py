@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sigprop.errors import UnsupportedError
 from sigprop.results.roles import MATRICES, TABLES
 from sigprop.structure.attention import Attention, visible_keys
+from sigprop.structure.scores import Scores
 from sigprop.trace.record import Field
 
 STARTS = (*TABLES, "input")
@@ -119,7 +120,7 @@ class Structure:
     `kinds`: for each stream, how many embeddings add up to its start. `blocks`: lists of alike modules that hold the
     junctions, each in order. `final_norm`: the module of the norm that the stream passes after the last junction.
     `readout_input`: the parameters that what the readout reads is linear in (gain and bias of the final norm), where
-    nothing else reads it.
+    nothing else reads it. `scores`: every attention.
     """
 
     parameters: dict[str, Parameter]
@@ -131,6 +132,7 @@ class Structure:
     blocks: tuple[tuple[str, ...], ...] = ()
     final_norm: str | None = None
     readout_input: tuple[str, ...] = ()
+    scores: tuple[Scores, ...] = ()
     trace: Any = field(default=None, repr=False)
     model: nn.Module | None = field(default=None, repr=False)
     batch: Any = field(default=None, repr=False)

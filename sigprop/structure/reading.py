@@ -14,6 +14,7 @@ from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import SUMS, Graph, Sum, core, ends_in_norm, factor
+from sigprop.structure.scores import find_scores
 from sigprop.trace.capture import ROOT, record_of
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, nearest_matrices
@@ -51,6 +52,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         blocks=blocks,
         final_norm=next(iter(graph.norm_names(sums[-1].total)), None) if sums else None,
         readout_input=_readout_input(graph),
+        scores=find_scores(graph),
         trace=found,
         model=model,
         batch=batch,

@@ -77,6 +77,10 @@ def losses(model, groups, name, steps=3):
     return found
 
 
+def _double(inputs):
+    return {key: value.double() if value.is_floating_point() else value for key, value in inputs.items()}
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_roles_factors_and_training(name):
     torch.manual_seed(0)
@@ -85,16 +89,29 @@ def test_roles_factors_and_training(name):
     by_role = {row.role: row for row in plan}
     assert by_role["hidden"].lr == pytest.approx(1 / 4)
     assert by_role["embedding"].lr == 1.0
-    attention = [row for row in plan.scales if row.place.startswith("attribute:")]
-    assert len(attention) == (6 if name == "t5" else 2)
-    assert {round(row.factor, 6) for row in attention} == {0.25 if name == "t5" else 0.5}
-    tied = {row.module: row.factor for row in plan.scales if row.place == "input"}
-    head = {"gpt2": ("lm_head", 0.25), "bert": ("cls.predictions.decoder", 0.25), "t5": ("lm_head", 0.5)}
-    assert tied == (dict([head[name]]) if name in head else {})
-    if not tied:
+    assert plan.scales == []
+    norms = {
+        "gpt2": "transformer.ln_f",
+        "bert": "cls.predictions.transform.LayerNorm",
+        "t5": "decoder.final_layer_norm",
+    }
+    if name in norms:
+        gain = plan[f"{norms[name]}.weight"]
+        assert gain.init.value == gain.lr == pytest.approx(0.5 if name == "t5" else 0.25)
+    else:
         assert by_role["readout"].lr == pytest.approx(1 / 4)
         assert by_role["readout"].init.value == pytest.approx(1 / 4)
+    explicit = copy.deepcopy(model)
+    parametrize(explicit, "mup", base=base, attention="keep").apply_(explicit)
+    attentions = [module for module in explicit.modules() if isinstance(getattr(module, "scaling", None), float)]
+    assert len(attentions) == (6 if name == "t5" else 2)
+    for module in attentions:
+        module.scaling *= 0.25 if name == "t5" else 0.5
     plan.apply_(model)
+    inputs = batch(name)
+    wanted, found = (each.eval().double()(**_double(inputs)).logits for each in (explicit, model))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    model.float()
     found = losses(model, plan.param_groups(model, lr=1e-2, weight_decay=0.1), name)
     assert found[-1] < found[0]
 
@@ -107,7 +124,7 @@ def test_at_the_base_nothing_changes(name):
     plan = parametrize(model, "mup", base=MODELS[name](16, 4), depth="sqrt").apply_(model) and parametrize(
         model, "mup", base=MODELS[name](16, 4), depth="sqrt"
     )
-    assert losses(model, plan.param_groups(model, lr=1e-2, weight_decay=0.1), name) == losses(
+    assert losses(model, plan.param_groups(model, lr=1e-2, weight_decay=0.1, decay_vectors=True), name) == losses(
         other, [{"params": list(other.parameters()), "lr": 1e-2, "weight_decay": 0.1}], name
     )
 
@@ -189,4 +206,5 @@ def test_trainer_takes_the_groups(tmp_path):
     before = model.lm_head.weight.detach().clone()
     trainer.train()
     assert not torch.equal(before, model.lm_head.weight)
-    assert {group["initial_lr"] for group in optimizer.param_groups} == {1e-2, 5e-3}
+    rates = {row.lr * 1e-2 for row in plan}
+    assert {group["initial_lr"] for group in optimizer.param_groups} == pytest.approx(rates)

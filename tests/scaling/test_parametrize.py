@@ -123,17 +123,24 @@ def test_the_branch_scale_is_folded_exactly(optimizer, placement, rule):
     assert left == pytest.approx(right, rel=1e-10)
 
 
-def test_the_tied_readout_gets_a_forward_factor_and_no_other_row():
+def test_the_factor_of_a_tied_readout_goes_into_the_norm_before_it():
     model = gpt(width=128, tied_head=True)
-    plan = parametrize(model, "mup", base=32)
+    plan = parametrize(model, "mup", base=32, batch=tokens())
     assert plan["token_embedding.weight"].lr == 1.0
+    assert plan.scales == []
+    assert plan["final_norm.weight"].init.value == plan["final_norm.weight"].lr == 0.25
+    tangent = parametrize(gpt(width=128, tied_head=True), "neural_tangent", base=32, batch=tokens())
+    assert tangent["final_norm.weight"].init.value == 0.5
+
+
+def test_a_tied_readout_without_a_norm_before_it_gets_a_forward_factor():
+    model = gpt(width=128, tied_head=True, norm_placement="none")
+    plan = parametrize(model, "mup", base=32, batch=tokens())
     assert [(row.module, row.factor) for row in plan.scales] == [("head", 0.25)]
     reference = copy.deepcopy(model)
     hidden = torch.randn(2, 128)
     plan.apply_(model)
     torch.testing.assert_close(model.head(hidden), reference.head(hidden) * 0.25)
-    tangent = parametrize(gpt(width=128, tied_head=True), "neural_tangent", base=32)
-    assert tangent.scales[0].factor == 0.5
 
 
 @pytest.mark.parametrize(

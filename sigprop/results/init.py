@@ -1,0 +1,49 @@
+"""`Init`: how the entries of one parameter are drawn."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+
+from sigprop.errors import require
+
+KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
+
+
+def is_finite(value: object) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class Init:
+    """How the entries of one parameter are drawn.
+
+    `normal`, `uniform`, `orthogonal`: zero mean, entries of root mean square `std`.
+    `constant`: every entry is `value`. `keep`: what the model holds now, times `value`.
+    `blocks`: the `parts`, side by side along `axis` with the given `sizes` (fused query, key and value).
+    """
+
+    kind: str = "keep"
+    std: float = 0.0
+    value: float = 1.0
+    axis: int = 0
+    sizes: tuple[int, ...] = ()
+    parts: tuple[Init, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.kind in KINDS, "init kind", self.kind, f"one of {', '.join(KINDS)}")
+        require(is_finite(self.std) and self.std >= 0, "init std", self.std, "a number that is not negative")
+        require(is_finite(self.value), "init value", self.value, "a finite number")
+        if self.kind == "blocks":
+            require(len(self.parts) == len(self.sizes) > 0, "init sizes", self.sizes, "one size per part")
+
+    def __str__(self) -> str:
+        if self.kind == "blocks":
+            return " | ".join(map(str, self.parts))
+        if self.kind in ("constant", "keep"):
+            return self.kind if self == Init("keep") else f"{self.kind} {self.value:.4g}"
+        return f"{self.kind} {self.std:.4g}"
+
+
+KEEP = Init("keep")

@@ -1,0 +1,89 @@
+"""Attention scores as a model writes them: what multiplies `q . k`, and the parameters that queries are linear in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sigprop.structure.attention import FUSED, attention_at
+from sigprop.structure.branch_outputs import ending
+from sigprop.structure.residual import SCALINGS, SUMS, core, factor
+from sigprop.trace.record import Field, Weight
+from sigprop.trace.roles import CONTRACTIONS
+
+if TYPE_CHECKING:
+    from sigprop.structure.residual import Graph
+
+STEPS = 40
+WITH_FACTORS = 4
+"""Arguments of `beta * input + alpha * product`, as `baddbmm` is recorded."""
+ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One attention: the module that computes it, the size of a head, and `scale`, the number that multiplies `q . k`.
+
+    `query`: parameters that the queries are linear in, entering as `shift + w` (none where something else follows
+    them); `scale` is None where it was not found.
+    """
+
+    module: str
+    head_width: int
+    scale: float | None
+    query: tuple[str, ...] = ()
+    shift: float = 0.0
+
+
+def find_scores(graph: Graph) -> tuple[Scores, ...]:
+    """Every attention of a trace, in order; a module that attends several times is named once."""
+    found: dict[str, Scores] = {}
+    for item in graph.index:
+        spot = attention_at(item)
+        if spot is None or item.call is None or item.call.module in found:
+            continue
+        if item.call.name == FUSED:
+            given = dict(zip(ARGUMENTS, item.call.args, strict=False)) | item.call.kwargs
+            query, key, scale = given["query"], given["key"], given.get("scale")
+            scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+        else:
+            product, scale = _product(spot.scores[0])
+            if product is None:
+                found[item.call.module] = Scores(item.call.module, spot.value.shape[-1], None)
+                continue
+            query, key = product
+        scale *= _numbers(query) * _numbers(key)
+        last = ending(query)
+        found[item.call.module] = Scores(item.call.module, query.shape[-1], scale, last.names, last.shift)
+    return tuple(found.values())
+
+
+def _product(weights: Field) -> tuple[tuple[Field, Field] | None, float]:
+    """Query and key behind attention weights, and the numbers between their product and the softmax."""
+    item, scale = weights, 1.0
+    for _ in range(STEPS):
+        scale, item = scale * factor(item), core(item)
+        fields = [inner for inner in item.inputs if isinstance(inner, Field)]
+        if item.call is not None and item.call.name in CONTRACTIONS and len(fields) == 2:
+            return (fields[0], fields[1]), scale
+        if not fields:
+            return None, scale
+        if item.call is not None and item.call.name in SUMS and len(item.call.args) == WITH_FACTORS:
+            scale *= float(item.call.args[-1])
+        item = next((inner for inner in fields if len(inner.shape) == len(item.shape)), fields[0])
+    return None, scale
+
+
+def _numbers(item: Field) -> float:
+    """The numbers that multiply a query or key since its projection."""
+    scale = 1.0
+    for _ in range(STEPS):
+        if item.call is not None and item.call.name in SCALINGS and item.slope is not None:
+            scale, item = scale * factor(item), core(item)
+        fields = [inner for inner in item.inputs if isinstance(inner, Field)]
+        if not fields or any(isinstance(inner, Weight) for inner in item.inputs):
+            break
+        if item.call is not None and item.call.name in SUMS and len(fields) > 2:
+            break
+        item = fields[0]
+    return scale

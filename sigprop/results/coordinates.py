@@ -18,8 +18,8 @@ MOST, REPAIRS = 6, 4
 class Exponent:
     """One quantity at one place: its size over widths (or depths) and the fitted exponent.
 
-    `quantity`: activation, change (of the activation), gradient, weight, update (of the weight) or its
-    rate (update over gradient).
+    `quantity`: activation, change (of the activation), gradient, weight, update (of the weight), its rate (update over
+    gradient), or decay (rate times weight decay).
     `low`, `high` bound the exponent at 95 percent; `expected` is None where theory only bounds it from above.
     """
 
@@ -34,6 +34,10 @@ class Exponent:
     expected: float | None
     passed: bool
     at_most: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        return self.name, self.quantity, self.step, self.axis
 
     def deviation(self) -> float:
         """How far the exponent lies beyond what is expected; 0 inside a one-sided bound."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -11,6 +11,7 @@ from torch import nn
 from sigprop.process import cuda_devices, undisturbed
 from sigprop.results import Plan
 from sigprop.scaling.dimensions import Dimensions, compare
+from sigprop.scaling.pairs import Pair
 from sigprop.scaling.parametrize import plan_between
 from sigprop.scaling.width import width_rule
 
@@ -23,12 +24,28 @@ def build_seeded(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: 
         return build(*shape)
 
 
-def compare_known(model: nn.Module, base: nn.Module, roles: Mapping[str, str]) -> list[Dimensions]:
+@dataclass(frozen=True)
+class Given:
+    """What a user says of the rules beyond their names, and the traces of model and base."""
+
+    depth: str = "none"
+    branches: Sequence[str] | None = None
+    attention: str | None = None
+    pair: Pair = field(default_factory=Pair)
+
+
+def compare_known(
+    model: nn.Module,
+    base: nn.Module,
+    known: Mapping[str, str],
+    roles: Mapping[str, str] | None = None,
+    pair: Pair | None = None,
+) -> list[Dimensions]:
     """The comparison with the base; where nothing grows, with the roles that a wider build has shown."""
-    dims = compare(model, base)
+    dims = compare(model, base, roles, None if pair is None else pair.model)
     if any(item.shape != item.base_shape for item in dims):
         return dims
-    return [replace(item, role=roles.get(item.name, item.role)) for item in dims]
+    return [replace(item, role=known.get(item.name, item.role)) for item in dims]
 
 
 def make_plan(
@@ -37,9 +54,12 @@ def make_plan(
     base: nn.Module,
     dims: list[Dimensions],
     optimizer: str,
-    depth_rule: str = "none",
+    given: Given | None = None,
 ) -> Plan | None:
     """A rule's name, a function (model, base) -> Plan, or None, as a plan for the model."""
     if isinstance(plan, str):
-        return plan_between(model, base, dims, width_rule(plan), optimizer, depth_rule)
+        told = Given() if given is None else given
+        return plan_between(
+            model, base, dims, width_rule(plan), optimizer, told.depth, told.attention, None, told.branches, told.pair
+        )
     return plan(model, base) if plan is not None else None

@@ -28,9 +28,11 @@ def fit_exponent(scales: Sequence[float], sizes: np.ndarray, corrected: bool = F
 
 
 def fit_exponents(
-    scales: Sequence[float], sizes: np.ndarray, corrected: bool = False
+    scales: Sequence[float], sizes: np.ndarray, corrected: bool = False, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same for `sizes[..., seed, scale]`; `corrected` adds the term 1/d of the law above to the regression.
+
+    `level`: how often an interval is to hold the exponent.
 
     Sizes that are zero or not finite give nan; as many points as coefficients, an interval of no width; fewer
     than three scales, a fit without the correction.
@@ -48,7 +50,7 @@ def fit_exponents(
         return slope, slope, slope
     residual = logs - (coefficients @ design.T)[..., None, :]
     variance = (residual**2).sum(axis=(-2, -1)) / freedom / seeds * (solution @ solution.T)[1, 1]
-    reach = _student(freedom) * np.sqrt(variance)
+    reach = _student(freedom, level) * np.sqrt(variance)
     return slope, slope - reach, slope + reach
 
 
@@ -80,6 +82,6 @@ def fit_two_parts(scales: Sequence[float], sizes: np.ndarray, exponent: float) -
 
 
 @cache
-def _student(freedom: int) -> float:
-    """Student's 97.5 percent quantile."""
-    return float(stdtrit(freedom, 0.975))
+def _student(freedom: int, level: float) -> float:
+    """Student's quantile of an interval that holds with this probability."""
+    return float(stdtrit(freedom, (1 + level) / 2))

@@ -10,10 +10,12 @@ from sigprop.scaling.fit import fit_exponents, fit_two_parts
 from sigprop.scaling.record import Run
 
 ROUNDING = 1e-6
-PARAMETER_SIZES = ("weight", "update", "rate", "gradient")
+PARAMETER_SIZES = ("weight", "update", "rate", "gradient", "decay")
 
 
-def judge(tables: list[list[Run]], axis: str, expected: Expectations, tolerance: float) -> list[Exponent]:
+def judge(
+    tables: list[list[Run]], axis: str, expected: Expectations, tolerance: float, level: float = 0.95
+) -> list[Exponent]:
     """Fit every recorded quantity over the builds (`tables[build][seed]`) and compare it with the rule's exponent.
 
     A change that is no power of width as expected may be one of two parts, aligned and random (`fit`); then the
@@ -23,7 +25,7 @@ def judge(tables: list[list[Run]], axis: str, expected: Expectations, tolerance:
         tables = [[run.by_pattern() for run in table] for table in tables]
     everywhere = [key for key in tables[0][0].sizes if all(key in run.sizes for table in tables for run in table)]
     sizes = np.array([[[run.sizes[key] for run in table] for table in tables] for key in everywhere]).swapaxes(1, 2)
-    fits = fit_exponents(expected.scales, sizes)
+    fits = fit_exponents(expected.scales, sizes, level=level)
     channels = [table[0].channels for table in tables]
     noise = _noise([run for table in tables for run in table])
     found = []
@@ -37,7 +39,7 @@ def judge(tables: list[list[Run]], axis: str, expected: Expectations, tolerance:
             wanted, at_most = expected.of(quantity, name, step, finite)
         means = tuple(sizes[place].mean(axis=0).tolist())
         exponent, low, high = (float(values[place]) for values in fits)
-        passed = _passes(low, high, wanted, at_most, tolerance)
+        passed = _passes(low, high, wanted, at_most, tolerance, bool(np.isfinite(sizes[place]).all()))
         doubtful = not passed and (quantity, axis) == ("change", "width")
         if doubtful and wanted is not None and _half_aligned(expected.scales, sizes[place], wanted):
             passed, wanted, at_most = True, None, wanted
@@ -62,9 +64,12 @@ def _noise(runs: list[Run]) -> set[str]:
     return found
 
 
-def _passes(low: float, high: float, expected: float | None, at_most: float | None, tolerance: float) -> bool:
+def _passes(
+    low: float, high: float, expected: float | None, at_most: float | None, tolerance: float, finite: bool
+) -> bool:
+    """Sizes of zero (a readout that starts at zero) have no exponent to judge; those that are not finite fail."""
     if np.isnan(low):
-        return expected is None and at_most is None
+        return finite or (expected is None and at_most is None)
     if expected is not None:
         return low <= expected + tolerance and high >= expected - tolerance
     return at_most is None or low <= at_most + tolerance

@@ -115,6 +115,15 @@ def plan_between(
     return Plan(rows, scales=scales, meta=meta)
 
 
+def tied_gauges(
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], width: WidthRule, pair: Pair
+) -> dict[str, float]:
+    """By parameter of the norm before a tied readout: the factor that it carries."""
+    scales = _tied_readouts(model, base, dims, width)
+    names = pair.model.readout_input if pair.model is not None and len(scales) == 1 else ()
+    return dict.fromkeys(names, scales[0].factor) if names else {}
+
+
 def _with_shifted_ends(
     rows: list[ParameterPlan], dims: list[Dimensions], pair: Pair, depth: str, optimizer: str
 ) -> list[ParameterPlan]:

@@ -41,6 +41,7 @@ class Training:
     optimizer: str
     lr: float | None
     steps: int
+    weight_decay: float = 0.0
 
     def run(self, models: Iterable[nn.Module], together: bool) -> tuple[list[Run], str]:
         """One run per model, and how they were trained. All meet the same random numbers (dropout)."""
@@ -69,8 +70,9 @@ class Training:
     def _alone(self, model: nn.Module) -> list[Run]:
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         recorder = Recorder(model, trained)
-        optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr)
-        return self._train(recorder, lambda: recorder.follow(self.step_fn, model), optimizers)
+        optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr, self.weight_decay)
+        runs = self._train(recorder, lambda: recorder.follow(self.step_fn, model), optimizers)
+        return _with_decays(runs, optimizers)
 
     def _stacked(self, models: Sequence[nn.Module]) -> list[Run]:
         model = models[0]
@@ -92,8 +94,9 @@ class Training:
             return vmap(one, randomness="same")(parameters, buffers).sum()
 
         stacks = {id(parameter): trained[name] for name, parameter in model.named_parameters() if name in trained}
-        optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr)
-        return self._train(recorder, all_seeds, [_on_stacks(each, stacks, self.optimizer) for each in optimizers])
+        optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr, self.weight_decay)
+        moved = [_on_stacks(each, stacks, self.optimizer) for each in optimizers]
+        return _with_decays(self._train(recorder, all_seeds, moved), optimizers)
 
     def _train(self, recorder: Recorder, loss: Callable[[], Tensor], optimizers: Sequence[Any]) -> list[Run]:
         """The state before each step and after the last is recorded."""
@@ -107,6 +110,17 @@ class Training:
                         each.step()
                         each.zero_grad()
         return recorder.runs()
+
+
+def _with_decays(runs: list[Run], optimizers: Sequence[torch.optim.Optimizer]) -> list[Run]:
+    """The runs with the decay of one step for every parameter that decays: rate times weight decay."""
+    groups = [group for each in optimizers for group in each.param_groups if group.get("weight_decay")]
+    decays = {
+        ("decay", name, 0): float(group["lr"]) * float(group["weight_decay"])
+        for group in groups
+        for name in group.get("param_names", ())
+    }
+    return [Run({**run.sizes, **decays}, run.channels) for run in runs]
 
 
 def _on_stacks(optimizer: torch.optim.Optimizer, stacks: dict[int, Tensor], name: str) -> Any:

@@ -7,19 +7,28 @@ multiplier is missing or wrong: at the attention whose scores grow, or at the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sigprop.results.coordinates import Culprit, Exponent
 
+CAUSES = {"weight": "init", "update": "learning rate", "rate": "learning rate", "decay": "weight decay"}
 
-def find_culprits(exponents: list[Exponent], modules: Sequence[str]) -> list[Culprit]:
-    """The culprits, largest deviation first; parameters before multipliers. `modules`: names in forward order."""
+
+def find_culprits(
+    exponents: list[Exponent], modules: Sequence[str], queries: Mapping[str, str] | None = None
+) -> list[Culprit]:
+    """The culprits, largest deviation first; parameters before multipliers. `modules`: names in forward order.
+
+    `queries`: parameters that carry an attention's 1/d, with their attention. Where the size of such a parameter and of
+    its update are both off, and nothing else is, the attention's scale is what is missing.
+    """
     failing = [item for item in exponents if not item.passed]
     named = [
-        Culprit(item.name, "init" if item.quantity == "weight" else "learning rate", item.deviation(), item.axis)
+        Culprit(item.name, CAUSES[item.quantity], item.deviation(), item.axis)
         for item in failing
-        if item.quantity in ("weight", "update", "rate")
+        if item.quantity in CAUSES
     ]
+    named = _attention_scales(named, queries or {}) or named
     if named:
         return sorted(named, key=lambda culprit: -abs(culprit.exponent))
     scores = [item for item in failing if item.name.endswith(".scores")]
@@ -31,3 +40,14 @@ def find_culprits(exponents: list[Exponent], modules: Sequence[str]) -> list[Cul
     order = {name: place for place, name in enumerate(modules)}
     sites = sorted(failing, key=lambda item: (order.get(item.name, len(order)), item.step))
     return [Culprit(item.name, "forward multiplier", item.deviation(), item.axis) for item in sites[:1]]
+
+
+def _attention_scales(named: list[Culprit], queries: Mapping[str, str]) -> list[Culprit]:
+    """The attentions behind sizes of queries that are off in weight and update alike; none if anything else is off."""
+    if not named or any(item.name not in queries or item.cause == "weight decay" for item in named):
+        return []
+    weights = {item.name: item for item in named if item.cause == "init"}
+    if {item.name for item in named} != set(weights):
+        return []
+    found = {queries[name]: item for name, item in weights.items()}
+    return [Culprit(owner, "attention scale", item.exponent, item.axis) for owner, item in found.items()]

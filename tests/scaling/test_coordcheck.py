@@ -10,6 +10,7 @@ from torch import nn
 
 from sigprop.errors import InputError
 from sigprop.models import build
+from sigprop.results import Init
 from sigprop.scaling import compare, coord_check, parametrize
 from sigprop.scaling.fit import fit_exponent, fit_two_parts
 
@@ -150,23 +151,49 @@ class ScaledAttention(nn.Module):
         return ((q @ k.transpose(-1, -2) * self.scaling).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
-def without_scales(model, base):
-    plan = parametrize(model, "mup", base=base)
-    plan.scales = []
-    return plan
+def with_unscaled_attention(model, base):
+    return parametrize(model, "mup", base=base, attention="keep")
 
 
-def test_a_missing_scale_number_shows_in_the_scores():
+def without_tied_factor(model, base):
+    plan = parametrize(model, "mup", base=base, batch=tokens())
+    rows = [replace(row, init=Init("keep"), lr=1.0) if row.name == "final_norm.weight" else row for row in plan]
+    return replace(plan, parameters=rows)
+
+
+def with_fixed_decay(model, base):
+    plan = parametrize(model, "mup", base=base, batch=tokens())
+    return replace(plan, parameters=[replace(row, weight_decay=1.0) for row in plan])
+
+
+def test_a_missing_attention_scale_is_named_though_the_module_has_a_number_for_it():
     good = check("mup", Scaled, lr=3e-2)
     assert good.passed, [str(item) for item in good.culprits]
-    bad = check(without_scales, Scaled, lr=3e-2)
+    bad = check(with_unscaled_attention, Scaled, lr=3e-2)
     assert [(item.name, item.cause) for item in bad.culprits] == [("attention", "attention scale")]
 
 
-def test_a_missing_tied_multiplier_is_named():
+def test_a_missing_tied_factor_is_named():
     assert check("mup", gpt(tied=True), lr=2e-2).passed
-    bad = check(without_scales, gpt(tied=True), lr=2e-2)
-    assert [(item.name, item.cause) for item in bad.culprits] == [("head", "forward multiplier")]
+    bad = check(without_tied_factor, gpt(tied=True), lr=2e-2)
+    assert {item.name for item in bad.culprits} == {"final_norm.weight"}
+
+
+def test_a_wrong_weight_decay_is_named():
+    assert check("mup", gpt(), weight_decay=0.1).passed
+    bad = check(with_fixed_decay, gpt(), weight_decay=0.1)
+    assert {item.cause for item in bad.culprits} == {"weight decay"}
+    assert {round(item.exponent, 2) for item in bad.culprits} == {-1.0, -1.5}
+
+
+def test_a_readout_of_zeros_has_no_exponent_to_judge():
+    def zeroed(width):
+        model = gpt()(width)
+        nn.init.zeros_(model.head.weight)
+        return model
+
+    report = check("mup", zeroed)
+    assert report.passed, [str(item) for item in report.culprits]
 
 
 def test_depth_rules():

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 
-from sigprop.scaling import coord_check, parametrize
+from sigprop.scaling import compare, coord_check, parametrize
+from sigprop.structure import read_structure
 
 transformers = pytest.importorskip("transformers")
 VOCABULARY = 23
@@ -206,5 +207,80 @@ def test_trainer_takes_the_groups(tmp_path):
     before = model.lm_head.weight.detach().clone()
     trainer.train()
     assert not torch.equal(before, model.lm_head.weight)
-    rates = {row.lr * 1e-2 for row in plan}
-    assert {group["initial_lr"] for group in optimizer.param_groups} == pytest.approx(rates)
+    rates = sorted({row.lr * 1e-2 for row in plan})
+    assert sorted({group["initial_lr"] for group in optimizer.param_groups}) == pytest.approx(rates)
+
+
+def decoder(name, layers, width=32, heads=2, **settings):
+    shape = {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "vocab_size": VOCABULARY,
+    }
+    grouped = {
+        **shape,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    config = getattr(transformers, f"{name}Config")(**grouped, pad_token_id=1, **settings)
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("Mixtral", {"num_local_experts": 2}), ("Phi", {}), ("Olmo2", {}), ("Gemma2", {"head_dim": 16})],
+)
+def test_a_depth_rule_scales_what_every_branch_adds(name, settings):
+    """Experts, parallel branches, and norms that end a branch and would undo the scale of what comes before."""
+    torch.manual_seed(0)
+    model, base = decoder(name, 8, **settings), decoder(name, 2, **settings)
+    ids = {"input_ids": batch("gpt2")["input_ids"]}
+    plan = parametrize(model, "mup", base=base, depth="linear", batch=ids)
+    before = branch_variances(model, ids)
+    ratios = [mine / theirs for mine, theirs in zip(branch_variances(plan.apply_(model), ids), before, strict=True)]
+    assert ratios[:2] == pytest.approx([1 / 16, 1 / 16], rel=0.05)
+
+
+def branch_variances(model, ids):
+    return [float(spot.branch.node.signal.summary()[1]) for spot in read_structure(model, ids).sums]
+
+
+def test_numbers_inside_a_block_are_not_layers():
+    """The base partner of `9.2` is some `*.2`, whatever comes first under the pattern."""
+
+    def net(layers):
+        parts = (torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+        return torch.nn.ModuleList(torch.nn.Sequential(*copy.deepcopy(parts)) for _ in range(layers))
+
+    found = {item.name: item for item in compare(net(6), net(2))}
+    assert found["5.2.weight"].base_name.endswith(".2.weight")
+    assert found["5.2.weight"].base_shape == (8, 32)
+
+
+def test_the_scale_that_a_model_has_of_its_own_is_read():
+    """GPT-Neo multiplies scores by nothing; a norm on queries undoes a factor in their projection."""
+
+    def neo(width):
+        config = transformers.GPTNeoConfig(
+            hidden_size=width, num_layers=1, num_heads=2, attention_types=[[["global"], 1]], vocab_size=VOCABULARY
+        )
+        return transformers.GPTNeoForCausalLM(config).eval()
+
+    ids = {"input_ids": batch("gpt2")["input_ids"]}
+    plan = parametrize(neo(64), "mup", base=neo(16), batch=ids)
+    query, key = (plan[f"transformer.h.0.attn.attention.{name}_proj.weight"] for name in "qk")
+    assert query.init.value / key.init.value == pytest.approx(1 / 4)
+    normed = parametrize(decoder("Olmo2", 1, 64), "mup", base=decoder("Olmo2", 1, 16), batch=ids)
+    gain = normed["model.layers.0.self_attn.q_norm.weight"]
+    assert gain.init.value == gain.lr == pytest.approx(0.5)
+    assert normed.scales == []
+
+
+def test_a_router_and_its_experts_have_roles():
+    model, base = (decoder("Mixtral", 1, width, num_local_experts=2) for width in (64, 16))
+    plan = parametrize(model, "mup", base=base, batch={"input_ids": batch("gpt2")["input_ids"]})
+    assert plan["model.layers.0.mlp.gate.weight"].lr == pytest.approx(1 / 4)
+    assert plan["model.layers.0.mlp.experts.down_proj"].lr == pytest.approx(1 / 4)

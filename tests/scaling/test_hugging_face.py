@@ -241,7 +241,9 @@ def test_a_depth_rule_scales_what_every_branch_adds(name, settings):
     plan = parametrize(model, "mup", base=base, depth="linear", batch=ids)
     before = branch_variances(model, ids)
     ratios = [mine / theirs for mine, theirs in zip(branch_variances(plan.apply_(model), ids), before, strict=True)]
-    assert ratios[:2] == pytest.approx([1 / 16, 1 / 16], rel=0.05)
+    assert ratios[0] == pytest.approx(1 / 16, rel=0.05)
+    if name != "Olmo2":  # its second branch reads the stream itself, which the first has changed
+        assert ratios[1] == pytest.approx(1 / 16, rel=0.05)
 
 
 def branch_variances(model, ids):

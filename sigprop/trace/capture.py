@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
-from sigprop.errors import SigpropError, UnsupportedError
+from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.initialization import STRUCTURED, UNKNOWN
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
@@ -82,6 +82,16 @@ _KEPT = frozenset(
 """Views: in a loss too they keep the roles of dimensions, by which closed forms are known."""
 
 
+_CHECKED = frozenset(
+    ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum", "embedding", "where")
+).union(
+    ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "add", "radd", "sub"),
+    ("rsub", "mul", "rmul", "div", "truediv", "cat", "concat", "stack", "layer_norm", "rms_norm", "group_norm"),
+    ("batch_norm", "scaled_dot_product_attention", "maximum", "minimum", "cross_entropy", "mse_loss"),
+)
+"""Functions whose shapes torch checks before their rule is asked."""
+
+
 class Capture(TorchFunctionMode):
     """The mode that a model runs under, and everything it finds: tape, sites, parameters, loss."""
 
@@ -119,7 +129,10 @@ class Capture(TorchFunctionMode):
     def _adopt_parameters(self) -> None:
         for name, parameter in self.model.named_parameters():
             if parameter.is_meta:
-                weight = Weight(tuple(parameter.shape), distribution(parameter), name)
+                law = distribution(parameter)
+                if not math.isfinite(law.mean) or not math.isfinite(law.variance):
+                    raise InputError(f"parameter {name!r} has entries that are not finite: nothing follows from it")
+                weight = Weight(tuple(parameter.shape), law, name)
                 self.parameters[name] = weight
                 setattr(parameter, _RECORD, weight)
 
@@ -222,6 +235,8 @@ class Capture(TorchFunctionMode):
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
         given, named = mapped((args, kwargs), _to_record)
         call = Call(func, name, given, named, self.module, in_place)
+        if name in _CHECKED:
+            self._require_runs(call)
         try:
             result = self._result(rule, call)
         except (SigpropError, RecursionError):
@@ -229,6 +244,20 @@ class Capture(TorchFunctionMode):
         except Exception as error:
             raise UnsupportedError(self._complaint(call, error)) from error
         return self._attach(call, args, result)
+
+    def _require_runs(self, call: Call) -> None:
+        """What torch itself refuses for its shapes is refused here, where it happens."""
+        from sigprop.trace.rules.views import on_meta
+
+        try:
+            on_meta(call)
+        except NotImplementedError:
+            return
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{type(self.model).__name__} cannot run on this batch: {call.name} in {call.module!r} "
+                f"on {_shapes(call)}: {str(error).splitlines()[0]}"
+            ) from error
 
     def _result(self, rule: Rule | None, call: Call) -> Any:
         from sigprop.trace.rules.fallback import recorded, sample
@@ -295,14 +324,9 @@ class Capture(TorchFunctionMode):
         return _record(tensor)
 
     def _complaint(self, call: Call, error: Exception) -> str:
-        shapes = [
-            f"{type(item).__name__.lower()} {tuple(item.shape)}"
-            for item in leaves((call.args, call.kwargs))
-            if isinstance(item, (Record, Tensor))
-        ]
         function = resolve_name(call.function) or call.name
         return (
-            f"no prediction for {function} in {call.module!r} on {', '.join(shapes)} "
+            f"no prediction for {function} in {call.module!r} on {_shapes(call)} "
             f"({type(error).__name__}: {error}). Register a rule: "
             f'@sigprop.trace.rule("{call.name}") def {call.name}(trace, call, ...): return a Field.'
         )
@@ -358,6 +382,11 @@ def _note_dependent_entries(node: Node, weights: Iterable[Weight]) -> None:
             name = next((name for name, _ in weight.roots()), "a weight")
             what = "taken as independent draws, which they are not" if kind == STRUCTURED else "not known"
             node.signal = node.signal.note(Status.ASSUMED, f"entries of {name} are {what}")
+
+
+def _shapes(call: Call) -> str:
+    found = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Record, Tensor))]
+    return ", ".join(f"{type(item).__name__.lower()} {tuple(item.shape)}" for item in found)
 
 
 def _alike(signal: Signal) -> Signal:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.errors import InputError
 from sigprop.theory import Dense, Gradient, Signal, Status
 from sigprop.theory.ops.loss import shared_probability
 from sigprop.theory.parts import AlongSignal
@@ -101,8 +102,11 @@ def _cross_entropy(
         return None
     labels = _per_position(input, target, place)
     counted = (labels != ignore_index).double()
+    seen, classes = labels[labels != ignore_index], input.shape[place]
+    if seen.numel() and not 0 <= int(seen.min()) <= int(seen.max()) < classes:
+        raise InputError(f"labels go from {int(seen.min())} to {int(seen.max())}, and there are {classes} classes")
     number = counted.sum() if reduction == "mean" else torch.ones(())
-    return input, _softmax_gradient(states, input, labels, counted, input.shape[place], float(number.clamp_min(1.0)))
+    return input, _softmax_gradient(states, input, labels, counted, classes, float(number.clamp_min(1.0)))
 
 
 def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.errors import UnsupportedError
+from sigprop.errors import InputError, UnsupportedError
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.parts import AlongSignal, Directions
@@ -22,9 +22,9 @@ from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay, drawn_rows, parts_of_sources, sites_between
 from sigprop.trace.reverse import generator_of, kernel_of
 
-ERROR = 0.01
+ERROR = 0.015
 """Relative standard error of the gradient's energy at which drawing ends."""
-FEWEST, MOST = 32, 2048
+FEWEST, MOST = 32, 768
 """Draws."""
 ENTRIES = 1 << 26
 """Entries drawn at most, as long as there are a few draws."""
@@ -54,13 +54,20 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     most = max(FEW, min(MOST, ENTRIES // max(1, size)))
     while found.draws < most and (found.draws < FEWEST or found.error > ERROR):
         replay = ExpectedReplay(generator_of(seed, found.draws + 1), True, ensemble, 0, drawn, states)
-        value = replay(loss)
+        value = _played(replay, loss)
         if not value.requires_grad:
             raise UnsupportedError("the loss carries no gradient: it was detached, or is not differentiable")
         found.add(replay, value)
     if not math.isfinite(found.error):
         raise UnsupportedError("the loss, or its gradient, is not finite on outputs drawn from their predicted state")
     return found.start()
+
+
+def _played(replay: Replay, loss: Field) -> Tensor:
+    try:
+        return replay(loss)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise InputError(f"the loss fails on outputs of the predicted kind: {type(error).__name__}: {error}") from error
 
 
 class ExpectedReplay(Replay):

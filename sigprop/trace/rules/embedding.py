@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sigprop.errors import InputError
 from sigprop.theory import Node
 from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, of_roles
@@ -23,6 +24,7 @@ MANY = 2048
 def embedding(trace: Capture, call: Call, input: Any, weight: Weight, *args: Any, **kwargs: Any) -> Field:
     """Two positions share a vector exactly when their ids are equal."""
     ids = trace.value_of(input)
+    _require_rows(call, ids, weight)
     front = [BATCH] * (ids.dim() > 1) + [TOKEN] * (ids.dim() - (ids.dim() > 1))
     layout = of_roles((*ids.shape, weight.shape[-1]), [*front, CHANNEL])
     call.args, call.kwargs = (ids, weight, *args), kwargs
@@ -40,6 +42,16 @@ def embedding(trace: Capture, call: Call, input: Any, weight: Weight, *args: Any
     if ids.numel() > MANY:  # tables over pairs of tokens (relative positions): replayed from the weight
         return Field(layout, make, sources=(), call=call, inputs=(weight,))
     return Field(layout, make, call=call, inputs=(weight,))
+
+
+def _require_rows(call: Call, ids: torch.Tensor, weight: Weight) -> None:
+    """Ids must name rows of the table."""
+    low, high = (int(ids.min()), int(ids.max())) if ids.numel() else (0, 0)
+    if low < 0 or high >= weight.shape[0]:
+        raise InputError(
+            f"the embedding in {call.module!r} has {weight.shape[0]} rows, and ids go from {low} to {high}: "
+            f"needs ids from 0 to {weight.shape[0] - 1}"
+        )
 
 
 @rule("one_hot")

@@ -1,6 +1,6 @@
 """What is wrong with a run, said once: one file per finding, each a rule over the history.
 
-A rule yields findings; the same name at the same place is told once. Their words are those of `sigprop check`.
+A rule yields findings; each name is told once. Their words are those of `sigprop check`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sigprop.watch.findings.base import Circumstances
 from sigprop.watch.history import History
 
 RULES = (
+    rate,
     overflow,
     nonfinite,
     underflow,
@@ -34,7 +35,6 @@ RULES = (
     decayed_gain,
     attention_collapse,
     exploding_branch,
-    rate,
     loss_alone,
     jump,
     prediction,
@@ -42,13 +42,12 @@ RULES = (
 
 
 def findings_of(history: History, circumstances: Circumstances) -> list[Finding]:
-    """What the rules say now and have not said before."""
+    """What the rules say now and have not said before; causes come before what may follow from them."""
     found = []
     for rule in RULES:
         for finding in rule.find(history, circumstances):
-            place = (finding.name, (finding.sites or finding.parameters or ("",))[0])
-            if place not in circumstances.told:
-                circumstances.told.add(place)
+            if finding.name not in circumstances.told:
+                circumstances.told.add(finding.name)
                 found.append(finding)
     return found
 

@@ -20,7 +20,7 @@ class Circumstances:
     predicted: Profile | None = None
     norms: frozenset[str] = frozenset()
     fresh: bool = True
-    told: set[tuple[str, str]] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
 
 
 def seen(what: str, value: float, expected: float = math.nan) -> Evidence:

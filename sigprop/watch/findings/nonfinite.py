@@ -17,16 +17,14 @@ CAUSES = {
 
 
 def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+    if "overflow" in circumstances.told:
+        return
     sample = history.samples[-1] if history.samples else None
-    known = sample is not None and sample.bad is not None and sample.step == history.first_bad_loss
-    if history.first_bad_loss is not None and not known:
-        yield _loss(history)
-    if sample is None or sample.bad is None or any(name == "nonfinite_site" for name, _ in circumstances.told):
+    if sample is None or sample.bad is None:
+        if history.first_bad_loss is not None:
+            yield _loss(history)
         return
     kind, place = sample.bad
-    circumstances.told.add(("nonfinite_site", place))
-    if ("overflow", place) in circumstances.told:
-        return
     good = [before.step for before in history if before.bad is None]
     since = f"; the sample of step {good[-1]} was finite everywhere" if good else ""
     cause = CAUSES[kind]

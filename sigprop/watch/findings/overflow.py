@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from sigprop.results.report import Finding
-from sigprop.watch.findings.base import Circumstances, last, seen
+from sigprop.watch.findings.base import Circumstances, last, module_of, seen
 from sigprop.watch.history import History
+from sigprop.watch.sample import Sample
 
 GRADIENT_SAMPLES = 3
 """A loss scaler tries larger scales until gradients overflow; only a row of such samples is no trial."""
@@ -16,7 +18,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
     for sample in last(history, 1):
         for name, row in sample.sites.items():
             for narrow in ("fp16", "bf16"):
-                if row.get(f"{narrow}_overflow", 0.0) > 0.0:
+                if row.get(f"{narrow}_overflow", 0.0) > 0.0 or _arose(sample, name, f"{narrow}_overflow" in row):
                     yield _finding(history, sample.step, name, narrow, "")
                     return
     for narrow in ("fp16", "bf16"):
@@ -25,6 +27,16 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
         if recent and all(any(row.get(key, 0.0) > 0.0 for row in s.sites.values()) for s in recent):
             name = [name for name, row in recent[-1].sites.items() if row.get(key, 0.0) > 0.0][-1]
             yield _finding(history, recent[-1].step, name, narrow, "grad_")
+
+
+def _arose(sample: Sample, name: str, narrow: bool) -> bool:
+    """The first bad place of the forward pass is held in a narrow format, and no parameter of it was bad before.
+
+    An infinity inside a product leaves a nan: the weight, rounded to the format, was infinite already.
+    """
+    own = [row for key, row in sample.parameters.items() if module_of(key) == name]
+    sound = all(math.isfinite(row.get("second_moment", 0.0)) for row in own)
+    return narrow and sample.bad == ("forward", name) and sound
 
 
 def _finding(history: History, step: int, name: str, narrow: str, prefix: str) -> Finding:

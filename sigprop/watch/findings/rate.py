@@ -12,50 +12,59 @@ from sigprop.watch.history import History
 from sigprop.watch.sample import Sample
 
 WORSE = 1.3
+"""A loss above its start by this factor for half of `LOSSES` steps; by `FAR` it needs to be so but once."""
+FAR = 3.0
+LOSSES = 8
 MOVING = 0.01
 REPLACED = 0.2
+AT_ONCE = 0.5
 SAMPLES = 3
-LOSSES = 8
+"""The middle matrix changes by `REPLACED` of its size at several samples, or by `AT_ONCE` at one."""
 
 
 def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
-    if not history.samples:
+    good = [sample for sample in history if sample.bad is None]
+    if not good:
         return
-    worst, ratio = _largest(history.samples[-1])
+    worst, ratio = _largest(good[-1])
     if worst and ratio > MOVING and _diverged(history):
-        yield _finding(history, worst, ratio, "the loss is above where it started")
-    elif len(history) > SAMPLES and all(_typical(sample) > REPLACED for sample in history.samples[-SAMPLES:]):
-        yield _finding(history, worst, ratio, "each step replaces a large part of the weights")
+        yield _finding(history, good[-1], worst, ratio, "the loss is above where it started")
+    elif _replaced(history):
+        yield _finding(history, good[-1], worst, ratio, "each step replaces a large part of the weights")
 
 
 def _largest(sample: Sample) -> tuple[str, float]:
     """The parameter that moves most for its size; those that began at zero, such as biases, say nothing."""
-    ratios = {
-        name: row["update_ratio"]
-        for name, row in weights(sample).items()
-        if "update_ratio" in row and name.endswith("weight") and math.isfinite(row["update_ratio"])
-    }
+    ratios = _ratios(sample)
     return max(ratios.items(), key=lambda item: item[1]) if ratios else ("", 0.0)
 
 
+def _replaced(history: History) -> bool:
+    typical = [_typical(sample) for sample in history.samples[-SAMPLES:]]
+    return typical[-1] > AT_ONCE or (len(typical) == SAMPLES and min(typical) > REPLACED)
+
+
 def _typical(sample: Sample) -> float:
-    ratios = [
-        row["update_ratio"] for row in weights(sample).values() if math.isfinite(row.get("update_ratio", math.nan))
-    ]
+    ratios = list(_ratios(sample).values())
     return statistics.median(ratios) if ratios else 0.0
 
 
+def _ratios(sample: Sample) -> dict[str, float]:
+    found = {name: row.get("update_ratio", math.nan) for name, row in weights(sample).items() if "weight" in name}
+    return {name: ratio for name, ratio in found.items() if math.isfinite(ratio)}
+
+
 def _diverged(history: History) -> bool:
-    """Worse than at the start, and not for one batch; a loss that comes back is none of this."""
+    """Worse than at the start, and not for one batch; a loss that was low before has another cause."""
     losses = [loss for _, loss in history.losses if math.isfinite(loss)]
-    if len(losses) < LOSSES:
+    start = abs(history.first_loss)
+    if len(losses) < 2 or min(smooth(losses)) < 0.5 * start:
         return False
-    start = history.first_loss
-    return all(loss > WORSE * abs(start) for loss in losses[-LOSSES // 2 :]) and min(smooth(losses)) > 0.5 * abs(start)
+    broken = history.first_bad_loss is not None and losses[-1] > FAR * start
+    return broken or (len(losses) >= LOSSES and all(loss > WORSE * start for loss in losses[-LOSSES // 2 :]))
 
 
-def _finding(history: History, worst: str, ratio: float, told: str) -> Finding:
-    sample = history.samples[-1]
+def _finding(history: History, sample: Sample, worst: str, ratio: float, told: str) -> Finding:
     losses = smooth(loss for _, loss in history.losses)
     return Finding(
         name="rate_too_high",

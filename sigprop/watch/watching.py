@@ -23,7 +23,7 @@ from sigprop.errors import InputError, NonFiniteError, SigpropError, require
 from sigprop.measure.layout import AxesRule, TokenAxes
 from sigprop.results import Profile
 from sigprop.results.application import unwrap
-from sigprop.results.report import Finding
+from sigprop.results.report import Finding, Report
 from sigprop.watch.crash import write_crash
 from sigprop.watch.findings import Circumstances, findings_of
 from sigprop.watch.folding import Scalars, everything, folded
@@ -32,6 +32,7 @@ from sigprop.watch.joining import Record, join
 from sigprop.watch.losses import LossReader
 from sigprop.watch.ranks import ranks_of
 from sigprop.watch.recording import is_norm
+from sigprop.watch.reporting import report_of, write_page
 from sigprop.watch.sample import Sample
 from sigprop.watch.sampled_pass import SampledPass, is_compiled, modules_of, read_numbers
 from sigprop.watch.sinks import JsonLines, Sink, open_sink, read_samples
@@ -120,6 +121,13 @@ class Watch:
     def everything(self) -> dict[str, float]:
         """Every number of the last sample, unfolded."""
         return everything(self.latest) if self.latest is not None else {}
+
+    def report(self, path: str | Path | None = None) -> Report:
+        """The run so far as a `Report`; with `path` also as one HTML file, charts over the steps included."""
+        found = report_of(type(self.model).__name__, self.history, self.findings)
+        if path is not None and self.ranks.first:
+            write_page(found, self.history, path)
+        return found
 
     def sample_next(self) -> None:
         """Sample the coming step, whatever its number."""

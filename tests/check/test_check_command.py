@@ -1,0 +1,94 @@
+"""`sigprop check`, as a person or a CI step runs it."""
+
+import json
+
+import pytest
+
+from sigprop.cli.app import app
+from sigprop.cli.exits import exit_code
+from sigprop.results import Plan, Report
+
+SMALL = ["--set", "width=32", "--set", "depth=3", "--set", "heads=2", "--set", "context=32", "--tokens", "32"]
+SICK = """
+import torch
+from torch import nn
+
+def model(gain=30.0):
+    layers = [nn.Linear(32, 32) for _ in range(6)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, 0.0, gain / 32**0.5)
+    return nn.Sequential(*layers)
+
+def batch():
+    return torch.randn(16, 32)
+
+def broken():
+    raise RuntimeError("no such data")
+"""
+
+
+def run(*arguments):
+    return exit_code(app, ["check", *arguments])
+
+
+@pytest.fixture
+def sick(tmp_path):
+    path = tmp_path / "sick.py"
+    path.write_text(SICK)
+    return path
+
+
+def test_a_healthy_model_exits_with_0_and_says_so(capsys):
+    assert run("transformer", *SMALL) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("HEALTHY")
+    assert "Margins:" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_sick_model_exits_with_1_and_writes_report_and_plan(sick, tmp_path, capsys):
+    page, plan = tmp_path / "report.html", tmp_path / "plan.json"
+    assert run(f"{sick}:model", "--html", str(page), "--fix", str(plan)) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("SICK")
+    assert "gradient_explodes" in shown
+    assert len(shown.splitlines()) <= 40
+    assert "<h2>Findings</h2>" in page.read_text()
+    assert len(Plan.from_json(plan)) == 12
+
+
+def test_the_level_that_fails_can_be_chosen(sick):
+    assert run(f"{sick}:model", "--fail-on", "never", "-q") == 0
+    assert run(f"{sick}:model(gain=0.9)", "--fail-on", "problem", "-q") == 0
+
+
+def test_json_is_a_report(sick, capsys):
+    assert run(f"{sick}:model", "--json") == 1
+    text = capsys.readouterr().out
+    data = json.loads(text)
+    assert data["kind"] == "sigprop report"
+    assert data["findings"][0]["severity"] == "problem"
+    assert Report.from_json(text).problems
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.py:model"], "nothing.py"),
+        (["SICK:missing"], "missing"),
+        (["SICK:broken"], "no such data"),
+        (["SICK:model(colour=3)"], "colour"),
+        (["SICK:model", "--html", "FOLDER"], "is a folder"),
+        (["SICK:model", "--fail-on", "sometimes"], "sometimes"),
+        (["SICK:model", "--plan", "absent.json"], "absent.json"),
+        (["transformer", "--text", "absent.txt"], "absent.txt"),
+        (["tranformer"], "transformer"),
+    ],
+)
+def test_what_the_user_got_wrong_is_one_line(arguments, words, sick, tmp_path, capsys):
+    given = [item.replace("SICK", str(sick)).replace("FOLDER", str(tmp_path)) for item in arguments]
+    assert run(*given) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert len(told.strip().splitlines()) == 1
+    assert "Traceback" not in told

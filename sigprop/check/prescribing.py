@@ -22,7 +22,8 @@ Options = dict[str, Any]
 RESIDUAL: tuple[tuple[str, Options], ...] = (
     ("unit", {}),
     ("unit", {"k": 0.5}),
-    ("deepscale", {}),
+    ("depth_scaling", {"skip": "one", "k": 1.0}),
+    ("fixup", {}),
 )
 CHAIN: tuple[tuple[str, Options], ...] = (("kaiming", {}), ("lecun", {}))
 
@@ -70,7 +71,7 @@ def _candidates(subject: Subject, repairs: dict[str, Init], ill: bool) -> Iterat
         return
     residual = subject.structure is not None and bool(subject.structure.junctions)
     for name, options in RESIDUAL if residual else CHAIN:
-        spelt = "".join(f", {key}={value:g}" for key, value in options.items())
+        spelt = "".join(f", {key}={value!r}" for key, value in options.items())
         how = f'sp.plan(model, "{name}"{spelt})'
         yield (
             how,
@@ -99,7 +100,9 @@ def _left(subject: Subject, profile: Profile, ill: list[Finding]) -> float:
     total = 0.0
     for name, gauge in GAUGES.items():
         value = gauge.read(subject, profile)
-        if not gauge.healthy(value):
+        if name in named and not math.isfinite(value):
+            total += 0.5
+        elif not gauge.healthy(value):
             total += 1.0 + 0.01 * _excess(gauge, value) + (1.0 if name not in named else 0.0)
     return total
 

@@ -1,4 +1,4 @@
-"""A page opened in Chromium, driven over its debugging pipe: what it shows, says on its console, and asks of the net."""
+"""A page opened in Chromium over its debugging pipe: what it shows, says on its console, and asks of the net."""
 
 import json
 import os

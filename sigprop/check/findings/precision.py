@@ -50,7 +50,7 @@ def precision(subject: Subject) -> Iterator[Finding]:
         for sites, verb, share in ((over, "overflows", "overflow"), (under, "underflows", "underflow")):
             if sites:
                 severity = "note" if format.name not in present else "problem" if verb == "overflows" else "warning"
-                if format.name == "bf16":
+                if format.name == "bf16" and verb == "overflows":
                     severity = "problem"
                 yield _finding(format.name, sites, verb, share, severity)
 

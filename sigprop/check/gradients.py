@@ -46,9 +46,8 @@ def _cause(subject: Subject, residual: bool, explodes: bool) -> str:
     placement = subject.structure.placement if subject.structure is not None else "none"
     if placement == "post" and not explodes:
         return (
-            "Post-LN divides skip and branch alike at every sum: the gradient through the skip loses a factor "
-            "1 / (1 + branch share) per sum, and what goes through the branch does not make up for it once tokens "
-            "have become alike."
+            "Each Post-LN layer multiplies the squared gradient by (1 + gain of attention) / (1 + C1 Var); the gain "
+            "falls below what the norm divides by when tokens become alike."
         )
     if explodes:
         return "The branches' Jacobians add to the skip's at every sum, and no scale makes up for it."
@@ -57,6 +56,6 @@ def _cause(subject: Subject, residual: bool, explodes: bool) -> str:
 
 def _paper(subject: Subject, residual: bool) -> str:
     if not residual:
-        return "apjn, eq. 7"
+        return "apjn, section 2"
     placement = subject.structure.placement if subject.structure is not None else "none"
-    return "preln, section 3; dslm, Table 2" if placement == "post" else "dslm, Table 2"
+    return "dslm, App. C and F; preln, section 3" if placement == "post" else "dslm, App. C"

@@ -113,6 +113,8 @@ def _excess(gauge: Gauge, value: float) -> float:
 
 
 def _told(subject: Subject, finding: Finding, how: str, profile: Profile) -> Finding:
+    if finding.repairs and (finding.prescription is None or not finding.prescription.evaluated):
+        return _repaired(subject, finding)
     gauge = GAUGES.get(finding.name)
     if gauge is None or finding.severity == "note" or subject.profile is None:
         return finding
@@ -124,3 +126,12 @@ def _told(subject: Subject, finding: Finding, how: str, profile: Profile) -> Fin
     if not cured and _excess(gauge, after) >= _excess(gauge, before):
         text = f"no plan that was tried cures it; {how} was nearest"
     return replace(finding, prescription=Prescription(text, gauge.quantity, before, after, "predicted"))
+
+
+def _repaired(subject: Subject, finding: Finding) -> Finding:
+    """What a repair does to the first parameter that it mends."""
+    name, init = next(iter(finding.repairs.items()))
+    before = subject.draws[name].std
+    after = before * init.value if init.kind == "keep" else 0.0 if init.kind == "constant" else init.std
+    text = finding.prescription.text if finding.prescription is not None else "draw it again"
+    return replace(finding, prescription=Prescription(text, f"std of {name}", before, after, "weights"))

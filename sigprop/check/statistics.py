@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from statistics import NormalDist
 
-from sigprop.check.draws import Draw
+from sigprop.check.draws import Draw, Draws
 from sigprop.check.thresholds import limit
+from sigprop.results import Init
 
 
 def sigmas(tests: int) -> float:
@@ -64,3 +66,11 @@ def known_factor(ratio: float, layers: int = 0, fan_in: int = 0, fan_out: int = 
 
 def spelt(ratio: float, name: str) -> str:
     return f"{ratio:.3g} times ({name})" if name else f"{ratio:.3g} times"
+
+
+def drawn_like_siblings(row: Draw, draws: Draws, std: float) -> Init:
+    """A fresh draw of a parameter by the law that most of its family has."""
+    family = draws.families()[row.family, row.shape]
+    laws = Counter(member.law for member in family if member is not row and member.is_random)
+    uniform = bool(laws) and laws.most_common(1)[0][0] == "uniform"
+    return Init("uniform" if uniform else "normal", std=std)

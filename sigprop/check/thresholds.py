@@ -68,7 +68,7 @@ THRESHOLDS = {
     # tokens
     "rank_collapse": Threshold(0.9, "token correlation: cosine above 0.9 leaves a tenth of the variance to tokens"),
     "rank_collapse_problem": Threshold(
-        0.99, "attention's gradient falls like 1 - correlation (dslm, App. E): 1 % of it is left"
+        0.99, "attention's gradient falls like 1 - correlation (dslm, App. F): 1 % of it is left"
     ),
     "scores_large": Threshold(
         9.0, "variance of the scores over keys: softmax of standard deviation 3 puts half of its weight on 1 to 3 keys"

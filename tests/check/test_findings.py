@@ -8,6 +8,7 @@ import torch
 from sigprop.check import check, checks
 from sigprop.check.evaluation import Evaluation
 from sigprop.check.subject import Subject
+from sigprop.models.initialize import initialize_
 from sigprop.sources import made_up_batch
 from studies.check_models import HEALTHY, ILLNESSES, TOKENS, gpt2, transformer
 
@@ -88,3 +89,18 @@ def test_theory_and_measurement_disagree_on_structured_weights():
     subject.predicted = Evaluation(model, subject.batch).predicted()
     found = list(checks()["disagreement"](subject))
     assert [item.name for item in found] == ["disagreement"]
+
+
+def test_a_fan_in_rule_is_no_depth_scaling():
+    """Four layers and an mlp four times as wide: 1/sqrt(fan_in) looks like 1/sqrt(L) on the mlp's output."""
+    torch.manual_seed(0)
+    subject = examined(transformer(depth=4), measured=False)
+    assert not list(checks()["depth_scaling"](subject))
+
+
+def test_equal_tokens_do_not_end_a_prediction():
+    """Post-LN with Xavier: after some layers all tokens are one, and their differences are rounding."""
+    torch.manual_seed(0)
+    model = initialize_(transformer(kind="encoder", norm_placement="post", depth=40, width=32), "xavier")
+    profile = Evaluation(model, made_up_batch(model, 16)).predicted()
+    assert all(math.isfinite(row.variance) for row in profile)

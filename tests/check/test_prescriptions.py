@@ -3,13 +3,16 @@
 import pytest
 import torch
 
-from sigprop.check import check
+from sigprop.check import check, checks
+from sigprop.check.prescribing import repair_plan
+from sigprop.check.subject import Subject
 from sigprop.models.initialize import initialize_
+from sigprop.sources import made_up_batch
 from studies.check_models import changed, tanh_mlp, transformer
 
 
 def exploding():
-    return initialize_(transformer(norm_placement="none", depth=8), "he", embedding_std=1.0)
+    return initialize_(transformer(norm_placement="none", depth=6), "he", embedding_std=1.0)
 
 
 def vanishing():
@@ -17,7 +20,7 @@ def vanishing():
 
 
 def collapsing():
-    return initialize_(transformer(kind="encoder", norm_placement="post", depth=16), "xavier", embedding_std=1.0)
+    return initialize_(transformer(kind="encoder", norm_placement="post", depth=12), "xavier", embedding_std=1.0)
 
 
 def saturated():
@@ -31,7 +34,6 @@ def saturated():
 
 CASES = {
     "gradient_explodes": exploding,
-    "stream_growth": exploding,
     "gradient_vanishes": vanishing,
     "rank_collapse": collapsing,
     "attention_saturated": saturated,
@@ -61,6 +63,8 @@ def test_prescription_cures_the_measured_illness(name):
 def test_a_repair_touches_only_what_was_odd():
     torch.manual_seed(0)
     model = CASES["odd_sibling"]()
-    plan = check(model, tokens=32).plan
+    subject = Subject(model, made_up_batch(model, 32))
+    (finding,) = checks()["odd_sibling"](subject)
+    plan = repair_plan(subject, finding.repairs)
     changed_rows = [row.name for row in plan if row.init.kind != "keep" or row.init.value != 1.0]
     assert changed_rows == ["blocks.2.mlp.up.weight"]

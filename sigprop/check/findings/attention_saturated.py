@@ -28,7 +28,7 @@ def attention_saturated(subject: Subject) -> Iterator[Finding]:
         "Queries and keys are too wide for the scale of the scores (no 1/sqrt(d), a scale of 1 beside query-key norms, "
         "or a wide draw). A saturated softmax passes little gradient to queries and keys, and a large one to single "
         "tokens, which grows with depth.",
-        "Zhai et al. 2023, 'Stabilizing Transformer training'; FORMULAS 2.2",
+        "Zhai et al. 2023, 'Stabilizing Transformer training'; dslm, B.7",
         sites=tuple(row.name for row in bad),
         depths=(bad[0].depth, bad[-1].depth),
         evidence=(

@@ -31,7 +31,7 @@ def depth_scaling(subject: Subject) -> Iterator[Finding]:
     ends = {name: row for name, row in families.items() if row.name in outputs}
     inner = {name: row for name, row in families.items() if row.name not in outputs}
     scaled_ends = [row for row in ends.values() if _scaled(row, usual, layers)]
-    plain_ends = [row for row in ends.values() if _same(row, usual)]
+    plain_ends = [row for row in ends.values() if _same(row, usual.std)]
     scaled_inner = [row for row in inner.values() if _scaled(row, usual, layers)]
     factor = 1.0 / math.sqrt(2 * layers)
     if scaled_inner and not scaled_ends and plain_ends:
@@ -39,20 +39,20 @@ def depth_scaling(subject: Subject) -> Iterator[Finding]:
             f"{scaled_inner[0].name} carries the depth scaling, not the branch output {plain_ends[0].name}",
             "The factor 1/sqrt(2 L) holds the stream only on the last matrix of a branch; before a norm, or beside "
             "another matrix, it does something else.",
-            scaled_inner, usual, factor,
+            scaled_inner, usual.std, factor,
         )  # fmt: skip
     elif scaled_ends and plain_ends:
         yield _finding(
             f"{plain_ends[0].name} lacks the depth scaling that {scaled_ends[0].name} has",
             "Every branch adds to the same stream: scaled alone, one kind of branch leaves the growth to the other.",
-            plain_ends, usual, factor,
+            plain_ends, usual.std, factor,
         )  # fmt: skip
     elif plain_ends and not scaled_ends and subject.model_type in PUBLISHED:
         yield _finding(
             f"{plain_ends[0].name} is not scaled by 1/sqrt(2 L), which {subject.model_type} publishes",
             "The published initialization divides the last matrix of every branch by sqrt(2 L), so that the stream "
             "keeps its variance over L layers; here nothing of it reached the weights.",
-            plain_ends, usual, factor,
+            plain_ends, usual.std, factor,
         )  # fmt: skip
 
 
@@ -75,13 +75,13 @@ def _finding(title: str, cause: str, rows: list[Draw], usual: float, factor: flo
     )
 
 
-def _reference(rows: list[Draw]) -> float | None:
-    """The std that most inner families share; None where it goes by fans."""
+def _reference(rows: list[Draw]) -> Draw | None:
+    """One of the inner families whose std most of them share; None where it goes by fans."""
     usual: list[Draw] = []
     for row in rows:
         alike = [other for other in rows if _same(other, row.std)]
         usual = max(usual, alike, key=len)
-    return usual[0].std if usual and len(usual) >= limit("draw_majority") * len(rows) else None
+    return usual[0] if usual and len(usual) >= limit("draw_majority") * len(rows) else None
 
 
 def _same(row: Draw, std: float) -> bool:
@@ -89,5 +89,13 @@ def _same(row: Draw, std: float) -> bool:
     return abs(math.log(row.std / std)) < math.log(limit("draw_alike")) + error
 
 
-def _scaled(row: Draw, usual: float, layers: int) -> bool:
-    return any(_same(row, usual / math.sqrt(count)) for count in (2 * layers, layers))
+def _scaled(row: Draw, usual: Draw, layers: int) -> bool:
+    """By the square root of the depth, and not by that of its own fan-in."""
+    if (
+        row.fan_in != usual.fan_in
+        and row.fan_in
+        and usual.fan_in
+        and _same(row, usual.std * math.sqrt(usual.fan_in / row.fan_in))
+    ):
+        return False
+    return any(_same(row, usual.std / math.sqrt(count)) for count in (2 * layers, layers))

@@ -43,7 +43,7 @@ def first_update(subject: Subject) -> Iterator[Finding]:
                 "warning",
                 f"{row.name} {title}: {share:.2g} of it with {subject.optimizer} at {subject.lr:g}",
                 cause,
-                "effective, section 4",
+                "effective, eqs. 1.99 to 1.116",
                 parameters=tuple(item.name for _, item in items),
                 evidence=(Evidence("update over weight, root mean square", share, subject.source),),
                 prescription=Prescription(f"{cure} by {_factor(share):.2g}"),

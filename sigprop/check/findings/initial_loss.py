@@ -46,7 +46,7 @@ def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
         f"the loss starts {excess:.3g} above ln({classes}) = {guess:.2f}"
         + ("" if loss is not None else ", from the variance of the logits"),
         cause,
-        "FORMULAS, cross entropy of random logits",
+        "mean of the log-sum-exp of normal logits; dslm, B.7",
         sites=(subject.logits_site,) if subject.logits_site else (),
         parameters=(readout.name,),
         evidence=tuple(evidence),

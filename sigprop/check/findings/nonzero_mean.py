@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 
 from sigprop.check.registry import check
-from sigprop.check.statistics import sigmas
+from sigprop.check.statistics import drawn_like_siblings, sigmas
 from sigprop.check.subject import Subject
-from sigprop.results import Init
 from sigprop.results.report import Evidence, Finding, Prescription
 
 
@@ -39,5 +38,5 @@ def nonzero_mean(subject: Subject) -> Iterator[Finding]:
                 Evidence("variance of its rank-one part over the random part", share, "weights"),
             ),
             prescription=Prescription("subtract the mean, or draw from a centred law"),
-            repairs={row.name: Init("normal", std=row.std) for _, _, row in bad},
+            repairs={row.name: drawn_like_siblings(row, subject.draws, row.std) for _, _, row in bad},
         )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sigprop.check.registry import check
-from sigprop.check.statistics import largest_normal
+from sigprop.check.statistics import drawn_like_siblings, largest_normal
 from sigprop.check.subject import Subject
-from sigprop.results import Init
 from sigprop.results.report import Evidence, Finding, Prescription
 
 FAR = 20.0
@@ -41,5 +40,5 @@ def outliers(subject: Subject) -> Iterator[Finding]:
                 ),
             ),
             prescription=Prescription("draw it again in float32, or clamp it to its bounds"),
-            repairs={row.name: Init("normal", std=row.scale) for row in bad},
+            repairs={row.name: drawn_like_siblings(row, subject.draws, row.scale) for row in bad},
         )

@@ -38,7 +38,7 @@ def rank_collapse(subject: Subject) -> Iterator[Finding]:
             "Attention that is nearly uniform gives every token the same average, and the stream keeps too little of "
             "its own; gradients of queries and keys vanish with 1 - correlation. Entropy collapse is the other end of "
             "the same dial: sharper scores mix less.",
-            "dslm, section 4 and App. E; Noci et al. 2022",
+            "dslm, App. F; Noci et al. 2022",
             sites=tuple(row.name for row in rows[place:]),
             depths=(rows[place].depth, rows[-1].depth),
             evidence=tuple(evidence),

@@ -24,7 +24,7 @@ def size_rules(subject: Subject) -> Iterator[Finding]:
     bad = [(slope, row) for slope, row in slopes if abs(slope + 0.5) > limit("width_exponent")]
     if bad:
         worst, row = max(bad, key=lambda item: abs(item[0] + 0.5))
-        yield _finding("width", worst, row, [item for _, item in bad], "fan_in^-1/2", "abc, Table 1")
+        yield _finding("width", worst, row, [item for _, item in bad], "fan_in^-1/2", "abc; Yang and Hu 2021")
     layers = max((len(rows) for rows in read_draws(subject.base).families().values()), default=0)
     own = max((len(rows) for rows in subject.draws.families().values()), default=0)
     ends = [(row, base) for row, base in pairs if row.name in subject.branch_ends and row.shape == base.shape]
@@ -33,7 +33,7 @@ def size_rules(subject: Subject) -> Iterator[Finding]:
         flat = [(slope, row) for slope, row in slopes if abs(slope + 0.5) > limit("width_exponent")]
         if flat:
             worst, row = flat[0]
-            yield _finding("depth", worst, row, [item for _, item in flat], "layers^-1/2", "dslm, section 5")
+            yield _finding("depth", worst, row, [item for _, item in flat], "layers^-1/2", "dslm, section 5.6")
 
 
 def _finding(size: str, slope: float, row: Draw, rows: list[Draw], rule: str, paper: str) -> Finding:

@@ -35,7 +35,7 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
             f"the signal {'grows' if grows else 'shrinks'} {law.ratio:.3g} times in variance over {len(rows)} blocks "
             f"({law})",
             _cause(stream.residual, grows, law.kind),
-            "dslm, Table 1" if stream.residual else "Schoenholz et al. 2017; apjn, section 2",
+            "dslm, App. C and G" if stream.residual else "Schoenholz et al. 2017; apjn, section 2",
             sites=tuple(row.name for row in rows),
             depths=(rows[0].depth, rows[-1].depth),
             evidence=tuple(evidence),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sigprop.check.registry import check
+from sigprop.check.statistics import drawn_like_siblings
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results import Init
 from sigprop.results.report import Evidence, Finding, Prescription
 
 
@@ -36,5 +36,9 @@ def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
             parameters=tuple(row.name for row in bad),
             evidence=tuple(Evidence(f"std of {row.name}", 0.0, "weights") for row in bad[:3]),
             prescription=Prescription("draw it like its siblings"),
-            repairs={row.name: Init("normal", std=usual[row.family]) for row in bad if row.family in usual},
+            repairs={
+                row.name: drawn_like_siblings(row, subject.draws, usual[row.family])
+                for row in bad
+                if row.family in usual
+            },
         )

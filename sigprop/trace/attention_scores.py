@@ -22,8 +22,10 @@ from sigprop.trace.replay import Replay
 from sigprop.trace.rules.attention import attention_scores
 from sigprop.trace.tracing import Trace
 
-HEADS = 256
-"""Heads that are drawn for each attention: the variance of one fluctuates by about sqrt(2 / head width)."""
+HEADS, MOST, FEWEST = 4096, 512, 64
+"""Heads that are drawn for all attentions of a model together, and for each at most and at least.
+
+The variance of one head's scores fluctuates by about sqrt(2 / head width)."""
 ENTRIES = 1 << 22
 """Scores that are drawn at most for each attention."""
 SOFTMAX = ("softmax", "_softmax")
@@ -32,17 +34,17 @@ SOFTMAX = ("softmax", "_softmax")
 def score_rows(found: Trace, seed: int) -> list[SiteRow]:
     """One row per attention of the trace, named like the sites of `measure(scores=True)`."""
     rows, counts, depth = [], {}, DepthCounter()
-    for node in found.capture.tape.nodes:
-        if not isinstance(node.op, ReplayedAttention):
-            continue
-        source = _before_softmax(node.op.weight)
+    ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]
+    wanted = min(max(HEADS // max(len(ops), 1), FEWEST), MOST)
+    for op in ops:
+        source = _before_softmax(op.weight)
         if source is None or source.call is None:
             continue
         name = f"{source.call.module}.scores"
         counts[name] = counts.get(name, 0) + 1
         name = name if counts[name] == 1 else f"{name}@{counts[name]}"
         try:
-            values = _drawn(source, node.op.heads, seed + len(rows))
+            values = _drawn(source, op.heads, wanted, seed + len(rows))
         except (RuntimeError, SigpropError):
             continue
         row = SiteRow(name, depth(name), values.pop("mean"), values.pop("variance"), status="sampled", extras=values)
@@ -75,12 +77,12 @@ def _before_softmax(weight: Field) -> Field | None:
     return None
 
 
-def _drawn(source: Field, heads: int, seed: int) -> dict[str, float]:
+def _drawn(source: Field, heads: int, wanted: int, seed: int) -> dict[str, float]:
     call = source.call
     assert call is not None
     total: dict[str, float] = {}
     draws = 0
-    while draws * heads < HEADS:
+    while draws * heads < wanted:
         replay = Replay(torch.Generator().manual_seed(seed * 1009 + draws))
         if call.name == "attention_weights":
             query, key, groups, mask, _, causal, scale = call.args

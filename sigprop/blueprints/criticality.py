@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from sigprop.blueprints.base import Blueprint, Setting
-from sigprop.blueprints.inits import Init
+from sigprop.blueprints.inits import InitScheme
 from sigprop.blueprints.mixer import Mixer
 from sigprop.blueprints.repeated import RepeatedBlueprint
 from sigprop.blueprints.resnet import ResNet
@@ -28,7 +28,7 @@ BLUEPRINTS: dict[str, type[Blueprint]] = {"mixer": Mixer, "resnet": ResNet, "tra
 START = {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 1.0}
 
 
-class Gain(Init):
+class GainScheme(InitScheme):
     """Variance sigma_w^2 / fan_in for every matrix, unit embeddings."""
 
     def __init__(self, sigma_w: Setting):
@@ -72,7 +72,7 @@ def blueprint_at(name: str, point: dict[str, Setting], settings: dict[str, Any] 
     point, known = {**START, **point}, dict(settings or {})
     sigma_w, sigma_b, mu = (point[key] for key in AXES)
     if name in ("transformer", "vit"):
-        known |= {"init": Gain(sigma_w), "bias_variance": sigma_b**2, "skip_scale": mu}
+        known |= {"init": GainScheme(sigma_w), "bias_variance": sigma_b**2, "skip_scale": mu}
     else:
         known |= {"sigma_w": sigma_w, "sigma_b": sigma_b, "mu": mu}
     if name == "mixer" and bool((torch.as_tensor(mu) != 1).any()):

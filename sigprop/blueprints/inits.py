@@ -37,7 +37,7 @@ class MLPVariances:
     down: Number
 
 
-class Init:
+class InitScheme:
     """Variance `1/fan_in`, and a word for each place where a scheme differs."""
 
     def matrix(self, fan_in: int, fan_out: int) -> float:
@@ -60,18 +60,18 @@ class Init:
         return self.matrix(blueprint.width, blueprint.vocabulary)
 
 
-class LeCun(Init):
+class LeCun(InitScheme):
     """Variance `1/fan_in`."""
 
 
-class Kaiming(Init):
+class Kaiming(InitScheme):
     """Variance `2/fan_in`."""
 
     def matrix(self, fan_in: int, fan_out: int) -> float:
         return 2.0 / fan_in
 
 
-class Xavier(Init):
+class Xavier(InitScheme):
     """Variance `2/(fan_in + fan_out)`."""
 
     def matrix(self, fan_in: int, fan_out: int) -> float:
@@ -88,7 +88,7 @@ class XavierPerHead(Xavier):
         return AttentionVariances(head * gain, head * gain, head, base.output)
 
 
-class Fixed(Init):
+class Fixed(InitScheme):
     """Every weight with one standard deviation, 0.02 unless said."""
 
     def __init__(self, std: float = 0.02):
@@ -140,7 +140,7 @@ class DeepScale(LeCun):
         return MLPVariances(up, (1.0 - blueprint.dropout) / (hidden * second))
 
 
-INITS: dict[str, Init] = {
+INITS: dict[str, InitScheme] = {
     "lecun": LeCun(),
     "kaiming": Kaiming(),
     "xavier": Xavier(),
@@ -151,8 +151,8 @@ INITS: dict[str, Init] = {
 }
 
 
-def get_init(init: str | Init) -> Init:
-    if isinstance(init, Init):
+def get_init(init: str | InitScheme) -> InitScheme:
+    if isinstance(init, InitScheme):
         return init
     if init not in INITS:
         raise UnknownNameError("init", init, INITS)

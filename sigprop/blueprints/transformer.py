@@ -20,7 +20,7 @@ from sigprop.blueprints.base import (
     require_positive_int,
     require_range,
 )
-from sigprop.blueprints.inits import Init, get_init
+from sigprop.blueprints.inits import InitScheme, get_init
 from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
 from sigprop.theory import Gradient, Node, Tape, activations
@@ -65,7 +65,7 @@ class Transformer(RepeatedBlueprint):
     positions: str = "learned"
     segments: bool = False
     dropout: Setting = 0.0
-    init: str | Init = "xavier"
+    init: str | InitScheme = "xavier"
     bias_variance: Setting | None = None
     query_key_gain: Setting = 1.0
     query_key_norm: bool = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations import Activation
+from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.kernels import Dense, Kernel
 
 
@@ -33,7 +33,7 @@ class ActivationGradient:
 
     kernel: Kernel
     passed: Kernel
-    function: Activation
+    function: ActivationFunction
     share: Tensor | float = 1.0
 
     def excess(self, kernel: Kernel, mean: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from sigprop.trace.rules import Rule, find_rule
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.shared_parts import SharedParts
 from sigprop.trace.skeleton import distribution
-from sigprop.trace.tied import Contact
+from sigprop.trace.tied import TiedLogits
 
 ROOT = "(output)"
 _RECORD = "_sigprop_record"
@@ -114,7 +114,7 @@ class Capture(TorchFunctionMode):
         self.parameters: dict[str, Weight] = {}
         self.bindings: dict[Node, dict[str, tuple[Weight, int]]] = {}
         self.embedded: dict[Node, tuple[str, Tensor]] = {}
-        self.contacts: dict[Node, Contact] = {}
+        self.contacts: dict[Node, TiedLogits] = {}
         self.shared_parts = SharedParts()
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
         self._names = {id(module): name for name, module in model.named_modules()}

@@ -26,7 +26,7 @@ from sigprop.trace.record import Call, Field, Record, Source
 from sigprop.trace.replay import drawn_rows
 from sigprop.trace.rules.views import viewed
 from sigprop.trace.sampled_loss import sampled_start
-from sigprop.trace.tied import Contact, contact_of, overlaps
+from sigprop.trace.tied import TiedLogits, contact_of, overlaps
 
 LARGE = 2.0
 """Variance of the logits from which on their softmax is drawn."""
@@ -151,7 +151,7 @@ def _softmax_gradient(
 
 
 def _drawn(
-    kernel: Tensor, labels: Tensor, classes: int, contact: Contact | None, generator: torch.Generator
+    kernel: Tensor, labels: Tensor, classes: int, contact: TiedLogits | None, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Large logits, where the softmax is held by few classes: drawn `E p p^T`, `E p_t(y_t')`, slope and rest."""
     if contact is not None:

@@ -10,25 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from sigprop.theory import Node
-from sigprop.theory.ops.dropout import Dropout
-from sigprop.theory.ops.gain import Gain
-from sigprop.theory.ops.gather import Gather
-from sigprop.theory.ops.layer_norm import LayerNorm
-from sigprop.theory.ops.modulate import Modulate
-from sigprop.theory.ops.product import Product
+from sigprop.theory.ops.base import Carried
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.scale import Scale
-from sigprop.theory.ops.scatter import Scatter
 from sigprop.theory.ops.shared_residual import Piece, SharedResidual
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
-
-KEEPING = (Residual, LayerNorm, Dropout, Scale, Gain, Modulate, Gather, Scatter, Product)
-
 
 Pieces = dict[Node, list[Piece]]
 
@@ -60,7 +49,7 @@ class SharedParts:
         found = self._parts.get(node)
         if found is not None:
             return found
-        if isinstance(node.op, KEEPING):
+        if _holds(node):
             found = 0
             for above in node.inputs:
                 found |= self.of(above)
@@ -77,7 +66,7 @@ def _forks(first: Node, second: Node) -> set[Node]:
     common = mine & theirs
     found = _above(first, common) & common | _above(second, common) & common
     if any(other is not node and other in _above(node) for node in found for other in found):
-        return {node for node in common if not isinstance(node.op, KEEPING)}
+        return {node for node in common if not _holds(node)}
     return found
 
 
@@ -86,7 +75,7 @@ def _above(node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[
     found, waiting = {node}, [node]
     while waiting:
         item = waiting.pop()
-        if item not in stops and isinstance(item.op, KEEPING):
+        if item not in stops and _holds(item):
             new = [above for above in item.inputs if above not in found]
             found.update(new)
             waiting += new
@@ -100,35 +89,33 @@ def _pieces(trace: Capture, forks: set[Node], targets: tuple[Node, Node]) -> dic
         if node in forks:
             count = len(node.signal.mean)
             found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
-        elif isinstance(node.op, KEEPING) and any(above in found for above in node.inputs):
+        elif _holds(node) and any(above in found for above in node.inputs):
             found[node] = _kept(node, [found.get(above, {}) for above in node.inputs])
         if all(target in found for target in targets):
             break
     return found
 
 
+def _holds(node: Node) -> bool:
+    return node.op is not None and node.op.holds_inputs
+
+
 def _kept(node: Node, above: list[Pieces]) -> Pieces:
-    op = node.op
-    if isinstance(op, Residual):
-        return _merged(_times(above[0], op.skip), _times(above[1], op.branch))
-    if isinstance(op, Product):
-        first, second = (item.signal.mean for item in node.inputs)
-        return _merged(_times(above[0], second), _times(above[1], first))
-    if isinstance(op, LayerNorm):
-        _, scale = op._scale(node.inputs[0].signal)
-        gain = torch.as_tensor(op.gain_second_moment, dtype=torch.float64).sqrt()
-        return _times(above[0], gain / scale)
-    if isinstance(op, (Scale, Gain, Modulate)):
-        return _times(above[0], op.factor if isinstance(op, Scale) else op.mean)
-    if isinstance(op, Gather):
-        return _moved(above[0], op.index)
-    if isinstance(op, Scatter):
-        return _scattered(above[0], op)
-    return above[0]
+    assert node.op is not None
+    signals, made = [item.signal for item in node.inputs], {}
+    for number, pieces in enumerate(above):
+        held = node.op.carried(number, node.signal, *signals) if pieces else None
+        if held is not None:
+            made = _merged(made, _held(pieces, held))
+    return made
 
 
-def _times(pieces: Pieces, factor: Tensor | float) -> Pieces:
-    return {node: [Piece(piece.share * factor, piece.index) for piece in found] for node, found in pieces.items()}
+def _held(pieces: Pieces, held: Carried) -> Pieces:
+    """What an op's output holds of the pieces of one input."""
+    return {
+        node: [Piece(held.of(item.share) * held.share, held.of(item.index)) for item in found]
+        for node, found in pieces.items()
+    }
 
 
 def _merged(first: Pieces, second: Pieces) -> Pieces:
@@ -143,15 +130,3 @@ def _merged(first: Pieces, second: Pieces) -> Pieces:
             else:
                 kept[same] = Piece(kept[same].share + piece.share, piece.index)
     return made
-
-
-def _moved(pieces: Pieces, index: Tensor) -> Pieces:
-    return {node: [Piece(item.share[index], item.index[index]) for item in found] for node, found in pieces.items()}
-
-
-def _scattered(pieces: Pieces, op: Scatter) -> Pieces:
-    """Positions that nothing is written to have none of it; where entries meet, the last is followed."""
-    source = torch.full((op.positions,), -1, dtype=torch.long)
-    source[op.index] = torch.arange(len(op.index))
-    live = (source >= 0).double()
-    return _times(_moved(pieces, source.clamp_min(0)), live)

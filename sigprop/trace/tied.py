@@ -15,18 +15,13 @@ from torch import Tensor
 
 from sigprop.theory import Dense, Node
 from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.embedding import equal_ids
-from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.gather import Gather
-from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.narrow import Narrow
-from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.scale import Scale
-from sigprop.theory.ops.tied_head import contact_overlaps, kept_share, own_probability
+from sigprop.theory.ops.tied_head import contact_overlaps, own_probability
 from sigprop.trace.record import Weight
 
 if TYPE_CHECKING:
@@ -36,7 +31,7 @@ SLOPE = 0.9
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedRows:
     """How much of its own embedding row each position carries, and the id of the row."""
 
     share: Tensor
@@ -44,7 +39,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Contact:
+class TiedLogits:
     """At the logits: mean and variance of the logit of each position's own id, and the variance of the others.
 
     `bent`: a function with a smaller slope at the own logit lies between, which the gradient does not know of.
@@ -81,19 +76,19 @@ def meet(trace: Capture, node: Node, weight: Weight) -> None:
     energy = energy.clamp(0.0, 1.0)
     others = node.signal.kernel.diagonal
     spread = others * (1.0 - energy) + 2.0 * logit**2 / node.op.fan_in
-    trace.contacts[node] = Contact(logit, spread, others, carried.ids)
+    trace.contacts[node] = TiedLogits(logit, spread, others, carried.ids)
     same = (carried.ids[:, None] == carried.ids).double()
     values = node.signal.kernel.values + same * logit[:, None] * logit / node.op.fan_out
     node.signal = replace(node.signal, kernel=Dense(values))
 
 
-def _carried(trace: Capture, target: Node, sources: dict[Node, Tensor]) -> Carried | None:
+def _carried(trace: Capture, target: Node, sources: dict[Node, Tensor]) -> CarriedRows | None:
     """Follow the rows forward along everything that keeps them: skips, norms, scales and views."""
-    found: dict[Node, Carried] = {}
+    found: dict[Node, CarriedRows] = {}
     for node in trace.tape.nodes:
         if node in sources:
             ids = sources[node].flatten()
-            found[node] = Carried(torch.ones(len(ids), dtype=torch.float64), ids)
+            found[node] = CarriedRows(torch.ones(len(ids), dtype=torch.float64), ids)
         elif any(above in found for above in node.inputs):
             kept = _kept(node, [found.get(above) for above in node.inputs])
             if kept is not None:
@@ -103,23 +98,20 @@ def _carried(trace: Capture, target: Node, sources: dict[Node, Tensor]) -> Carri
     return found.get(target)
 
 
-def _kept(node: Node, above: list[Carried | None]) -> Carried | None:
-    op, first = node.op, above[0]
-    if isinstance(op, (Residual, LayerNorm, Dropout)):
-        known = [None if item is None else item.share for item in above]
-        share = kept_share(node, known[:2])
-        return None if share is None else Carried(share, next(item.ids for item in above if item is not None))
-    if first is None or isinstance(op, ParameterSource):
+def _kept(node: Node, above: list[CarriedRows | None]) -> CarriedRows | None:
+    """What a node carries, given what its inputs carry."""
+    if node.op is None:
         return None
-    if isinstance(op, (Scale, Gain, Modulate)):
-        factor = op.factor if isinstance(op, Scale) else op.mean
-        return Carried(first.share * factor, first.ids)
-    if isinstance(op, Gather):
-        return Carried(first.share[op.index], first.ids[op.index])
-    return first if isinstance(op, Narrow) else None
+    signals, shares, ids = [item.signal for item in node.inputs], [], None
+    for number, rows in enumerate(above):
+        held = None if rows is None else node.op.carried(number, node.signal, *signals)
+        if rows is not None and held is not None:
+            shares.append(held.share * held.of(rows.share))
+            ids = held.of(rows.ids) if ids is None else ids
+    return None if ids is None else CarriedRows(torch.stack(torch.broadcast_tensors(*shares)).sum(0), ids)
 
 
-def contact_of(trace: Capture, node: Node) -> Contact | None:
+def contact_of(trace: Capture, node: Node) -> TiedLogits | None:
     """The contact of logits that were reshaped, scaled or soft-capped after the head."""
     if node in trace.contacts:
         return trace.contacts[node]
@@ -137,15 +129,15 @@ def contact_of(trace: Capture, node: Node) -> Contact | None:
         return replace(_rescaled(above, function(above.logit), slope), bent=bent)
     if isinstance(node.op, Gather):
         index = node.op.index
-        return Contact(above.logit[index], above.spread[index], above.others[index], above.ids[index], above.bent)
+        return TiedLogits(above.logit[index], above.spread[index], above.others[index], above.ids[index], above.bent)
     return above if isinstance(node.op, (Narrow, Residual)) else None
 
 
-def _rescaled(contact: Contact, logit: Tensor, slope: Tensor) -> Contact:
+def _rescaled(contact: TiedLogits, logit: Tensor, slope: Tensor) -> TiedLogits:
     return replace(contact, logit=logit, spread=contact.spread * slope**2, others=contact.others * slope**2)
 
 
-def overlaps(contact: Contact, labels: Tensor, shared: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+def overlaps(contact: TiedLogits, labels: Tensor, shared: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
     """`E sum_v p_tv p_t'v`, `E p_t(y_t')` and the own probability, with the shifted own logit."""
     probability = contact.probability(classes)
     same, hit = equal_ids(contact.ids), equal_ids(contact.ids, labels)

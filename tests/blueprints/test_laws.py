@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sigprop.blueprints.inits import AttentionVariances, Init, MLPVariances
+from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariances
 from sigprop.blueprints.laws import correlation_fixed_points, depth_laws, scaled_transformer, stack_laws
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import InputError, UnknownNameError
@@ -13,7 +13,7 @@ from sigprop.theory.laws import correlation, norm_placement
 from sigprop.theory.laws.growth import growth_class
 
 
-class Strengths(Init):
+class Strengths(InitScheme):
     """Branch strengths `C1`, `C2` and unit query/key scores, as in dslm App. F."""
 
     def __init__(self, attention: float, mlp: float):

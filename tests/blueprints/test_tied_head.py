@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sigprop.blueprints import Transformer, predict
-from sigprop.blueprints.inits import Init
+from sigprop.blueprints.inits import InitScheme
 from sigprop.errors import InputError
 from sigprop.measure import measure
 from sigprop.models import build
@@ -15,7 +15,7 @@ SEEDS = 24
 SHAPE = {"kind": "decoder", "depth": 2, "width": 128, "heads": 4, "vocabulary": 256, "norm_placement": "pre"}
 
 
-class SmallEmbedding(Init):
+class SmallEmbedding(InitScheme):
     """Rows of unit norm, as a tied head needs them."""
 
     def embedding(self, blueprint):

@@ -13,7 +13,7 @@ from sigprop.theory.activations.gaussian import as_double
 Number = Tensor | float
 
 
-class Activation:
+class ActivationFunction:
     """An elementwise function f with its Gaussian moments; quadrature unless a subclass knows better.
 
     Variances, covariances (centred) and means are float64 tensors or numbers and broadcast together, e.g.
@@ -97,12 +97,12 @@ class Activation:
         return (along - c * slopes) / vx.clamp_min(torch.finfo(vx.dtype).tiny)
 
     @cached_property
-    def radial(self) -> Activation:
+    def radial(self) -> ActivationFunction:
         """The function x f'(x), the change of f(x) with the scale of x."""
         return Radial(self)
 
     @cached_property
-    def half_square_slope(self) -> Activation:
+    def half_square_slope(self) -> ActivationFunction:
         """The function f(x) f'(x), the slope of f^2 / 2."""
         return HalfSquareSlope(self)
 
@@ -127,13 +127,13 @@ class Activation:
         return quadrature.expectation(function, variance, mean, self.kinks)
 
     def __repr__(self) -> str:
-        return f"Activation({self.name!r}, {self.status})"
+        return f"ActivationFunction({self.name!r}, {self.status})"
 
 
-class HalfSquareSlope(Activation):
+class HalfSquareSlope(ActivationFunction):
     """q(x) = f(x) f'(x) of another activation."""
 
-    def __init__(self, function: Activation):
+    def __init__(self, function: ActivationFunction):
         self.function, self.kinks, self.name = function, function.kinks, f"{function.name} times its slope"
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -143,10 +143,10 @@ class HalfSquareSlope(Activation):
         return self.function.derivative(x) ** 2 + self.function(x) * self.function.second_derivative(x)
 
 
-class Radial(Activation):
+class Radial(ActivationFunction):
     """p(x) = x f'(x) of another activation."""
 
-    def __init__(self, function: Activation):
+    def __init__(self, function: ActivationFunction):
         self.function, self.kinks, self.name = function, function.kinks, f"x d/dx {function.name}"
 
     def __call__(self, x: Tensor) -> Tensor:

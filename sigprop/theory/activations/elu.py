@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 from sigprop.theory.activations.registry import register
 
 
 @register("elu", torch.nn.functional.elu)
-class Elu(Activation):
+class Elu(ActivationFunction):
     """f(x) = x for x > 0, alpha (e^x - 1) for x < 0."""
 
     def __init__(self, alpha: float = 1.0):

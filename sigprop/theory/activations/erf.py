@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.base import ActivationFunction, Number
 from sigprop.theory.activations.gaussian import as_double, bivariate_cumulative
 from sigprop.theory.activations.registry import register
 
 
 @register("erf", torch.erf, torch.special.erf)
-class Erf(Activation):
+class Erf(ActivationFunction):
     """f(x) = erf(x) = 2 Phi(sqrt(2) x) - 1.
 
     Phi(sqrt(2) x) is the chance that an independent normal of variance 1/2 stays below x, so the cross moment

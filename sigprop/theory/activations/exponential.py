@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.base import ActivationFunction, Number
 from sigprop.theory.activations.gaussian import as_double
 from sigprop.theory.activations.registry import register
 
 
 @register("exp", torch.exp)
-class Exponential(Activation):
+class Exponential(ActivationFunction):
     """f(x) = f'(x) = e^x, with log-normal moments: E e^(x + y) = exp(m_x + m_y + (v_x + v_y) / 2 + c)."""
 
     name = "exp"

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.base import ActivationFunction, Number
 from sigprop.theory.activations.gaussian import (
     as_double,
     bivariate_cumulative,
@@ -18,7 +18,7 @@ from sigprop.theory.activations.registry import register
 
 
 @register("gelu", torch.nn.functional.gelu)
-class Gelu(Activation):
+class Gelu(ActivationFunction):
     """f(x) = x Phi(x).
 
     With u an independent standard normal, Phi(x) = E step(x - u) and phi(x) = E delta(x - u). So E f(x) f(y)

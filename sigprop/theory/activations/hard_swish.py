@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 from sigprop.theory.activations.registry import register
 
 
 @register("hard_swish", torch.nn.functional.hardswish)
-class HardSwish(Activation):
+class HardSwish(ActivationFunction):
     """f(x) = x min(max(x + 3, 0), 6) / 6."""
 
     name = "hard_swish"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 from sigprop.theory.activations.registry import register
 
 
 @register("mish", torch.nn.functional.mish)
-class Mish(Activation):
+class Mish(ActivationFunction):
     """f(x) = x tanh(softplus(x))."""
 
     name = "mish"

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 
 Function = Callable[[Tensor], Tensor]
-Factory = TypeVar("Factory", bound=Callable[..., Activation])
+Factory = TypeVar("Factory", bound=Callable[..., ActivationFunction])
 
-_BY_NAME: dict[str, Callable[..., Activation]] = {}
+_BY_NAME: dict[str, Callable[..., ActivationFunction]] = {}
 _BY_CALLABLE: dict[Hashable, str] = {}
 
 
 def register(name: str, *callables: Hashable) -> Callable[[Factory], Factory]:
-    """Decorator: make an Activation class (or a factory of one) known by name and by torch functions."""
+    """Decorator: make an ActivationFunction class (or a factory of one) known by name and by torch functions."""
 
     def add(factory: Factory) -> Factory:
         if name in _BY_NAME:
@@ -36,12 +36,12 @@ def names() -> list[str]:
     return sorted(_BY_NAME)
 
 
-def get(activation: str | Activation | Function, **parameters: Any) -> Activation:
+def get(activation: str | ActivationFunction | Function, **parameters: Any) -> ActivationFunction:
     """The activation of that name, with its parameters, or an elementwise callable wrapped as one.
 
     For a callable: `kinks=(...)` are the points where its derivative jumps, `name=` is its name.
     """
-    if isinstance(activation, Activation):
+    if isinstance(activation, ActivationFunction):
         return activation
     if isinstance(activation, str):
         if activation not in _BY_NAME:
@@ -58,7 +58,7 @@ def get(activation: str | Activation | Function, **parameters: Any) -> Activatio
     return UserActivation(activation, **parameters)
 
 
-class UserActivation(Activation):
+class UserActivation(ActivationFunction):
     """Any elementwise torch function; all moments by quadrature, derivatives by autograd."""
 
     def __init__(self, function: Function, kinks: tuple[float, ...] = (), name: str | None = None):

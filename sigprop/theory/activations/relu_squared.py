@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.base import ActivationFunction, Number
 from sigprop.theory.activations.gaussian import as_double
 from sigprop.theory.activations.positive_part import PositivePair, positive_moment
 from sigprop.theory.activations.registry import register
 
 
 @register("relu_squared")
-class ReluSquared(Activation):
+class ReluSquared(ActivationFunction):
     """f(x) = max(x, 0)^2; at zero mean E f^2 = 3 v^2 / 2, E f'^2 = 2 v (Cho and Saul 2009, n = 2 and 1)."""
 
     name = "relu_squared"

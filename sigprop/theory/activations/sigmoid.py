@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 from sigprop.theory.activations.registry import register
 
 
 @register("sigmoid", torch.sigmoid, torch.nn.functional.sigmoid)
-class Sigmoid(Activation):
+class Sigmoid(ActivationFunction):
     """f(x) = 1 / (1 + e^-x)."""
 
     name = "sigmoid"

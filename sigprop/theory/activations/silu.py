@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 from sigprop.theory.activations.registry import register
 
 
 @register("silu", torch.nn.functional.silu)
-class Silu(Activation):
+class Silu(ActivationFunction):
     """f(x) = x sigmoid(x)."""
 
     name = "silu"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.base import ActivationFunction, Number
 from sigprop.theory.activations.gaussian import as_double
 from sigprop.theory.activations.registry import register
 
 
 @register("sin", torch.sin)
-class Sine(Activation):
+class Sine(ActivationFunction):
     """f(x) = sin x. E cos(x - y) and E cos(x + y) are damped by half the variance of x -+ y."""
 
     name = "sin"

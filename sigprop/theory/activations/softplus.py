@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 from sigprop.theory.activations.registry import register
 
 
 @register("softplus", torch.nn.functional.softplus)
-class Softplus(Activation):
+class Softplus(ActivationFunction):
     """f(x) = log(1 + e^x), with torch's default sharpness 1."""
 
     name = "softplus"

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.activations.base import Activation, Number
+from sigprop.theory.activations.base import ActivationFunction, Number
 from sigprop.theory.activations.gaussian import as_double
 from sigprop.theory.activations.positive_part import PositivePair, positive_moment
 from sigprop.theory.activations.registry import register
 
 
 @register("two_slope")
-class TwoSlope(Activation):
+class TwoSlope(ActivationFunction):
     """f(x) = a x for x > 0, b x for x < 0.
 
     f = b x + (a - b) relu(x), so all moments follow from those of relu (Cho and Saul 2009 at zero mean).
@@ -90,7 +90,7 @@ class TwoSlope(Activation):
         return self.negative**2 + self.negative * self._bend * either + self._bend**2 * both
 
     @property
-    def radial(self) -> Activation:
+    def radial(self) -> ActivationFunction:
         """x f'(x) = f(x)."""
         return self
 

@@ -6,7 +6,7 @@ gives critical line, points, stability and exponents; `trajectory` iterates kern
 """
 
 from sigprop.theory.criticality.base import Architecture, correlation_length
-from sigprop.theory.criticality.batch_norm import BatchNorm
+from sigprop.theory.criticality.batch_norm import BatchNormStack
 from sigprop.theory.criticality.diagram import predicted_diagram
 from sigprop.theory.criticality.finite_batch import batch_norm_factor
 from sigprop.theory.criticality.finite_width import factor_at_width
@@ -26,7 +26,7 @@ from sigprop.theory.criticality.vanilla import Vanilla
 __all__ = [
     "ActivationNorm",
     "Architecture",
-    "BatchNorm",
+    "BatchNormStack",
     "CriticalLine",
     "CriticalPoint",
     "Criticality",

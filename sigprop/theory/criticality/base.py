@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.activations import Activation
+from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.activations.gaussian import as_double
 
 Number = Tensor | float
@@ -27,7 +27,7 @@ class Architecture(ABC):
     All arguments broadcast: a whole (sigma_w, sigma_b) grid is one call.
     """
 
-    activation: Activation
+    activation: ActivationFunction
     residual: float = 0.0
 
     norm: ClassVar[str]

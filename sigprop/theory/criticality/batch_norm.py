@@ -15,7 +15,7 @@ from sigprop.theory.criticality.base import Architecture, Number
 
 
 @dataclass(frozen=True)
-class BatchNorm(Architecture):
+class BatchNormStack(Architecture):
     """Blocks of m stages (BatchNorm, phi, linear) around a residual of strength mu.
 
     The kernel here is K(x, x) - K(x, x'), what BatchNorm divides by; biases cancel in it. At large batch the

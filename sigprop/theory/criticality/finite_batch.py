@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.activations import Activation, hermite
-from sigprop.theory.criticality.batch_norm import BatchNorm
+from sigprop.theory.activations import ActivationFunction, hermite
+from sigprop.theory.criticality.batch_norm import BatchNormStack
 
 
-def batch_norm_factor(network: BatchNorm, depth: int, width: int, batch: int, inputs: int | None = None) -> Tensor:
+def batch_norm_factor(network: BatchNormStack, depth: int, width: int, batch: int, inputs: int | None = None) -> Tensor:
     """chi_J of the penultimate block of `depth` layers, on white-noise inputs; the same at every sigma_w and sigma_b.
 
     The first layer maps `inputs` values (default: the width) to the width; then follow blocks of m stages,
@@ -54,7 +54,7 @@ def batch_norm_factor(network: BatchNorm, depth: int, width: int, batch: int, in
     return factors.prod() * links.prod() + network.residual**2
 
 
-def _kernels(network: BatchNorm, blocks: int, variance: Callable[[int], Tensor], first: float = 1.0) -> Tensor:
+def _kernels(network: BatchNormStack, blocks: int, variance: Callable[[int], Tensor], first: float = 1.0) -> Tensor:
     """The mean square at the input of each block, in units of sigma_w^2."""
     found = [torch.tensor(first, dtype=torch.float64)]
     for block in range(blocks - 1):
@@ -63,7 +63,7 @@ def _kernels(network: BatchNorm, blocks: int, variance: Callable[[int], Tensor],
 
 
 def _spread(
-    network: BatchNorm,
+    network: BatchNormStack,
     kernels: Tensor,
     response: Tensor,
     noise: Callable[[Tensor], Tensor],
@@ -102,7 +102,7 @@ def _spread(
 class _Moments:
     """What an activation contributes, all under z ~ N(0, 1)."""
 
-    def __init__(self, activation: Activation):
+    def __init__(self, activation: ActivationFunction):
         self.activation = activation
         self.mean = activation.mean(1.0)
         self.variance = activation.second_moment(1.0) - self.mean**2

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.activations import Activation
+from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.activations.gaussian import as_double
 from sigprop.theory.criticality.base import Architecture, Number, derivative
-from sigprop.theory.criticality.batch_norm import BatchNorm
+from sigprop.theory.criticality.batch_norm import BatchNormStack
 from sigprop.theory.criticality.layer_norm import PreactivationNorm
 from sigprop.theory.criticality.vanilla import Vanilla
 
@@ -38,7 +38,7 @@ def trajectory(
     require(depth >= 1, "depth", depth, "at least one layer")
     sigma_w, sigma_b = torch.broadcast_tensors(*as_double(sigma_w, sigma_b))
     kernel = sigma_w**2 * input_square
-    kernel = kernel if isinstance(network, BatchNorm) else kernel + sigma_b**2
+    kernel = kernel if isinstance(network, BatchNormStack) else kernel + sigma_b**2
     kernels, factors = [], []
     for _ in range(depth):
         kernels.append(kernel)
@@ -54,7 +54,7 @@ def factor_at_depth(
     require(depth >= 3, "depth", depth, "at least three layers, to have a penultimate block")
     sigma_w, sigma_b = torch.broadcast_tensors(*as_double(sigma_w, sigma_b))
     kernel = sigma_w**2 * input_square
-    kernel = kernel if isinstance(network, BatchNorm) else kernel + sigma_b**2
+    kernel = kernel if isinstance(network, BatchNormStack) else kernel + sigma_b**2
     for _ in range(depth - 3):
         kernel = network.step(kernel, sigma_w, sigma_b)
     return network.jacobian(kernel, sigma_w, sigma_b)
@@ -67,7 +67,7 @@ def growth_exponent(network: Architecture, sigma_w: float, sigma_b: float) -> fl
     B = sigma_w^2 E phi^2 + sigma_b^2 at unit variance; with BatchNorm (E phi'^2 / Var phi)^m.
     """
     require(network.keep == 0, "residual", network.residual, "mu = 1; below it the kernel settles")
-    if isinstance(network, BatchNorm):
+    if isinstance(network, BatchNormStack):
         return network.stage_factor() ** network.stages
     require(isinstance(network, PreactivationNorm), "norm", network.norm, "'preactivation' or 'batch'")
     growth = network.step(0.0, sigma_w, sigma_b)
@@ -92,7 +92,7 @@ def stretched_rate(network: Vanilla, sigma_w: float, sigma_b: float) -> float | 
 
 
 def jacobian_from_input(
-    activation: Activation, sigma_w: Number, sigma_b: Number, inputs: int, input_square: float = 1.0
+    activation: ActivationFunction, sigma_w: Number, sigma_b: Number, inputs: int, input_square: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """J^{0,2} of a network without norm, at finite input width N0, and its infinite-width value.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.criticality.base import Architecture
-from sigprop.theory.criticality.batch_norm import BatchNorm
+from sigprop.theory.criticality.batch_norm import BatchNormStack
 from sigprop.theory.criticality.layer_norm import ActivationNorm, PreactivationNorm
 from sigprop.theory.criticality.vanilla import Vanilla
 
@@ -33,7 +33,7 @@ def critical_line(network: Architecture, points: int = 400, reach: float = 10.0)
     Without a norm, and with a norm after the activation, it is a curve with K* as parameter; with a norm
     before the activation it is a ray sigma_b = c sigma_w, drawn up to sigma_w = `reach`.
     """
-    if network.keep == 0 or isinstance(network, BatchNorm):
+    if network.keep == 0 or isinstance(network, BatchNormStack):
         return None
     if isinstance(network, PreactivationNorm):
         ray = network.ray()

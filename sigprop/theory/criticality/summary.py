@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from sigprop.errors import UnknownNameError
-from sigprop.theory.activations import Activation, get
+from sigprop.theory.activations import ActivationFunction, get
 from sigprop.theory.activations.registry import Function
 from sigprop.theory.criticality.base import Architecture
-from sigprop.theory.criticality.batch_norm import BatchNorm
+from sigprop.theory.criticality.batch_norm import BatchNormStack
 from sigprop.theory.criticality.layer_norm import ActivationNorm, PreactivationNorm
 from sigprop.theory.criticality.lines import critical_line
 from sigprop.theory.criticality.points import CriticalPoint, critical_points
@@ -22,12 +22,12 @@ NORMS: dict[str, type[Architecture]] = {
     "none": Vanilla,
     "preactivation": PreactivationNorm,
     "activation": ActivationNorm,
-    "batch": BatchNorm,
+    "batch": BatchNormStack,
 }
 
 
 def architecture(
-    activation: str | Activation | Function,
+    activation: str | ActivationFunction | Function,
     norm: str = "none",
     residual: float = 0.0,
     stages: int = 1,
@@ -37,7 +37,7 @@ def architecture(
     if norm not in NORMS:
         raise UnknownNameError("norm", norm, NORMS)
     known = get(activation, **parameters)
-    return BatchNorm(known, residual, stages) if norm == "batch" else NORMS[norm](known, residual)
+    return BatchNormStack(known, residual, stages) if norm == "batch" else NORMS[norm](known, residual)
 
 
 @dataclass
@@ -66,7 +66,7 @@ def criticality(network: Architecture, points: int = 60) -> Criticality:
         result.everywhere = not isinstance(network, Vanilla)
         result.notes.append(_at_full_residual(network))
         return result
-    if isinstance(network, BatchNorm):
+    if isinstance(network, BatchNormStack):
         factor = network.jacobian(network.fixed_point(1.0, 0.0), 1.0, 0.0).item()
         result.notes.append(f"chi_J = {factor:.6f} at every sigma_w and sigma_b: critical only at mu = 1")
         return result

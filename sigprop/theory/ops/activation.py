@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations import Activation as ActivationFunction
+from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import diagonal
 from sigprop.theory.gradient_through_activation import ActivationGradient

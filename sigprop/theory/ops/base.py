@@ -27,14 +27,14 @@ class ParameterState:
 
 @dataclass(frozen=True)
 class Carried:
-    """What an output holds of an input itself: `y_p = share_p x_index(p) + ..`; all positions in order without index.
-
-    `aligned`: channel by channel, so that two tensors that hold it can be added; not so for a slice of the channels.
-    """
+    """What an output holds of an input itself: `y_p = share_p x_index(p) + ..`; all in order without an index."""
 
     share: Tensor | float
     index: Tensor | None = None
-    aligned: bool = True
+
+    def of(self, values: Tensor) -> Tensor:
+        """A number per position of the input, at the positions of the output that hold them."""
+        return values if self.index is None else values[self.index]
 
 
 class Law(Protocol):
@@ -68,6 +68,9 @@ class Op(ABC):
                 "declare carries = Carries(...) in the class, KEPT, TRANSFORMED or ended(reason) for each part"
             )
 
+    keeps_channels: ClassVar[bool] = True
+    """Whether what the output holds of an input (see `carried`) stands in the channels where it stood."""
+
     @abstractmethod
     def forward(self, *inputs: Signal) -> Signal:
         """The state of the output."""
@@ -87,6 +90,11 @@ class Op(ABC):
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
         """What the output holds of one input itself; None where weights or a function stand between."""
         return None
+
+    @property
+    def holds_inputs(self) -> bool:
+        """Whether two outputs may hold the same input, channel by channel."""
+        return self.keeps_channels and type(self).carried is not Op.carried
 
 
 def joined_evidence(*states: Signal) -> Evidence:

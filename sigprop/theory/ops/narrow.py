@@ -27,6 +27,8 @@ class Narrow(Op):
         through_activation=TRANSFORMED,
     )
 
+    keeps_channels = False
+
     share: float
     width: int
 
@@ -58,4 +60,4 @@ class Narrow(Op):
         )
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
-        return Carried(1.0, aligned=False)
+        return Carried(1.0)

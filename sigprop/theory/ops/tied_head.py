@@ -128,5 +128,5 @@ def kept_share(node: Node, known: Sequence[Tensor | None]) -> Tensor | None:
     for number, share in enumerate(known):
         held = None if share is None else node.op.carried(number, node.signal, *signals)
         if share is not None and held is not None:
-            parts.append(held.share * (share if held.index is None else share[held.index]))
+            parts.append(held.share * held.of(share))
     return torch.stack(torch.broadcast_tensors(*parts)).sum(0) if parts else None

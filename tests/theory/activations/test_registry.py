@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.theory.activations import get, names, register
-from sigprop.theory.activations.base import Activation
+from sigprop.theory.activations.base import ActivationFunction
 
 
 def test_torch_functions_find_their_closed_form():
@@ -80,7 +80,7 @@ def test_unknown_names_and_parameters():
 
 
 def test_registering():
-    class Cubic(Activation):
+    class Cubic(ActivationFunction):
         name = "cubic_for_test"
 
         def __call__(self, x):

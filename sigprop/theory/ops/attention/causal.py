@@ -26,7 +26,7 @@ EVIDENCE = (Status.ASSUMED, "causal mask averaged over positions")
 
 
 @dataclass(frozen=True)
-class Weights:
+class CausalWeights:
     """Per-position statistics; the last axis is the position."""
 
     raw_variance: Tensor
@@ -41,7 +41,7 @@ class Weights:
     query_correlation: Tensor
 
 
-def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Weights:
+def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> CausalWeights:
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
     variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)[..., None]
     count = torch.arange(1.0, key.tokens + 1, dtype=torch.float64)
@@ -52,7 +52,7 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Weights:
     between = correlation(query)[..., None]
     growth = torch.minimum(rows.pair_overlap(count_grid, own, between, share, degrees), count_grid * own)
     later = (1.0 / count).flip(0).cumsum(0).flip(0) - 1.0 / count
-    return Weights(
+    return CausalWeights(
         raw,
         variance,
         count,
@@ -66,17 +66,17 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Weights:
     )
 
 
-def mean(weights: Weights, value_mean: Tensor) -> Tensor:
+def mean(weights: CausalWeights, value_mean: Tensor) -> Tensor:
     return value_mean
 
 
-def _pair_mean(values: Tensor, weights: Weights) -> Tensor:
+def _pair_mean(values: Tensor, weights: CausalWeights) -> Tensor:
     """Average over pairs `n < n'` of `values_n / n'`."""
     tokens = len(weights.count)
     return 2.0 * (values * weights.later).sum(-1) / max(tokens * (tokens - 1), 1)
 
 
-def forward(op: Attention, weights: Weights, query: Exchangeable, value: Exchangeable) -> Exchangeable:
+def forward(op: Attention, weights: CausalWeights, query: Exchangeable, value: Exchangeable) -> Exchangeable:
     w, p, width = weights, op.dropout, op.shared_width
     r = correlation(value)
     rest, bend = 1.0 - r, w.variance[..., 0] / width
@@ -87,7 +87,7 @@ def forward(op: Attention, weights: Weights, query: Exchangeable, value: Exchang
     return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
 
 
-def backward(op: Attention, weights: Weights, gradient: Exchangeable, query, key, value):
+def backward(op: Attention, weights: CausalWeights, gradient: Exchangeable, query, key, value):
     w, p, tokens = weights, op.dropout, gradient.tokens
     noise, reach = p / (1.0 - p), op.score_scale**2 * op.head_width
     own = gradient.diagonal * w.own_overlap.mean(-1)

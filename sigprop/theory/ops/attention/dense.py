@@ -31,7 +31,7 @@ _LEAST_CORRELATION = -0.2
 
 
 @dataclass(frozen=True)
-class Weights:
+class DenseWeights:
     """Statistics of the attention matrix: per row (`[..., i]`) and per pair of rows (`[..., i, j]`)."""
 
     raw_variance: Tensor
@@ -72,7 +72,7 @@ def take_shorter(vector: Tensor, shorter: Tensor) -> Tensor:
     return torch.where(shorter, vector[..., :, None], vector[..., None, :])
 
 
-def weights(op: Attention, query: Dense, key: Dense) -> Weights:
+def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     visible = visible_keys(op, query.tokens, key.tokens, query.values.device)
     count, shared = visible.sum(-1), visible @ visible.T
     same, live = spread_over_keys(visible, key)
@@ -91,7 +91,7 @@ def weights(op: Attention, query: Dense, key: Dense) -> Weights:
     eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
     pair = torch.where(eye, own[..., None], pair)
     tilted = torch.where(eye, torch.ones_like(pair), rows.tilted_correlation(between, share_pair))
-    return Weights(
+    return DenseWeights(
         reach * query.diagonal * same,
         visible,
         count,
@@ -110,11 +110,11 @@ def weights(op: Attention, query: Dense, key: Dense) -> Weights:
     )
 
 
-def mean(weights: Weights, value_mean: Tensor) -> Tensor:
+def mean(weights: DenseWeights, value_mean: Tensor) -> Tensor:
     return (value_mean @ weights.visible.T) / weights.count
 
 
-def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dense:
+def forward(op: Attention, weights: DenseWeights, query: Dense, value: Dense) -> Dense:
     w, m = weights, weights.visible
     excess = (m * value.diagonal[..., None, :]) @ m.T
     out = w.other_key * (m @ value.values @ m.T) + (w.same_key - w.other_key) * excess
@@ -127,7 +127,7 @@ def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dens
     return Dense(out).add_diagonal(noise * w.own_overlap * own_value)
 
 
-def backward(op: Attention, weights: Weights, gradient: Dense, query: Dense, key: Dense, value: Dense):
+def backward(op: Attention, weights: DenseWeights, gradient: Dense, query: Dense, key: Dense, value: Dense):
     return (
         _to_queries(op, weights, gradient, key, value),
         _to_keys(op, weights, gradient, query, value),
@@ -135,7 +135,7 @@ def backward(op: Attention, weights: Weights, gradient: Dense, query: Dense, key
     )
 
 
-def _to_values(op: Attention, w: Weights, gradient: Dense) -> Dense:
+def _to_values(op: Attention, w: DenseWeights, gradient: Dense) -> Dense:
     m, noise = w.visible, op.dropout / (1.0 - op.dropout)
     spread = m.T @ (gradient.values * w.other_key) @ m
     excess = _both_see(m, gradient.values * (w.same_key - w.other_key))
@@ -143,7 +143,7 @@ def _to_values(op: Attention, w: Weights, gradient: Dense) -> Dense:
     return Dense(spread).add_diagonal(excess + noise * own @ m)
 
 
-def _to_keys(op: Attention, w: Weights, gradient: Dense, query: Dense, value: Dense) -> Dense:
+def _to_keys(op: Attention, w: DenseWeights, gradient: Dense, query: Dense, value: Dense) -> Dense:
     m, noise = w.visible, op.dropout / (1.0 - op.dropout)
     reach = op.score_scale**2 * op.head_width
     same_value, live_value = spread_over_keys(m, value)
@@ -158,7 +158,7 @@ def _to_keys(op: Attention, w: Weights, gradient: Dense, query: Dense, value: De
     return Dense(different * (1.0 - eye)).add_diagonal(same + reach * noise * own @ m)
 
 
-def _to_queries(op: Attention, w: Weights, gradient: Dense, key: Dense, value: Dense) -> Dense:
+def _to_queries(op: Attention, w: DenseWeights, gradient: Dense, key: Dense, value: Dense) -> Dense:
     noise, reach = op.dropout / (1.0 - op.dropout), op.score_scale**2 * op.head_width
     same_value, live_value = spread_over_keys(w.visible, value)
     _, live_key = spread_over_keys(w.visible, key)

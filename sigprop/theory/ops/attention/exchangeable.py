@@ -32,7 +32,7 @@ EVIDENCE = (Status.FITTED, "attention weights by fitted softmax overlaps")
 
 
 @dataclass(frozen=True)
-class Weights:
+class ExchangeableWeights:
     """Statistics of the attention matrix."""
 
     raw_variance: Tensor
@@ -51,7 +51,7 @@ def correlation(kernel: Exchangeable) -> Tensor:
     return kernel.different / kernel.diagonal.clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Weights:
+def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> ExchangeableWeights:
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
     variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)
     count = torch.full_like(variance, float(key.tokens))
@@ -60,7 +60,7 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Weights:
     effective, share = rows.tilt(count, own, degrees)
     between = correlation(query)
     pair = torch.minimum(rows.pair_overlap(count, own, between, share, degrees) / count, own)
-    return Weights(
+    return ExchangeableWeights(
         raw,
         variance,
         own,
@@ -74,11 +74,11 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Weights:
     )
 
 
-def mean(weights: Weights, value_mean: Tensor) -> Tensor:
+def mean(weights: ExchangeableWeights, value_mean: Tensor) -> Tensor:
     return value_mean
 
 
-def forward(op: Attention, weights: Weights, query: Exchangeable, value: Exchangeable) -> Exchangeable:
+def forward(op: Attention, weights: ExchangeableWeights, query: Exchangeable, value: Exchangeable) -> Exchangeable:
     w, p, width = weights, op.dropout, op.shared_width
     r, rest = correlation(value), 1.0 - correlation(value)
     aligned = rest * w.variance / width * (1.0 - w.own_overlap) ** 2
@@ -89,7 +89,7 @@ def forward(op: Attention, weights: Weights, query: Exchangeable, value: Exchang
     return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
 
 
-def backward(op: Attention, weights: Weights, gradient: Exchangeable, query, key, value):
+def backward(op: Attention, weights: ExchangeableWeights, gradient: Exchangeable, query, key, value):
     w, p, keys, queries = weights, op.dropout, weights.keys, gradient.tokens
     noise, per_key = p / (1.0 - p), queries / keys
     own, pair = gradient.diagonal * w.own_overlap, (queries - 1) * gradient.different * w.pair_overlap

@@ -27,7 +27,7 @@ _JITTER = 1e-9
 
 
 @dataclass(frozen=True)
-class Weights:
+class SampledWeights:
     """Sampled attention matrices `[..., sample, i, k]` with the queries and keys that made them."""
 
     raw_variance: Tensor
@@ -47,7 +47,7 @@ def draw(kernel: Tensor, samples: int, width: int, generator: torch.Generator) -
     return (root * size.sqrt())[..., None, :, :] @ noise.to(kernel.device, kernel.dtype)
 
 
-def weights(op: Attention, query: Dense, key: Dense) -> Weights:
+def weights(op: Attention, query: Dense, key: Dense) -> SampledWeights:
     generator = torch.Generator().manual_seed(op.seed)
     drawn_query = draw(query.values, op.samples, op.head_width, generator)
     drawn_key = draw(key.values, op.samples, op.head_width, generator)
@@ -57,14 +57,14 @@ def weights(op: Attention, query: Dense, key: Dense) -> Weights:
     visible = visible_keys(op, query.tokens, key.tokens, scores.device)
     matrix = scores.masked_fill(visible == 0, -torch.inf).softmax(-1)
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal.mean(-1, keepdim=True)
-    return Weights(raw, matrix, drawn_query, drawn_key, visible)
+    return SampledWeights(raw, matrix, drawn_query, drawn_key, visible)
 
 
-def mean(weights: Weights, value_mean: Tensor) -> Tensor:
+def mean(weights: SampledWeights, value_mean: Tensor) -> Tensor:
     return (weights.matrix.mean(-3) @ value_mean[..., None])[..., 0]
 
 
-def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dense:
+def forward(op: Attention, weights: SampledWeights, query: Dense, value: Dense) -> Dense:
     matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
     out = Dense((matrix @ value.values[..., None, :, :] @ matrix.transpose(-1, -2)).mean(-3))
     own = (matrix.square() @ value.diagonal[..., None, :, None])[..., 0].mean(-2)
@@ -75,19 +75,19 @@ def forward(op: Attention, weights: Weights, query: Dense, value: Dense) -> Dens
     return (out + aligned).add_diagonal(noise * own)
 
 
-def _spread_weight(weights: Weights) -> Tensor:
+def _spread_weight(weights: SampledWeights) -> Tensor:
     """`1 - E sum_k A_ik^2` per row: 1 for weights spread over many keys, 0 for a single one."""
     return 1.0 - weights.matrix.square().sum(-1).mean(-2)
 
 
-def _live_scores(op: Attention, weights: Weights, query: Dense) -> Tensor:
+def _live_scores(op: Attention, weights: SampledWeights, query: Dense) -> Tensor:
     """Variance of the scores within a row, from the drawn keys."""
     keys = Dense((weights.key @ weights.key.transpose(-1, -2)).mean(-3) / op.head_width)
     _, live = spread_over_keys(weights.visible, keys)
     return op.score_scale**2 * op.head_width * query.diagonal * live
 
 
-def backward(op: Attention, weights: Weights, gradient: Dense, query: Dense, key: Dense, value: Dense):
+def backward(op: Attention, weights: SampledWeights, gradient: Dense, query: Dense, key: Dense, value: Dense):
     matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
     to_value = Dense((matrix.transpose(-1, -2) @ gradient.values[..., None, :, :] @ matrix).mean(-3))
     own = (matrix.square().transpose(-1, -2) @ gradient.diagonal[..., None, :, None])[..., 0].mean(-2)

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: stress demo test lint format docs bench studies clean
+.PHONY: corpus stress demo test lint format docs bench studies clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,10 @@ bench: $(READY)         ## side-by-side timings, as ratios
 
 stress: $(READY)        ## threads, 2,000 interrupts and random networks in their long form
 	SIGPROP_STRESS=1 $(BIN)/python -m pytest tests/robustness
+
+corpus: $(READY)        ## two hundred models of other people against a witness; needs studies/corpus/requirements.txt
+	$(BIN)/python -m studies.corpus.run --half all
+	$(BIN)/python -m studies.corpus.page
 
 studies: $(READY)       ## slow validation studies; results are stored under docs/data
 	$(BIN)/python -m pytest -m slow

@@ -26,7 +26,7 @@ from sigprop.trace.predict import require_settings
 DRAWS = 24
 OPERATIONS = 3e10
 """Of all passes of a verification that nobody asked for: about a second."""
-CHEAP_PARAMETERS, CHEAP_ENTRIES = 6_000_000, 300_000
+CHEAP_PARAMETERS, CHEAP_ENTRIES = 20_000_000, 300_000
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
 LARGEST = 400_000_000
 """Parameters of a model that is still run."""

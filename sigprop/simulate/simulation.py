@@ -12,9 +12,11 @@ from sigprop.measure.initializations import summarize
 from sigprop.measure.once import Options, measure_once
 from sigprop.process import seed_all, undisturbed
 from sigprop.results import Profile
-from sigprop.simulate.work import WorkCounter
+from sigprop.simulate.work import WorkCounter, parameter_count
 
 PRECISE = 0.05
+PER_PARAMETER = 300
+"""Operations that drawing a parameter, and reading it and its gradient, stand for."""
 
 
 class Simulation:
@@ -49,7 +51,7 @@ class Simulation:
                 continue
             with counter:
                 self.profiles.append(self._measured(model, number))
-            self.operations = counter.operations
+            self.operations = counter.operations + PER_PARAMETER * parameter_count(model)
 
     def _measured(self, model: nn.Module, number: int) -> Profile:
         with undisturbed() as interrupts, interrupts.let_through():

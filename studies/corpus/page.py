@@ -1,0 +1,182 @@
+"""`python -m studies.corpus.page`: the page about the corpus, and the calibration of statuses, from stored data."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from studies.corpus.run import OUT, confident_and_wrong, errors_of
+
+COLUMNS = ("variance", "grad_variance")
+NAMES = {"variance": "variance", "grad_variance": "gradient", "grad_second_moment": "weight gradient"}
+HALVES = ("development", "held-out")
+STATUSES = ("verified", "disputed", "exact", "asymptotic", "quadrature", "sampled", "fitted", "assumed")
+PAGE = """# Anybody's model
+
+Written by `python -m studies.corpus.page` from `docs/data/corpus.json` ({date}). {count} models that are not classes of
+transformers: {packages} from packages on PyPI (versions in `studies/corpus/requirements.txt`) and {constructs}
+constructs of our own, small, of every kind that had been wrong. A hash of the name puts each into one of two halves.
+The development half was looked at while the code was written. The held-out half was run once, with the code that is
+here.
+
+`predict` is called with its defaults on the function that builds the model, or, for a third of them, on a module with
+its weights. The witness has hooks and autograd of its own and draws {seeds} initializations from seed 50000 on. All
+rows that both have are compared: module outputs (variance, gradient) and parameters (second moment of the gradient).
+*Right* is a model whose median row is within 10 % and whose worst is within 20 %, both less two standard errors, in
+variance and in gradient. *Confident and wrong* is a row with any status but `assumed` that is off by more than 20 %
+and five standard errors (of witness and prediction together).
+
+{totals}
+
+{wrong}
+
+## Calibration: what a status promises, and what was measured
+
+Rows of the corpus by the status that `predict` gave them:
+
+{calibration}
+
+Theory alone, not verified: blocks of {classes} classes of transformers against 8 initializations
+(`docs/data/coverage_check.json`), variance and gradient:
+
+{theory}
+
+## Every model
+
+Median and worst error of the rows in percent (worst: less two standard errors), how the numbers were found, processor
+seconds, and rows that are confident and wrong.
+
+{rows}
+
+    python -m pip install --no-deps -r studies/corpus/requirements.txt
+    {command}
+    python -m studies.corpus.page
+"""
+
+
+def is_right(row: dict[str, Any], column: str) -> bool:
+    found = [item for item in row.get("rows", []) if item[1] == column]
+    if not found:
+        return "rows" in row
+    less = [math.inf if item[2] is None else max(abs(item[2]) - 2 * item[3], 0.0) for item in found]
+    return statistics.median(less) <= 0.10 and max(less) <= 0.20
+
+
+def totals(models: Sequence[dict[str, Any]]) -> str:
+    headings = ["", "models", "predicted", "by theory / simulated", "variance right", "gradient right", "both"]
+    lines = [_line([*headings, "confident and wrong rows"]), "|---" * (len(headings) + 1) + "|"]
+    for name, chosen in [(half, [row for row in models if row["half"] == half]) for half in HALVES] + [("all", models)]:
+        n = max(len(chosen), 1)
+        found = [row for row in chosen if "rows" in row]
+        ways = [row["way"] for row in found]
+        right = {column: [is_right(row, column) for row in chosen] for column in COLUMNS}
+        both = sum(map(all, zip(*right.values(), strict=True)))
+        wrong = sum(len(confident_and_wrong(row)) for row in chosen)
+        every = sum(len(row.get("rows", [])) for row in chosen)
+        cells = [name, len(chosen), _share(len(found), n), f"{ways.count('theory')} / {ways.count('simulation')}"]
+        cells += [_share(sum(right[column]), n) for column in COLUMNS] + [_share(both, n), f"{wrong} of {every}"]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[Any]) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.0f} %)"
+
+
+def wrong_rows(models: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for row in models:
+        for name, column, error, spread, status in confident_and_wrong(row):
+            size = "no number" if error is None else f"{100 * error:+.0f} % (s.e. {100 * spread:.0f} %)"
+            lines.append(_line([row["model"], row["half"], row["given"], f"`{name}` {NAMES[column]}", size, status]))
+    if not lines:
+        return "No row is confident and wrong."
+    return "\n".join(
+        [
+            "Rows that are confident and wrong:",
+            "",
+            "| model | half | given | row | error | status |",
+            "|---|---|---|---|---|---|",
+            *lines,
+        ]
+    )
+
+
+def calibration(rows: Sequence[tuple[float | None, float, str]]) -> str:
+    """For each status how many numbers, their median error, and the shares within limits, noise allowed for."""
+    headings = ["status", "numbers", "median error", "within 5 % + 2 s.e.", "within 20 % + 2 s.e."]
+    lines = [_line([*headings, "off by 20 % and 5 s.e."]), "|---" * (len(headings) + 1) + "|"]
+    for status in [name for name in STATUSES if any(item[2] == name for item in rows)]:
+        found = [(math.inf if e is None else abs(e), spread or 0.0) for e, spread, kind in rows if kind == status]
+        off = sum(error > 0.2 and error > 5 * spread for error, spread in found)
+        median = statistics.median(error for error, _ in found)
+        shares = [_within(found, 0.05), _within(found, 0.20)]
+        lines.append(_line([f"`{status}`", len(found), f"{100 * median:.1f} %", *shares, off]))
+    return "\n".join(lines)
+
+
+def _within(found: Sequence[tuple[float, float]], limit: float) -> str:
+    return f"{100 * sum(error <= limit + 2 * spread for error, spread in found) / len(found):.1f} %"
+
+
+def table(models: Sequence[dict[str, Any]]) -> str:
+    headings = ["model", "half", "kind", *NAMES.values(), "how", "seconds", "wrong"]
+    lines = [_line(headings), "|---" * len(headings) + "|"]
+    for row in models:
+        start = [row["model"], row["half"], row["kind"]]
+        if "rows" not in row:
+            reason = row["reason"].replace("|", "/")
+            lines.append(_line([*start, "", "", "", f"not predicted: {reason}", "", ""]))
+            continue
+        cells = [_cell(*errors_of(row, column)) for column in NAMES]
+        how = row["way"] + (", module" if row["given"] == "module" else "")
+        lines.append(_line([*start, *cells, how, row["seconds"], len(confident_and_wrong(row)) or ""]))
+    return "\n".join(lines)
+
+
+def _cell(median: float, worst: float) -> str:
+    return "" if math.isnan(median) else f"{100 * median:.0f} / {100 * worst:.0f}"
+
+
+def main(
+    data: Annotated[Path, typer.Option()] = OUT,
+    checked: Annotated[Path, typer.Option()] = Path("docs/data/coverage_check.json"),
+    page: Annotated[Path, typer.Option()] = Path("docs/evidence/corpus.md"),
+) -> None:
+    """Write the page."""
+    stored = json.loads(data.read_text())
+    models = stored["models"]
+    shown = [(item[2], item[3], item[4]) for row in models for item in row.get("rows", [])]
+    classes = json.loads(checked.read_text())
+    blocks = [(item[1], item[2], item[3]) for row in classes for column in COLUMNS for item in row.get(column, [])]
+    constructs = sum(row["model"].startswith("construct/") for row in models)
+    page.write_text(
+        PAGE.format(
+            date=stored["date"],
+            seeds=stored["seeds"],
+            command=stored["command"],
+            count=len(models),
+            constructs=constructs,
+            packages=len(models) - constructs,
+            totals=totals(models),
+            wrong=wrong_rows(models),
+            calibration=calibration(shown),
+            classes=sum("variance" in row for row in classes),
+            theory=calibration(blocks),
+            rows=table(models),
+        )
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

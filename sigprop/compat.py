@@ -1,6 +1,7 @@
 """All that is private of other libraries, in one place: what is taken, and what happens when it is gone.
 
-Nothing here is imported before it is needed.
+Nothing here is imported before it is needed. A name of `PRIVATE` is imported from this module
+(`from sigprop.compat import BatchNorm`); in a release that no longer has it, that says what is lost.
 """
 
 from __future__ import annotations
@@ -11,6 +12,28 @@ from typing import Any
 
 from sigprop.errors import InputError, UnsupportedError
 
+PRIVATE = {
+    "BatchNorm": ("torch.nn.modules.batchnorm", "_BatchNorm", "norms over a batch are not recognized"),
+    "ConvNd": ("torch.nn.modules.conv", "_ConvNd", "no batch can be made up for convolutions"),
+    "DisableTorchFunction": ("torch._C", "DisableTorchFunction", "the coordinate check cannot read its own tensors"),
+    "TorchDispatchMode": ("torch.utils._python_dispatch", "TorchDispatchMode", "the cost of a pass cannot be counted"),
+    "add_batch_dim": ("torch._C._functorch", "_add_batch_dim", "seeds are trained one by one"),
+    "get_unwrapped": ("torch._C._functorch", "get_unwrapped", "seeds are trained one by one"),
+    "maybe_get_bdim": ("torch._C._functorch", "maybe_get_bdim", "seeds are trained one by one"),
+    "maybe_get_level": ("torch._C._functorch", "maybe_get_level", "seeds are trained one by one"),
+    "flatten_dense_tensors": ("torch._utils", "_flatten_dense_tensors", "a model's values cannot be saved together"),
+    "foreach_norm": ("torch", "_foreach_norm", "norms cannot be taken together"),
+    "foreach_sub": ("torch", "_foreach_sub", "differences cannot be taken together"),
+    "foreach_zero_": ("torch", "_foreach_zero_", "gradients cannot be cleared together"),
+    "function_modes": ("torch._C", "_len_torch_function_stack", "an interrupted capture leaves its mode behind"),
+    "leave_function_mode": (
+        "torch._C",
+        "_pop_torch_function_stack",
+        "an interrupted capture leaves its mode behind",
+    ),
+    "standard_gamma": ("torch", "_standard_gamma", "fluctuations of finite width cannot be drawn"),
+}
+
 AUTO_CLASSES = (
     "AutoModelForCausalLM",
     "AutoModelForSeq2SeqLM",
@@ -18,6 +41,17 @@ AUTO_CLASSES = (
     "AutoModelForImageClassification",
     "AutoModel",
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PRIVATE:
+        raise AttributeError(f"module 'sigprop.compat' has no attribute {name!r}")
+    home, attribute, lost = PRIVATE[name]
+    try:
+        return getattr(importlib.import_module(home), attribute)
+    except (ImportError, AttributeError) as error:
+        version = importlib.import_module("torch").__version__
+        raise ImportError(f"torch {version} has no {home}.{attribute}, so {lost}: use a release that has it") from error
 
 
 def transformers_library() -> Any:

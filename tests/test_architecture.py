@@ -8,13 +8,14 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"process", "compat", "errors", "grid", "losses", "results"}
+BASE = {"process", "compat", "errors", "grid", "losses", "results", "sites"}
 ALLOWED = {
-    "process": set(),
+    "process": {"compat"},
     "errors": set(),
     "compat": {"errors"},
     "losses": {"errors"},
     "grid": {"errors"},
+    "sites": set(),
     "results": {"errors", "grid", "process"},
     "theory": BASE,
     "initialization": BASE,

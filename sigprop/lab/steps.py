@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import foreach_zero_
 from sigprop.errors import InputError, require
 from sigprop.losses import LossChoice, LossFunction, described, objective
 
@@ -108,5 +109,5 @@ class _Captured:
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            torch._foreach_zero_(gradients)  # pyright: ignore[reportPrivateImportUsage]
+            foreach_zero_(gradients)
             self.loss = self.passes(self.batch)

@@ -17,8 +17,9 @@ from sigprop.measure.attention import (
     score_summary,
     sdpa_scores,
 )
-from sigprop.measure.recorder import ROOT, Recorder
+from sigprop.measure.recorder import Recorder
 from sigprop.measure.residuals import ADDITIONS, is_residual
+from sigprop.sites import ROOT, CallCounter, inside
 
 SOFTMAXES = {F.softmax, torch.softmax, torch.Tensor.softmax}
 
@@ -31,7 +32,7 @@ class FunctionWatch(TorchFunctionMode):
         self.recorder = recorder
         self.junctions = junctions
         self.scores = scores
-        self._counts: dict[str, int] = {}
+        self._calls = CallCounter()
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = kwargs or {}
@@ -77,9 +78,7 @@ class FunctionWatch(TorchFunctionMode):
         self.recorder.hook(watched, hook)
 
     def _name(self, kind: str) -> str:
-        name = f"{self.recorder.current[-1] if self.recorder.current else ROOT}.{kind}"
-        count = self._counts[name] = self._counts.get(name, 0) + 1
-        return name if count == 1 else f"{name}@{count}"
+        return self._calls.next(inside(self.recorder.current[-1] if self.recorder.current else ROOT, kind))
 
 
 def _is_attention(scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> bool:

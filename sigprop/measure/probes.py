@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from sigprop.compat import foreach_norm
+
 CHUNK_ENTRIES = 1 << 25
 
 Vectors = Iterator[list[Tensor]]
@@ -53,7 +55,7 @@ def pulled_back(outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Ve
     for chunk in vectors:
         gradients = _gradients(outputs, inputs, chunk)
         rows = [row for gradient in gradients for row in gradient.unbind()]
-        norms = torch._foreach_norm(rows, 2, dtype=torch.float64)  # pyright: ignore[reportPrivateImportUsage]
+        norms = foreach_norm(rows, 2, dtype=torch.float64)
         yield torch.stack(norms).square().unflatten(0, (len(inputs), -1)).T
 
 

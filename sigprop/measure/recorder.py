@@ -18,8 +18,7 @@ from sigprop.measure.first_use import NotBuilt
 from sigprop.measure.formats import format_fractions
 from sigprop.measure.layout import Layout
 from sigprop.measure.queue import Queue
-
-ROOT = "(output)"
+from sigprop.sites import ROOT, nth, part
 
 
 @dataclass(slots=True)
@@ -104,9 +103,9 @@ class Recorder:
     def _module_output(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         if self.phase == "forward":
             self._calls[name] = call = self._calls.get(name, 0) + 1
-            label = name if call == 1 else f"{name}@{call}"
+            label = nth(name, call)
             for index, (path, tensor) in enumerate(signals_in(output)):
-                self.record(label if index == 0 else label + path, tensor, module)
+                self.record(part(label, path, index), tensor, module)
         elif self.phase == "backward":
             self._recomputed(name, output)
 
@@ -115,9 +114,9 @@ class Recorder:
         replay = self._replayed.get(name, 0)
         self._replayed[name] = replay + 1
         call = self._calls.get(name, 1) - replay
-        label = name if call == 1 else f"{name}@{call}"
+        label = nth(name, call)
         for index, (path, tensor) in enumerate(signals_in(output)):
-            ticket = self._index.get(label if index == 0 else label + path)
+            ticket = self._index.get(part(label, path, index))
             if ticket is not None and not self.sites[ticket].hooked and self.sites[ticket].same is None:
                 self._watch_gradient(ticket, tensor)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors
+
+from sigprop.compat import flatten_dense_tensors
 
 GROUP_SIZE = 1 << 26
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
@@ -92,7 +93,7 @@ def grouped(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
 
 def joined(group: list[Tensor]) -> Tensor:
     with torch.no_grad():
-        flat = _flatten_dense_tensors(group)
+        flat = flatten_dense_tensors(group)
         return flat.clone() if len(group) == 1 else flat  # a single tensor comes back as a view of itself
 
 

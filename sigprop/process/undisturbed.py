@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sigprop.compat import function_modes, leave_function_mode
 from sigprop.process.interrupts import Interrupts, interrupts_held
 
 _LOCK = threading.RLock()
@@ -80,7 +81,7 @@ class _ThreadModes:
     def restore(self) -> None:
         torch.set_grad_enabled(self.gradients)
         while _function_modes() > self.functions:
-            torch._C._pop_torch_function_stack()
+            leave_function_mode()
         for name, (enabled, dtype) in self.autocast.items():
             torch.set_autocast_enabled(name, enabled)
             torch.set_autocast_dtype(name, dtype)
@@ -90,7 +91,7 @@ class _ThreadModes:
 
 
 def _function_modes() -> int:
-    return torch._C._len_torch_function_stack()
+    return function_modes()
 
 
 def _autocast_nesting() -> int:

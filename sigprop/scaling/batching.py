@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import _add_batch_dim, get_unwrapped, maybe_get_bdim, maybe_get_level
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sigprop.compat import add_batch_dim, get_unwrapped, maybe_get_bdim, maybe_get_level
 
 
 def bare(values: Tensor) -> tuple[Tensor, int]:
@@ -35,7 +36,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     inputs, level = lead(x), maybe_get_level(x)
     rows, weights = inputs.reshape(len(inputs), -1, inputs.shape[-1]), lead(weight).mT
     out = torch.bmm(rows, weights) if bias is None else torch.baddbmm(lead(bias).unsqueeze(1), rows, weights)
-    return _add_batch_dim(out.reshape(*inputs.shape[:-1], out.shape[-1]), 0, level)
+    return add_batch_dim(out.reshape(*inputs.shape[:-1], out.shape[-1]), 0, level)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -48,7 +49,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: A
             return F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
     queries, keys, values = (lead(each).flatten(0, 1) for each in tensors)
     out = F.scaled_dot_product_attention(queries, keys, values, *args, **kwargs)
-    return _add_batch_dim(out.unflatten(0, (-1, query.shape[0])), 0, maybe_get_level(query))
+    return add_batch_dim(out.unflatten(0, (-1, query.shape[0])), 0, maybe_get_level(query))
 
 
 RULES: dict[Callable, Callable] = {F.linear: linear, F.scaled_dot_product_attention: attention}

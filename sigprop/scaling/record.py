@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from sigprop.compat import DisableTorchFunction, foreach_norm, foreach_sub
 from sigprop.scaling.batching import RULES, bare
 from sigprop.scaling.dimensions import pattern
 
@@ -116,7 +117,7 @@ class Recorder:
             self._put("weight", self._parameters)
         elif self.step == 1:
             now, start = (list(values.values()) for values in (self._parameters, self._start))
-            moved = torch._foreach_sub(now, start)  # pyright: ignore[reportPrivateImportUsage]
+            moved = foreach_sub(now, start)
             self._put("update", dict(zip(self._start, moved, strict=True)))
             self._start.clear()
 
@@ -160,7 +161,7 @@ class Recorder:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             self._inside.pop()
             if owns and isinstance(output, Tensor):
-                with torch._C.DisableTorchFunction():
+                with DisableTorchFunction():
                     self.activation(name, output)
 
         return hook
@@ -200,7 +201,7 @@ class Recorder:
             return
         parts = [part for _, values in found for part in (values.unbind() if self.seeds else (values,))]
         dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
-        self._norms += torch._foreach_norm(parts, 2, dtype)  # pyright: ignore[reportPrivateImportUsage]
+        self._norms += foreach_norm(parts, 2, dtype)
         self._keys += [(key, values.numel() // (self.seeds or 1)) for key, values in found]
 
 

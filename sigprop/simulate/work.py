@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+from sigprop.compat import TorchDispatchMode
 
 PER_ENTRY = 8
 """Operations that one entry of a result stands for, where no formula counts them."""

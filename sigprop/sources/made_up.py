@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import ConvNd
 from sigprop.errors import InputError
 
 
@@ -94,10 +95,11 @@ def _class_labels(config: Any, seed: int) -> Tensor:
 def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:
     """A module without a config: guessed from its first layer."""
     generator = torch.Generator().manual_seed(seed)
+    module: Any
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             return zipf_ids(module.num_embeddings, (1, tokens), seed)
-        if isinstance(module, nn.modules.conv._ConvNd):
+        if isinstance(module, ConvNd):
             size = (tokens,) if isinstance(module, nn.Conv1d) else (16,) * (len(module.kernel_size))
             return torch.randn(2, module.in_channels, *size, generator=generator)
         if isinstance(module, nn.Linear):

@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sigprop.sites import ADDITION, ROOT, CallCounter, inside
 from sigprop.sources.made_up import made_up_batch
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import SUMS, Graph, Sum, core, ends_in_norm, factor
 from sigprop.structure.scores import find_scores
-from sigprop.trace.capture import ROOT, record_of
+from sigprop.trace.capture import record_of
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, nearest_matrices
 from sigprop.trace.tracing import trace
@@ -152,11 +153,10 @@ def _readout_input(graph: Graph) -> tuple[str, ...]:
 def _names(sums: list[Sum]) -> dict[Field, str]:
     """The sums under their public names: the module that adds, `.add`, and `@2` from the second on."""
     names: dict[Field, str] = {}
-    counts: dict[str, int] = {}
+    calls = CallCounter()
     for item in sums:
-        name = f"{item.total.call.module if item.total.call is not None else ''}.add"
-        counts[name] = counts.get(name, 0) + 1
-        names[item.total] = name if counts[name] == 1 else f"{name}@{counts[name]}"
+        module = item.total.call.module if item.total.call is not None else ""
+        names[item.total] = calls.next(inside(module, ADDITION))
     return names
 
 

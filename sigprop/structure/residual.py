@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch.nn.modules.batchnorm import _BatchNorm
-
+from sigprop.compat import BatchNorm
 from sigprop.structure.attention import Attention, attention_at
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.trace.record import Field, Record, Weight
@@ -195,7 +194,7 @@ class Graph:
 
     def _is_batch_norm(self, item: Field) -> bool:
         """Its statistics are fixed numbers in evaluation mode, so that it does not undo a scale."""
-        return item.call is not None and isinstance(self.modules.get(item.call.module), _BatchNorm)
+        return item.call is not None and isinstance(self.modules.get(item.call.module), BatchNorm)
 
     # -- branches
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from sigprop.errors import SigpropError
 from sigprop.results import SiteRow
 from sigprop.results.depth import DepthCounter
+from sigprop.sites import SCORES, CallCounter, inside
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
@@ -33,16 +34,14 @@ SOFTMAX = ("softmax", "_softmax")
 
 def score_rows(found: Trace, seed: int) -> list[SiteRow]:
     """One row per attention of the trace, named like the sites of `measure(scores=True)`."""
-    rows, counts, depth = [], {}, DepthCounter()
+    rows, calls, depth = [], CallCounter(), DepthCounter()
     ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]
     wanted = min(max(HEADS // max(len(ops), 1), FEWEST), MOST)
     for op in ops:
         source = _before_softmax(op.weight)
         if source is None or source.call is None:
             continue
-        name = f"{source.call.module}.scores"
-        counts[name] = counts.get(name, 0) + 1
-        name = name if counts[name] == 1 else f"{name}@{counts[name]}"
+        name = calls.next(inside(source.call.module, SCORES))
         try:
             values = _drawn(source, op.heads, wanted, seed + len(rows))
         except (RuntimeError, SigpropError):

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.initialization import STRUCTURED, UNKNOWN
+from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
@@ -33,7 +34,6 @@ from sigprop.trace.shared_parts import SharedParts
 from sigprop.trace.skeleton import distribution
 from sigprop.trace.tied import TiedLogits
 
-ROOT = "(output)"
 _RECORD = "_sigprop_record"
 _CPU = torch.device("cpu")
 _GETTERS = {"device": _CPU, "is_meta": False, "is_cuda": False, "is_cpu": True}
@@ -365,13 +365,13 @@ class Capture(TorchFunctionMode):
         if id(module) not in self._names:
             return
         call = self._calls[name] = self._calls.get(name, 0) + 1
-        label = name if call == 1 else f"{name}@{call}"
+        label = nth(name, call)
         signals = [(path, t) for path, t in _tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
         for number, (path, tensor) in enumerate(signals):
             found = _record(tensor)
             if isinstance(found, Field):
                 found.seal()
-                self.sites.append((label if number == 0 else label + path, found))
+                self.sites.append((part(label, path, number), found))
 
 
 def _note_dependent_entries(node: Node, weights: Iterable[Weight]) -> None:
@@ -461,4 +461,4 @@ def _own_body(func: Any) -> Any:
     return body
 
 
-__all__ = ["ROOT", "Capture", "Misaligned", "canonical", "record_of"]
+__all__ = ["Capture", "Misaligned", "canonical", "record_of"]

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from sigprop.compat import standard_gamma
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
 from sigprop.trace.reading import AS_CAPTURED, Reading
@@ -102,5 +103,5 @@ def _columns(positions: int, channels: float, generator: torch.Generator) -> Ten
         return torch.cat(((noise - average) / count**0.5, average), 1)
     noise = torch.randn(positions, positions + 1, generator=generator, dtype=DTYPE)
     freedom = channels - 1.0 - torch.arange(positions, dtype=DTYPE)
-    chi = (2.0 * torch._standard_gamma(freedom / 2.0, generator=generator)).sqrt()  # type: ignore[attr-defined]
+    chi = (2.0 * standard_gamma(freedom / 2.0, generator=generator)).sqrt()
     return torch.cat((noise[:, :-1].tril(-1) + chi.diag(), noise[:, -1:]), 1) / channels**0.5

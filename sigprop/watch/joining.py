@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from sigprop.sites import ROOT
 from sigprop.watch.centres import ORDER
 from sigprop.watch.sample import Rows, Sample
 from sigprop.watch.updates import parameter_row
@@ -138,7 +139,7 @@ def _run(
     """Numbers of the whole run: norms, the scale of the output, the noise of the gradient."""
     found = {"gradient_norm": math.sqrt(sum(row.get("grad_square", 0.0) for row in sums.values()))}
     found["parameter_norm"] = math.sqrt(sum(row["square"] for row in sums.values()))
-    output = sample.sites.get("(output)", {})
+    output = sample.sites.get(ROOT, {})
     if "variance" in output:
         found["logit_scale"] = math.sqrt(output["variance"] + output["mean"] ** 2)
     noise = signal = 0.0

@@ -95,7 +95,7 @@ def with_junctions(plan: Plan, structure: Structure, scales: Scales, why: str, l
             )
         rows.append(
             JunctionPlan(
-                junction.exit or (junction.weights or ("",))[0].rpartition(".")[0],
+                junction.exit,
                 1.0 if junction.parallel else skip,
                 branch,
                 folded=False,

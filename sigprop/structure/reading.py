@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,16 +32,18 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         context = getattr(getattr(model, "config", None), "context", TOKENS)
         batch = made_up_batch(model, min(TOKENS, context))
     with _entries() as entered:
-        found = trace(model, batch)
+        found = trace(model, _in_single_precision(batch))
     names = {id(module): name or ROOT for name, module in found.capture.model.named_modules()}
+    calls = Counter(id(module) for module, _ in entered)
     entries: dict[Record, str] = {}
     for module, record in entered:
-        if id(module) in names and names[id(module)] != ROOT:
+        if id(module) in names and names[id(module)] != ROOT and calls[id(module)] == 1:
             entries.setdefault(record, names[id(module)])
     graph = Graph(found)
-    exits = {item: label for label, item in found.sites if "@" not in label and "[" not in label}
+    several = {label.partition("@")[0] for label, _ in found.sites if "@" in label}
+    exits = {item: label for label, item in found.sites if "[" not in label and label.partition("@")[0] not in several}
     sums = list(graph.sums.values())
-    junctions, spots = _junctions(graph, sums, entries, exits), _spots(graph, sums)
+    junctions, spots = _junctions(graph, sums, entries, exits, several), _spots(graph, sums)
     starts = {junction.stream: spot for junction, spot in reversed(list(zip(junctions, spots, strict=True)))}
     blocks = _blocks(found.capture.model, [junction.name for junction in junctions])
     return Structure(
@@ -58,6 +61,17 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         model=model,
         batch=batch,
     )
+
+
+def _in_single_precision(batch: Any) -> Any:
+    """Floating-point inputs in float32: structure does not depend on their precision, and not all rules take others."""
+    if isinstance(batch, Tensor):
+        return batch.float() if batch.is_floating_point() else batch
+    if isinstance(batch, Mapping):
+        return {key: _in_single_precision(value) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_in_single_precision(item) for item in batch)
+    return batch
 
 
 def _spots(graph: Graph, sums: list[Sum]) -> list[Spot]:
@@ -95,7 +109,9 @@ def _entries() -> Iterator[list[tuple[nn.Module, Record]]]:
         handle.remove()
 
 
-def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits: dict[Field, str]) -> list[Junction]:
+def _junctions(
+    graph: Graph, sums: list[Sum], entries: dict[Record, str], exits: dict[Field, str], several: set[str]
+) -> list[Junction]:
     made: list[Junction] = []
     number: dict[Field, int] = {}
     stream_of: dict[Field, int] = {}
@@ -110,7 +126,7 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
             last, attention = ending(branch), graph.attention(passed)
             made.append(
                 Junction(
-                    exit=exits.get(core(branch), ""),
+                    exit=exits.get(core(branch)) or _last_module(last.names, several),
                     entry=entries.get(item.source, ""),
                     weights=last.names,
                     inside=graph.parameters(passed),
@@ -148,6 +164,16 @@ def _readout_input(graph: Graph) -> tuple[str, ...]:
             found = ending(source) if isinstance(source, Field) and alone else None
             return found.names if found is not None and found.shift == 0.0 else ()
     return ()
+
+
+def _last_module(weights: tuple[str, ...], several: set[str]) -> str:
+    """The one module that holds the last parameters of a branch and is called once: its output ends the branch.
+
+    Where a dropout or drop-path module serves several branches, hooking that module would scale them all.
+    """
+    owners = {name.rpartition(".")[0] for name in weights}
+    owner = owners.pop() if len(owners) == 1 else ""
+    return "" if owner in several else owner
 
 
 def _names(sums: list[Sum]) -> dict[Field, str]:

@@ -87,8 +87,15 @@ def on_meta(call: Call, function: Any = None) -> Any:
     try:
         return (function or call.function)(*args, **kwargs)
     except (RuntimeError, NotImplementedError):
-        args, kwargs = mapped((args, kwargs), lambda i: i.to("meta") if isinstance(i, Tensor) else i)
+        args, kwargs = mapped((args, kwargs), _single)
         return (function or call.function)(*args, **kwargs)
+
+
+def _single(item: Any) -> Any:
+    """On meta, in float32 where it is floating: a shape does not depend on precision, mixed ones would be refused."""
+    if not isinstance(item, Tensor):
+        return item
+    return item.to("meta", torch.float32) if item.is_floating_point() else item.to("meta")
 
 
 @rule("transpose", "swapaxes", "swapdims", "t", "adjoint")

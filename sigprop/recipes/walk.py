@@ -34,7 +34,7 @@ class Walk(Evaluation):
         walk = cls(structure)
         walk.draw_all(plan)
         for place, (junction, spot) in enumerate(zip(structure.junctions, structure.sums, strict=True)):
-            if not junction.parallel and not spot.scaled:
+            if not junction.parallel:
                 row = plan.junctions[place] if plan.junctions else None
                 walk.scale_sum(spot.total, spot.skip, (1.0, 1.0) if row is None else (row.skip, row.branch))
         walk.run()
@@ -61,10 +61,11 @@ class Walk(Evaluation):
                 self.draw(row.name, row.init, row.shape)
 
     def scale_sum(self, total: Field, skip: Field, scales: tuple[float, float]) -> None:
-        """Make a residual sum `scales[0] * skip + scales[1] * branch` in the walk."""
+        """Make a residual sum `scales[0] * skip + scales[1] * branch`, on top of the model's own factors."""
         node = total.node
-        first = node.inputs[0] is skip.node
-        self.set_op(node, Residual(*(scales if first else scales[::-1])))
+        first, second = scales if node.inputs[0] is skip.node else scales[::-1]
+        own = node.op if isinstance(node.op, Residual) else Residual()
+        self.set_op(node, Residual(own.skip * first, own.branch * second))
 
     def between(self, first: Node, last: Node) -> list[Node]:
         """The nodes of the graph from one to another, both included."""

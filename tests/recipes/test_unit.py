@@ -117,6 +117,17 @@ def test_scales_of_the_model_itself_are_used():
     assert [variance(spot.total.node) for spot in structure.sums] == pytest.approx([1.0] * 12, abs=0.3)
 
 
+def test_a_multiplier_of_the_models_branches_is_part_of_them():
+    """As in Granite: `x + 0.2 f(x)` with skips of one."""
+    model = model_of("pre", branch_scale=0.2)
+    made = plan(model, "unit", batch=ids())
+    assert all(row.skip < 1.0 for row in made.junctions)
+    structure = read_structure(made.apply_(model, torch.Generator().manual_seed(0)), ids())
+    levels = [row.level for row in made.junctions]
+    found = [variance(spot.total.node) * level**2 for spot, level in zip(structure.sums, levels, strict=True)]
+    assert found == pytest.approx([1.0] * 12, abs=0.3)
+
+
 def test_scores_without_a_scale_are_capped():
     pytest.importorskip("transformers")
     model = family("t5", 3, 64)

@@ -6,6 +6,7 @@ Walking the model's states in order, at every residual sum `l x + b f`:
     l^2 = 1 - b^2,  b^2 = k / N^alpha
 
 so that the scaled stream keeps the variance it starts with; `b^2` is at most 1/2, which counts for one or two layers.
+A number that the model itself multiplies its branches with (Granite) is part of `f`.
 Embeddings are drawn so that it starts with 1. Where the embedding is also the readout, the norm before the readout
 takes the factor that the logits need (`tied.py`); without such a norm the embedding is drawn for the readout, with std
 `width^{-1/2}` (over the root of the number of embeddings that are added), and the stream keeps the variance that this
@@ -100,7 +101,7 @@ def _solve(structure: Structure, k: float, alpha: float, ratio: float, score_var
     walk = Walk(structure)
     walk.draw_all(scale_rows(plan, factors))
     for junction, spot in zip(structure.junctions, structure.sums, strict=True):
-        if not junction.parallel and not spot.scaled:
+        if not junction.parallel:
             walk.scale_sum(spot.total, spot.skip, scales(junction))
     factors |= _solved_factors(structure, walk, ratio, score_variance)
     shifts = {name: junction.shift for junction in structure.junctions for name in junction.weights}
@@ -112,8 +113,8 @@ def _solve(structure: Structure, k: float, alpha: float, ratio: float, score_var
 
 
 def branch_scales(structure: Structure, k: float, alpha: float) -> Callable[[Junction], tuple[float, float]]:
-    """(skip, branch) of every junction, `b^2 = k / N^alpha`, at most 1/2; (1, 1) where the model scales itself."""
-    scaled = any(spot.scaled for spot in structure.sums)
+    """(skip, branch) of every junction, `b^2 = k / N^alpha`, at most 1/2; (1, 1) where the model scales its skips."""
+    scaled = any(junction.skip_scale != 1.0 for junction in structure.junctions)
 
     def scales(junction: Junction) -> tuple[float, float]:
         squared = min(k / structure.layers(junction.stream) ** alpha, LARGEST_SHARE)
@@ -175,7 +176,8 @@ def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float
         raise UnsupportedError(f"unit: the branch at {junction.exit or junction.inside[:1]} does not end in a weight")
     if any(name in factors for name in names):
         return
-    present = variance(spot.branch.node, walk)
+    own = junction.branch_scale if junction.skip_scale == 1.0 else 1.0
+    present = own**2 * variance(spot.branch.node, walk)
     if present <= 0.0:
         raise UnsupportedError(f"unit: the branch that ends in {names[0]} has no variance to scale")
     factor = math.sqrt(ratio * variance(spot.skip.node, walk) / present)

@@ -357,7 +357,7 @@ def _resnet(seed: int) -> nn.Module:
 
 def _mixer(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return build("mixer", image=8, patch=2, width=32, depth=4, classes=CLASSES)
+    return build("mixer", image=8, channels=1, patch=2, width=32, depth=4, classes=CLASSES)
 
 
 def _zero_branches(seed: int) -> nn.Module:

@@ -12,7 +12,11 @@ from sigprop.watch.history import History
 
 BEFORE = 8
 JUMP = 3.0
+LASTING = 3
+SHARE = 0.25
 TIMES = 2
+"""The loss rises to `JUMP` times its last values and to `SHARE` of where it began, not for one batch but for `LASTING`,
+and does so `TIMES` times."""
 
 
 def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
@@ -39,7 +43,8 @@ def _jumps(losses: list[tuple[int, float]]) -> list[int]:
     for place in range(BEFORE, len(values)):
         before = statistics.median(values[place - BEFORE : place])
         spread = statistics.median(abs(value - before) for value in values[place - BEFORE : place])
-        high = values[place] > JUMP * abs(before) + 8.0 * spread
+        high = values[place] > max(JUMP * abs(before) + 8.0 * spread, SHARE * abs(values[0]))
+        high = high and min(values[place : place + LASTING]) > 0.5 * JUMP * abs(before)
         returned = any(value < 0.5 * (values[place] + before) for value in values[place + 1 :])
         if high and returned and (not found or place - found[-1] > BEFORE // 2):
             found.append(place)

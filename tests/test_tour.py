@@ -23,6 +23,4 @@ def test_files_and_functions_are_there():
         assert any(path.name == name for path in sources), name
     names = "builder_of|first_batch|open_source|Evaluation|SiteRow|ParameterRow|Field|Weight"
     for name in re.findall(rf"`({names})`", TOUR):
-        r"`(builder_of|first_batch|open_source|Evaluation|SiteRow|ParameterRow|Field|Weight)`", TOUR
-    ):
         assert any(re.search(rf"(class|def) {name}\b", text) for text in sources.values()), name

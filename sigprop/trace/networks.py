@@ -20,11 +20,15 @@ PARAMETER = ("grad_second_moment",)
 
 def averaged(count: int, one: Callable[[int], Profile]) -> Profile:
     """The average over `count` networks; `one` predicts the network of a given number."""
-    profiles = [one(number) for number in range(count)]
-    first = profiles[0]
+    found = average([one(number) for number in range(count)])
+    return Profile(found.sites, found.parameters, found.meta | {"networks": count})
+
+
+def average(profiles: Sequence[Profile]) -> Profile:
+    """Rows of one model, averaged by name."""
     sites: list[SiteRow] = _rows([item.sites for item in profiles], SITE)
     parameters: list[ParameterRow] = _rows([item.parameters for item in profiles], PARAMETER)
-    return Profile(sites, parameters, first.meta | {"networks": count})
+    return Profile(sites, parameters, profiles[0].meta)
 
 
 def _rows(found: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Any]:

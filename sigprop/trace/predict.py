@@ -19,11 +19,12 @@ from sigprop.trace.attention_scores import placed, score_rows
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
-from sigprop.trace.networks import averaged
+from sigprop.trace.networks import average, averaged
 from sigprop.trace.record import Field
 from sigprop.trace.replay import sites_between
 from sigprop.trace.roles import find_roles
 from sigprop.trace.sampled import Sampled
+from sigprop.trace.sequences import Started, first_sequences, pairs_of, two_sequences
 from sigprop.trace.skeleton import build
 from sigprop.trace.tracing import Trace, trace
 
@@ -101,6 +102,28 @@ def _predict(
     loaded = _loaded(model)
     batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
     note = {"cut": f"sequences cut from {cut[0]} to {cut[1]} tokens"} if cut else {}
+    settings: dict[str, Any] = {"loss": loss, "state": state, "dtype": dtype, "scores": scores, "seed": seed}
+    first, *others = pairs_of(loaded, batch)
+    found = [_followed(model, loaded, first, note, network=network, **settings)]
+    if "sequences" in found[0].meta:
+        found += [_followed(model, loaded, each, note, network=network, **settings) for each in others]
+    return average(found) if len(found) > 1 else found[0]
+
+
+def _followed(
+    model: Any,
+    loaded: nn.Module,
+    batch: Any,
+    note: dict[str, Any],
+    *,
+    loss: LossChoice,
+    state: str,
+    dtype: torch.dtype,
+    scores: bool,
+    seed: int,
+    network: int | None,
+) -> Profile:
+    """A batch with all its kernels, or, of many alike sequences, with those of the first two."""
     own = not isinstance(model, nn.Module) and all(parameter.is_meta for parameter in loaded.parameters())
     options: dict[str, Any] = {
         "preview": state == "preview",
@@ -109,15 +132,23 @@ def _predict(
         "single": network is not None,
         "dtype": dtype,
     }
-    found = trace(loaded, batch, **options)
+
+    def started(count: int | None) -> Started:
+        made = trace(loaded, batch if count is None else first_sequences(batch, count), **options)
+        states = Evaluation(made.capture)
+        return Started(made, states, *made.differentiate(loss, states))
+
+    many = two_sequences(loaded, batch, started)
+    found, states, start, differentiated = many.started if many else started(None)
     if found.unheard:
-        note["hooks"] = f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"
-    states = Evaluation(found.capture)
-    start, differentiated = found.differentiate(loss, states)
+        note = note | {"hooks": f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"}
     rows = _Rows(found, states, start)
     states.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": differentiated, **note}
     sites = rows.finish()
+    if many:
+        many.continue_to_batch(sites)
+        meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, followed in pairs"
     if scores:
         sites = placed(sites, score_rows(found, seed))
     return Profile(sites, _parameter_rows(found, states), meta)
@@ -144,6 +175,8 @@ class _Rows:
             if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
                 continue
             if item._node is None and item.layout.positions > LARGEST:
+                count = f"{item.layout.positions:,} positions, more than the {LARGEST:,} of a tensor between others"
+                self.sites.append(SiteRow(name, depth(name), status="assumed", reason=f"not followed: {count}"))
                 continue
             with found.capture.lock:
                 signal = states.signal(item.node)

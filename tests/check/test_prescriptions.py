@@ -12,7 +12,7 @@ from studies.check_models import changed, tanh_mlp, transformer
 
 
 def exploding():
-    return initialize_(transformer(norm_placement="none", depth=6), "he", embedding_std=1.0)
+    return initialize_(transformer(norm_placement="none", depth=6, width=32), "he", embedding_std=1.0)
 
 
 def vanishing():
@@ -20,7 +20,9 @@ def vanishing():
 
 
 def collapsing():
-    return initialize_(transformer(kind="encoder", norm_placement="post", depth=12), "xavier", embedding_std=1.0)
+    return initialize_(
+        transformer(kind="encoder", norm_placement="post", depth=12, width=32), "xavier", embedding_std=1.0
+    )
 
 
 def saturated():
@@ -49,14 +51,14 @@ CASES = {
 def test_prescription_cures_the_measured_illness(name):
     torch.manual_seed(0)
     model = CASES[name]()
-    report = check(model, tokens=32)
+    report = check(model, tokens=24)
     assert report[name], [item.name for item in report.findings]
     assert report.plan is not None
     prescription = report[name][0].prescription
     assert prescription is not None
     assert prescription.evaluated
     report.plan.apply_(model, torch.Generator().manual_seed(1))
-    again = check(model, tokens=32, prescription=False)
+    again = check(model, tokens=24, prescription=False)
     assert again.healthy, [(item.name, item.title) for item in again.findings if item.severity != "note"]
 
 

@@ -26,9 +26,9 @@ def rank_collapse(subject: Subject) -> Iterator[Finding]:
         predicted = stream.values(subject.predicted, "token_correlation")
         if subject.measured is not None and predicted:
             evidence.append(Evidence("the same", predicted[-1], "predicted"))
-        uniform = _uniformity(subject)
-        if uniform is not None:
-            evidence.append(Evidence("attention entropy over that of uniform attention", uniform, subject.source))
+        if subject.scores:
+            entropy = sum(row.extras["entropy"] for row in subject.scores) / len(subject.scores)
+            evidence.append(Evidence("average attention entropy in nats", entropy, subject.source))
         yield Finding(
             "rank_collapse",
             "tokens",
@@ -43,9 +43,3 @@ def rank_collapse(subject: Subject) -> Iterator[Finding]:
             depths=(rows[place].depth, rows[-1].depth),
             evidence=tuple(evidence),
         )
-
-
-def _uniformity(subject: Subject) -> float | None:
-    shares = [row.extras["entropy"] / row.extras["uniform_entropy"] for row in subject.scores
-              if row.extras.get("uniform_entropy", 0) > 0]  # fmt: skip
-    return sum(shares) / len(shares) if shares else None

@@ -17,8 +17,8 @@ from sigprop.measure.guard import untouched
 from sigprop.process import copied
 
 RECTIFIERS = {F.relu, torch.relu, torch.Tensor.relu, torch.relu_, F.relu6}
-BOUNDED = {torch.tanh: (-1.0, 1.0), torch.Tensor.tanh: (-1.0, 1.0), F.tanh: (-1.0, 1.0),
-           torch.sigmoid: (0.0, 1.0), torch.Tensor.sigmoid: (0.0, 1.0), F.sigmoid: (0.0, 1.0)}  # fmt: skip
+BOUNDED = {torch.tanh, torch.Tensor.tanh, F.tanh}
+"""Sigmoids are left out: they are gates as a rule, and many start open or closed on purpose."""
 BOUND_SHARE = 0.05
 FEWEST = 16
 """Positions below which a unit that is always zero says nothing."""
@@ -93,10 +93,7 @@ class _Watch(TorchFunctionMode):
         if func in RECTIFIERS:
             self._note(dead=_dead(output))
         elif func in BOUNDED:
-            low, high = BOUNDED[func]
-            near = BOUND_SHARE * (high - low) / 2
-            outside = (output < low + near) | (output > high - near)
-            self._note(saturated=float(outside.double().mean()))
+            self._note(saturated=float((output.abs() > 1.0 - BOUND_SHARE).double().mean()))
         return output
 
     def _note(self, dead: float = 0.0, saturated: float = 0.0) -> None:

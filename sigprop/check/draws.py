@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.check.thresholds import limit
-from sigprop.initialization import distribution
+from sigprop.initialization import INDEPENDENT, ORTHOGONAL, distribution
 
 SAMPLE = 1 << 17
 QUANTILE_SAMPLE = 1 << 14
@@ -33,7 +33,7 @@ class Draw:
     `scale` is the standard deviation by the quartiles (those of a normal law), which a few wild entries do not move.
     `largest` is the largest distance from the mean over all entries, `smallest` the smallest absolute value that is not
     zero, both in that unit. `total` is the number of entries, `count` that of the sample.
-    `recorded`: no sample but the law itself.
+    `recorded`: no sample but the law itself; `independent`: its entries are draws, not the values of a formula.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Draw:
     fan_in: int = 0
     fan_out: int = 0
     recorded: bool = False
+    independent: bool = True
     dtype: torch.dtype = torch.float32
     parts: tuple[Draw, ...] = field(default=(), repr=False)
 
@@ -235,6 +236,7 @@ def _recorded(name: str, parameter: Tensor, kind: str, fan_in: int, fan_out: int
         fan_in,
         fan_out,
         recorded=True,
+        independent=law.kind in (INDEPENDENT, ORTHOGONAL),
         dtype=parameter.dtype,
     )
 

@@ -47,11 +47,13 @@ def not_its_law(subject: Subject) -> Iterator[Finding]:
 
 
 def _differs(row: Draw, law: Draw, tests: int) -> bool:
-    if row.non_finite or not math.isfinite(law.std):
+    if row.non_finite or not math.isfinite(law.std) or not law.independent:
         return False
     if law.std == 0 or row.std == 0:
         same = abs(row.mean - law.mean) <= 1e-6 * max(abs(law.mean), 1.0) + 0.01 * max(row.std, law.std)
         return law.total > 1 and ((law.std == 0) != (row.std == 0) or not same)
+    if row.total < limit("fewest_entries"):
+        return False
     wide = _distance(row, law)
     return wide > math.log(limit("draw_factor")) and wide > 2.0 * sigmas(tests) * row.log_std_error
 

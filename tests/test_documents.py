@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
 RUN = [page for page in PAGES if steps(ROOT / page)]
 SLOW = {
+    "docs/do/situations.md": "a check of 48 layers, a Llama of width 2048",
     "docs/learn/tutorial.md": "several predictions of deep models",
     "docs/do/scaling.md": "trains at several widths",
     "docs/evidence/blueprints.md": "stacks of 192 layers",
@@ -34,6 +35,9 @@ def test_a_slow_page_does_what_it_shows(page, tmp_path, monkeypatch, capsys):
 
 
 def run_page(page, folder, monkeypatch, capsys):
+    for extra in ("transformers", "lightning", "accelerate", "tensorboard"):
+        if re.search(rf"^(import|from) {extra}\b", (ROOT / page).read_text(), re.M):
+            pytest.importorskip(extra)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     names: dict = {"__name__": "page"}

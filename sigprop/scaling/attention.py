@@ -116,7 +116,7 @@ def _scale(
 ) -> None:
     attribute = _own_scale(module)
     own = getattr(module, attribute) / getattr(partner, attribute) if attribute is not None else ratio**-0.5
-    kappa = 1.0 / ratio / own if kappa is None else kappa
+    kappa = float(1.0 / ratio / own) if kappa is None else kappa
     normed = any("norm" in child for child, _ in module.named_children())
     query, fused, output = (_child(module, names) for names in (QUERIES, FUSED, OUTPUTS))
     if query is not None and not normed:

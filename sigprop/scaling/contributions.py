@@ -52,8 +52,8 @@ def contributions(
     step_fn = make_step(batch, loss)
     moved = copy.deepcopy(model)
     start = {plain_name(name): parameter.detach().clone() for name, parameter in moved.named_parameters()}
-    output, loss = step_fn(moved)
-    loss.backward()
+    output, value = step_fn(moved)
+    value.backward()
     gradients = {plain_name(name): p.grad.clone() for name, p in moved.named_parameters() if p.grad is not None}
     for each in make_optimizers(optimizer, moved, plan, lr):
         each.step()
@@ -65,7 +65,7 @@ def contributions(
         groups.setdefault(key, []).append(name)
     groups["all"] = list(gradients)
     return [
-        _contribution(group, names, moved, parameters, start, steps, gradients, step_fn, output.detach(), loss.item())
+        _contribution(group, names, moved, parameters, start, steps, gradients, step_fn, output.detach(), value.item())
         for group, names in groups.items()
     ]
 

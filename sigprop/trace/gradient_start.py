@@ -180,9 +180,10 @@ def _negative_log_likelihood(
     """The negative log-likelihood of a log-softmax is the cross-entropy of its logits."""
     seen = input
     while isinstance(seen, Field) and seen.call is not None and seen.call.name != "log_softmax" and seen.inputs:
-        if seen.root is None and seen.layout.channels != seen.inputs[0].layout.channels:
+        below: Any = seen.inputs[0]
+        if seen.root is None and seen.layout.channels != below.layout.channels:
             return None
-        seen = seen.inputs[0]
+        seen = below
     if (
         not isinstance(seen, Field)
         or seen.call is None

@@ -97,7 +97,7 @@ def _plain_settings(model: nn.Module) -> None:
     """Hugging Face models run their experts one by one, keep no cache and attend with torch alone, whatever kernel a
     config names; the numbers are the same."""
     for module in model.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         for name, value in (("_experts_implementation", "eager"), ("use_cache", False)):
             if hasattr(config, name):
                 setattr(config, name, value)

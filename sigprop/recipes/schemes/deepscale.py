@@ -145,7 +145,7 @@ def _last_matrix(structure: Structure, junction: Junction) -> Parameter:
     return last
 
 
-def _activation(junction: Junction, branch: Field) -> activations.Activation:
+def _activation(junction: Junction, branch: Field) -> activations.ActivationFunction:
     """The one activation of a plain mlp."""
     found, item = [], branch.node
     while item.inputs and len(item.inputs) == 1:
@@ -158,7 +158,7 @@ def _activation(junction: Junction, branch: Field) -> activations.Activation:
     return found[0]
 
 
-def _after_mlp(function: activations.Activation, r: Tensor, variance: float) -> Tensor:
+def _after_mlp(function: activations.ActivationFunction, r: Tensor, variance: float) -> Tensor:
     """Correlations about zero after the activation, for inputs of that variance and correlations `r`."""
     second = float(function.second_moment(variance))
     return torch.as_tensor(function.cross_moment(variance, variance, r * variance)) / second

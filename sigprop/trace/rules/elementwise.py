@@ -120,7 +120,7 @@ def _activation_node(trace: Capture, item: Field, call: Call | None) -> Node:
         return trace.sampled(item, "an activation beyond the reach of quadrature")
 
 
-def _known(call: Call | None) -> activations.Activation | None:
+def _known(call: Call | None) -> activations.ActivationFunction | None:
     if call is None:
         return None
     extra = [a for a in (*call.args[1:], *call.kwargs.values()) if not isinstance(a, bool)]

@@ -7,6 +7,9 @@ Nothing here is imported before it is needed. A name of `PRIVATE` is imported fr
 from __future__ import annotations
 
 import importlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +93,41 @@ def cached_folder(name: str) -> Path:
         raise InputError(
             f"{name} is neither a folder here nor in the cache: `hf download {name}` fetches it"
         ) from error
+
+
+_WATCHED = threading.local()
+_WATCHERS = threading.Lock()
+_WATCHING = 0
+_APPLY: Any = None
+
+
+@contextmanager
+def custom_functions(handler: Callable[[Any, tuple, dict[str, Any]], Any]) -> Iterator[None]:
+    """Hand `autograd.Function.apply` of this thread to a handler; it returns `NotImplemented` for what is not its own.
+
+    Modes do not see it. It is replaced for as long as anyone watches; other threads go on as before.
+    """
+    import torch
+
+    global _WATCHING, _APPLY
+    before = getattr(_WATCHED, "handler", None)
+    with _WATCHERS:
+        _WATCHING += 1
+        if _WATCHING == 1:
+            _APPLY = torch.autograd.Function.__dict__["apply"]
+            torch.autograd.Function.apply = classmethod(_handled)  # type: ignore[method-assign]
+    _WATCHED.handler = handler
+    try:
+        yield
+    finally:
+        _WATCHED.handler = before
+        with _WATCHERS:
+            _WATCHING -= 1
+            if _WATCHING == 0:
+                torch.autograd.Function.apply = _APPLY  # type: ignore[method-assign]
+
+
+def _handled(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    handler = getattr(_WATCHED, "handler", None)
+    found = NotImplemented if handler is None else handler(cls, args, kwargs)
+    return _APPLY.__func__(cls, *args, **kwargs) if found is NotImplemented else found

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
@@ -18,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils.hooks import RemovableHandle
 
+from sigprop.compat import custom_functions
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.initialization import STRUCTURED, UNKNOWN
 from sigprop.sites import ROOT, nth, part
@@ -124,6 +127,7 @@ class Capture(TorchFunctionMode):
         self._seeds = self._base = seed * 100003
         self._first_field = fields_made()
         self._running = self._recording = False
+        self._stopped: dict[Record, Record] = {}
         self._adopt_parameters()
 
     def _adopt_parameters(self) -> None:
@@ -133,6 +137,7 @@ class Capture(TorchFunctionMode):
                 if not math.isfinite(law.mean) or not math.isfinite(law.variance):
                     raise InputError(f"parameter {name!r} has entries that are not finite: nothing follows from it")
                 weight = Weight(tuple(parameter.shape), law, name)
+                weight.requires_grad = parameter.requires_grad
                 self.parameters[name] = weight
                 setattr(parameter, _RECORD, weight)
 
@@ -173,7 +178,7 @@ class Capture(TorchFunctionMode):
         self.lock.acquire()
         self._recording = True
         try:
-            with torch.no_grad(), self._hooks(), self:
+            with torch.enable_grad(), self._hooks(), custom_functions(self._custom_function), self:
                 yield
         finally:
             self._recording = False
@@ -204,6 +209,8 @@ class Capture(TorchFunctionMode):
         name = canonical(func)
         if name == "get":
             return self._getter(func, args)
+        if name == "register_hook" and _is_traced(args):
+            return self._hook(*args)
         if name in _QUERIES or not (_is_traced(args) or _is_traced(kwargs.values())):
             return func(*args, **kwargs)
         return self._traced(func, name, args, kwargs)
@@ -216,12 +223,53 @@ class Capture(TorchFunctionMode):
         if attribute in _GETTERS:
             return _GETTERS[attribute]
         if attribute == "data":
-            return tensor
+            return self._traced(torch.Tensor.detach, "detach", (tensor,), {})
+        if attribute == "requires_grad":
+            return tensor.is_floating_point() and _record(tensor).requires_grad  # type: ignore[union-attr]
         if attribute in ("T", "mT", "H", "mH"):
             return self._traced(torch.Tensor.transpose, "transpose", (tensor, -2, -1), {})
         if attribute in ("real", "imag"):
             return self._traced(getattr(torch, attribute), attribute, (tensor,), {})
         return func(*args)
+
+    def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+        """A hook on the gradient of a traced tensor: from here on the tensor is the one behind the hook."""
+        from sigprop.trace.rules.stops import hooked
+
+        found = _record(tensor)
+        if isinstance(found, Field):
+            made = hooked(self, found, hook)
+            if made is not None:
+                made.before_hook = found if found.before_hook is None else found.before_hook
+                self.attach(tensor, made)
+        return RemovableHandle(OrderedDict())
+
+    def _custom_function(self, kind: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """An `autograd.Function`: its backward is what counts, so it is followed as a whole."""
+        from sigprop.trace.rules.stops import custom
+
+        if not (_is_traced(args) or _is_traced(kwargs.values())):
+            return NotImplemented
+        if kind.__name__ == "CheckpointFunction":
+            return args[0](*args[2:])
+        if kind.__module__.startswith("torch."):
+            return NotImplemented
+        given, named = mapped((args, kwargs), self._argument)
+        call = Call(kind.apply, kind.__name__, given, named, self.module)
+        if all(isinstance(item, Weight) for item in call.records()):
+            return NotImplemented
+        return self._attach(call, (), custom(self, call))
+
+    def _argument(self, item: Any) -> Any:
+        """The record of a traced tensor; one that was made where gradients were off has none where they are on."""
+        from sigprop.trace.rules.stops import stopped
+
+        found = _record(item) if isinstance(item, Tensor) else None
+        if found is None or not found.without_gradient or not torch.is_grad_enabled():
+            return item if found is None else found
+        if found not in self._stopped:
+            self._stopped[found] = stopped(self, found)
+        return self._stopped[found]
 
     def _traced(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         rule = find_rule(name)
@@ -233,7 +281,7 @@ class Capture(TorchFunctionMode):
             args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
         in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
-        given, named = mapped((args, kwargs), _to_record)
+        given, named = mapped((args, kwargs), self._argument)
         call = Call(func, name, given, named, self.module, in_place)
         if name in _CHECKED:
             self._require_runs(call)
@@ -308,6 +356,10 @@ class Capture(TorchFunctionMode):
     def _tensor(self, record: Record, call: Call, target: Tensor | None = None) -> Tensor:
         if record.call is None and not isinstance(record, Weight):
             record.call = call
+        if record not in call.records():
+            record.without_gradient = not torch.is_grad_enabled()
+            differentiated = call.name != "detach" and not record.without_gradient
+            record.requires_grad = differentiated and any(item.requires_grad for item in call.records())
         self.records.append(record)
         if target is None or tuple(target.shape) != tuple(record.shape):
             target = torch.empty(record.shape, dtype=record.dtype, device="meta")
@@ -338,7 +390,7 @@ class Capture(TorchFunctionMode):
         """Names of modules while they run; their outputs become sites."""
         self._running = True
         try:
-            with self._hooks(), self:
+            with torch.enable_grad(), self._hooks(), custom_functions(self._custom_function), self:
                 yield
         finally:
             self._running = False
@@ -370,6 +422,7 @@ class Capture(TorchFunctionMode):
         for number, (path, tensor) in enumerate(signals):
             found = _record(tensor)
             if isinstance(found, Field):
+                found = found.before_hook or found
                 found.seal()
                 self.sites.append((part(label, path, number), found))
 
@@ -422,11 +475,6 @@ def _is_traced(values: Iterable[Any]) -> bool:
 def record_of(value: Any) -> Record | None:
     """The record of a traced tensor."""
     return _record(value) if isinstance(value, Tensor) else None
-
-
-def _to_record(item: Any) -> Any:
-    found = _record(item) if isinstance(item, Tensor) else None
-    return item if found is None else found
 
 
 def canonical(func: Any) -> str:

@@ -184,7 +184,8 @@ class _Rows:
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
             self.sites.append(row)
-            self._waiting.setdefault(item.node, []).append((row, item))
+            if item.requires_grad:
+                self._waiting.setdefault(item.node, []).append((row, item))
         ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, Sampled)]
         self._bypassed = {site for op in ops for site in sites_between(op.target, op.parts)}.union(start.passed)
 
@@ -254,7 +255,7 @@ def _parameter_rows(found: Trace, states: Evaluation) -> list[ParameterRow]:
         row = ParameterRow(name, weight.shape, roles[name].role, weight.distribution.variance**0.5)
         found_evidence = evidence.get(name, Evidence())
         row.status, row.reason = str(found_evidence.status), found_evidence.reason
-        if name in energy:
+        if name in energy and weight.requires_grad:
             row.grad_second_moment = energy[name] / count
         rows.append(row)
     return rows

@@ -63,6 +63,9 @@ class Record:
     output: int | None
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    requires_grad: bool = True
+    without_gradient: bool = False
+    """Made where gradients were off."""
 
     def __repr__(self) -> str:
         made_by = self.call.name if self.call is not None else "-"
@@ -115,6 +118,7 @@ class Field(Record):
     `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None
     for a tensor that is its own source, empty for a function of weights alone. `transparent`: every entry is a function
     of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
+    `before_hook`: the field whose gradient a hook rescales.
     """
 
     layout: Layout
@@ -125,6 +129,7 @@ class Field(Record):
     slope: float | None = None
     statistic: Statistic | None = None
     centred: Field | None = None
+    before_hook: Field | None = None
     transparent: bool = False
     call: Call | None = None
     output: int | None = None

@@ -54,7 +54,7 @@ class Trace:
         with self.capture.loss():
             chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
         found = record_of(chosen.tensor)
-        if found is None or (chosen.is_noise and not isinstance(found, Field)):
+        if found is None or not found.requires_grad or (chosen.is_noise and not isinstance(found, Field)):
             raise InputError(
                 f"{chosen.name} of {type(self.capture.model).__name__} does not depend on its parameters: "
                 "nothing to differentiate"
@@ -88,7 +88,7 @@ def trace(
         capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
         batch = copied(batch)
         seed_all(seed)
-        with torch.no_grad(), eagerly(twin.modules()), capture.watching(), interrupts.let_through():
+        with eagerly(twin.modules()), capture.watching(), interrupts.let_through():
             output = _call(twin, batch)
     return Trace(capture, output, batch, unheard=unheard)
 

@@ -36,7 +36,7 @@ def viewed(item: Field, layout: Layout, call: Call) -> Field:
 
 
 @rule(
-    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "detach", "alias",
+    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "alias",
     "cpu", "cuda", "identity", "requires_grad", "as_subclass", "positive", "nan_to_num", "checkpoint_name",
 )  # fmt: skip
 def same(trace: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -> Any:

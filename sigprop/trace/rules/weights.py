@@ -105,6 +105,7 @@ def _weight(trace: Capture, call: Call, result: Tensor, parents: list[Weight], o
     if not result.is_floating_point():
         return trace.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
     law, slope = _law(call, parents, shape)
+    slope = 0.0 if call.name == "detach" else slope
     energy = sum(math.prod(parent.shape) for parent in parents)
     shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
     made = Weight(shape, law or parents[0].distribution, "", shares, call, output)

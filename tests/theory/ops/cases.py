@@ -27,6 +27,7 @@ from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.gradient_scale import GradientScale
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.input_convolution import InputConvolution
 from sigprop.theory.ops.layer_norm import LayerNorm
@@ -369,6 +370,9 @@ CASES: dict[str, Case] = {
         normed(lambda x: x / x.square().mean(-1, keepdim=True).sqrt(), bias=False),
         allowed=1.0 / 96,
         unchecked={"gain": "ended"},
+    ),
+    "gradient scale": Case(
+        GradientScale(slope=0.4), (signal(),), fixed(lambda x: 0.4 * x + 0.6 * x.detach()), unchecked={"gain": "ended"}
     ),
     "scale": Case(Scale(0.3), (signal(),), fixed(lambda x: 0.3 * x), linear=True),
     "scatter": Case(

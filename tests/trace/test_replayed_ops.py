@@ -45,8 +45,11 @@ def drawn_ops() -> set[type[Op]]:
 def cases() -> dict[str, Case]:
     found = trace(Both(), torch.tensor([[3, 1, 4, 1, 5]]))
     _ = [item.node for _, item in found.sites]
-    nodes = [node for node in found.capture.tape.nodes if type(node.op) in drawn_ops()]
-    return {type(node.op).__name__: Case(node.op, tuple(above.signal for above in node.inputs)) for node in nodes}
+    made = {}
+    for node in found.capture.tape.nodes:
+        if node.op is not None and type(node.op) in drawn_ops():
+            made[type(node.op).__name__] = Case(node.op, tuple(above.signal for above in node.inputs))
+    return made
 
 
 def test_declared_parts_are_what_happens():

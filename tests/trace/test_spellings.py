@@ -20,7 +20,7 @@ TARGETS = torch.tensor([2, 7, 1, 8, 2, 8])
 class Net(nn.Module):
     """An embedding, a norm, the part in question, a readout."""
 
-    def __init__(self, part: Callable[[Tensor, nn.Module], Tensor]):
+    def __init__(self, part: Callable[[Tensor, Net], Tensor]):
         super().__init__()
         self.table, self.norm, self.head = (
             nn.Embedding(16, WIDTH),

@@ -12,7 +12,7 @@ from torch import Tensor
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.base import ParameterState
-from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.linear import Linear, leaning
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
@@ -64,19 +64,24 @@ class Convolution(Linear):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         windows, seen = self._windows(inputs[0])
-        (below,) = super().backward(gradient, output, self._group(seen))
+        (below,) = super().backward(replace(gradient, along_signal=AlongSignal()), output, self._group(seen))
         (made,) = windows.backward(below, seen, *inputs)
-        return (replace(made, along_signal=self._moved(below.along_signal, inputs[0].kernel.tokens)),)
+        kernel, along = inputs[0].kernel, self._moved(gradient.along_signal, inputs[0].kernel.tokens)
+        if isinstance(along.slope, Tensor):
+            made = replace(
+                made, kernel=made.kernel.like(made.kernel.values + leaning(kernel.values, along.slope, along.rest))
+            )
+        return (replace(made, along_signal=along),)
 
     def _moved(self, along: AlongSignal, size: int) -> AlongSignal:
         """The slope on the positions that windows see; a diagonal one over windows of one position stays so."""
         single = self.rows.shape[1] == 1
         slope = along.slope
         if isinstance(slope, Tensor):
-            slope = self._onto(slope, size, single)
+            slope = self._onto(slope, size, single) * self.fan_out * self.variance
         rest = along.rest
         if isinstance(rest, Tensor):
-            rest = self._onto(rest, size, single) if single else 0.0
+            rest = self._onto(rest, size, single) * (self.fan_out / self.fan_in) if single else 0.0
         return AlongSignal(slope, rest)
 
     def _onto(self, values: Tensor, size: int, single: bool) -> Tensor:

@@ -70,7 +70,7 @@ class Linear(Op):
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest * (self.fan_out / self.fan_in)
         if isinstance(slope, Tensor):
             slope = slope * self.fan_out * self.variance
-            kernel = kernel.like(kernel.values + _leaning(x.kernel.values, slope, rest))
+            kernel = kernel.like(kernel.values + leaning(x.kernel.values, slope, rest))
         along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
         return (Linear.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
 
@@ -115,7 +115,7 @@ class Linear(Op):
         return kernel.like(apart).total() * (high - low) / 2.0 * spread**0.5 * level
 
 
-def _leaning(kernel: Tensor, slope: Tensor, rest: Tensor | float) -> Tensor:
+def leaning(kernel: Tensor, slope: Tensor, rest: Tensor | float) -> Tensor:
     """`E (r_t + (B x)_t)(r_t' + (B x)_t')` less that of `r`."""
     both = applied(slope, applied(slope, kernel).T)
     if not isinstance(rest, Tensor):

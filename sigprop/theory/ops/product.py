@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
-from sigprop.theory.gradient_along_signal import weighted
+from sigprop.theory.gradient_along_signal import applied, diagonal, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.parts import AlongSignal, Fluctuation
@@ -20,7 +20,8 @@ class Product(Op):
     """`z = x * y`, the two made by independent weights.
 
     Forward   `K_z = K_x K_y + C`, mean `m_x m_y`, `C` the covariance of the two kernels over networks
-    Backward  `G_x = G_z K_y`, `G_y = G_z K_x`; the slope of a gradient along `z` becomes `B K_y` and `B K_x`
+    Backward  `G_x = G_z K_y`, `G_y = G_z K_x`; the slope of a gradient along `z` becomes `S = B K_y` and `B K_x`, and
+              the four factors `y` of its square add `S K_x S^T` and `B_tt B_ss K_x K_y^2` to `G_x` (Gaussian `y`)
 
     What is along `z` is along each factor, `g_x x = g_z z`; of what is uniform over channels a factor's mean keeps its
     part. Exact in expectation for independent factors.
@@ -41,20 +42,34 @@ class Product(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         x, y = inputs
-        return self._through(gradient, y), self._through(gradient, x)
+        return self._through(gradient, x, y), self._through(gradient, y, x)
 
-    def _through(self, gradient: Gradient, other: Signal) -> Gradient:
+    def _through(self, gradient: Gradient, own: Signal, other: Signal) -> Gradient:
         slope, kernel = gradient.along_signal.slope, other.kernel
+        made = gradient.kernel * kernel
+        if isinstance(slope, Tensor):
+            made = made.like(made.values + _fourth_moments(slope, own.kernel.values, other))
         even = kernel.token_average(other.mean**2) / kernel.token_average(kernel.diagonal).clamp_min(1e-300)
         return self.carries.gradient(
             gradient,
-            gradient.kernel * kernel,
+            made,
             directions=replace(gradient.directions, uniform=1.0 + (gradient.directions.uniform - 1.0) * even),
             along_signal=AlongSignal(weighted(slope, kernel.values) if isinstance(slope, Tensor) else 0.0),
         )
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         return Carried(inputs[1 - number].mean)
+
+
+def _fourth_moments(slope: Tensor, own: Tensor, other: Signal) -> Tensor:
+    """`sum_uv B_tu B_sv K_x[u,v] (K_y[t,u] K_y[s,v] + K_y[t,v] K_y[s,u] - 2 m_t m_s m_u m_v)`.
+
+    The second term for a diagonal `B`.
+    """
+    kernel, level = other.kernel.values, diagonal(slope)
+    moved, even = weighted(slope, kernel), weighted(slope, other.mean[:, None] * other.mean)
+    total = applied(moved, applied(moved, own).T) - 2.0 * applied(even, applied(even, own).T)
+    return total + level[:, None] * own * kernel**2 * level
 
 
 def _together(x: Signal, y: Signal) -> Kernel:

@@ -29,7 +29,7 @@ def commands() -> Iterator[str]:
 
 def schemas() -> Iterator[str]:
     """The fields of every row that is written to JSON."""
-    from sigprop.results import plan, profile
+    from sigprop.results import plan, profile, report
 
     files = {
         f"Profile (schema_version {profile.SCHEMA_VERSION})": (profile.Profile, profile.SiteRow, profile.ParameterRow),
@@ -37,6 +37,10 @@ def schemas() -> Iterator[str]:
             *(plan.Plan, plan.ParameterPlan, plan.Init, plan.JunctionPlan, plan.ScalePlan),
         ),
     }
+    files[f"Report (schema_version {report.REPORT_SCHEMA_VERSION})"] = (
+        *(report.Report, report.Finding, report.Evidence, report.Prescription, report.Margin),
+        *(report.Curve, report.ModuleNode, report.ParameterLine),
+    )
     for title, kinds in files.items():
         yield f"## {title}\n"
         for kind in kinds:

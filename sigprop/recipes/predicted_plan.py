@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sigprop.errors import UnsupportedError
@@ -101,3 +101,19 @@ def _sensitivity(structure: Structure, walk: Walk, scales: dict[int, tuple[float
         own = variance(spot.skip.node, walk)
         total += (branch / skip) ** 2 * variance(spot.branch.node, walk) / own if own > 0 and not spot.scaled else 0.0
     return total
+
+
+def initial_loss(structure: Structure, plan: Plan) -> tuple[float, float] | None:
+    """(cross entropy at the start, what it is above ln(classes)), predicted under a plan that is folded or hooked.
+
+    Logits of variance `v` within a token give `ln(classes) + v / 2`. None where the output is no row of logits, and for
+    a tied readout, where the logit of the token itself stands out.
+    """
+    output = structure.trace.signal
+    if output is None or output.shape[-1:] in ((), (1,)) or structure.tied_table is not None:
+        return None
+    if not any(item.role == "readout" for item in structure):
+        return None
+    applied = replace(plan, junctions=[row for row in plan.junctions if not row.folded])
+    excess = variance(output.node, Walk.under(structure, applied)) / 2
+    return math.log(output.shape[-1]) + excess, excess

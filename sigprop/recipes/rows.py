@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sigprop.errors import UnsupportedError
 from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
+from sigprop.results.application import APPLIED
 from sigprop.results.junctions import LEARNED
 from sigprop.results.roles import TABLES
 from sigprop.structure import Junction, Parameter, Part, Structure
@@ -32,10 +33,12 @@ def draw_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02,
     The rule gets the parameter, the role of the piece (a fused matrix has several) and the piece's outputs.
     `embedding=None` keeps the model's own embeddings.
     """
-    return Plan([_row(item, matrix, embedding, kind) for item in structure])
+    planned = hasattr(structure.model, APPLIED)
+    return Plan([_row(item, matrix, embedding, kind, planned) for item in structure])
 
 
-def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str) -> ParameterPlan:
+def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str, planned: bool) -> ParameterPlan:
+    """`planned`: the model carries a plan already, whose factors in the gains of norms are not its own."""
     role = item.role
     if item.is_matrix:
         parts = item.parts or (Part(role, item.fan_out),)
@@ -46,6 +49,8 @@ def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str) -> P
         init = Init(kind if kind != "orthogonal" else "normal", std=embedding)
     elif role == "bias":
         init = Init("constant", value=0.0)
+    elif role == "norm gain" and planned and item.constant not in (None, 0.0, 1.0):
+        init = Init("constant", value=1.0)
     else:
         init = Init("keep") if item.constant is None else Init("constant", value=item.constant)
     return ParameterPlan(item.name, item.shape, init, why=NAMES.get(role, role), role=role)

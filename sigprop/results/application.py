@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from sigprop.results.plan import ParameterPlan, Plan, ScalePlan
 
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+TRUNCATED_STD = 0.9866
+"""Standard deviation of a unit normal that is cut at three."""
 APPLIED = "_sigprop_plan"
 """Attribute of a model that carries a plan: the plan's digest."""
 
@@ -171,7 +173,7 @@ def _size_differs(row: ParameterPlan, parameter: nn.Parameter) -> str:
     if row.init.kind == "constant":
         wrong = not torch.allclose(values, torch.full_like(values, row.init.value), rtol=1e-3, atol=1e-6)
         return f"{row.name}: not the constant {row.init.value:.4g}" if wrong else ""
-    if row.init.kind not in ("normal", "uniform", "orthogonal"):
+    if row.init.kind not in ("normal", "truncated", "uniform", "orthogonal"):
         return ""
     size = float(values.square().mean().sqrt())
     wrong = abs(size / row.init.std - 1.0) > 5 / math.sqrt(2 * values.numel()) + 1e-3 if row.init.std else size > 0
@@ -195,6 +197,9 @@ def _draw(init: Init, shape: tuple[int, ...], generator: torch.Generator | None)
         return values.fill_(init.value)
     if init.kind == "normal":
         return values.normal_(0.0, init.std, generator=generator)
+    if init.kind == "truncated":
+        wide = init.std / TRUNCATED_STD
+        return nn.init.trunc_normal_(values, 0.0, wide, -3.0 * wide, 3.0 * wide, generator=generator)
     if init.kind == "uniform":
         bound = init.std * math.sqrt(3.0)
         return values.uniform_(-bound, bound, generator=generator)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sigprop.errors import require
 
-KINDS = ("normal", "uniform", "orthogonal", "constant", "keep", "blocks")
+KINDS = ("normal", "truncated", "uniform", "orthogonal", "constant", "keep", "blocks")
 
 
 def is_finite(value: object) -> bool:
@@ -19,7 +19,8 @@ def is_finite(value: object) -> bool:
 class Init:
     """How the entries of one parameter are drawn.
 
-    `normal`, `uniform`, `orthogonal`: zero mean, entries of root mean square `std`.
+    `normal`, `uniform`, `orthogonal`: zero mean, entries of root mean square `std`; `truncated`: a normal of that root
+    mean square, cut at three of its standard deviations.
     `constant`: every entry is `value`. `keep`: what the model holds now, times `value`.
     `blocks`: the `parts`, side by side along `axis` with the given `sizes` (fused query, key and value).
     """

@@ -37,6 +37,8 @@ class ShownPlan(Shown):
         kept = len(self.parameters) - len(changed)
         notes = [f"{kept} more parameters keep what they have."] if kept else []
         notes += ["Weight decay and epsilon are multiplied too: table(all=True)."] if shown != used else []
+        loss = self.meta.get("initial_loss")
+        notes += [f"The loss starts at {loss:.3g}, predicted for cross entropy."] if loss is not None else []
         return Grid(["parameter", "init", *shown, "why"], cells, notes=notes, names=(0,), wrapped=(1, why))
 
     def explain(self: Plan) -> Grid:  # type: ignore[misc]

@@ -112,11 +112,11 @@ def _scale(
     partner: nn.Module,
     ratio: float,
     dims: Mapping,
-    kappa: float | None = None,
+    known: float | None = None,
 ) -> None:
     attribute = _own_scale(module)
     own = getattr(module, attribute) / getattr(partner, attribute) if attribute is not None else ratio**-0.5
-    kappa = float(1.0 / ratio / own) if kappa is None else kappa
+    kappa = float(1.0 / ratio / own) if known is None else known
     normed = any("norm" in child for child, _ in module.named_children())
     query, fused, output = (_child(module, names) for names in (QUERIES, FUSED, OUTPUTS))
     if query is not None and not normed:

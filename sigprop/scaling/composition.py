@@ -7,16 +7,18 @@ Without `base` a rule compares the model with a fixed reference (`reference.py`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from sigprop.errors import InputError, require
+from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.recipes import plan as plan_recipe
 from sigprop.recipes.fold import carrying
 from sigprop.recipes.optimizers import Sizes, multipliers
+from sigprop.recipes.predicted_plan import initial_loss
 from sigprop.recipes.registry import get_recipe
 from sigprop.recipes.rows import times
 from sigprop.results import ParameterPlan, Plan, ScalePlan
@@ -28,6 +30,9 @@ from sigprop.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, referen
 from sigprop.scaling.width import WidthRule, width_rule
 from sigprop.structure import Parameter, Structure, read_structure
 from sigprop.theory.exponents import Alignment, read_optimizer
+
+LARGEST_EXCESS = 1.05
+"""How far above ln(classes) the predicted loss of a recipe may start."""
 
 
 def compose(
@@ -73,8 +78,36 @@ def compose(
     made = Plan(rows, made.junctions, made.scales, meta)
     if rule is not None:
         made = _with_tied_readout(made, structure, dims, rule, optimizer)
+    made = _with_initial_loss(made, structure)
     made.check(model)
     return made
+
+
+def _with_initial_loss(made: Plan, structure: Structure) -> Plan:
+    """The plan with its predicted loss; a recipe whose logits start too large has them made smaller, and says so."""
+    try:
+        found = initial_loss(structure, made)
+    except SigpropError:
+        return made
+    if found is None:
+        return made
+    loss, excess = found
+    if excess <= LARGEST_EXCESS or made.meta["recipe"] == "own":
+        return replace(made, meta={**made.meta, "initial_loss": loss})
+    factor = math.sqrt(0.5 / excess)
+    told = f"draw x{factor:.3g}: the loss would start {excess:.3g} above ln(classes)"
+    rows = [
+        replace(row, init=times(row.init, factor), why=f"{row.why}; {told}") if row.role == "readout" else row
+        for row in made.parameters
+    ]
+    repaired = replace(made, parameters=rows)
+    again = initial_loss(structure, repaired)
+    if again is None or again[1] > LARGEST_EXCESS:
+        raise UnsupportedError(
+            f"{made.meta['recipe']}: the loss would start at {loss:.3g}, {excess:.3g} above ln(classes), and a smaller "
+            "readout does not mend that; choose another recipe"
+        )
+    return replace(repaired, meta={**made.meta, "initial_loss": again[0], "readout_factor": factor})
 
 
 def _with_branch_exponent(recipe: str, depth: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ PROPORTIONAL = (
     "n_inner",
     "d_ff",
     "ffn_dim",
+    "ffn_hidden_size",
+    "hidden_dim",
     "encoder_ffn_dim",
     "decoder_ffn_dim",
     "num_attention_heads",

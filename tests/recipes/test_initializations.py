@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.errors import InputError
+from sigprop.errors import InputError, UnsupportedError
 from sigprop.recipes import get_recipe, plan, read_structure
 from tests.recipes.shared import DEPTH, HEADS, WIDTH, drawn, identity, ids, model_of, raw, stds
 
@@ -96,3 +96,46 @@ def test_own_keeps_what_the_model_has():
     before = {name: values.clone() for name, values in model.state_dict().items()}
     plan(model, "own", batch=ids()).apply_(model)
     assert all(torch.equal(before[name], values) for name, values in model.state_dict().items())
+
+
+@identity("mitchell", "megatron")
+def test_branch_outputs_of_mitchell_and_megatron():
+    mitchell, megatron = (get_recipe(name)(read_structure(model_of(), ids())) for name in ("mitchell", "megatron"))
+    for layer in range(DEPTH):
+        row = mitchell[f"blocks.{layer}.mlp.down.weight"]
+        assert row.init.kind == "truncated"
+        assert row.init.std**-2 == pytest.approx(2 * 4 * WIDTH * (layer + 1))
+        assert megatron[row.name].init.std ** -2 == pytest.approx(3 * WIDTH * 2 * DEPTH)
+    assert mitchell["blocks.0.mlp.up.weight"].init.std ** -2 == pytest.approx(WIDTH)
+    assert megatron["blocks.0.mlp.up.weight"].init.std ** -2 == pytest.approx(3 * WIDTH)
+
+
+def test_truncated_draws_have_the_asked_size_and_no_tails():
+    model = model_of(width=64)
+    made = plan(model, "mitchell", batch=ids())
+    weight = drawn(made, model).get_parameter("blocks.0.mlp.up.weight").detach()
+    std = made["blocks.0.mlp.up.weight"].init.std
+    assert float(weight.std()) == pytest.approx(std, rel=4 / math.sqrt(2 * weight.numel()))
+    assert 2.9 * std < float(weight.abs().max()) < 3.05 * std
+
+
+@identity("spectral")
+def test_spectral_norms_are_those_of_the_condition():
+    model = model_of(width=128)
+    made = plan(model, "spectral", batch=ids())
+    drawn(made, model)
+    for name in ("blocks.0.mlp.up.weight", "blocks.0.mlp.down.weight", "blocks.1.attention.query.weight"):
+        weight = model.get_parameter(name).detach()
+        wanted = math.sqrt(weight.shape[0] / weight.shape[1])
+        assert float(torch.linalg.matrix_norm(weight, 2)) == pytest.approx(wanted, rel=0.06)
+
+
+@identity("layer_norm_scaling")
+def test_gains_of_deeper_layers_start_smaller():
+    made = raw("layer_norm_scaling")
+    for layer in range(DEPTH):
+        for name in ("attention_norm", "mlp_norm"):
+            assert made[f"blocks.{layer}.{name}.weight"].init.value == pytest.approx((layer + 1) ** -0.5)
+    assert made["final_norm.weight"].init.value == 1.0
+    with pytest.raises(UnsupportedError, match="Pre-LN"):
+        raw("layer_norm_scaling", "post")

@@ -153,6 +153,27 @@ def test_a_tied_readouts_factor_in_the_final_norm_trains_like_a_forward_factor(o
     assert left == pytest.approx(right, rel=1e-9)
 
 
+@pytest.mark.parametrize("std", [0.02, 0.4])
+def test_the_predicted_loss_is_told_and_kept_near_the_logarithm_of_the_classes(std):
+    torch.manual_seed(0)
+    model = gpt(width=128)
+    made = sp.plan(model, "fixed", batch=tokens(), std=std)
+    assert ("readout_factor" in made.meta) == ("the loss would start" in made["head.weight"].why) == (std == 0.4)
+    logits = made.apply_(model)(tokens()).double()
+    measured = (logits.logsumexp(-1) - logits.mean(-1)).mean().item()
+    assert made.meta["initial_loss"] == pytest.approx(measured, abs=0.2)
+    assert measured < math.log(19) + 1.0
+    assert "The loss starts at" in str(made.table())
+
+
+def test_planning_a_model_that_carries_a_plan_starts_from_gains_of_one():
+    model = gpt(width=128, tied_head=True)
+    first = sp.plan(model, "unit", batch=tokens())
+    first.apply_(model)
+    again = sp.plan(model, "unit", batch=tokens())
+    assert again["final_norm.weight"].init.value == pytest.approx(first["final_norm.weight"].init.value)
+
+
 def test_clear_errors():
     model = gpt()
     with pytest.raises(UnknownNameError, match="mup"):

@@ -24,6 +24,11 @@ PRIVATE = {
     "get_unwrapped": ("torch._C._functorch", "get_unwrapped", "seeds are trained one by one"),
     "maybe_get_bdim": ("torch._C._functorch", "maybe_get_bdim", "seeds are trained one by one"),
     "maybe_get_level": ("torch._C._functorch", "maybe_get_level", "seeds are trained one by one"),
+    "current_function_mode": (
+        "torch.overrides",
+        "_get_current_function_mode",
+        "a mode that was interrupted cannot be left safely",
+    ),
     "flatten_dense_tensors": ("torch._utils", "_flatten_dense_tensors", "a model's values cannot be saved together"),
     "foreach_norm": ("torch", "_foreach_norm", "norms cannot be taken together"),
     "foreach_sub": ("torch", "_foreach_sub", "differences cannot be taken together"),

@@ -26,7 +26,7 @@ from sigprop.trace.predict import require_settings
 DRAWS = 24
 OPERATIONS = 3e10
 """Of all passes of a verification that nobody asked for: about a second."""
-CHEAP_PARAMETERS, CHEAP_ENTRIES = 20_000_000, 300_000
+CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 20_000_000, 300_000, 1024
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
 LARGEST = 400_000_000
 """Parameters of a model that is still run."""
@@ -57,14 +57,14 @@ def predict(
         return _simulated(loaded, batch, loss, seed, error)
     if verify == 0 or options.get("state") == "preview":
         return found
-    followed, _ = shortened(batch, tokens)
-    if verify is None and not _is_cheap(loaded, followed):
+    if verify is None and not _is_cheap(loaded, batch):
         return found
-    return _verified(found, loaded, followed, loss, seed, verify)
+    return _verified(found, loaded, batch, loss, seed, verify)
 
 
 def _is_cheap(model: nn.Module, batch: Any) -> bool:
-    return parameter_count(model) <= CHEAP_PARAMETERS and batch_entries(batch) <= CHEAP_ENTRIES
+    _, cut = shortened(batch, CHEAP_TOKENS)
+    return cut is None and parameter_count(model) <= CHEAP_PARAMETERS and batch_entries(batch) <= CHEAP_ENTRIES
 
 
 def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, verify: int | None) -> Profile:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.overrides import TorchFunctionMode
 
 from sigprop.initialization.distribution import ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
 from sigprop.initialization.independence import measured_law
+from sigprop.process import Mode
 
 LARGE = 1 << 20
 Law = Distribution | Tensor
@@ -40,7 +40,7 @@ _FILLS = frozenset(
 _NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_", "squeeze_", "unsqueeze_", "detach_"))
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(Mode):
     """Follows what is done to meta tensors, by their storages."""
 
     def __init__(self) -> None:

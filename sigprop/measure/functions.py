@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from sigprop.measure.attention import (
     gradient_behind_output,
@@ -19,12 +18,13 @@ from sigprop.measure.attention import (
 )
 from sigprop.measure.recorder import Recorder
 from sigprop.measure.residuals import ADDITIONS, is_residual
+from sigprop.process import Mode
 from sigprop.sites import ROOT, CallCounter, inside
 
 SOFTMAXES = {F.softmax, torch.softmax, torch.Tensor.softmax}
 
 
-class FunctionWatch(TorchFunctionMode):
+class FunctionWatch(Mode):
     """Records residual junctions as `module.add` and attention scores as `module.scores`."""
 
     def __init__(self, recorder: Recorder, junctions: bool, scores: bool):

@@ -8,11 +8,13 @@
 from sigprop.process.compiled import as_written, eagerly
 from sigprop.process.copies import copied
 from sigprop.process.interrupts import Interrupts, interrupts_held
+from sigprop.process.modes import Mode
 from sigprop.process.observers import observers, without_observers
 from sigprop.process.undisturbed import cuda_devices, seed_all, undisturbed
 
 __all__ = [
     "Interrupts",
+    "Mode",
     "as_written",
     "copied",
     "cuda_devices",

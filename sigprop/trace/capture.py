@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
 from sigprop.compat import custom_functions
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.initialization import STRUCTURED, UNKNOWN
+from sigprop.process import Mode
 from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
@@ -95,7 +96,7 @@ _CHECKED = frozenset(
 """Functions whose shapes torch checks before their rule is asked."""
 
 
-class Capture(TorchFunctionMode):
+class Capture(Mode):
     """The mode that a model runs under, and everything it finds: tape, sites, parameters, loss."""
 
     def __init__(

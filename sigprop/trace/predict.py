@@ -19,6 +19,7 @@ from sigprop.trace.attention_scores import placed, score_rows
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
+from sigprop.trace.length import continued
 from sigprop.trace.networks import average, averaged
 from sigprop.trace.record import Field
 from sigprop.trace.replay import sites_between
@@ -29,6 +30,7 @@ from sigprop.trace.skeleton import build
 from sigprop.trace.tracing import Trace, trace
 
 LARGEST = 1024
+SHORTEST = 16
 Axes = tuple[tuple[int, bool], ...]
 """For each axis of positions its size and whether it is the batch."""
 
@@ -53,7 +55,8 @@ def predict(
         None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch), which is traced like the
         model. See `sigprop.losses`.
     state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
-    tokens: longest sequence that is followed; longer ones are cut, which the profile's `meta` says.
+    tokens: longest sequence that is followed; longer ones are continued from it and from half of it, which the rows
+        say (below 16 tokens, and in a preview, they are cut, which `meta` says).
     networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
         exact for models with few heads and takes as many times longer.
     dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
@@ -100,13 +103,25 @@ def _predict(
     network: int | None = None,
 ) -> Profile:
     loaded = _loaded(model)
-    batch, cut = shortened(batch, tokens if state == "kernel" else min(tokens, 32))
-    note = {"cut": f"sequences cut from {cut[0]} to {cut[1]} tokens"} if cut else {}
     settings: dict[str, Any] = {"loss": loss, "state": state, "dtype": dtype, "scores": scores, "seed": seed}
+    settings |= {"network": network}
+    tokens = tokens if state == "kernel" else min(tokens, 32)
+    followed, cut = shortened(batch, tokens)
+    found = _of_sequences(model, loaded, followed, settings)
+    if cut is None:
+        return found
+    if tokens < SHORTEST or state == "preview":
+        found.meta["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
+        return found
+    return continued(_of_sequences(model, loaded, shortened(batch, tokens // 2)[0], settings), found, tokens, cut[0])
+
+
+def _of_sequences(model: Any, loaded: nn.Module, batch: Any, settings: dict[str, Any]) -> Profile:
+    """Of many alike sequences, the average over pairs of them."""
     first, *others = pairs_of(loaded, batch)
-    found = [_followed(model, loaded, first, note, network=network, **settings)]
+    found = [_followed(model, loaded, first, **settings)]
     if "sequences" in found[0].meta:
-        found += [_followed(model, loaded, each, note, network=network, **settings) for each in others]
+        found += [_followed(model, loaded, each, **settings) for each in others]
     return average(found) if len(found) > 1 else found[0]
 
 
@@ -114,7 +129,6 @@ def _followed(
     model: Any,
     loaded: nn.Module,
     batch: Any,
-    note: dict[str, Any],
     *,
     loss: LossChoice,
     state: str,
@@ -140,8 +154,9 @@ def _followed(
 
     many = two_sequences(loaded, batch, started)
     found, states, start, differentiated = many.started if many else started(None)
+    note = {}
     if found.unheard:
-        note = note | {"hooks": f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"}
+        note["hooks"] = f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"
     rows = _Rows(found, states, start)
     states.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": differentiated, **note}

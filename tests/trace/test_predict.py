@@ -182,9 +182,9 @@ def test_kernels_kept_in_float32():
     assert {node._kept.kernel.values.dtype for node in found.capture.tape.nodes} == {torch.float32}
 
 
-def test_long_sequences_are_cut_and_it_is_said():
+def test_long_sequences_are_continued_and_it_is_said():
     profile = predict(build(transformer()), zipf_ids(64, (1, 30)), loss="noise", tokens=16)
-    assert profile.meta["cut"] == "sequences cut from 30 to 16 tokens"
+    assert profile.meta["tokens"] == "30 tokens, continued from 8 and 16"
 
 
 def test_preview_is_labelled():

@@ -71,9 +71,7 @@ def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, se
     try:
         simulation = Simulation(model, batch, loss, seed)
         return verified(found, simulation, verify or DRAWS, math.inf if verify else OPERATIONS)
-    except SigpropError as error:
-        if isinstance(error, InputError) and error.__cause__ is not None:  # the model itself refuses the batch
-            raise
+    except Exception as error:  # theory has an answer: that the model cannot be run here is no reason to refuse it
         found.meta["verification"] = f"not possible: {error}"
         return found
 
@@ -88,7 +86,7 @@ def _simulated(model: nn.Module, batch: Any, loss: LossChoice, seed: int, obstac
         simulation.until_precise(SIMULATED_DRAWS, SIMULATED_OPERATIONS)
     except InputError:
         raise
-    except SigpropError as error:
+    except Exception as error:
         raise UnsupportedError(f"{why}\n  It cannot be simulated instead: {error}") from obstacle
     profile = simulation.summary()
     for row in (*profile.sites, *profile.parameters):

@@ -110,7 +110,7 @@ def test_a_verified_profile_survives_json(batch):
 
 
 def test_a_model_that_cannot_run_is_refused():
-    with pytest.raises(InputError, match="Linear failed on the batch"):
+    with pytest.raises(InputError, match="Linear"):
         sp.predict(nn.Linear(8, 16), torch.randn(4, 9))
 
 

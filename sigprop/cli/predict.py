@@ -20,6 +20,10 @@ def predict_command(
     state: Annotated[str, typer.Option(help="Of a traced model: kernel, or preview (faster, less exact).")] = "kernel",
     tokens: Tokens = 128,
     networks: Annotated[int, typer.Option(min=1, help="Networks with heads of their own that are averaged.")] = 1,
+    verify: Annotated[
+        int | None,
+        typer.Option(min=0, help="Initializations drawn to judge the prediction; by default up to 24 where cheap."),
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Also measure the real model; a name means the reference network then.")
     ] = False,
@@ -40,7 +44,7 @@ def predict_command(
         profiles["predicted"] = predict(BLUEPRINTS[model].from_settings(chosen))
     else:
         source = open_source(model, chosen, data, batch=1, tokens=tokens)
-        options = {"state": state, "tokens": tokens, "networks": networks}
+        options = {"state": state, "tokens": tokens, "networks": networks, "verify": verify}
         given = source.build() if source.fixed else source.build
         profiles["predicted"] = predict(given, source.batch, loss=source.loss, **options)
         if measure:

@@ -16,6 +16,7 @@ from sigprop.initialization.distribution import STRUCTURED, UNKNOWN, Distributio
 from sigprop.initialization.independence import measured_law
 from sigprop.initialization.recorder import Recorder, building
 from sigprop.initialization.siblings import Sibling, shared_laws
+from sigprop.process import observers, without_observers
 
 SEED = 0
 """Of the one draw that a constructor without weights makes of what it gives its parameters as numbers."""
@@ -88,19 +89,23 @@ def laws_of(model: nn.Module) -> dict[int, Distribution]:
 
 
 def copied_with(model: nn.Module, replaced: dict[int, Any]) -> nn.Module:
-    """A copy of a model in which objects, by `id`, are replaced."""
+    """A copy of a model, without the hooks of its user, in which objects, by `id`, are replaced."""
     memo = dict(replaced)
+    for _, hooks, key in observers(model):
+        memo[id(hooks[key])] = hooks[key]  # not to be copied, since they are taken off
     for module in model.modules():
         for tensor in vars(module).values():
             if isinstance(tensor, Tensor) and not tensor.is_leaf:
                 memo[id(tensor)] = tensor.detach()  # computed from parameters, as by weight norm; computed again
     try:
-        return copy.deepcopy(model, memo)
+        made = copy.deepcopy(model, memo)
     except Exception as error:
         raise UnsupportedError(
             f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}). "
             "Pass a function that builds it instead, or remove what cannot be copied."
         ) from error
+    without_observers(made)
+    return made
 
 
 class Place(NamedTuple):

@@ -17,6 +17,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.initialization.constructor import constructed
 from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, UNKNOWN, Distribution
 from sigprop.initialization.model_laws import copied_with, factory_of_model, laws_of, places_of
+from sigprop.process import without_observers
 
 FIRST_SEED = 100_003
 
@@ -24,7 +25,8 @@ FIRST_SEED = 100_003
 class Draws:
     """Numbered initializations of one model, each the same whenever it is asked for; the model is left alone.
 
-    Number 0 of a real module is the module itself. `random` is false where no parameter is random: all are then alike.
+    Number 0 of a real module has the module's weights. `random` is false where no parameter is random: all are then
+    alike.
     """
 
     def __init__(self, model: nn.Module, seed: int = 0):
@@ -44,10 +46,12 @@ class Draws:
 
     def __call__(self, number: int) -> nn.Module:
         if self._factory is not None:
-            return _in_mode_of(self._model, constructed(self._factory, self._seed + number))
-        if not self.on_meta and (number == 0 or not self.random):
-            return self._model
+            made = _in_mode_of(self._model, constructed(self._factory, self._seed + number))
+            without_observers(made)
+            return made
         made = _real_copy(self._model)
+        if number == 0 and not self.on_meta:
+            return made
         generator = torch.Generator().manual_seed(self._seed + number)
         twins = dict(made.named_parameters())
         for name, fill in self._laws.items():

@@ -16,7 +16,7 @@ def test_random_parameters_are_drawn_from_their_laws_and_others_stay():
     nn.init.eye_(model[3].weight)
     before = copy.deepcopy(model.state_dict())
     draws = Draws(model)
-    assert draws(0) is model
+    assert all(torch.equal(before[key], value) for key, value in draws(0).state_dict().items())
     first, again, second = draws(1), draws(1), draws(2)
     assert torch.equal(first[1].weight, again[1].weight)
     assert not torch.equal(first[1].weight, second[1].weight)
@@ -54,7 +54,18 @@ def test_trained_weights_are_left_as_they_are():
     model.weight.data.copy_(trained)
     draws = Draws(model)
     assert not draws.random
-    assert draws(5) is model
+    assert torch.equal(draws(5).weight, model.weight)
+
+
+def test_hooks_of_the_user_are_not_run():
+    seen = []
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), nn.Linear(8, 8))
+    model[1].register_forward_hook(lambda *args: seen.append(args))
+    model(torch.randn(2, 8))
+    seen.clear()
+    made = Draws(model)(1)
+    made(torch.randn(2, 8))
+    assert not seen
 
 
 def test_a_factory_is_called_again_with_the_flags_of_the_model():

@@ -57,6 +57,17 @@ def test_every_rule_is_silent_without_a_history():
         assert list(rule.find(History(), Circumstances())) == []
 
 
+def test_a_run_that_breaks_after_its_loss_has_risen_far_had_too_high_a_rate():
+    row = {"w.weight": {"lr": 1.0, "update_ratio": 0.1}}
+    for losses in ([1.0, 1.2, 9.0], [1.0, 1.2, 9.0, math.nan]):
+        found = history([row, {}], "parameters", losses)
+        found.samples[-1].bad = ("backward", "w")
+        assert names(found)[0] == "rate_too_high"
+    calm = history([row, {}], "parameters", [1.0, 0.9, 0.95])
+    calm.samples[-1].bad = ("backward", "w")
+    assert names(calm) == ["nonfinite"]
+
+
 def test_entropy_counts_only_where_attention_had_a_choice_and_scores_grew():
     open_row = {"a.scores": {"entropy": 2.0, "uniform_entropy": 2.5, "largest_score": 1.0}}
     shut_row = {"a.scores": {"entropy": 0.05, "uniform_entropy": 2.5, "largest_score": 60.0}}

@@ -12,7 +12,7 @@ from sigprop.watch.history import History
 from sigprop.watch.sample import Sample
 
 WORSE = 1.3
-"""A loss above its start by this factor for half of `LOSSES` steps; by `FAR` it needs to be so but once."""
+"""A loss above its start by this factor for half of `LOSSES` steps; by `FAR` once is enough when the run breaks."""
 FAR = 3.0
 LOSSES = 8
 MOVING = 0.01
@@ -60,8 +60,10 @@ def _diverged(history: History) -> bool:
     start = abs(history.first_loss)
     if len(losses) < 2 or min(smooth(losses)) < 0.5 * start:
         return False
-    broken = history.first_bad_loss is not None and losses[-1] > FAR * start
-    return broken or (len(losses) >= LOSSES and all(loss > WORSE * start for loss in losses[-LOSSES // 2 :]))
+    broken = history.first_bad_loss is not None or history.samples[-1].bad is not None
+    return (broken and losses[-1] > FAR * start) or (
+        len(losses) >= LOSSES and all(loss > WORSE * start for loss in losses[-LOSSES // 2 :])
+    )
 
 
 def _finding(history: History, sample: Sample, worst: str, ratio: float, told: str) -> Finding:

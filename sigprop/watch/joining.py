@@ -4,7 +4,7 @@ Sites are averages over the entries that each process held. The loss of every pr
 batch, and gradients are averaged over processes, so a gradient taken at a site of one of W processes counts as 1/W.
 Parameters come as sums in which an entry that several processes hold counts once. What all examples share, such as the
 positions, has a gradient that is summed over them; its square does not follow from those of the processes, and is left
-out.
+out; so is the token correlation of a site whose channels are split over the processes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def join(records: Sequence[Record], data_ranks: int) -> Sample:
     sample = Sample(records[0].step, _mean([r.loss for r in records]))
     for name in _union([r.sites for r in records]):
         rows = [r.sites[name] for r in records if name in r.sites]
-        sample.sites[name] = _site(rows, scale)
+        sample.sites[name] = _site(rows, scale, data_ranks)
     sums = {name: _sums([r.parameters[name] for r in records if name in r.parameters]) for name in _names(records)}
     sample.parameters = {name: parameter_row(row) for name, row in sums.items()}
     for name, row in sums.items():
@@ -65,7 +65,7 @@ def _names(records: Sequence[Record]) -> list[str]:
     return _union([record.parameters for record in records])
 
 
-def _site(rows: list[dict[str, float]], scale: float) -> dict[str, float]:
+def _site(rows: list[dict[str, float]], scale: float, data_ranks: int) -> dict[str, float]:
     weights = [row.get("entries", 1.0) for row in rows]
     total = sum(weights) or 1.0
 
@@ -88,8 +88,10 @@ def _site(rows: list[dict[str, float]], scale: float) -> dict[str, float]:
             found[key] = max(row.get(key, -math.inf) for row in rows)
         elif key not in AVERAGED_LATER and key not in ("skip", "branch") and not key.startswith("about_"):
             found[key] = average(key)
-    if len(rows) > 1 and rows[0].get("shared"):
+    if data_ranks > 1 and rows[0].get("shared"):
         found = {key: value for key, value in found.items() if not key.startswith("grad_")}
+    if data_ranks == 1 and len({row.get("mean", 0.0) for row in rows}) > 1:
+        found = {key: value for key, value in found.items() if not key.endswith("token_correlation")}
     return {key: value for key, value in found.items() if not _missing(key, value)}
 
 

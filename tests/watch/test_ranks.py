@@ -67,6 +67,20 @@ def test_two_processes_give_the_numbers_of_one(kind, two_processes, one_process)
     assert compared > 500
 
 
+def test_a_tensor_parallel_mesh_gives_the_numbers_of_one(two_processes, one_process):
+    """Ranks share the data; a site that is split over channels has no token correlation of its own."""
+    for got, wanted in zip(read_samples(two_processes / "tp"), one_process, strict=True):
+        for name, row in wanted.parameters.items():
+            for column in ("second_moment", "grad_second_moment", "update_ratio", "denominator"):
+                if not name.endswith(ROUNDING_ONLY):
+                    assert math.isclose(got.parameters[name][column], row[column], rel_tol=ROUNDING), (name, column)
+        for name, row in wanted.sites.items():
+            for column in ("variance", "grad_variance"):
+                if column in row:
+                    assert math.isclose(got.sites[name][column], row[column], rel_tol=ROUNDING), (name, column)
+        assert got.run == pytest.approx(wanted.run, rel=1e-5)
+
+
 def test_correlation_about_a_common_mean_is_that_of_the_whole():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(6, 8, 16, generator=generator, dtype=torch.float64) + 0.7

@@ -1,4 +1,4 @@
-"""Run by torchrun in two processes: trains under DDP, then under FSDP2, and writes what the watch has seen.
+"""Run by torchrun in two processes: trains under DDP, FSDP2 and tensor parallelism, and writes what the watch has seen.
 
 python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.watch.two_processes FOLDER
 """
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from sigprop.watch import Watch
@@ -24,6 +25,11 @@ def wrapped(kind: str) -> torch.nn.Module:
     model = small_model().double()
     if kind == "ddp":
         return DistributedDataParallel(model)
+    if kind == "tp":
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+        for block in model.blocks:
+            parallelize_module(block.mlp, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        return model
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
@@ -32,10 +38,10 @@ def wrapped(kind: str) -> torch.nn.Module:
 
 def train(kind: str, folder: Path) -> None:
     model, rank = wrapped(kind), dist.get_rank()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
     with Watch(model, optimizer, every=2, folder=folder) as watch:
         for tokens in batches(STEPS):
-            mine = tokens.chunk(dist.get_world_size())[rank]
+            mine = tokens if kind == "tp" else tokens.chunk(dist.get_world_size())[rank]
             loss = language_loss(model(mine), mine)
             optimizer.zero_grad()
             loss.backward()
@@ -46,7 +52,7 @@ def train(kind: str, folder: Path) -> None:
 def main(folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for kind in ("ddp", "fsdp2"):
+    for kind in ("ddp", "fsdp2", "tp"):
         train(kind, Path(folder) / kind)
     dist.destroy_process_group()
 

@@ -23,6 +23,8 @@ def default_law(module: nn.Module, key: str, parameter: Tensor) -> Distribution 
     if law is None or not 2 <= parameter.numel() <= FEW or not parameter.is_floating_point():
         return None
     values = parameter.detach()
+    if values.min() == values.max():
+        return None
     low, high = float(law.quantiles[0]), float(law.quantiles[-1])
     room = (high - low) / len(law.quantiles)
     bounded = float(values.min()) >= low - room and float(values.max()) <= high + room

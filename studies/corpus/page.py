@@ -36,6 +36,8 @@ and five standard errors (of witness and prediction together).
 
 {wrong}
 
+{notes}
+
 ## Calibration: what a status promises, and what was measured
 
 Rows of the corpus by the status that `predict` gave them:
@@ -170,6 +172,7 @@ def main(
             packages=len(models) - constructs,
             totals=totals(models),
             wrong=wrong_rows(models),
+            notes="\n".join(f"- {note}" for note in stored.get("notes", [])),
             calibration=calibration(shown),
             classes=sum("variance" in row for row in classes),
             theory=calibration(blocks),

@@ -99,6 +99,7 @@ def main(
         print(summary(row), flush=True)
         command = f"python -m studies.corpus.run --half all --seeds {seeds}"
         data = {"command": command, "first seed": 50_000, "date": str(date.today()), "seeds": seeds}
+        data["notes"] = stored.get("notes", [])
         out.write_text(json.dumps(data | {"models": sorted(rows.values(), key=lambda item: item["model"])}) + "\n")
 
 

@@ -157,6 +157,13 @@ def test_a_small_bias_as_torch_draws_it_has_torchs_law():
     assert distribution(skeleton_of(changed).bias).variance > 0.05
 
 
+@pytest.mark.parametrize("entries", [2, 6, 10, 40])
+def test_a_small_bias_of_zeros_stays_zero(entries):
+    model = nn.Linear(64, entries)
+    nn.init.zeros_(model.bias)
+    assert distribution(skeleton_of(model).bias).second_moment == 0.0
+
+
 def test_other_threads_build_real_modules_meanwhile():
     made, inside, done = [], threading.Event(), threading.Event()
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sigprop.trace.record import Call, Field, Record, mapped
+from sigprop.trace.rules.writes import written
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -36,8 +37,6 @@ def written_through(trace: Capture, view: Tensor, record: Record) -> None:
     behind, index = found
     before = trace.record_of(behind)
     call = Call(_replace, "setitem", (before if before is not None else behind, index, record), {}, trace.module)
-    from sigprop.trace.rules.writes import written
-
     made = written(trace, call, before if before is not None else behind, _fields(before, record))
     trace.attach(behind, made)
     written_through(trace, behind, made)

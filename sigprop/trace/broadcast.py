@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sigprop.theory import Node
+from sigprop.theory import Dense, Node, Signal
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.trace.layout import (
@@ -202,8 +202,6 @@ def weight_field(trace: Capture, weight: Weight, layout: Layout | None = None) -
 
 def concrete_field(trace: Capture, value: Tensor, layout: Layout | None = None) -> Field:
     """Real numbers (pixels, features) as a tensor of the network."""
-    from sigprop.theory import Dense, Signal
-
     layout = leading_positions(value.shape) if layout is None else layout
     kernel, mean = concrete_kernel(concrete_rows(value, layout))
     node = trace.source(Signal(Dense(kernel), mean, layout.channels))

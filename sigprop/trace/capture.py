@@ -33,6 +33,10 @@ from sigprop.trace.layout import LARGEST, Misaligned
 from sigprop.trace.record import Call, Field, Record, Weight, fields_made, leaves, mapped
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules import Rule, find_rule
+from sigprop.trace.rules.fallback import recorded, sample
+from sigprop.trace.rules.stops import custom, hooked, stopped
+from sigprop.trace.rules.views import on_meta
+from sigprop.trace.rules.weights import MAKE_FIELDS, of_weights
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.shared_parts import SharedParts
 from sigprop.trace.skeleton import distribution
@@ -235,8 +239,6 @@ class Capture(Mode):
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
         """A hook on the gradient of a traced tensor: from here on the tensor is the one behind the hook."""
-        from sigprop.trace.rules.stops import hooked
-
         found = _record(tensor)
         if isinstance(found, Field):
             made = hooked(self, found, hook)
@@ -247,8 +249,6 @@ class Capture(Mode):
 
     def _custom_function(self, kind: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An `autograd.Function`: its backward is what counts, so it is followed as a whole."""
-        from sigprop.trace.rules.stops import custom
-
         if not (_is_traced(args) or _is_traced(kwargs.values())):
             return NotImplemented
         if kind.__name__ == "CheckpointFunction":
@@ -263,8 +263,6 @@ class Capture(Mode):
 
     def _argument(self, item: Any) -> Any:
         """The record of a traced tensor; one that was made where gradients were off has none where they are on."""
-        from sigprop.trace.rules.stops import stopped
-
         found = _record(item) if isinstance(item, Tensor) else None
         if found is None or not found.without_gradient or not torch.is_grad_enabled():
             return item if found is None else found
@@ -296,8 +294,6 @@ class Capture(Mode):
 
     def _require_runs(self, call: Call) -> None:
         """What torch itself refuses for its shapes is refused here, where it happens."""
-        from sigprop.trace.rules.views import on_meta
-
         try:
             on_meta(call)
         except NotImplementedError:
@@ -309,9 +305,6 @@ class Capture(Mode):
             ) from error
 
     def _result(self, rule: Rule | None, call: Call) -> Any:
-        from sigprop.trace.rules.fallback import recorded, sample
-        from sigprop.trace.rules.weights import MAKE_FIELDS, of_weights
-
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)
@@ -323,8 +316,6 @@ class Capture(Mode):
 
     def _recorded(self, rule: Rule | None, call: Call) -> Any:
         """A call of a loss: views keep the roles of dimensions, questions about values are answered by a draw."""
-        from sigprop.trace.rules.fallback import recorded
-
         by_values = call.name == "getitem" and any(isinstance(item, Record) for item in leaves(call.args[1]))
         if rule is not None and (call.name in _VALUES or call.name in _KEPT) and not by_values:
             try:

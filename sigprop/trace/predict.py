@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -184,7 +184,8 @@ class _Rows:
         self.sites: list[SiteRow] = []
         self._waiting: dict[Node, list[tuple[SiteRow, Field]]] = {}
         self._kept: dict[Field, Gradient] = {}
-        self._last: tuple[Signal | Gradient, Axes, tuple[float, float, float]] | None = None
+        self._masks = padding_masks(found.batch)
+        self._last: tuple[Any, tuple[float, float, float], Any] | None = None
         depth = DepthCounter()
         for name, item in found.sites:
             if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
@@ -195,7 +196,7 @@ class _Rows:
                 continue
             with found.capture.lock:
                 signal = states.signal(item.node)
-            mean, variance, correlation = self._summary(signal, signal.mean, item.layout)
+            mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
             self.sites.append(row)
@@ -222,26 +223,47 @@ class _Rows:
     def _fill(self, row: SiteRow, item: Field, gradient: Gradient) -> None:
         signal = self._states.signal(item.node)
         none = torch.zeros_like(signal.mean)
-        _, row.grad_variance, row.grad_token_correlation = self._summary(gradient, none, item.layout)
+        _, row.grad_variance, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         worst = signal.evidence.join(gradient.evidence)
         row.status, row.reason = str(worst.status), worst.reason
 
-    def _summary(self, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
+    def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""
         axes = tuple((axis.size, axis.role == BATCH) for axis in layout.order)
-        if self._last is None or self._last[0] is not state or self._last[1] != axes:
-            self._last = (state, axes, _summary(state.kernel.values, mean, axes))
-        return self._last[2]
+        mask = _fitting(self._masks, name, axes)
+        key = (state, axes, mask)
+        if self._last is None or any(
+            one is not two and one != two for one, two in zip(self._last[0], key, strict=True)
+        ):
+            self._last = (key, _summary(state.kernel.values, mean, axes, mask), state)
+        return self._last[1]
 
 
-def _summary(kernel: Tensor, mean: Tensor, axes: Axes) -> tuple[float, float, float]:
-    """Mean, variance and token correlation; pairs are taken within each sequence."""
+def padding_masks(batch: Any) -> list[Tensor]:
+    """Masks `(sequences, tokens)` of the batch that leave something out, true for a real token; see `measure`."""
+    named = dict(batch) if isinstance(batch, Mapping) else {}
+    found = [named.get(key) for key in ("attention_mask", "decoder_attention_mask")]
+    return [mask.bool() for mask in found if isinstance(mask, Tensor) and mask.dim() == 2 and not bool(mask.all())]
+
+
+def _fitting(masks: list[Tensor], name: str, axes: Axes) -> Tensor | None:
+    """The mask of a site's positions: that whose sequences and tokens it has, in this order."""
+    sizes = [size for size, _ in axes]
+    fitting = [mask for mask in masks if sizes == [n for n in mask.shape if n > 1] and (not axes or not axes[-1][1])]
+    return None if not fitting else fitting[-1] if "decoder" in name else fitting[0]
+
+
+def _summary(kernel: Tensor, mean: Tensor, axes: Axes, mask: Tensor | None = None) -> tuple[float, float, float]:
+    """Mean, variance and token correlation over the positions of a mask; pairs are taken within each sequence."""
+    same = _same_sequence(axes)
+    if mask is not None:
+        kept = mask.flatten().nonzero()[:, 0]
+        kernel, mean, same = kernel[kept][:, kept], mean[kept], same[kept][:, kept]
     overall = mean.mean()
     centred = kernel - overall * (mean[:, None] + mean) + overall**2 if overall else kernel
     level = centred.diagonal().clamp_min(0.0)
     usable = (level > 1e-13 * (kernel.diagonal() + overall**2)).double()
     inverse = usable / level.clamp_min(1e-300).sqrt()
-    same = _same_sequence(axes)
     pairs = usable @ same @ usable
     correlation = float(inverse @ (centred * same) @ inverse / pairs) if pairs > 0 else float("nan")
     return float(overall), float(level.mean()), correlation

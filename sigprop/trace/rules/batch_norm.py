@@ -13,6 +13,8 @@ from sigprop.theory.ops.batch_norm import FiniteBatchNorm
 from sigprop.trace.record import Call, Field, Record, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import add, mul, replayed, sub
+from sigprop.trace.rules.group_norm import channel_shape, image_layout
+from sigprop.trace.rules.normalization import of_real
 from sigprop.trace.rules.weights import of_weights
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ def batch_norm(
     eps: float = 1e-5,
     *_: Any,
 ) -> Any:
+    if isinstance(input, Tensor):
+        mean, variance = (None if item is None else item.clone() for item in (running_mean, running_var))
+        values = torch.batch_norm(input, None, None, mean, variance, training or mean is None, momentum, eps, False)
+        return of_real(trace, call, values, weight, bias, image_layout(values), channel_shape(values))
     if not isinstance(input, Field) or not all(isinstance(item, Weight) or item is None for item in (weight, bias)):
         return replayed(trace, call)
     if training or running_mean is None:

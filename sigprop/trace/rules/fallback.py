@@ -11,6 +11,7 @@ from sigprop.trace.broadcast import common_layout
 from sigprop.trace.layout import CHANNEL, KEY, Layout, Misaligned, of_roles
 from sigprop.trace.record import Call, Field, Weight, leaves, mapped, united
 from sigprop.trace.rules.views import on_meta
+from sigprop.trace.rules.weights import of_weights
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -21,8 +22,6 @@ def sample(trace: Capture, call: Call, reason: str = "") -> Any:
     records = call.records()
     fields = [item for item in records if isinstance(item, Field)]
     if not fields:
-        from sigprop.trace.rules.weights import of_weights
-
         return of_weights(trace, call)
     result = on_meta(call)
     reason = reason or f"{call.name} sampled on the predicted state"

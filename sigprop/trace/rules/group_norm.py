@@ -10,10 +10,11 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.group_norm import GroupNorm
-from sigprop.trace.layout import BATCH, Layout
+from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.trace.record import Call, Field, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
+from sigprop.trace.rules.normalization import of_real
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -32,6 +33,9 @@ def group_norm(
     eps: float = 1e-5,
     *_: Any,
 ) -> Any:
+    if isinstance(input, Tensor):
+        values = torch.group_norm(input, num_groups, eps=eps)
+        return of_real(trace, call, values, weight, bias, image_layout(values), channel_shape(values))
     known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
     if not known or input.shape[1] // num_groups < FEWEST or not _is_image(input.layout):
         return replayed(trace, call)
@@ -51,6 +55,16 @@ def group_norm(
 
     inputs = tuple(item for item in (input, weight, bias) if item is not None)
     return Field(input.layout, make, sources=input.sources, call=call, inputs=inputs)
+
+
+def image_layout(values: Tensor) -> Layout:
+    """Examples, channels, then positions."""
+    return of_roles(values.shape, [BATCH, CHANNEL, *[TOKEN] * (values.dim() - 2)])
+
+
+def channel_shape(values: Tensor) -> tuple[int, ...]:
+    """The shape of one number per channel."""
+    return (-1, *[1] * (values.dim() - 2))
 
 
 def _is_image(layout: Layout) -> bool:

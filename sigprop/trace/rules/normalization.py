@@ -14,10 +14,11 @@ from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.rms_norm import RMSNorm
 from sigprop.theory.ops.scale import Scale
-from sigprop.trace.broadcast import weight_field
+from sigprop.trace.broadcast import concrete_field, weight_field
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Call, Field, Function, Statistic, Weight
-from sigprop.trace.rules import rule
+from sigprop.trace.rules import find_rule, rule
+from sigprop.trace.rules.weights import of_weights
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -60,6 +61,9 @@ def _norm(
     weight: Weight | None,
     bias: Weight | None,
 ) -> Any:
+    if isinstance(x, Tensor):
+        function = torch.rms_norm if kind is RMSNorm else torch.layer_norm
+        return of_real(trace, call, function(x, x.shape[x.dim() - count :], eps=epsilon), weight, bias)
     if isinstance(x, Weight):
         x = weight_field(trace, x)
     axes = [axis for dim in x.layout.dims[len(x.shape) - count :] for axis in dim]
@@ -91,6 +95,29 @@ def _norm(
     made = Field(x.layout, make, sources=x.sources, call=call, inputs=inputs)
     _ = made.node
     return made
+
+
+def of_real(
+    trace: Capture,
+    call: Call,
+    values: Tensor,
+    weight: Weight | None,
+    bias: Weight | None,
+    layout: Layout | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> Any:
+    """A norm of the raw input: its numbers are real, and gains and biases follow as the functions they are."""
+    result: Any = values if weight is None and bias is None else concrete_field(trace, values, layout)
+    for function, name, other in ((torch.mul, "mul", weight), (torch.add, "add", bias)):
+        if other is not None:
+            given = other
+            if shape is not None:
+                given = of_weights(trace, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
+            step, apply = Call(function, name, (result, given), {}, call.module), find_rule(name)
+            assert apply is not None
+            result = apply(trace, step, result, given)
+            result.call = step
+    return result
 
 
 # -- spelt out

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
 
 
+PADS = ("pad", "constant_pad_nd")
+
+
 def pooled(trace: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:
     """Mean or sum over some position axes."""
     order = x.layout.order
@@ -46,6 +49,10 @@ def linear_map(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any
         return replayed(trace, call)
     shape = result_shape(call)
     changed = [d for d, (n, m) in enumerate(zip(input.shape, shape, strict=True)) if n != m]
+    if call.name in PADS:
+        changed = _padded(call, len(shape))
+        if changed and _is_shift(call, input, changed):
+            return _shifted(trace, call, input, shape)
     first = min(changed, default=len(shape))
     if call.name.startswith("avg_pool"):
         first = len(shape) - int(call.name[-2])
@@ -62,6 +69,47 @@ def linear_map(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any
         return trace.apply(TokenMap(_lifted(rows, input.layout, layout, first)), input.node)
 
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
+
+
+def _padded(call: Call, rank: int) -> list[int]:
+    """Dimensions that a padding adds to or cuts from."""
+    amounts = _amounts(call)
+    pairs = [amounts[place : place + 2] for place in range(0, len(amounts), 2)]
+    return sorted(rank - 1 - place for place, pair in enumerate(pairs) if any(pair))
+
+
+def _amounts(call: Call) -> list[int]:
+    return list(call.kwargs.get("pad", call.args[1] if len(call.args) > 1 else ()))
+
+
+def _is_shift(call: Call, x: Field, changed: list[int]) -> bool:
+    """Zeros beside positions, or positions cut: a rearrangement of whole tokens."""
+    mode = call.kwargs.get("mode", call.args[2] if len(call.args) > 2 else "constant")
+    value = call.kwargs.get("value", call.args[3] if len(call.args) > 3 else 0.0)
+    over_positions = all(axis.is_position for place in changed for axis in x.layout.dims[place])
+    return mode in ("constant", None) and not value and over_positions and all(x.layout.dims[p] for p in changed)
+
+
+def _shifted(trace: Capture, call: Call, x: Field, shape: tuple[int, ...]) -> Field:
+    """Positions moved along, as in a token shift `pad(x, (0, 0, 1, -1))`; those that enter are zero."""
+    dims = tuple(
+        dim if size == old else ((Axis(size, dim[0].role),) if size > 1 else ())
+        for dim, old, size in zip(x.layout.dims, x.shape, shape, strict=True)
+    )
+    kept = {axis for dim in dims for axis in dim}
+    order = tuple(axis for axis in x.layout.order if axis in kept)
+    if len(order) != len(x.layout.order):
+        order = tuple(axis for dim in dims for axis in dim if axis.is_position)
+    layout = Layout(dims, order)
+    source = torch.nn.functional.pad(x.layout.index(), _amounts(call), value=-1)
+    matrix = torch.zeros(layout.positions, x.layout.positions, dtype=torch.float64)
+    rows, columns = layout.index().flatten(), source.flatten()
+    matrix[rows[columns >= 0], columns[columns >= 0]] = 1.0
+
+    def make(_: Field) -> Node:
+        return trace.apply(TokenMap(matrix), x.node)
+
+    return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
 
 
 def _channel_pad(trace: Capture, call: Call, x: Field, shape: tuple[int, ...], first: int) -> Field:

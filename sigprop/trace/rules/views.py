@@ -11,7 +11,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
 from sigprop.theory.ops.gather import Gather
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned
-from sigprop.trace.record import Call, Field, Record, Weight
+from sigprop.trace.record import Call, Field, Record, Weight, mapped
 from sigprop.trace.rules import rule
 
 if TYPE_CHECKING:
@@ -74,8 +74,6 @@ def result_shape(call: Call, function: Any = None) -> tuple[int, ...]:
 
 
 def on_meta(call: Call, function: Any = None) -> Any:
-    from sigprop.trace.record import mapped
-
     def meta(item: Any) -> Any:
         if isinstance(item, Record):
             return torch.empty(item.shape, dtype=item.dtype, device="meta")

@@ -3,7 +3,7 @@
 A batch of `T` tokens is predicted with its first `t` and its first `t / 2`. From these two each positive column follows
 as a power of the number of tokens, exact for what a mean over tokens does to a gradient (`T^-2`) and close for what
 attention over more and more keys does; means and correlations follow as `a + b / T`. Time and memory are those of `t`
-tokens. Rows so made are `assumed`, and say from what: see docs/evidence/long-contexts.md for what this costs.
+tokens. Rows so made are `assumed`, and say from what: see docs/evidence/sizes.md for what this costs.
 """
 
 from __future__ import annotations

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
-from sigprop.theory.carries import Carries, ended
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.parts import Fluctuation
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.ensemble import Ensemble, root_of
 from sigprop.trace.record import Field
@@ -28,7 +30,7 @@ class Sampled(ReplayedOp):
     """Any function of its sources: Monte Carlo on the function itself, forward and, by autograd, backward."""
 
     carries = Carries(
-        fluctuation=ended("Monte Carlo of a function gives kernel and mean"),
+        fluctuation=TRANSFORMED,
         common=ended("Monte Carlo of a function gives kernel and mean"),
         directions=ended("gradients are drawn from their kernel"),
         along_signal=ended("gradients are drawn from their kernel"),
@@ -59,18 +61,19 @@ class Sampled(ReplayedOp):
     def forward(self, *inputs: Signal) -> Signal:
         layout = self.target.layout
         kernel = torch.zeros(layout.positions, layout.positions, dtype=torch.float64)
-        mean = torch.zeros(layout.positions, dtype=torch.float64)
+        mean, fourth = torch.zeros(2, layout.positions, dtype=torch.float64)
         for replay in self._replays():
             rows = layout.to_rows(replay(self.target)).double()
             kernel += kernel_of(rows) / self.replicas
             mean += rows.mean(1) / self.replicas
+            fourth += rows.pow(4).mean(1) / self.replicas
         evidence = Evidence(Status.SAMPLED, self.reason)
         calls = [record.call.name for record in records_between(self.target, self.parts) if record.call is not None]
         if any("fft" in name for name in calls):
             evidence = Evidence(Status.ASSUMED, "channels of a Fourier transform are taken as independent")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        return Signal(Dense(kernel), mean, layout.channels, evidence=evidence)
+        return Signal(Dense(kernel), mean, layout.channels, _fluctuation(kernel, fourth), evidence=evidence)
 
     def _run(self, gradient: Gradient) -> Reverse:
         if self._reverse is None:
@@ -92,3 +95,10 @@ class Sampled(ReplayedOp):
         evidence = gradient.evidence.join(output.evidence)
         kernels = self._run(gradient).kernels
         return tuple(None if k is None else Gradient(Dense(k), evidence=evidence) for k in kernels)
+
+
+def _fluctuation(kernel: Tensor, fourth: Tensor) -> Fluctuation:
+    """That of independent channels with these moments: `E x^4 / (E x^2)^2 - 1`, averaged over tokens."""
+    level = kernel.diagonal().square()
+    known = level > 0.0
+    return Fluctuation((fourth[known] / level[known]).mean() - 1.0) if bool(known.any()) else Fluctuation()

@@ -21,7 +21,7 @@ from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.token_linear import TokenLinear
 from sigprop.theory.parts import Common, Directions, Fluctuation
-from sigprop.trace import build, predict
+from sigprop.trace import build, predict, trace
 
 
 def close(draws: torch.Tensor, expected: float, k: float = 4.0) -> None:
@@ -250,3 +250,20 @@ def test_the_gradient_leans_along_the_signal_below_a_softmax(tied, deviation):
 def test_the_gain_needs_the_alignment(monkeypatch):
     monkeypatch.setattr("sigprop.theory.ops.layer_norm.aligned_gain", lambda *_: 0.0)
     assert norm_errors(False, WIDTH**-0.5)["norm.weight"] < -6
+
+
+def test_what_is_sampled_brings_the_fluctuation_of_its_own_moments():
+    """Weights of a router have a mean, so that their squares vary less than those of Gaussian numbers."""
+
+    class Routed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.router, self.value = nn.Linear(64, 4), nn.Linear(64, 64)
+
+        def forward(self, x):
+            weight = self.router(x).softmax(-1).max(-1, keepdim=True).values
+            return self.value(x) * weight
+
+    found = trace(Routed(), torch.randn(16, 64, generator=torch.Generator().manual_seed(0)))
+    norms = {type(node.op).__name__: float(node.signal.fluctuation.norm) for node in found.capture.tape.nodes}
+    assert norms["Sampled"] < 1.0

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
+
 from sigprop.errors import NonFiniteError
 from sigprop.integrations.checkpoints import save_plan
 from sigprop.results import Plan
 from sigprop.watch import Watch
-
-try:
-    from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
-except ImportError:
-    from pytorch_lightning import Callback  # pyright: ignore[reportMissingImports]
 
 
 class WatchCallback(Callback):

@@ -8,6 +8,8 @@
 | `record`, `replay` | what is known of a tensor; drawing it by replaying the model's functions |
 | `rules/` | one file per family of torch functions |
 | `sampled` | functions without a closed form, by Monte Carlo |
+| `gradient_start`, `loss_terms`, `sampled_loss` | where the gradient starts: noise, closed forms, any loss drawn |
+| `evaluate`, `reading` | laws in, states out: the captured graph is only read |
 | `roles` | how each parameter is used |
 | `predict` | all of it as a `Profile` |
 """

@@ -33,6 +33,9 @@ def kind_of(tensor: Tensor) -> str:
         matrix = matrix[(matrix != matrix[:, :1]).any(1)]  # padding rows are constants of their own
     if matrix.numel() < FEWEST:
         return INDEPENDENT
+    numbers = matrix[matrix != 0]
+    if 2 * len(numbers.unique()) < len(numbers):
+        return STRUCTURED if bool((numbers != numbers[0]).any()) or len(numbers) < matrix.numel() else INDEPENDENT
     centred = matrix - matrix.mean()
     level = float(centred.square().mean())
     if level <= 1e-14 * float(matrix.square().mean()):

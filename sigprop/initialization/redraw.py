@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from sigprop.errors import UnsupportedError
 from sigprop.initialization.constructor import constructed
+from sigprop.initialization.defaults import default_law
 from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, UNKNOWN, Distribution
+from sigprop.initialization.independence import FEWEST
 from sigprop.initialization.model_laws import copied_with, factory_of_model, laws_of, places_of
 from sigprop.process import without_observers
 
@@ -102,7 +104,9 @@ def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
                 f"{place.name} is on meta and no law of it is known: give the function that builds it"
             )
         key = (tuple(parameter.shape), law.mean, law.variance, _print(parameter))
-        fill = _fill(law, parameter)
+        few = parameter.numel() < FEWEST and not parameter.is_meta
+        unsure = few and default_law(place.module, place.key, parameter) is None
+        fill = None if unsure else _fill(law, parameter)  # a few numbers may well be a formula: they stay
         if fill is None:
             continue
         if key[-1] is not None and key in alike:

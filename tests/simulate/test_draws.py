@@ -76,3 +76,11 @@ def test_a_factory_is_called_again_with_the_flags_of_the_model():
     assert not torch.equal(first[0].weight, second[0].weight)
     assert not first[1].training
     assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_few_numbers_that_may_be_a_formula_stay():
+    model = nn.Linear(64, 64)
+    model.mixing = nn.Parameter(torch.tensor([[1.0, -8.0], [-8.0, 1.0]]))
+    made = Draws(model)(1)
+    assert torch.equal(made.mixing, model.mixing)
+    assert not torch.equal(made.bias, model.bias)

@@ -60,7 +60,7 @@ def param_groups(
             continue
         decays = weight_decay and (decay_vectors or not _is_vector(row))
         rates = (row.lr, row.weight_decay if decays else 0.0, row.eps if eps is not None else 1.0)
-        key = tuple(_rounded(value, merge) for value in rates)
+        key = _key(rates, merge)
         if key not in groups:
             rate, decay, floor = key if merge else rates
             made = {"params": [], "param_names": [], "lr": lr * rate, "weight_decay": weight_decay * decay}
@@ -79,6 +79,15 @@ def trained_by(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
 
 def _is_vector(row: ParameterPlan) -> bool:
     return row.role in VECTORS or len(row.shape) < 2
+
+
+def _key(rates: tuple[float, float, float], merge: float) -> tuple[float, ...]:
+    """Rounded settings; decay and epsilon as products with the rate, which folded scales leave as they are."""
+    lr, *others = rates
+    if not merge or lr <= 0.0:
+        return tuple(_rounded(value, merge) for value in rates)
+    rate = _rounded(lr, merge)
+    return rate, *(_rounded(value * lr, merge) / rate for value in others)
 
 
 def _rounded(value: float, merge: float) -> float:

@@ -10,6 +10,7 @@ from sigprop.models import build
 from sigprop.recipes import plan, read_structure
 from sigprop.recipes.predicted_plan import predict_plan
 from sigprop.recipes.registry import get_recipe
+from sigprop.recipes.schemes.unit import _gradient_growth
 from sigprop.recipes.walk import Walk, variance
 from sigprop.structure.attention import score_variance
 from sigprop.trace.tracing import trace
@@ -169,6 +170,15 @@ def test_prediction_without_a_recipe_is_the_models_own():
     again = trace(model, ids())
     values = [float(item.node.signal.summary()[1]) for name, item in again.sites if name.endswith("_residual")]
     assert own.variance == pytest.approx(values, rel=0.02)
+
+
+def test_the_gradient_ratio_is_kept_for_the_loss_at_hand():
+    structure = read_structure(model_of(depth=6), ids())
+    growths = {}
+    for loss in ("noise", "cross_entropy"):
+        made = get_recipe("unit")(structure, k=2.0, gradient_ratio=1.3, loss=loss)
+        growths[loss] = _gradient_growth(structure, Walk.under(structure, made), loss)
+    assert all(abs(math.log(growth)) <= math.log(1.3) + 1e-6 for growth in growths.values())
 
 
 def test_two_layers_lower_the_branch_share_by_themselves():

@@ -18,7 +18,7 @@ are the interpreter's.
 `score_variance` caps the variance of attention scores over the keys of a query, by the std of query and key (T5 has no
 `1/sqrt(d)`, so its scores would have variance `d`). `correlation_ceiling` and `gradient_ratio` lower `k` until the
 predicted token correlation of the last sum, or the predicted growth of the gradient from the last sum to the first,
-obeys them.
+obeys them. The gradient is that of `loss`: by default the model's own, if the batch has labels, else white noise.
 Limits: a matrix with pieces of different std counts as one of their average; last weights shared by several branches
 are set at the first.
 """
@@ -31,6 +31,7 @@ from collections.abc import Callable
 import torch
 
 from sigprop.errors import UnsupportedError, require
+from sigprop.losses import LossChoice
 from sigprop.recipes.registry import recipe
 from sigprop.recipes.rows import draw_all, scale_rows, times, with_junctions
 from sigprop.recipes.schemes.lecun import lecun_rule
@@ -61,6 +62,7 @@ def unit(
     score_variance: float = 1.0,
     correlation_ceiling: float | None = None,
     gradient_ratio: float | None = None,
+    loss: LossChoice = None,
 ) -> Plan:
     structure.require_junctions("unit")
     require(score_variance > 0, "score_variance", score_variance, "a positive number")
@@ -72,7 +74,7 @@ def unit(
         tests.append(lambda walk: correlation(structure.sums[-1].total.node, walk) <= correlation_ceiling)
     if gradient_ratio is not None:
         require(gradient_ratio > 1, "gradient_ratio", gradient_ratio, "a number above 1")
-        tests.append(lambda walk: abs(math.log(_gradient_growth(structure, walk))) <= math.log(gradient_ratio))
+        tests.append(lambda walk: abs(math.log(_gradient_growth(structure, walk, loss))) <= math.log(gradient_ratio))
 
     def solved(strength: float) -> tuple[Plan, bool]:
         plan, walk = _solve(structure, strength, alpha, ratio, score_variance)
@@ -190,9 +192,9 @@ def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float
     walk.run(walk.between(first, spot.total.node))
 
 
-def _gradient_growth(structure: Structure, walk: Walk) -> float:
-    """Predicted gradient variance of the first sum over that of the last, white noise at the output."""
-    walk.backward(structure.trace.differentiate("noise", walk)[0])
+def _gradient_growth(structure: Structure, walk: Walk, loss: LossChoice) -> float:
+    """Predicted gradient variance of the first sum over that of the last, for this loss."""
+    walk.backward(structure.trace.differentiate(loss, walk)[0])
     first, last = (walk.gradients.get(structure.sums[place].total.node) for place in (0, -1))
     if first is None or last is None:
         raise UnsupportedError("unit: no gradient reached the residual stream")

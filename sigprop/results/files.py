@@ -129,7 +129,7 @@ class Document:
             raise self._wrong(where, "a number that fits a float", value) from error
 
     def _wrong(self, where: str, needed: str, value: Any) -> InputError:
-        return InputError(f"{self.origin}: {where} is {shown(value)}: needs {needed}")
+        return InputError(f"{self.origin}: {clean(where)} is {shown(value)}: needs {needed}")
 
 
 _WORDS = {str: "text", int: "a whole number", bool: "true or false", tuple: "a list", list: "a list", dict: "an object"}

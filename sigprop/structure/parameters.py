@@ -13,23 +13,23 @@ from sigprop.structure.model import Junction, Parameter, Part
 from sigprop.trace.layout import Axis
 from sigprop.trace.record import Source, Weight
 from sigprop.trace.roles import find_roles
-from sigprop.trace.tracing import Trace
+from sigprop.trace.tracing import TracedModel
 
 if TYPE_CHECKING:
     from sigprop.structure.residual import Graph
 
 
 def find_parameters(
-    trace: Trace, graph: Graph, junctions: list[Junction], blocks: tuple[tuple[str, ...], ...] = ()
+    traced: TracedModel, graph: Graph, junctions: list[Junction], blocks: tuple[tuple[str, ...], ...] = ()
 ) -> dict[str, Parameter]:
     """Every parameter of the traced model by its first name."""
-    uses = find_roles(trace, list(graph.index))
+    uses = find_roles(traced, list(graph.index))
     attention = _attention(graph)
     inside = {name: number for number, junction in reversed(list(enumerate(junctions))) for name in junction.inside}
     first = {name for junction in junctions for name in junction.weights[:1]}
     last = {name for junction in junctions for name in junction.weights}
     early = _early(graph)
-    modules = dict(trace.capture.model.named_modules())
+    modules = dict(traced.capture.model.named_modules())
     found = {}
     for name, use in uses.items():
         junction = inside.get(name)
@@ -55,16 +55,16 @@ def find_parameters(
             junction,
             tied=role == "embedding" and any(other in MATRICES for other in use.uses),
             head_width=next((width for _, _, width in attention.get(name, [])), 0),
-            constant=_constant(trace, name),
+            constant=_constant(traced, name),
             expert=use.expert,
             block=next((block for group in blocks for block in group if name.startswith(block + ".")), ""),
         )
     return found
 
 
-def _constant(trace: Trace, name: str) -> float | None:
+def _constant(traced: TracedModel, name: str) -> float | None:
     """The one value of a parameter's entries, as the model draws it."""
-    weight = trace.weights.get(name)
+    weight = traced.weights.get(name)
     return weight.distribution.mean if weight is not None and weight.distribution.variance == 0.0 else None
 
 

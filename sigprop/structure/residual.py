@@ -11,7 +11,7 @@ from sigprop.structure.attention import Attention, attention_at
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, everything
-from sigprop.trace.tracing import Trace
+from sigprop.trace.tracing import TracedModel
 
 SUMS = ("add", "radd")
 NORMS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm")
@@ -49,7 +49,7 @@ class Sum:
 class Graph:
     """Fields of a trace in order of execution, who reads each, and the residual sums among them."""
 
-    def __init__(self, found: Trace):
+    def __init__(self, found: TracedModel):
         self.trace = found
         self.index: dict[Field, int] = {}
         for record in found.capture.records:

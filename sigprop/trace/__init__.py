@@ -17,6 +17,6 @@
 from sigprop.trace.predict import predict
 from sigprop.trace.rules import rule
 from sigprop.trace.skeleton import build, distribution
-from sigprop.trace.tracing import Trace, trace
+from sigprop.trace.tracing import TracedModel, trace
 
-__all__ = ["Trace", "build", "distribution", "predict", "rule", "trace"]
+__all__ = ["TracedModel", "build", "distribution", "predict", "rule", "trace"]

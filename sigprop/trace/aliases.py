@@ -29,17 +29,17 @@ def remember(view: Tensor, behind: Tensor, call: Call, output: int | None) -> No
     setattr(view, _BEHIND, (behind, call, output))
 
 
-def written_through(trace: Capture, view: Tensor, record: Record) -> None:
+def written_through(capture: Capture, view: Tensor, record: Record) -> None:
     """Give the tensor behind a view, if there is one, the record of the write."""
     found = _behind(view)
     if found is None or not isinstance(record, Field):
         return
     behind, index = found
-    before = trace.record_of(behind)
-    call = Call(_replace, "setitem", (before if before is not None else behind, index, record), {}, trace.module)
-    made = written(trace, call, before if before is not None else behind, _fields(before, record))
-    trace.attach(behind, made)
-    written_through(trace, behind, made)
+    before = capture.record_of(behind)
+    call = Call(_replace, "setitem", (before if before is not None else behind, index, record), {}, capture.module)
+    made = written(capture, call, before if before is not None else behind, _fields(before, record))
+    capture.attach(behind, made)
+    written_through(capture, behind, made)
 
 
 def _fields(*records: Record | None) -> list[Field]:

@@ -21,7 +21,7 @@ from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules.attention import attention_scores
-from sigprop.trace.tracing import Trace
+from sigprop.trace.tracing import TracedModel
 
 HEADS, MOST, FEWEST = 4096, 512, 64
 """Heads that are drawn for all attentions of a model together, and for each at most and at least.
@@ -32,7 +32,7 @@ ENTRIES = 1 << 22
 SOFTMAX = ("softmax", "_softmax")
 
 
-def score_rows(found: Trace, seed: int) -> list[SiteRow]:
+def score_rows(found: TracedModel, seed: int) -> list[SiteRow]:
     """One row per attention of the trace, named like the sites of `measure(scores=True)`."""
     rows, calls, depth = [], CallCounter(), DepthCounter()
     ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]

@@ -118,13 +118,13 @@ def positions_of(result: Layout, operand: Layout) -> Tensor:
     return index.expand([axis.size for axis in result.order]).flatten()
 
 
-def aligned(trace: Capture, item: Field, result: Layout, own: Layout) -> Node:
+def aligned(capture: Capture, item: Field, result: Layout, own: Layout) -> Node:
     """The node of a field, read in the positions of a result it is broadcast to."""
     index = positions_of(result, own)
     copies = result.channels / own.channels
     if copies == 1.0 and torch.equal(index, torch.arange(own.positions)):
         return item.node
-    return trace.apply(Gather(index, copies, result.channels), item.node)
+    return capture.apply(Gather(index, copies, result.channels), item.node)
 
 
 def concrete_rows(value: Tensor | float, layout: Layout) -> Tensor:
@@ -186,7 +186,7 @@ def weight_sharing(weight: Weight, layout: Layout) -> Tensor:
     return (rows[:, None] == rows).double()
 
 
-def weight_field(trace: Capture, weight: Weight, layout: Layout | None = None) -> Field:
+def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None) -> Field:
     """A weight as a tensor of the network, with its own layout or one broadcast from another operand."""
     layout = leading_positions(weight.shape) if layout is None else layout
     distribution = weight.distribution
@@ -195,14 +195,14 @@ def weight_field(trace: Capture, weight: Weight, layout: Layout | None = None) -
     )
 
     def make(_: Field) -> Node:
-        return trace.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+        return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
 
     return Field(layout, make, call=weight.call, inputs=(weight,))
 
 
-def concrete_field(trace: Capture, value: Tensor, layout: Layout | None = None) -> Field:
+def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
     kernel, mean = concrete_kernel(concrete_rows(value, layout))
-    node = trace.source(Signal(Dense(kernel), mean, layout.channels))
+    node = capture.source(Signal(Dense(kernel), mean, layout.channels))
     return Field(layout, lambda _: node)

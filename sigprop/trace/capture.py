@@ -372,7 +372,7 @@ class Capture(Mode):
         return (
             f"no prediction for {function} in {call.module!r} on {_shapes(call)} "
             f"({type(error).__name__}: {error}). Register a rule: "
-            f'@sigprop.trace.rule("{call.name}") def {call.name}(trace, call, ...): return a Field.'
+            f'@sigprop.trace.rule("{call.name}") def {call.name}(capture, call, ...): return a Field.'
         )
 
     # -- modules and sites

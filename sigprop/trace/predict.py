@@ -27,7 +27,7 @@ from sigprop.trace.roles import find_roles
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.sequences import Started, first_sequences, pairs_of, two_sequences
 from sigprop.trace.skeleton import build
-from sigprop.trace.tracing import Trace, trace
+from sigprop.trace.tracing import TracedModel, trace
 
 LARGEST = 1024
 SHORTEST = 16
@@ -179,7 +179,7 @@ def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
 class _Rows:
     """Rows of the sites: signals at once, gradients as the backward pass comes by."""
 
-    def __init__(self, found: Trace, states: Evaluation, start: Start):
+    def __init__(self, found: TracedModel, states: Evaluation, start: Start):
         self._states = states
         self.sites: list[SiteRow] = []
         self._waiting: dict[Node, list[tuple[SiteRow, Field]]] = {}
@@ -281,7 +281,7 @@ def _same_sequence(axes: Axes) -> Tensor:
     return (sequence[:, None] == sequence).double().fill_diagonal_(0.0)
 
 
-def _parameter_rows(found: Trace, states: Evaluation) -> list[ParameterRow]:
+def _parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow]:
     energy, evidence = states.energy, states.evidence
     roles = find_roles(found, [item for item in found.capture.records if isinstance(item, Field)])
     rows = []

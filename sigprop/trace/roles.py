@@ -12,7 +12,7 @@ from torch import Tensor
 from sigprop.trace.record import Field, Record, Weight, leaves
 
 if TYPE_CHECKING:
-    from sigprop.trace.tracing import Trace
+    from sigprop.trace.tracing import TracedModel
 
 CONTRACTIONS = frozenset(
     ["linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"]
@@ -41,25 +41,25 @@ class ParameterUse:
         return len(set(self.uses)) > 1
 
 
-def find_roles(trace: Trace, fields: list[Field]) -> dict[str, ParameterUse]:
+def find_roles(traced: TracedModel, fields: list[Field]) -> dict[str, ParameterUse]:
     """One entry for every parameter; one that the forward pass never uses is `unused`."""
-    uses: dict[str, list[str]] = {name: [] for name in trace.weights}
+    uses: dict[str, list[str]] = {name: [] for name in traced.weights}
     fans: dict[str, tuple[int, int]] = {}
     experts: set[str] = set()
-    readouts, routers = _readouts(trace, fields), _routers(fields)
+    readouts, routers = _readouts(traced, fields), _routers(fields)
     for item in everything(fields):
         for weight, place in _weights_of(item):
             role = _role(item, weight, place)
             for name, _ in weight.roots():
                 if role == "hidden":
                     role = "router" if name in routers else "readout" if name in readouts else role
-                if role == "hidden" and _is_expert(name, weight, trace.weights[name]):
+                if role == "hidden" and _is_expert(name, weight, traced.weights[name]):
                     experts.add(name)
                 uses[name].append(role)
                 if role in ("hidden", "readout", "router", "input"):
                     fans[name] = _fans(item, weight)
     found = {}
-    for name, weight in trace.weights.items():
+    for name, weight in traced.weights.items():
         roles = list(dict.fromkeys(uses[name]))
         role = next((r for r in FIRST if r in roles), "unused")
         fan_in, fan_out = fans.get(name, (1, math.prod(weight.shape)))
@@ -157,8 +157,8 @@ def _weighs(source: Record, record: Record) -> bool:
     return source.shape[-1:] == (1,) != record.shape[-1:]
 
 
-def _readouts(trace: Trace, fields: list[Field]) -> set[str]:
-    return set(nearest_matrices(trace.signal)) if trace.signal is not None else set()
+def _readouts(traced: TracedModel, fields: list[Field]) -> set[str]:
+    return set(nearest_matrices(traced.signal)) if traced.signal is not None else set()
 
 
 def _routers(fields: list[Field]) -> set[str]:

@@ -27,7 +27,7 @@ from sigprop.theory.parts import AlongSignal, ThroughActivation
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.record import Field
-from sigprop.trace.tracing import Trace
+from sigprop.trace.tracing import TracedModel
 
 FOLLOWED = 2
 FEWEST = 5
@@ -83,7 +83,7 @@ def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return tuple(changed(item) for item in batch) if isinstance(batch, tuple) else changed(batch)
 
 
-def of_one(found: Trace, start: Start, sequence: int) -> Start | None:
+def of_one(found: TracedModel, start: Start, sequence: int) -> Start | None:
     """The gradient started at one sequence alone; None where that cannot be told apart."""
     if start.weights or start.passed:
         return None
@@ -129,7 +129,7 @@ def _masked(gradient: Gradient, mask: Tensor) -> Gradient | None:
 class Started(NamedTuple):
     """A trace, where its gradient starts, and the words for that."""
 
-    trace: Trace
+    trace: TracedModel
     states: Evaluation
     start: Start
     name: str

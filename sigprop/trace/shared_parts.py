@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Pieces = dict[Node, list[Piece]]
 
 
-def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
+def added(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     """The sum of two tensors, with what they have in common."""
-    both = trace.shared_parts.of(first) & trace.shared_parts.of(second)
-    if not both or trace.preview:
-        return trace.apply(op, first, second)
-    found = _pieces(trace, _forks(first, second), (first, second))
+    both = capture.shared_parts.of(first) & capture.shared_parts.of(second)
+    if not both or capture.preview:
+        return capture.apply(op, first, second)
+    found = _pieces(capture, _forks(first, second), (first, second))
     pairs = [
         (node, (mine, other))
         for node, pieces in found[first].items()
@@ -35,7 +35,7 @@ def added(trace: Capture, op: Residual, first: Node, second: Node) -> Node:
         for other in found[second].get(node, [])
     ]
     made = SharedResidual(op.skip, op.branch, tuple(pair for _, pair in pairs))
-    return trace.apply(made, first, second, *(node for node, _ in pairs))
+    return capture.apply(made, first, second, *(node for node, _ in pairs))
 
 
 class SharedParts:
@@ -82,10 +82,10 @@ def _above(node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[
     return found
 
 
-def _pieces(trace: Capture, forks: set[Node], targets: tuple[Node, Node]) -> dict[Node, Pieces]:
+def _pieces(capture: Capture, forks: set[Node], targets: tuple[Node, Node]) -> dict[Node, Pieces]:
     """Pieces of the forks in every node that has one, up to the targets."""
     found: dict[Node, Pieces] = {}
-    for node in trace.tape.nodes:
+    for node in capture.tape.nodes:
         if node in forks:
             count = len(node.signal.mean)
             found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}

@@ -61,13 +61,13 @@ class TiedLogits:
         return self.logit[:, None] * (same * own - hit)
 
 
-def meet(trace: Capture, node: Node, weight: Weight) -> None:
+def meet(capture: Capture, node: Node, weight: Weight) -> None:
     """Called on every linear map: if its weight is an embedding whose rows its input carries, correct its state."""
     names = {name for name, _ in weight.roots()}
-    sources = {made: ids for made, (name, ids) in trace.embedded.items() if name in names}
+    sources = {made: ids for made, (name, ids) in capture.embedded.items() if name in names}
     if not sources or not isinstance(node.op, Linear):
         return
-    carried = _carried(trace, node.inputs[0], sources)
+    carried = _carried(capture, node.inputs[0], sources)
     if carried is None:
         return
     signal, variance = node.inputs[0].signal, weight.distribution.variance
@@ -76,16 +76,16 @@ def meet(trace: Capture, node: Node, weight: Weight) -> None:
     energy = energy.clamp(0.0, 1.0)
     others = node.signal.kernel.diagonal
     spread = others * (1.0 - energy) + 2.0 * logit**2 / node.op.fan_in
-    trace.contacts[node] = TiedLogits(logit, spread, others, carried.ids)
+    capture.contacts[node] = TiedLogits(logit, spread, others, carried.ids)
     same = (carried.ids[:, None] == carried.ids).double()
     values = node.signal.kernel.values + same * logit[:, None] * logit / node.op.fan_out
     node.signal = replace(node.signal, kernel=Dense(values))
 
 
-def _carried(trace: Capture, target: Node, sources: dict[Node, Tensor]) -> CarriedRows | None:
+def _carried(capture: Capture, target: Node, sources: dict[Node, Tensor]) -> CarriedRows | None:
     """Follow the rows forward along everything that keeps them: skips, norms, scales and views."""
     found: dict[Node, CarriedRows] = {}
-    for node in trace.tape.nodes:
+    for node in capture.tape.nodes:
         if node in sources:
             ids = sources[node].flatten()
             found[node] = CarriedRows(torch.ones(len(ids), dtype=torch.float64), ids)
@@ -111,13 +111,13 @@ def _kept(node: Node, above: list[CarriedRows | None]) -> CarriedRows | None:
     return None if ids is None else CarriedRows(torch.stack(torch.broadcast_tensors(*shares)).sum(0), ids)
 
 
-def contact_of(trace: Capture, node: Node) -> TiedLogits | None:
+def contact_of(capture: Capture, node: Node) -> TiedLogits | None:
     """The contact of logits that were reshaped, scaled or soft-capped after the head."""
-    if node in trace.contacts:
-        return trace.contacts[node]
+    if node in capture.contacts:
+        return capture.contacts[node]
     if not node.inputs:
         return None
-    above = contact_of(trace, node.inputs[0])
+    above = contact_of(capture, node.inputs[0])
     if above is None:
         return None
     if isinstance(node.op, Scale):

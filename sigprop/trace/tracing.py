@@ -22,7 +22,7 @@ from sigprop.trace.skeleton import skeleton_of
 
 
 @dataclass
-class Trace:
+class TracedModel:
     """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution.
 
     `unheard` names the modules whose forward hooks, put there by the user, were not run.
@@ -73,7 +73,7 @@ def trace(
     single: bool = False,
     copy: bool = True,
     dtype: torch.dtype = torch.float64,
-) -> Trace:
+) -> TracedModel:
     """Run the model's own forward on the batch with its parameters on meta.
 
     The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
@@ -90,7 +90,7 @@ def trace(
         seed_all(seed)
         with eagerly(twin.modules()), capture.watching(), interrupts.let_through():
             output = _call(twin, batch)
-    return Trace(capture, output, batch, unheard=unheard)
+    return TracedModel(capture, output, batch, unheard=unheard)
 
 
 def _plain_settings(model: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """Rules: one file per family, each binding torch functions to ops by name.
 
-A rule is called as `rule(trace, call, *args, **kwargs)` with the function's own arguments, traced tensors replaced by
+A rule is called as `rule(capture, call, *args, **kwargs)` with the function's own arguments, traced tensors replaced by
 their records, and returns the record of the result (or a tuple, or real values).
 """
 

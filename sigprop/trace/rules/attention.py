@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @rule("scaled_dot_product_attention")
 def fused(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     query: Any,
     key: Any,
@@ -35,23 +35,27 @@ def fused(
     enable_gqa: bool = False,
 ) -> Any:
     if not all(isinstance(item, Field) for item in (query, key, value)):
-        return _sampled(trace, call)
+        return _sampled(capture, call)
     options = (attn_mask, dropout_p, is_causal, scale)
     groups = query.shape[-3] // key.shape[-3] if enable_gqa else 1
     inner = Call(attention_weights, "attention_weights", (query, key, groups, *options), {}, call.module)
     layout = pair_layout(query.layout, _transposed(key.layout))
     fields = [item for item in (query, key, attn_mask) if isinstance(item, Field)]
     weights = Field(
-        layout, lambda made: trace.sampled(made, "attention weights"), united(fields), call=inner, inputs=tuple(fields)
+        layout,
+        lambda made: capture.sampled(made, "attention weights"),
+        united(fields),
+        call=inner,
+        inputs=tuple(fields),
     )
-    found = attended(trace, call, weights, value)
-    return found if found is not None else _sampled(trace, call)
+    found = attended(capture, call, weights, value)
+    return found if found is not None else _sampled(capture, call)
 
 
-def _sampled(trace: Capture, call: Call) -> Any:
+def _sampled(capture: Capture, call: Call) -> Any:
     from sigprop.trace.rules.fallback import sample
 
-    return sample(trace, call, "attention sampled as a whole")
+    return sample(capture, call, "attention sampled as a whole")
 
 
 def attention_weights(
@@ -105,21 +109,21 @@ def pair_layout(first: Layout, second: Layout) -> Layout:
     return Layout(dims, tuple(order + [a for a in inside if a not in order]))
 
 
-def scored(trace: Capture, call: Call, first: Field, second: Field) -> Field:
+def scored(capture: Capture, call: Call, first: Field, second: Field) -> Field:
     """Product of two fields: scores, the outer products of linear attention, or residual streams that are mixed."""
     layout = pair_layout(first.layout, second.layout)
     if are_streams(layout.dims[-2]) and any(axis.role == CHANNEL for axis in layout.dims[-1]):
         layout = with_streams(layout, [len(layout.dims) - 2])
     return Field(
         layout,
-        lambda made: trace.sampled(made, "product of two tensors sampled"),
+        lambda made: capture.sampled(made, "product of two tensors sampled"),
         united((first, second)),
         call=call,
         inputs=(first, second),
     )
 
 
-def attended(trace: Capture, call: Call, weights: Field, value: Field) -> Field | None:
+def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Field | None:
     """`weights @ value` over keys; None when this is not what the product is."""
     keys, tokens, channels = weights.layout.dims[-1], value.layout.dims[-2], value.layout.dims[-1]
     if not keys or any(a.role != KEY for a in keys) or any(a.role == KEY for d in weights.layout.dims[:-1] for a in d):
@@ -131,11 +135,11 @@ def attended(trace: Capture, call: Call, weights: Field, value: Field) -> Field 
     layout = _out_layout(weights.layout, value.layout)
     if layout is None:
         return None
-    trace.attentions += 1
+    capture.attentions += 1
     op = ReplayedAttention(
-        weights, value, layout, trace.seed(), trace.attentions, trace.single, lambda: trace.attentions
+        weights, value, layout, capture.seed(), capture.attentions, capture.single, lambda: capture.attentions
     )
-    node = trace.apply(op, *(source.node for source in op.sources), value.node)
+    node = capture.apply(op, *(source.node for source in op.sources), value.node)
     return Field(layout, lambda _: node, call=call, inputs=(weights, value))
 
 

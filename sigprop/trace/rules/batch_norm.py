@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @rule("batch_norm")
 def batch_norm(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     input: Any,
     running_mean: Any = None,
@@ -38,16 +38,16 @@ def batch_norm(
     if isinstance(input, Tensor):
         mean, variance = (None if item is None else item.clone() for item in (running_mean, running_var))
         values = torch.batch_norm(input, None, None, mean, variance, training or mean is None, momentum, eps, False)
-        return of_real(trace, call, values, weight, bias, image_layout(values), channel_shape(values))
+        return of_real(capture, call, values, weight, bias, image_layout(values), channel_shape(values))
     if not isinstance(input, Field) or not all(isinstance(item, Weight) or item is None for item in (weight, bias)):
-        return replayed(trace, call)
+        return replayed(capture, call)
     if training or running_mean is None:
-        return _of_batch(trace, call, input, weight, bias, eps)
-    return _fixed(trace, call, input, running_mean, running_var, weight, bias, eps)
+        return _of_batch(capture, call, input, weight, bias, eps)
+    return _fixed(capture, call, input, running_mean, running_var, weight, bias, eps)
 
 
 def _fixed(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     x: Field,
     mean: Tensor,
@@ -61,10 +61,10 @@ def _fixed(
 
     def step(rule: Any, function: Any, result: Field, other: Any) -> Field:
         if isinstance(other, Record):
-            other = of_weights(trace, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
+            other = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
         else:
             other = other.detach().float().reshape(shape)
-        return rule(trace, Call(function, function.__name__, (result, other), {}, call.module), result, other)
+        return rule(capture, Call(function, function.__name__, (result, other), {}, call.module), result, other)
 
     result = step(sub, torch.sub, x, mean)
     result = step(mul, torch.mul, result, (variance.double() + epsilon).rsqrt())
@@ -73,12 +73,14 @@ def _fixed(
     return result if bias is None else step(add, torch.add, result, bias)
 
 
-def _of_batch(trace: Capture, call: Call, x: Field, weight: Weight | None, bias: Weight | None, epsilon: float) -> Any:
+def _of_batch(
+    capture: Capture, call: Call, x: Field, weight: Weight | None, bias: Weight | None, epsilon: float
+) -> Any:
     """The theory's BatchNorm: every position is a sample."""
     channels = x.layout.dims[1]
     others = [axis for place, dim in enumerate(x.layout.dims) if place != 1 for axis in dim]
     if any(axis.is_position for axis in channels) or any(not axis.is_position for axis in others):
-        return replayed(trace, call)
+        return replayed(capture, call)
     op = FiniteBatchNorm(
         gain_second_moment=1.0 if weight is None else weight.distribution.second_moment,
         bias_variance=0.0 if bias is None else bias.distribution.second_moment,
@@ -89,7 +91,7 @@ def _of_batch(trace: Capture, call: Call, x: Field, weight: Weight | None, bias:
     }
 
     def make(_: Field) -> Node:
-        return trace.apply(op, x.node, weights=bound)
+        return capture.apply(op, x.node, weights=bound)
 
     inputs = tuple(item for item in (x, weight, bias) if item is not None)
     return Field(x.layout, make, sources=x.sources, call=_stateless(call, x, weight, bias, epsilon), inputs=inputs)

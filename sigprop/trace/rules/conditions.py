@@ -27,21 +27,21 @@ _CONDITION = "_sigprop_condition"
 
 
 @rule("gt", "lt", "ge", "le", "greater", "less")
-def compared(trace: Capture, call: Call, input: Any, other: Any) -> Any:
-    values = real(trace, call, input, other)
-    setattr(values, _CONDITION, _condition(trace, call, input, other))
+def compared(capture: Capture, call: Call, input: Any, other: Any) -> Any:
+    values = real(capture, call, input, other)
+    setattr(values, _CONDITION, _condition(capture, call, input, other))
     return values
 
 
-def _condition(trace: Capture, call: Call, input: Any, other: Any) -> Field | None:
+def _condition(capture: Capture, call: Call, input: Any, other: Any) -> Field | None:
     number = as_constant(other)
     if isinstance(input, Field) and number is not None:
-        return pointwise(trace, call, input, lambda x: call.function(x, number))
-    shared = function_of_one(trace, call, (input, other))
+        return pointwise(capture, call, input, lambda x: call.function(x, number))
+    shared = function_of_one(capture, call, (input, other))
     if shared is not None:
         return shared
     try:
-        return kept(trace, call)
+        return kept(capture, call)
     except UnsupportedError:
         return None
 
@@ -53,32 +53,32 @@ def condition_of(item: Any) -> Any:
 
 
 @rule("where")
-def where(trace: Capture, call: Call, condition: Any, *choices: Any, **kwargs: Any) -> Any:
+def where(capture: Capture, call: Call, condition: Any, *choices: Any, **kwargs: Any) -> Any:
     if not choices and not kwargs:
-        return real(trace, call, condition)
+        return real(capture, call, condition)
     first, second = (*choices, *kwargs.values())
     if call.function is torch.Tensor.where:
         condition, first = first, condition
-    return _chosen(trace, call, condition, first, second)
+    return _chosen(capture, call, condition, first, second)
 
 
 @rule("masked_fill")
-def masked_fill(trace: Capture, call: Call, input: Any, mask: Any, value: Any) -> Any:
-    return _chosen(trace, call, mask, value, input)
+def masked_fill(capture: Capture, call: Call, input: Any, mask: Any, value: Any) -> Any:
+    return _chosen(capture, call, mask, value, input)
 
 
-def _chosen(trace: Capture, call: Call, condition: Any, first: Any, second: Any) -> Any:
+def _chosen(capture: Capture, call: Call, condition: Any, first: Any, second: Any) -> Any:
     """`condition ? first : second`."""
     chosen = condition_of(condition)
     made = Call(_where, "where", (chosen, first, second), {}, call.module)
     if isinstance(chosen, Field):
-        shared = function_of_one(trace, made, (chosen, first, second))
-        return shared if shared is not None else replayed(trace, made)
-    mask = trace.value_of(chosen)
+        shared = function_of_one(capture, made, (chosen, first, second))
+        return shared if shared is not None else replayed(capture, made)
+    mask = capture.value_of(chosen)
     for field, other, share in ((first, second, mask), (second, first, ~mask)):
         if isinstance(field, Field) and as_constant(other) == 0.0:
-            return fixed_factor(trace, made, field, share.double())
-    return replayed(trace, made)
+            return fixed_factor(capture, made, field, share.double())
+    return replayed(capture, made)
 
 
 def _where(condition: Tensor, first: Any, second: Any) -> Tensor:

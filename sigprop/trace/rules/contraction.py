@@ -37,73 +37,73 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @rule("linear")
-def linear(trace: Capture, call: Call, input: Any, weight: Any, bias: Weight | None = None) -> Any:
+def linear(capture: Capture, call: Call, input: Any, weight: Any, bias: Weight | None = None) -> Any:
     if not isinstance(weight, Weight):
-        return replayed(trace, call)
-    x = _as_field(trace, input)
+        return replayed(capture, call)
+    x = _as_field(capture, input)
     front = LETTERS[: len(x.shape) - 1]
-    return contract(trace, call, x, front + "y", weight, "zy", front + "z", bias)
+    return contract(capture, call, x, front + "y", weight, "zy", front + "z", bias)
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot")
-def matmul(trace: Capture, call: Call, input: Any, other: Any) -> Any:
+def matmul(capture: Capture, call: Call, input: Any, other: Any) -> Any:
     if isinstance(input, Field) and isinstance(other, Field):
-        return _fields(trace, call, input, other)
+        return _fields(capture, call, input, other)
     if isinstance(other, Weight) and not (isinstance(input, Weight) and len(other.shape) > 2):
-        x = _as_field(trace, input)
+        x = _as_field(capture, input)
         front = LETTERS[: len(x.shape) - 1]
         if len(other.shape) == 1:
-            return contract(trace, call, x, front + "y", other, "y", front)
+            return contract(capture, call, x, front + "y", other, "y", front)
         shared = front[len(front) - len(other.shape) + 1 : -1] if len(other.shape) > 2 else ""
         if len(shared) == len(other.shape) - 2:
-            return contract(trace, call, x, front + "y", other, shared + "yz", front + "z")
+            return contract(capture, call, x, front + "y", other, shared + "yz", front + "z")
     if isinstance(input, Weight) and isinstance(other, (Field, Tensor)) and len(other.shape) > 1:
-        x = _as_field(trace, other)
+        x = _as_field(capture, other)
         front = LETTERS[: len(x.shape) - 2]
         shared = front[len(front) - len(input.shape) + 2 :] if len(input.shape) > 2 else ""
-        return contract(trace, call, x, front + "yk", input, shared + "zy", front + "zk")
+        return contract(capture, call, x, front + "yk", input, shared + "zy", front + "zk")
     if (isinstance(input, Tensor) and isinstance(other, Field)) or (
         isinstance(input, Field) and isinstance(other, Tensor)
     ):
-        return _fixed(trace, call, input, other)
-    return replayed(trace, call)
+        return _fixed(capture, call, input, other)
+    return replayed(capture, call)
 
 
-def _fields(trace: Capture, call: Call, first: Field, second: Field) -> Any:
+def _fields(capture: Capture, call: Call, first: Field, second: Field) -> Any:
     if len(first.shape) < 2 or len(second.shape) < 2:
-        return replayed(trace, call)
-    found = attended(trace, call, first, second)
-    return found if found is not None else scored(trace, call, first, second)
+        return replayed(capture, call)
+    found = attended(capture, call, first, second)
+    return found if found is not None else scored(capture, call, first, second)
 
 
-def _fixed(trace: Capture, call: Call, input: Any, other: Any) -> Any:
+def _fixed(capture: Capture, call: Call, input: Any, other: Any) -> Any:
     """A fixed matrix on a field, kept as a replay."""
     if len(input.shape) < 2 or len(other.shape) < 2:
-        return replayed(trace, call, "product with fixed numbers")
+        return replayed(capture, call, "product with fixed numbers")
     front = LETTERS[: max(len(input.shape), len(other.shape)) - 2]
     labels = [front[len(front) - len(item.shape) + 2 :] + end for item, end in ((input, "xy"), (other, "yz"))]
-    return product(trace, call, [input, other], labels, front + "xz", "product with fixed numbers")
+    return product(capture, call, [input, other], labels, front + "xz", "product with fixed numbers")
 
 
 @rule("addmm", "baddbmm")
 def addmm(
-    trace: Capture, call: Call, input: Any, *args: Any, beta: float = 1.0, alpha: float = 1.0, **kwargs: Any
+    capture: Capture, call: Call, input: Any, *args: Any, beta: float = 1.0, alpha: float = 1.0, **kwargs: Any
 ) -> Any:
     mat1, mat2 = (*args, *(kwargs[key] for key in ("mat1", "batch1", "mat2", "batch2") if key in kwargs))
     if isinstance(input, Weight) and isinstance(mat2, Weight) and call.name == "addmm" and beta == alpha == 1:
-        x = _as_field(trace, mat1)
-        return contract(trace, call, x, "xy", mat2, "yz", "xz", input)
-    product = matmul(trace, Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module), mat1, mat2)
+        x = _as_field(capture, mat1)
+        return contract(capture, call, x, "xy", mat2, "yz", "xz", input)
+    product = matmul(capture, Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module), mat1, mat2)
     product.call = Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module)
     scaled = Call(_scaled_sum, "add", (input, product, beta, alpha), {}, call.module)
     if beta == 0:
         from sigprop.trace.rules.elementwise import pointwise
 
-        return pointwise(trace, Call(torch.mul, "mul", (product, alpha), {}, call.module), product, lambda x: x * alpha,
-                         slope=float(alpha))  # fmt: skip
+        times = Call(torch.mul, "mul", (product, alpha), {}, call.module)
+        return pointwise(capture, times, product, lambda x: x * alpha, slope=float(alpha))
     if any(a.role == "key" for dim in product.layout.dims for a in dim) or beta != 1 or alpha != 1:
-        return replayed(trace, scaled)
-    return add(trace, Call(torch.add, "add", (input, product), {}, call.module), input, product)
+        return replayed(capture, scaled)
+    return add(capture, Call(torch.add, "add", (input, product), {}, call.module), input, product)
 
 
 def _scaled_sum(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
@@ -111,21 +111,21 @@ def _scaled_sum(input: Tensor, product: Tensor, beta: float, alpha: float) -> Te
 
 
 @rule("einsum")
-def einsum(trace: Capture, call: Call, equation: Any, *operands: Any) -> Any:
+def einsum(capture: Capture, call: Call, equation: Any, *operands: Any) -> Any:
     if not isinstance(equation, str):
-        return replayed(trace, call)
+        return replayed(capture, call)
     items = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else list(operands)
     equation = _spelt_out(equation.replace(" ", ""), items)
     left, _, right = equation.partition("->")
     labels = left.split(",")
     if "." in equation or len(items) != 2 or not right:
-        return _einsum_fallback(trace, call, equation, items)
+        return _einsum_fallback(capture, call, equation, items)
     (a, la), (b, lb) = zip(items, labels, strict=True)
     if isinstance(b, Weight):
-        return contract(trace, call, _as_field(trace, a), la, b, lb, right)
+        return contract(capture, call, _as_field(capture, a), la, b, lb, right)
     if isinstance(a, Weight):
-        return contract(trace, call, _as_field(trace, b), lb, a, la, right)
-    return _einsum_fallback(trace, call, equation, items)
+        return contract(capture, call, _as_field(capture, b), lb, a, la, right)
+    return _einsum_fallback(capture, call, equation, items)
 
 
 def _spelt_out(equation: str, items: list) -> str:
@@ -138,12 +138,12 @@ def _spelt_out(equation: str, items: list) -> str:
     return equation.replace("...", "".join(free[: counts.pop()])) if len(counts) == 1 else equation
 
 
-def _einsum_fallback(trace: Capture, call: Call, equation: str, items: list) -> Any:
+def _einsum_fallback(capture: Capture, call: Call, equation: str, items: list) -> Any:
     """Two fields: as a matrix product of permuted views. Anything else: replayed."""
     left, _, right = equation.replace(" ", "").partition("->")
     labels = left.split(",")
     if not right or "." in equation:
-        return replayed(trace, call)
+        return replayed(capture, call)
     if len(items) == 2 and all(isinstance(item, Field) for item in items):
         la, lb = labels
         both = [c for c in la if c in lb]
@@ -154,10 +154,10 @@ def _einsum_fallback(trace: Capture, call: Call, equation: str, items: list) -> 
             first = _arranged(items[0], la, [*front, only_a[-1], *summed], call)
             second = _arranged(items[1], lb, [*front, *summed, *only_b], call)
             inner = Call(torch.matmul, "matmul", (first, second), {}, call.module)
-            made = _fields(trace, inner, first, second)
+            made = _fields(capture, inner, first, second)
             made.call = inner
             return _arranged(made, [*front, only_a[-1], *only_b], list(right), call)
-    return product(trace, call, items, labels, right)
+    return product(capture, call, items, labels, right)
 
 
 def _arranged(item: Field, labels: Sequence[str], wanted: Sequence[str], call: Call) -> Field:
@@ -170,7 +170,7 @@ def _arranged(item: Field, labels: Sequence[str], wanted: Sequence[str], call: C
     return viewed(item, item.layout.permuted(order), made)
 
 
-def product(trace: Capture, call: Call, items: list, labels: list[str], result: str, reason: str = "") -> Any:
+def product(capture: Capture, call: Call, items: list, labels: list[str], result: str, reason: str = "") -> Any:
     """Any product of tensors, replayed: each label of the result has the axes of the first field that has it.
 
     What only real tensors and weights bring is a token axis where positions were summed over, else a channel axis;
@@ -192,17 +192,17 @@ def product(trace: Capture, call: Call, items: list, labels: list[str], result: 
     reason = reason or f"{call.name} sampled on the predicted state"
     records = tuple(item for item in items if isinstance(item, (Field, Weight)))
     sources = united(x for x, _ in fields)
-    return Field(layout, lambda made: trace.sampled(made, reason), sources, call=call, inputs=records)
+    return Field(layout, lambda made: capture.sampled(made, reason), sources, call=call, inputs=records)
 
 
-def _as_field(trace: Capture, item: Any) -> Field:
+def _as_field(capture: Capture, item: Any) -> Field:
     if isinstance(item, Field):
         return item
-    return weight_field(trace, item) if isinstance(item, Weight) else concrete_field(trace, item)
+    return weight_field(capture, item) if isinstance(item, Weight) else concrete_field(capture, item)
 
 
 def contract(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     x: Field,
     labels: str,
@@ -226,21 +226,21 @@ def contract(
         tuple(fresh[c] if c in fresh else dims[c] for c in result),
         kept + tuple(axis for c in new for axis in fresh[c] if role == TOKEN),
     )
-    node = _taken_in(trace, x, taken, axes)
-    node = _apart(trace, node, kept, [axis for c in shared for axis in dims[c] if axis.is_position])
+    node = _taken_in(capture, x, taken, axes)
+    node = _apart(capture, node, kept, [axis for c in shared for axis in dims[c] if axis.is_position])
     fan_in, fan_out = math.prod(sizes[c] for c in summed), math.prod(sizes[c] for c in new)
     common = [axis for c in shared for axis in dims[c]]
     groups = _channels_of(x.layout, but=[*axes, *common])
     entries = fan_in * fan_out * groups * math.prod(axis.size for axis in common if axis.role == CHANNEL)
     kind = TokenLinear if role == TOKEN else Linear
-    node = _linear(trace, kind, node, weight, bias, fan_in, fan_out, entries, groups)
+    node = _linear(capture, kind, node, weight, bias, fan_in, fan_out, entries, groups)
     if role == TOKEN and fan_out > 1:
-        node = trace.apply(ChannelsToPositions(fan_out), node)
+        node = capture.apply(ChannelsToPositions(fan_out), node)
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
 
-def _taken_in(trace: Capture, x: Field, taken: list[Axis], axes: list[Axis]) -> Node:
+def _taken_in(capture: Capture, x: Field, taken: list[Axis], axes: list[Axis]) -> Node:
     """Contracted positions become channels."""
     if not taken:
         return x.node
@@ -250,10 +250,10 @@ def _taken_in(trace: Capture, x: Field, taken: list[Axis], axes: list[Axis]) -> 
     rows = rows.permute([order.index(axis) for axis in (*rest, *taken)])
     rows = rows.reshape(-1, math.prod(axis.size for axis in taken))
     mixes = len(taken) == len(axes)
-    return trace.apply(PositionsToChannels(rows, math.prod(axis.size for axis in axes), mixes), x.node)
+    return capture.apply(PositionsToChannels(rows, math.prod(axis.size for axis in axes), mixes), x.node)
 
 
-def _apart(trace: Capture, node: Node, order: tuple[Axis, ...], shared: list[Axis]) -> Node:
+def _apart(capture: Capture, node: Node, order: tuple[Axis, ...], shared: list[Axis]) -> Node:
     """Positions with weights of their own are independent of each other."""
     if not shared:
         return node
@@ -263,7 +263,7 @@ def _apart(trace: Capture, node: Node, order: tuple[Axis, ...], shared: list[Axi
         index = index * axis.size + torch.arange(axis.size).reshape(shape)
     flat = index.flatten()
     same = (flat[:, None] == flat).double()
-    return trace.apply(Modulate(same, torch.ones(len(flat), dtype=torch.float64)), node)
+    return capture.apply(Modulate(same, torch.ones(len(flat), dtype=torch.float64)), node)
 
 
 def _channels_of(layout: Layout, but: list[Axis]) -> int:
@@ -273,7 +273,7 @@ def _channels_of(layout: Layout, but: list[Axis]) -> int:
 
 
 def _linear(
-    trace: Capture,
+    capture: Capture,
     kind: type[Linear],
     node: Node,
     weight: Weight,
@@ -291,10 +291,10 @@ def _linear(
         bound["bias"] = (bias, math.prod(bias.shape) * groups)
     op = Linear(fan_in, fan_out, law.variance, shift)
     op = op if kind is Linear else TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups)
-    made = trace.apply(op, node, weights=bound)
+    made = capture.apply(op, node, weights=bound)
     if bias is not None and bias.distribution.mean:
         made.signal = _shifted(made.signal, bias.distribution.mean)
-    meet(trace, made, weight)
+    meet(capture, made, weight)
     if law.mean**2 * fan_in > 1e-3 * law.variance:
         made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")
     return made

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @rule("conv1d", "conv2d", "conv3d")
 def convolution(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     input: Any,
     weight: Any,
@@ -36,14 +36,14 @@ def convolution(
 ) -> Any:
     rank = int(call.name[-2])
     if not isinstance(weight, Weight):
-        return replayed(trace, call)
+        return replayed(capture, call)
     shape = result_shape(call)
     if isinstance(input, Tensor) and groups == 1:
-        return _pixels(trace, call, input, weight, bias, shape, rank)
-    x = _as_image(trace, input, rank)
+        return _pixels(capture, call, input, weight, bias, shape, rank)
+    x = _as_image(capture, input, rank)
     spatial = x.layout.dims[-rank:]
     if any(not a.is_position for dim in spatial for a in dim) or any(a.is_position for a in x.layout.dims[-rank - 1]):
-        return _replayed_image(trace, call, x, shape, rank)
+        return _replayed_image(capture, call, x, shape, rank)
     layout = _image_layout(x.layout, shape, rank)
     index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
     channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
@@ -60,13 +60,13 @@ def convolution(
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape))
-    node = trace.apply(op, x.node, weights=bound)
+    node = capture.apply(op, x.node, weights=bound)
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
 
 def _pixels(
-    trace: Capture, call: Call, input: Tensor, weight: Weight, bias: Weight | None, shape: tuple[int, ...], rank: int
+    capture: Capture, call: Call, input: Tensor, weight: Weight, bias: Weight | None, shape: tuple[int, ...], rank: int
 ) -> Field:
     """A convolution of the model's input: windows are read off a convolution with unit kernels."""
     fan_in = math.prod(weight.shape[1:])
@@ -83,19 +83,19 @@ def _pixels(
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape))
-    node = trace.apply(op, weights=bound)
+    node = capture.apply(op, weights=bound)
     source = Field(of_roles(tuple(input.shape), [CHANNEL] * input.dim()), lambda _: node)
     inputs = (source, weight) if bias is None else (source, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
 
-def _as_image(trace: Capture, item: Any, rank: int) -> Field:
+def _as_image(capture: Capture, item: Any, rank: int) -> Field:
     if isinstance(item, Field):
         return item
     lead = len(item.shape) - rank - 1
     roles = [BATCH] * lead + [CHANNEL] + [TOKEN] * rank
     layout = of_roles(tuple(item.shape), roles)
-    return weight_field(trace, item, layout) if isinstance(item, Weight) else concrete_field(trace, item, layout)
+    return weight_field(capture, item, layout) if isinstance(item, Weight) else concrete_field(capture, item, layout)
 
 
 def _image_layout(old: Layout, shape: tuple[int, ...], rank: int) -> Layout:
@@ -107,7 +107,7 @@ def _image_layout(old: Layout, shape: tuple[int, ...], rank: int) -> Layout:
     return Layout(tuple(dims), front + tuple(a for dim in dims[-rank:] for a in dim))
 
 
-def _replayed_image(trace: Capture, call: Call, x: Field, shape: tuple[int, ...], rank: int) -> Field:
+def _replayed_image(capture: Capture, call: Call, x: Field, shape: tuple[int, ...], rank: int) -> Field:
     """Convolution over an axis that is not a position: sampled, its result has fresh axes of the same roles."""
     dims = []
     for place, n in enumerate(shape):
@@ -117,7 +117,7 @@ def _replayed_image(trace: Capture, call: Call, x: Field, shape: tuple[int, ...]
     inside = [a for dim in dims for a in dim if a.is_position]
     order = [a for a in x.layout.order if a in inside]
     layout = Layout(tuple(dims), tuple(order + [a for a in inside if a not in order]))
-    return Field(layout, lambda made: trace.sampled(made, "convolution sampled"), x.sources, call=call, inputs=(x,))
+    return Field(layout, lambda made: capture.sampled(made, "convolution sampled"), x.sources, call=call, inputs=(x,))
 
 
 def image_windows(

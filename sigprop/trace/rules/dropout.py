@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 @rule("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
-def dropout(trace: Capture, call: Call, input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any):
+def dropout(capture: Capture, call: Call, input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any):
     training = kwargs.get("train", training)
     if not training or p == 0.0:
         return input
     if not isinstance(input, Field) or any(a.role == KEY for dim in input.layout.dims for a in dim):
-        return replayed(trace, Call(torch.dropout, "dropout", (input, p, True), {}, call.module))
+        return replayed(capture, Call(torch.dropout, "dropout", (input, p, True), {}, call.module))
 
     def make(_: Field) -> Node:
-        return trace.apply(Dropout(p), input.node)
+        return capture.apply(Dropout(p), input.node)
 
     inner = Call(torch.dropout, "dropout", (input, p, True), {}, call.module)
     return Field(input.layout, make, sources=input.sources, call=inner, inputs=(input,))

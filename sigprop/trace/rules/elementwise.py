@@ -54,16 +54,16 @@ NAMED = {"relu": "relu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid", "
 
 
 @rule(*dict.fromkeys(UNARY.split()))
-def unary(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def unary(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, Record) for a in args) or not isinstance(input, Field):
-        return replayed(trace, call)
+        return replayed(capture, call)
     if any(isinstance(a, Tensor) and a.numel() > 1 for a in args):
-        return replayed(trace, call)
+        return replayed(capture, call)
     kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
     args = tuple(a for a in args if not (isinstance(a, bool) and call.name in ("relu", "silu", "relu6", "mish")))
     function = _plain(call)
     slope = -1.0 if call.name == "neg" else None
-    return pointwise(trace, call, input, lambda x: function(x, *args, **kwargs), slope)
+    return pointwise(capture, call, input, lambda x: function(x, *args, **kwargs), slope)
 
 
 def _plain(call: Call) -> Callable[..., Tensor]:
@@ -76,7 +76,7 @@ def _plain(call: Call) -> Callable[..., Tensor]:
 
 
 def pointwise(
-    trace: Capture, call: Call, item: Field, function: Callable[[Tensor], Tensor], slope: float | None = None
+    capture: Capture, call: Call, item: Field, function: Callable[[Tensor], Tensor], slope: float | None = None
 ) -> Field:
     """`function(item)`, kept as a function of the item's base."""
     inner = item.function
@@ -87,7 +87,7 @@ def pointwise(
     first = call.name if inner is None else None
     return Field(
         item.layout,
-        lambda made: _activation_node(trace, made, call if first else None),
+        lambda made: _activation_node(capture, made, call if first else None),
         sources=item.sources,
         root=item.base,
         function=composed,
@@ -99,25 +99,25 @@ def pointwise(
     )
 
 
-def _activation_node(trace: Capture, item: Field, call: Call | None) -> Node:
+def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
     assert item.root is not None
     assert item.function is not None
     if item.statistic is not None:
-        return trace.sampled(item, "function of a channel statistic")
+        return capture.sampled(item, "function of a channel statistic")
     if item.slope is not None:
-        return trace.apply(Scale(item.slope), item.root.node)
+        return capture.apply(Scale(item.slope), item.root.node)
     try:
         node = item.root.node
     except UnsupportedError:
-        return trace.sampled(item, "a function of a tensor that has no state of its own")
+        return capture.sampled(item, "a function of a tensor that has no state of its own")
     try:
         with torch.enable_grad():
             function = _known(call) or activations.get(item.function, name="spelt-out")
             largest = node.signal.covariance.diagonal.max()
             function.derivative_second_moment(largest, node.signal.mean.mean())
-        return trace.apply(Activation(function), node)
+        return capture.apply(Activation(function), node)
     except InputError:
-        return trace.sampled(item, "an activation beyond the reach of quadrature")
+        return capture.sampled(item, "an activation beyond the reach of quadrature")
 
 
 def _known(call: Call | None) -> activations.ActivationFunction | None:
@@ -134,68 +134,68 @@ def _known(call: Call | None) -> activations.ActivationFunction | None:
 
 
 @rule("add", "radd")
-def add(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
-    return _sum(trace, call, input, other, float(alpha))
+def add(capture: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
+    return _sum(capture, call, input, other, float(alpha))
 
 
 @rule("sub", "subtract")
-def sub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
-    return _sum(trace, call, input, other, -float(alpha))
+def sub(capture: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
+    return _sum(capture, call, input, other, -float(alpha))
 
 
 @rule("rsub")
-def rsub(trace: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
+def rsub(capture: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
     number = as_constant(other)
     if number is not None and isinstance(input, Field):
-        return pointwise(trace, call, input, lambda x: number - alpha * x)
-    return replayed(trace, call)
+        return pointwise(capture, call, input, lambda x: number - alpha * x)
+    return replayed(capture, call)
 
 
-def _sum(trace: Capture, call: Call, first: Any, second: Any, sign: float) -> Any:
-    shared = _one_base(trace, call, first, second)
+def _sum(capture: Capture, call: Call, first: Any, second: Any, sign: float) -> Any:
+    shared = _one_base(capture, call, first, second)
     if shared is not None:
         return shared
     if isinstance(first, Field) and isinstance(second, Field) and sign == -1.0:
-        spelt = centred(trace, call, first, second)
+        spelt = centred(capture, call, first, second)
         if spelt is not None:
             return spelt
     constant = as_constant(second)
     if isinstance(first, Field) and constant is not None:
         if constant == 0.0:
             return first
-        return pointwise(trace, call, first, lambda x: x + sign * constant)
+        return pointwise(capture, call, first, lambda x: x + sign * constant)
     number = as_constant(first)
     if isinstance(second, Field) and number is not None:
         if number == 0.0 and sign == 1.0:
             return second
-        return pointwise(trace, call, second, lambda x: number + sign * x)
-    return combined(trace, call, first, second, Residual(1.0, sign))
+        return pointwise(capture, call, second, lambda x: number + sign * x)
+    return combined(capture, call, first, second, Residual(1.0, sign))
 
 
 @rule("mul", "multiply", "rmul")
-def mul(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
+def mul(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     if isinstance(input, Field) or isinstance(other, Field):
         input, other = _conditions(input, other)
         call = replace(call, args=(input, other))
-    shared = _one_base(trace, call, input, other)
+    shared = _one_base(capture, call, input, other)
     if shared is not None:
         return shared
     for field, number in ((input, as_constant(other)), (other, as_constant(input))):
         if isinstance(field, Field) and number is not None:
             if number == 1.0:
                 return field
-            return pointwise(trace, call, field, lambda x, n=number: x * n, slope=number)
+            return pointwise(capture, call, field, lambda x, n=number: x * n, slope=number)
     for field, statistic in ((input, other), (other, input)):
         if isinstance(field, Field) and isinstance(statistic, Field) and statistic.statistic is not None:
-            spelt = normalized(trace, call, field, statistic, inverse=False)
+            spelt = normalized(capture, call, field, statistic, inverse=False)
             if spelt is not None:
                 return spelt
     for field, weight in ((input, other), (other, input)):
         if isinstance(field, Field) and isinstance(weight, Weight):
-            return _gain(trace, call, field, weight)
+            return _gain(capture, call, field, weight)
         if isinstance(field, Field) and isinstance(weight, Tensor):
-            return fixed_factor(trace, call, field, weight)
-    return combined(trace, call, input, other, Product())
+            return fixed_factor(capture, call, field, weight)
+    return combined(capture, call, input, other, Product())
 
 
 def _conditions(*items: Any) -> tuple[Any, ...]:
@@ -205,50 +205,50 @@ def _conditions(*items: Any) -> tuple[Any, ...]:
 
 
 @rule("div", "true_divide", "truediv", "divide")
-def div(trace: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
+def div(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     number = as_constant(other)
     if isinstance(input, Field) and number is not None:
-        return pointwise(trace, call, input, lambda x: x / number, slope=1.0 / number)
-    shared = _one_base(trace, call, input, other)
+        return pointwise(capture, call, input, lambda x: x / number, slope=1.0 / number)
+    shared = _one_base(capture, call, input, other)
     if shared is not None:
         return shared
     if isinstance(input, Field) and isinstance(other, Tensor):
-        return fixed_factor(trace, call, input, 1.0 / other.double())
+        return fixed_factor(capture, call, input, 1.0 / other.double())
     if isinstance(input, Field) and isinstance(other, Field) and other.statistic is not None:
-        spelt = normalized(trace, call, input, other, inverse=True)
+        spelt = normalized(capture, call, input, other, inverse=True)
         if spelt is not None:
             return spelt
-    return replayed(trace, call)
+    return replayed(capture, call)
 
 
 @rule("rdiv", "rtruediv", "reciprocal_div")
-def rdiv(trace: Capture, call: Call, input: Any, other: Any) -> Any:
+def rdiv(capture: Capture, call: Call, input: Any, other: Any) -> Any:
     number = as_constant(other)
     if isinstance(input, Field) and number is not None:
-        return pointwise(trace, call, input, lambda x: number / x)
-    return replayed(trace, call)
+        return pointwise(capture, call, input, lambda x: number / x)
+    return replayed(capture, call)
 
 
 @rule("lerp", "addcmul", "addcdiv", "maximum", "minimum", "atan2", "remainder", "fmod", "xlogy")
-def several(trace: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
-    shared = None if kwargs else function_of_one(trace, call, args)
-    return shared if shared is not None else replayed(trace, call)
+def several(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    shared = None if kwargs else function_of_one(capture, call, args)
+    return shared if shared is not None else replayed(capture, call)
 
 
-def _one_base(trace: Capture, call: Call, first: Any, second: Any) -> Field | None:
+def _one_base(capture: Capture, call: Call, first: Any, second: Any) -> Field | None:
     """Two functions of one tensor, entry by entry in the same arrangement."""
     if not (isinstance(first, Field) and isinstance(second, Field)):
         return None
     function = _plain(call)
     extra = {key: value for key, value in call.kwargs.items() if key == "alpha"}
-    made = function_of_one(trace, call, (first, second), lambda x, y: function(x, y, **extra))
+    made = function_of_one(capture, call, (first, second), lambda x, y: function(x, y, **extra))
     if made is not None and first.slope and second.slope is not None and call.name in ("add", "sub"):
         made.slope = first.slope + (second.slope if call.name == "add" else -second.slope)
     return made
 
 
 def function_of_one(
-    trace: Capture, call: Call, items: Sequence[Any], function: Callable[..., Tensor] | None = None
+    capture: Capture, call: Call, items: Sequence[Any], function: Callable[..., Tensor] | None = None
 ) -> Field | None:
     """A function of numbers and of functions of one tensor, entry by entry in the same arrangement."""
     fields = [item for item in items if isinstance(item, Field)]
@@ -273,7 +273,7 @@ def function_of_one(
 
     return Field(
         fields[0].layout,
-        lambda item: _activation_node(trace, item, None),
+        lambda item: _activation_node(capture, item, None),
         sources=fields[0].sources,
         root=fields[0].base,
         function=composed,
@@ -283,28 +283,28 @@ def function_of_one(
     )
 
 
-def combined(trace: Capture, call: Call, first: Any, second: Any, op: Residual | Product) -> Any:
+def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual | Product) -> Any:
     """Sum or product of two tensors, at least one of them a field; independent ones have a rule."""
     if not isinstance(first, Field) and not isinstance(second, Field):
-        return replayed(trace, call)
+        return replayed(capture, call)
     if any(isinstance(x, Field) and (_has_keys(x) or x.layout.positions > LARGEST) for x in (first, second)):
-        return replayed(trace, call)
-    first, second = _as_fields(trace, first, second)
+        return replayed(capture, call)
+    first, second = _as_fields(capture, first, second)
     try:
         layout, (own_first, own_second) = common_layout([first.layout, second.layout])
     except Misaligned:
-        return replayed(trace, call)
+        return replayed(capture, call)
     if not independent(first, second) or any(a.role == KEY for dim in layout.dims for a in dim):
-        return replayed(trace, call)
+        return replayed(capture, call)
     if isinstance(op, Product) and (streams := outer_streams(layout, own_first, own_second)):
-        make = lambda made: trace.sampled(made, "outer product of channels sampled")  # noqa: E731
+        make = lambda made: capture.sampled(made, "outer product of channels sampled")  # noqa: E731
         wide = with_streams(layout, streams)
         return Field(wide, make, united((first, second)), call=call, inputs=(first, second))
     try:
-        left, right = aligned(trace, first, layout, own_first), aligned(trace, second, layout, own_second)
-        node = added(trace, op, left, right) if isinstance(op, Residual) else trace.apply(op, left, right)
+        left, right = aligned(capture, first, layout, own_first), aligned(capture, second, layout, own_second)
+        node = added(capture, op, left, right) if isinstance(op, Residual) else capture.apply(op, left, right)
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
-        return replayed(trace, call)
+        return replayed(capture, call)
     sources: Any = united((first, second)) if isinstance(op, Product) else None
     return Field(layout, lambda _: node, sources, call=call, inputs=(first, second))
 
@@ -313,7 +313,7 @@ def _has_keys(item: Any) -> bool:
     return isinstance(item, Field) and any(a.role == KEY for dim in item.layout.dims for a in dim)
 
 
-def _as_fields(trace: Capture, first: Any, second: Any) -> tuple[Field, Field]:
+def _as_fields(capture: Capture, first: Any, second: Any) -> tuple[Field, Field]:
     model = first if isinstance(first, Field) else second
     made = []
     for item in (first, second):
@@ -322,7 +322,7 @@ def _as_fields(trace: Capture, first: Any, second: Any) -> tuple[Field, Field]:
         else:
             layout = _broadcast_layout(model.layout, tuple(item.shape))
             build: Any = weight_field if isinstance(item, Weight) else concrete_field
-            made.append(build(trace, item, layout))
+            made.append(build(capture, item, layout))
     return made[0], made[1]
 
 
@@ -346,43 +346,43 @@ def _broadcast_layout(model: Layout, shape: tuple[int, ...]) -> Layout:
     return Layout(tuple(dims), tuple(order + [axis for axis in inside if axis not in order]))
 
 
-def _gain(trace: Capture, call: Call, field: Field, weight: Weight) -> Any:
+def _gain(capture: Capture, call: Call, field: Field, weight: Weight) -> Any:
     if _has_keys(field):
-        return replayed(trace, call)
+        return replayed(capture, call)
     own = _broadcast_layout(field.layout, weight.shape)
     try:
         layout, (own_field, _) = common_layout([field.layout, own])
     except Misaligned:
-        return replayed(trace, call)
+        return replayed(capture, call)
     law = weight.distribution
-    node = aligned(trace, field, layout, own_field)
+    node = aligned(capture, field, layout, own_field)
     op = Gain(law.second_moment, law.mean, weight_sharing(weight, layout), weight.shape, layout.channels)
-    made = trace.apply(op, node, weights={"weight": (weight, math.prod(weight.shape))})
+    made = capture.apply(op, node, weights={"weight": (weight, math.prod(weight.shape))})
     return Field(layout, lambda _: made, sources=field.sources, call=call, inputs=(field, weight))
 
 
-def fixed_factor(trace: Capture, call: Call, field: Field, numbers: Tensor) -> Any:
+def fixed_factor(capture: Capture, call: Call, field: Field, numbers: Tensor) -> Any:
     """A field times real numbers."""
     if _has_keys(field):
-        return replayed(trace, call)
+        return replayed(capture, call)
     own = _broadcast_layout(field.layout, tuple(numbers.shape))
     try:
         layout, (own_field, _) = common_layout([field.layout, own])
     except Misaligned:
-        return replayed(trace, call)
+        return replayed(capture, call)
 
     def make(_: Field) -> Node:
         kernel, mean = concrete_kernel(concrete_rows(numbers, layout))
-        return trace.apply(Modulate(kernel, mean), aligned(trace, field, layout, own_field))
+        return capture.apply(Modulate(kernel, mean), aligned(capture, field, layout, own_field))
 
     return Field(layout, make, sources=field.sources, call=call, inputs=(field,))
 
 
-def replayed(trace: Capture, call: Call, reason: str = "") -> Any:
+def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
     """Keep the call; its state, if anyone asks, is sampled."""
     from sigprop.trace.rules.fallback import sample
 
-    return sample(trace, call, reason)
+    return sample(capture, call, reason)
 
 
 __all__ = ["add", "combined", "pointwise", "replayed", "united"]

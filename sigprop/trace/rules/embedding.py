@@ -21,9 +21,9 @@ MANY = 2048
 
 
 @rule("embedding")
-def embedding(trace: Capture, call: Call, input: Any, weight: Weight, *args: Any, **kwargs: Any) -> Field:
+def embedding(capture: Capture, call: Call, input: Any, weight: Weight, *args: Any, **kwargs: Any) -> Field:
     """Two positions share a vector exactly when their ids are equal."""
-    ids = trace.value_of(input)
+    ids = capture.value_of(input)
     _require_rows(call, ids, weight)
     front = [BATCH] * (ids.dim() > 1) + [TOKEN] * (ids.dim() - (ids.dim() > 1))
     layout = of_roles((*ids.shape, weight.shape[-1]), [*front, CHANNEL])
@@ -34,9 +34,9 @@ def embedding(trace: Capture, call: Call, input: Any, weight: Weight, *args: Any
         law = weight.distribution
         same = (flat[:, None] == flat).double()
         op = ParameterSource(law.variance, law.mean, same, weight.shape, layout.channels)
-        node = trace.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+        node = capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
         for name, _share in weight.roots():
-            trace.embedded[node] = (name, flat)
+            capture.embedded[node] = (name, flat)
         return node
 
     if ids.numel() > MANY:  # tables over pairs of tokens (relative positions): replayed from the weight
@@ -55,5 +55,5 @@ def _require_rows(call: Call, ids: torch.Tensor, weight: Weight) -> None:
 
 
 @rule("one_hot")
-def one_hot(trace: Capture, call: Call, input: Any, num_classes: int = -1) -> torch.Tensor:
-    return torch.nn.functional.one_hot(trace.value_of(input), num_classes)
+def one_hot(capture: Capture, call: Call, input: Any, num_classes: int = -1) -> torch.Tensor:
+    return torch.nn.functional.one_hot(capture.value_of(input), num_classes)

@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
 
 
-def sample(trace: Capture, call: Call, reason: str = "") -> Any:
+def sample(capture: Capture, call: Call, reason: str = "") -> Any:
     """Records for the results of a call, each with the layout of the operand it looks like."""
     records = call.records()
     fields = [item for item in records if isinstance(item, Field)]
     if not fields:
-        return of_weights(trace, call)
+        return of_weights(capture, call)
     result = on_meta(call)
     reason = reason or f"{call.name} sampled on the predicted state"
     if isinstance(result, Tensor):
-        return _like(trace, call, result, fields, None, reason)
+        return _like(capture, call, result, fields, None, reason)
     if isinstance(result, (tuple, list)):
         made = [
-            _like(trace, call, item, fields, number, reason) if isinstance(item, Tensor) else item
+            _like(capture, call, item, fields, number, reason) if isinstance(item, Tensor) else item
             for number, item in enumerate(result)
         ]
         return tuple(made)
     return result
 
 
-def recorded(trace: Capture, call: Call) -> Any:
+def recorded(capture: Capture, call: Call) -> Any:
     """Records for the results of a call that is only replayed: a loss, and what it is made of.
 
     Nobody asks for their states, so their dimensions have no roles. Results that a shape cannot be told of without
@@ -45,44 +45,46 @@ def recorded(trace: Capture, call: Call) -> Any:
     try:
         result = on_meta(call)
     except Exception:
-        args, kwargs = mapped((call.args, call.kwargs), trace.value_of)
+        args, kwargs = mapped((call.args, call.kwargs), capture.value_of)
         result = call.function(*args, **kwargs)
     if isinstance(result, Tensor):
-        return _bare(trace, call, result, None)
+        return _bare(capture, call, result, None)
     if isinstance(result, (tuple, list)):
-        made = [_bare(trace, call, item, n) if isinstance(item, Tensor) else item for n, item in enumerate(result)]
+        made = [_bare(capture, call, item, n) if isinstance(item, Tensor) else item for n, item in enumerate(result)]
         return type(result)(made) if type(result) is not tuple and not hasattr(result, "_fields") else tuple(made)
     return result
 
 
-def _bare(trace: Capture, call: Call, result: Tensor, output: int | None) -> Field:
+def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> Field:
     fields = [item for item in call.records() if isinstance(item, Field)]
     layout = of_roles(tuple(result.shape), [CHANNEL] * result.dim())
-    made = _field(trace, call, layout, fields, output, f"{call.name} sampled on the predicted state")
+    made = _field(capture, call, layout, fields, output, f"{call.name} sampled on the predicted state")
     made.dtype = result.dtype
     return made
 
 
-def kept(trace: Capture, call: Call) -> Field:
+def kept(capture: Capture, call: Call) -> Field:
     """The record of a call that gives no floating-point numbers, to be replayed only."""
     fields = [item for item in call.records() if isinstance(item, Field)]
     layout = _layout(call, tuple(on_meta(call).shape), fields)
-    return _field(trace, call, layout, fields, None, f"{call.name} sampled on the predicted state")
+    return _field(capture, call, layout, fields, None, f"{call.name} sampled on the predicted state")
 
 
-def _like(trace: Capture, call: Call, result: Tensor, fields: list[Field], output: int | None, reason: str) -> Any:
+def _like(capture: Capture, call: Call, result: Tensor, fields: list[Field], output: int | None, reason: str) -> Any:
     if not (result.is_floating_point() or result.is_complex()):
-        values = trace.concrete(_field(trace, call, _layout(call, tuple(result.shape), fields), fields, output, reason))
+        values = capture.concrete(
+            _field(capture, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
+        )
         return values.detach()
-    made = _field(trace, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
+    made = _field(capture, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
     made.dtype = result.dtype if result.is_complex() else made.dtype
     return made
 
 
-def _field(trace: Capture, call: Call, layout: Layout, fields: list[Field], output: int | None, reason: str) -> Field:
+def _field(capture: Capture, call: Call, layout: Layout, fields: list[Field], output: int | None, reason: str) -> Field:
     return Field(
         layout,
-        lambda made: trace.sampled(made, reason),
+        lambda made: capture.sampled(made, reason),
         sources=united(fields),
         call=call,
         output=output,

@@ -24,7 +24,7 @@ FEWEST = 32
 
 @rule("group_norm")
 def group_norm(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     input: Any,
     num_groups: int,
@@ -35,10 +35,10 @@ def group_norm(
 ) -> Any:
     if isinstance(input, Tensor):
         values = torch.group_norm(input, num_groups, eps=eps)
-        return of_real(trace, call, values, weight, bias, image_layout(values), channel_shape(values))
+        return of_real(capture, call, values, weight, bias, image_layout(values), channel_shape(values))
     known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
     if not known or input.shape[1] // num_groups < FEWEST or not _is_image(input.layout):
-        return replayed(trace, call)
+        return replayed(capture, call)
     op = GroupNorm(
         _images(input.layout),
         1.0 if weight is None else weight.distribution.second_moment,
@@ -51,7 +51,7 @@ def group_norm(
     }
 
     def make(_: Field) -> Node:
-        return trace.apply(op, input.node, weights=bound)
+        return capture.apply(op, input.node, weights=bound)
 
     inputs = tuple(item for item in (input, weight, bias) if item is not None)
     return Field(input.layout, make, sources=input.sources, call=call, inputs=inputs)

@@ -20,5 +20,5 @@ LOSSES = (
 
 
 @rule(*LOSSES.split())
-def loss(trace: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
-    return recorded(trace, call)
+def loss(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    return recorded(capture, call)

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 @rule("getitem")
-def getitem(trace: Capture, call: Call, input: Any, index: Any) -> Any:
+def getitem(capture: Capture, call: Call, input: Any, index: Any) -> Any:
     if not isinstance(input, Field):
-        return call.function(input, mapped(index, trace.value_of))
+        return call.function(input, mapped(index, capture.value_of))
     items = list(index) if isinstance(index, tuple) else [index]
-    items = [trace.value_of(item) for item in items]
+    items = [capture.value_of(item) for item in items]
     if any(isinstance(item, (Tensor, list)) for item in items):
-        return moved(trace, Call(call.function, call.name, (input, tuple(items)), {}, call.module), input)
+        return moved(capture, Call(call.function, call.name, (input, tuple(items)), {}, call.module), input)
     items = _without_ellipsis(items, len(input.shape))
     result, place = input, 0
     for item in items:
@@ -47,12 +47,12 @@ def getitem(trace: Capture, call: Call, input: Any, index: Any) -> Any:
         size = result.shape[place]
         if isinstance(item, int):
             start = item % size
-            result = sliced(trace, call, result, place, start, start + 1)
+            result = sliced(capture, call, result, place, start, start + 1)
             result = viewed(result, _dropped(result.layout, place), call)
             continue
         start, stop, step = item.indices(size)
         if (start, stop, step) != (0, size, 1):
-            result = sliced(trace, call, result, place, start, stop, step)
+            result = sliced(capture, call, result, place, start, stop, step)
             if isinstance(result, Tensor):
                 return torch.empty(result.shape)[(slice(None),) * (place + 1) + tuple(items[items.index(item) + 1 :])]
         place += 1
@@ -79,7 +79,14 @@ def _dropped(layout: Layout, place: int) -> Layout:
 
 
 def sliced(
-    trace: Capture, call: Call, item: Field, place: int, start: int, stop: int, step: int = 1, output: int | None = None
+    capture: Capture,
+    call: Call,
+    item: Field,
+    place: int,
+    start: int,
+    stop: int,
+    step: int = 1,
+    output: int | None = None,
 ) -> Field:
     """Entries `start:stop:step` of one dimension."""
     layout, dim = item.layout, item.layout.dims[place]
@@ -90,12 +97,12 @@ def sliced(
         return viewed(item, layout, call)
     kinds = {axis.is_position for axis in dim}
     if kinds == {False}:
-        return _channel_slice(trace, call, item, place, (start, stop, step), count, output)
+        return _channel_slice(capture, call, item, place, (start, stop, step), count, output)
     keep = torch.arange(start, stop, step)
     if kinds == {True}:
-        return _position_slice(trace, call, item, place, keep, output)
+        return _position_slice(capture, call, item, place, keep, output)
     function = _selector(place, keep)
-    return moved(trace, Call(function, "getitem", (item,), {}, call.module), item)
+    return moved(capture, Call(function, "getitem", (item,), {}, call.module), item)
 
 
 def _selector(place: int, keep: Tensor):
@@ -103,7 +110,7 @@ def _selector(place: int, keep: Tensor):
 
 
 def _channel_slice(
-    trace: Capture, call: Call, item: Field, place: int, span: tuple[int, int, int], count: int, output: int | None
+    capture: Capture, call: Call, item: Field, place: int, span: tuple[int, int, int], count: int, output: int | None
 ) -> Field:
     dim = item.layout.dims[place]
     new = (Axis(count, dim[0].role),) if count > 1 else ()
@@ -116,12 +123,12 @@ def _channel_slice(
     share = layout.channels / item.layout.channels
 
     def make(_: Field) -> Node:
-        return trace.apply(Narrow(share, layout.channels), item.node)
+        return capture.apply(Narrow(share, layout.channels), item.node)
 
     return Field(layout, make, sources, transparent=transparent, call=call, output=output, inputs=(item,))
 
 
-def _position_slice(trace: Capture, call: Call, item: Field, place: int, keep: Tensor, output: int | None) -> Field:
+def _position_slice(capture: Capture, call: Call, item: Field, place: int, keep: Tensor, output: int | None) -> Field:
     dim = item.layout.dims[place]
     role = dim[0].role if len(dim) == 1 else TOKEN
     dims = list(item.layout.dims)
@@ -131,19 +138,19 @@ def _position_slice(trace: Capture, call: Call, item: Field, place: int, keep: T
     index = item.layout.index().index_select(place, keep).flatten()
 
     def make(_: Field) -> Node:
-        return trace.apply(Gather(index), item.node)
+        return capture.apply(Gather(index), item.node)
 
     return Field(layout, make, sources=item.sources, call=call, output=output, inputs=(item,))
 
 
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk", "unsafe_split")
-def split(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> tuple[Field, ...]:
+def split(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> tuple[Field, ...]:
     parts = on_meta(call)
     place = kwargs.get("dim", args[1] if len(args) > 1 else 0) % len(input.shape)
     found, start = [], 0
     for number, part in enumerate(parts):
         stop = start + part.shape[place]
-        piece = sliced(trace, call, input, place, start, stop, output=number)
+        piece = sliced(capture, call, input, place, start, stop, output=number)
         if isinstance(piece, Field):
             piece.call, piece.output = call, number
         found.append(piece)
@@ -152,10 +159,10 @@ def split(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -
 
 
 @rule("unbind", "iter")
-def unbind(trace: Capture, call: Call, input: Field, dim: int = 0) -> tuple[Field, ...]:
+def unbind(capture: Capture, call: Call, input: Field, dim: int = 0) -> tuple[Field, ...]:
     place, found = dim % len(input.shape), []
     for number in range(input.shape[place]):
-        piece = sliced(trace, call, input, place, number, number + 1)
+        piece = sliced(capture, call, input, place, number, number + 1)
         piece = viewed(piece, _dropped(piece.layout, place), call)
         piece.output = number
         found.append(piece)
@@ -163,16 +170,16 @@ def unbind(trace: Capture, call: Call, input: Field, dim: int = 0) -> tuple[Fiel
 
 
 @rule("narrow")
-def narrow(trace: Capture, call: Call, input: Field, dim: int, start: int, length: int) -> Field:
-    piece = sliced(trace, call, input, dim % len(input.shape), int(start), int(start) + length)
+def narrow(capture: Capture, call: Call, input: Field, dim: int, start: int, length: int) -> Field:
+    piece = sliced(capture, call, input, dim % len(input.shape), int(start), int(start) + length)
     return _as_result_of(piece, call, input)
 
 
 @rule("select")
-def select(trace: Capture, call: Call, input: Field, dim: int, index: int) -> Field:
+def select(capture: Capture, call: Call, input: Field, dim: int, index: int) -> Field:
     place = dim % len(input.shape)
     start = int(index) % input.shape[place]
-    piece = sliced(trace, call, input, place, start, start + 1)
+    piece = sliced(capture, call, input, place, start, start + 1)
     return _as_result_of(viewed(piece, _dropped(piece.layout, place), call), call, input)
 
 
@@ -180,32 +187,32 @@ def select(trace: Capture, call: Call, input: Field, dim: int, index: int) -> Fi
 
 
 @rule("repeat", "tile")
-def repeat(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def repeat(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """Copies of dimensions of size one are an expansion."""
     shape = result_shape(call)
     if isinstance(input, Field):
         old = (*[1] * (len(shape) - len(input.shape)), *input.shape)
         if all(n in (1, m) for n, m in zip(old, shape, strict=True)):
-            return expand(trace, call, input, *args, **kwargs)
-    return rearranged(trace, call, input, *args, **kwargs)
+            return expand(capture, call, input, *args, **kwargs)
+    return rearranged(capture, call, input, *args, **kwargs)
 
 
 @rule(
     "index_select", "roll", "flip", "repeat_interleave", "gather", "take_along_dim", "rot90",
     "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_select", "diagonal", "as_strided", "index",
 )  # fmt: skip
-def rearranged(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def rearranged(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     choices = [getattr(item, CHOICE, None) for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
     if call.name in ("gather", "take_along_dim") and isinstance(input, Field) and any(choices):
         args, kwargs = mapped((args, kwargs), lambda item: getattr(item, CHOICE, item))
-        return replayed(trace, Call(call.function, call.name, (input, *args), kwargs, call.module), "chosen entries")
-    args, kwargs = mapped((args, kwargs), trace.value_of)
+        return replayed(capture, Call(call.function, call.name, (input, *args), kwargs, call.module), "chosen entries")
+    args, kwargs = mapped((args, kwargs), capture.value_of)
     if not isinstance(input, Field):
         return call.function(input, *args, **kwargs)
-    return moved(trace, Call(call.function, call.name, (input, *args), kwargs, call.module), input)
+    return moved(capture, Call(call.function, call.name, (input, *args), kwargs, call.module), input)
 
 
-def moved(trace: Capture, call: Call, input: Field, shape: tuple[int, ...] | None = None) -> Field:
+def moved(capture: Capture, call: Call, input: Field, shape: tuple[int, ...] | None = None) -> Field:
     """Run the function on the kernel row of every entry and see where each entry of the result comes from."""
     labels = _apply_to(call, input, input.layout.labels().double().contiguous()).long()
     varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
@@ -224,8 +231,8 @@ def moved(trace: Capture, call: Call, input: Field, shape: tuple[int, ...] | Non
 
     def make(_: Field) -> Node:
         if uniform:
-            return trace.apply(Gather(rows[:, 0], copies, layout.channels), input.node)
-        return trace.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)
+            return capture.apply(Gather(rows[:, 0], copies, layout.channels), input.node)
+        return capture.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)
 
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
 
@@ -239,27 +246,27 @@ def _apply_to(call: Call, input: Field, labels: Tensor) -> Tensor:
 
 
 @rule("cat", "concat", "concatenate")
-def cat(trace: Capture, call: Call, tensors: Sequence[Any], dim: int = 0, **kwargs: Any) -> Field:
+def cat(capture: Capture, call: Call, tensors: Sequence[Any], dim: int = 0, **kwargs: Any) -> Field:
     dim = kwargs.get("axis", dim)
     tensors = [t for t in tensors if 0 not in t.shape]
     if len(tensors) == 1 and isinstance(tensors[0], Field):
         return tensors[0]
     if not any(isinstance(t, Field) for t in tensors):
-        return replayed(trace, call)
-    fields = _as_fields(trace, tensors, dim % len(tensors[0].shape))
-    return joined(trace, call, fields, dim % len(fields[0].shape))
+        return replayed(capture, call)
+    fields = _as_fields(capture, tensors, dim % len(tensors[0].shape))
+    return joined(capture, call, fields, dim % len(fields[0].shape))
 
 
 @rule("stack", "hstack", "vstack")
-def stack(trace: Capture, call: Call, tensors: Sequence[Any], dim: int = 0) -> Field:
+def stack(capture: Capture, call: Call, tensors: Sequence[Any], dim: int = 0) -> Field:
     rank = len(tensors[0].shape) + 1
     place = dim % rank
-    fields = _as_fields(trace, list(tensors), None)
+    fields = _as_fields(capture, list(tensors), None)
     wide = [viewed(item, item.layout.inserted(place), call) for item in fields]
-    return joined(trace, call, wide, place)
+    return joined(capture, call, wide, place)
 
 
-def _as_fields(trace: Capture, tensors: list, skip: int | None) -> list[Field]:
+def _as_fields(capture: Capture, tensors: list, skip: int | None) -> list[Field]:
     """Weights and real tensors take the roles of the first traced operand, dimension by dimension."""
     model = next(t for t in tensors if isinstance(t, Field))
     found = []
@@ -274,15 +281,15 @@ def _as_fields(trace: Capture, tensors: list, skip: int | None) -> list[Field]:
             dims.append((Axis(n, role),) if n > 1 else ())
         layout = Layout(tuple(dims), tuple(a for d in dims for a in d if a.is_position))
         make: Any = weight_field if isinstance(item, Weight) else concrete_field
-        made = make(trace, item, layout)
+        made = make(capture, item, layout)
         found.append(made)
     return found
 
 
-def joined(trace: Capture, call: Call, fields: list[Field], place: int) -> Field:
+def joined(capture: Capture, call: Call, fields: list[Field], place: int) -> Field:
     axes = [axis for item in fields for axis in item.layout.dims[place]]
     if any(axis.role == KEY for axis in axes):
-        return _joined_keys(trace, call, fields, place)
+        return _joined_keys(capture, call, fields, place)
     if axes:
         over_positions = axes[0].is_position
     else:
@@ -295,20 +302,20 @@ def joined(trace: Capture, call: Call, fields: list[Field], place: int) -> Field
     layout = Layout(dims, tuple(a for d in dims for a in d if a.is_position) if over_positions else rest.order)
     return Field(
         layout,
-        make(trace, fields, place, layout, rest, own),
+        make(capture, fields, place, layout, rest, own),
         sources=united(fields),
         call=call,
         inputs=tuple(fields),
     )
 
 
-def _joined_keys(trace: Capture, call: Call, fields: list[Field], place: int) -> Field:
+def _joined_keys(capture: Capture, call: Call, fields: list[Field], place: int) -> Field:
     """Attention scores side by side, kept as a replay."""
     layout = max((item.layout for item in fields), key=lambda layout: layout.positions)
     keys = (Axis(sum(item.shape[place] for item in fields), KEY),)
     wide = _dropped_dim(layout, place)
     dims = (*wide.dims[:place], keys, *wide.dims[place + 1 :])
-    make = lambda made: trace.sampled(made, "scores side by side sampled")  # noqa: E731
+    make = lambda made: capture.sampled(made, "scores side by side sampled")  # noqa: E731
     return Field(Layout(dims, wide.order), make, united(fields), call=call, inputs=tuple(fields))
 
 
@@ -319,7 +326,7 @@ def _dropped_dim(layout: Layout, place: int) -> Layout:
     return Layout(dims, tuple(axis for axis in layout.order if axis not in gone))
 
 
-def _channel_join(trace: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
+def _channel_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
     sizes = [item.shape[place] for item in fields]
 
     def make(_: Field) -> Node:
@@ -327,13 +334,13 @@ def _channel_join(trace: Capture, fields: list[Field], place: int, layout: Layou
         for item, cut in zip(fields, own, strict=True):
             index = positions_of(rest, cut)
             straight = torch.equal(index, torch.arange(item.layout.positions))
-            nodes.append(item.node if straight else trace.apply(Gather(index), item.node))
-        return trace.apply(CatChannels(tuple(n / sum(sizes) for n in sizes), layout.channels), *nodes)
+            nodes.append(item.node if straight else capture.apply(Gather(index), item.node))
+        return capture.apply(CatChannels(tuple(n / sum(sizes) for n in sizes), layout.channels), *nodes)
 
     return make
 
 
-def _position_join(trace: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
+def _position_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
     def rows_of(item: Field) -> Tensor:
         rows, wide = item.layout.index(), list(rest.index().shape)
         wide[place] = rows.shape[place]
@@ -343,19 +350,19 @@ def _position_join(trace: Capture, fields: list[Field], place: int, layout: Layo
         origins = [_origin(item.node) for item in fields]
         if all(node is origins[0][0] for node, _ in origins):
             places = [taken[rows_of(item)] for item, (_, taken) in zip(fields, origins, strict=True)]
-            return trace.apply(Gather(torch.cat(places, place).flatten()), origins[0][0])
+            return capture.apply(Gather(torch.cat(places, place).flatten()), origins[0][0])
         first = {item.node: item for item in reversed(fields)}
         distinct = list(dict.fromkeys(item.node for item in fields))
         for number, node in enumerate(distinct):
             if not all(independent(first[node], first[other]) for other in distinct[:number]):
-                return trace.sampled(result, "functions of one tensor joined over tokens")
+                return capture.sampled(result, "functions of one tensor joined over tokens")
         starts, size = {}, 0
         for node in distinct:
             starts[node] = size
             size += len(node.signal.mean)
         pieces = [rows_of(item) + starts[item.node] for item in fields]
-        whole = distinct[0] if len(distinct) == 1 else trace.apply(CatPositions(), *distinct)
-        return trace.apply(Gather(torch.cat(pieces, place).flatten()), whole)
+        whole = distinct[0] if len(distinct) == 1 else capture.apply(CatPositions(), *distinct)
+        return capture.apply(Gather(torch.cat(pieces, place).flatten()), whole)
 
     return make
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @rule("layer_norm")
 def layer_norm(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     input: Field,
     normalized_shape: Sequence[int],
@@ -35,12 +35,12 @@ def layer_norm(
     eps: float = 1e-5,
     *_: Any,
 ) -> Any:
-    return _norm(trace, call, input, len(normalized_shape), LayerNorm, eps, weight, bias)
+    return _norm(capture, call, input, len(normalized_shape), LayerNorm, eps, weight, bias)
 
 
 @rule("rms_norm")
 def rms_norm(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     input: Field,
     normalized_shape: Sequence[int],
@@ -48,11 +48,11 @@ def rms_norm(
     eps: float | None = None,
 ) -> Any:
     eps = torch.finfo(torch.float32).eps if eps is None else eps
-    return _norm(trace, call, input, len(normalized_shape), RMSNorm, eps, weight, None)
+    return _norm(capture, call, input, len(normalized_shape), RMSNorm, eps, weight, None)
 
 
 def _norm(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     x: Field,
     count: int,
@@ -63,15 +63,15 @@ def _norm(
 ) -> Any:
     if isinstance(x, Tensor):
         function = torch.rms_norm if kind is RMSNorm else torch.layer_norm
-        return of_real(trace, call, function(x, x.shape[x.dim() - count :], eps=epsilon), weight, bias)
+        return of_real(capture, call, function(x, x.shape[x.dim() - count :], eps=epsilon), weight, bias)
     if isinstance(x, Weight):
-        x = weight_field(trace, x)
+        x = weight_field(capture, x)
     axes = [axis for dim in x.layout.dims[len(x.shape) - count :] for axis in dim]
     known = all(isinstance(item, Weight) or item is None for item in (weight, bias))
     if any(axis.is_position for axis in axes) or not known:
         from sigprop.trace.rules.fallback import sample
 
-        return sample(trace, call)
+        return sample(capture, call)
     width = math.prod(axis.size for axis in axes)
     groups = x.layout.channels // width
     bound = {}
@@ -87,9 +87,9 @@ def _norm(
     )
 
     def make(_: Field) -> Node:
-        node = x.node if groups == 1 else trace.apply(Narrow(1.0, width), x.node)
-        node = trace.apply(op, node, weights=bound)
-        return node if groups == 1 else trace.apply(Narrow(1.0, x.layout.channels), node)
+        node = x.node if groups == 1 else capture.apply(Narrow(1.0, width), x.node)
+        node = capture.apply(op, node, weights=bound)
+        return node if groups == 1 else capture.apply(Narrow(1.0, x.layout.channels), node)
 
     inputs = tuple(item for item in (x, weight, bias) if item is not None)
     made = Field(x.layout, make, sources=x.sources, call=call, inputs=inputs)
@@ -98,7 +98,7 @@ def _norm(
 
 
 def of_real(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     values: Tensor,
     weight: Weight | None,
@@ -107,15 +107,15 @@ def of_real(
     shape: tuple[int, ...] | None = None,
 ) -> Any:
     """A norm of the raw input: its numbers are real, and gains and biases follow as the functions they are."""
-    result: Any = values if weight is None and bias is None else concrete_field(trace, values, layout)
+    result: Any = values if weight is None and bias is None else concrete_field(capture, values, layout)
     for function, name, other in ((torch.mul, "mul", weight), (torch.add, "add", bias)):
         if other is not None:
             given = other
             if shape is not None:
-                given = of_weights(trace, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
+                given = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
             step, apply = Call(function, name, (result, given), {}, call.module), find_rule(name)
             assert apply is not None
-            result = apply(trace, step, result, given)
+            result = apply(capture, step, result, given)
             result.call = step
     return result
 
@@ -124,41 +124,41 @@ def of_real(
 
 
 @rule("mean", "sum")
-def mean(trace: Capture, call: Call, input: Field, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+def mean(capture: Capture, call: Call, input: Field, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     from sigprop.trace.rules.fallback import sample
     from sigprop.trace.rules.pooling import pooled
 
     if not isinstance(input, Field):
-        return sample(trace, call)
+        return sample(capture, call)
     rank = len(input.shape)
     places = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
     places = sorted(place % rank for place in places)
     axes = [axis for place in places for axis in input.layout.dims[place]]
     layout = reduced(input.layout, places, keepdim)
     if axes and all(axis.is_position for axis in axes):
-        return pooled(trace, call, input, layout, axes, call.name == "mean")
+        return pooled(capture, call, input, layout, axes, call.name == "mean")
     count = 1.0 if call.name == "mean" else float(math.prod(axis.size for axis in axes))
     statistic = Statistic(input.base, input.apply, count) if all(not a.is_position for a in axes) else None
-    return _statistic(trace, call, input, layout, statistic)
+    return _statistic(capture, call, input, layout, statistic)
 
 
 @rule("amax", "amin", "logsumexp", "prod", "std")
-def reduction(trace: Capture, call: Call, input: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+def reduction(capture: Capture, call: Call, input: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Any other reduction: replayed."""
     from sigprop.trace.rules.fallback import sample
     from sigprop.trace.rules.views import result_shape
 
     if not isinstance(input, Field):
-        return sample(trace, call)
+        return sample(capture, call)
     rank = len(input.shape)
     places = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
     places = sorted(place % rank for place in places)
     keepdim = len(result_shape(call)) == rank
-    return _statistic(trace, call, input, reduced(input.layout, places, keepdim), None)
+    return _statistic(capture, call, input, reduced(input.layout, places, keepdim), None)
 
 
 @rule("norm", "linalg_vector_norm", "vector_norm", "linalg_norm")
-def norm(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
+def norm(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
     """The root of the sum of squares over channels."""
     from sigprop.trace.rules.elementwise import pointwise
     from sigprop.trace.rules.fallback import sample
@@ -168,17 +168,17 @@ def norm(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) ->
     keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
     places = [dim] if isinstance(dim, int) else list(dim) if dim is not None else []
     if not isinstance(input, Field) or order not in (2, 2.0, None, "fro") or not places:
-        return sample(trace, call)
+        return sample(capture, call)
     places = sorted(place % len(input.shape) for place in places)
     axes = [axis for place in places for axis in input.layout.dims[place]]
     if any(axis.is_position for axis in axes):
-        return _statistic(trace, call, input, reduced(input.layout, places, bool(keepdim)), None)
+        return _statistic(capture, call, input, reduced(input.layout, places, bool(keepdim)), None)
     count = float(math.prod(axis.size for axis in axes))
     inner = Call(_sum_of_squares, "sum", (input, places, keepdim), {}, call.module)
     squares = Statistic(input.base, lambda x: input.apply(x) ** 2, count)
-    summed = _statistic(trace, inner, input, reduced(input.layout, places, keepdim), squares)
+    summed = _statistic(capture, inner, input, reduced(input.layout, places, keepdim), squares)
     summed.call = inner
-    return pointwise(trace, Call(torch.sqrt, "sqrt", (summed,), {}, call.module), summed, torch.sqrt)
+    return pointwise(capture, Call(torch.sqrt, "sqrt", (summed,), {}, call.module), summed, torch.sqrt)
 
 
 def _sum_of_squares(x: Tensor, places: list[int], keepdim: bool) -> Tensor:
@@ -186,7 +186,7 @@ def _sum_of_squares(x: Tensor, places: list[int], keepdim: bool) -> Tensor:
 
 
 @rule("var")
-def var(trace: Capture, call: Call, input: Field, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+def var(capture: Capture, call: Call, input: Field, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
     from sigprop.trace.rules.views import result_shape
 
     places = [dim] if isinstance(dim, int) else list(dim or range(len(input.shape)))
@@ -194,8 +194,8 @@ def var(trace: Capture, call: Call, input: Field, dim: Any = None, *args: Any, *
     axes = [axis for place in places for axis in input.layout.dims[place]]
     layout = reduced(input.layout, places, len(result_shape(call)) == len(input.shape))
     if any(axis.is_position for axis in axes) or input.function is not None:
-        return _statistic(trace, call, input, layout, None)
-    return _statistic(trace, call, input, layout, Statistic(_centre(trace, input), torch.square))
+        return _statistic(capture, call, input, layout, None)
+    return _statistic(capture, call, input, layout, Statistic(_centre(capture, input), torch.square))
 
 
 def reduced(layout: Layout, places: Sequence[int], keepdim: bool) -> Layout:
@@ -206,10 +206,10 @@ def reduced(layout: Layout, places: Sequence[int], keepdim: bool) -> Layout:
     return Layout(dims, tuple(axis for axis in layout.order if axis in inside))
 
 
-def _statistic(trace: Capture, call: Call, x: Field, layout: Layout, statistic: Statistic | None) -> Field:
+def _statistic(capture: Capture, call: Call, x: Field, layout: Layout, statistic: Statistic | None) -> Field:
     return Field(
         layout,
-        lambda made: trace.sampled(made, f"{call.name} over channels sampled"),
+        lambda made: capture.sampled(made, f"{call.name} over channels sampled"),
         sources=x.sources,
         statistic=statistic,
         call=call,
@@ -225,12 +225,14 @@ def _power(function: Function, order: int) -> float | None:
     return factor if factor and torch.allclose(values, factor * points**order, rtol=1e-6) else None
 
 
-def _centre(trace: Capture, x: Field) -> Field:
+def _centre(capture: Capture, x: Field) -> Field:
     """`x` minus its own average over channels; one record for each `x`."""
     found = getattr(x.base, "_centred_twin", None)
     if found is None:
-        call = Call(_subtract_mean, "sub", (x.base,), {}, trace.module)
-        found = Field(x.base.layout, lambda made: trace.sampled(made, "centred"), x.sources, centred=x.base, call=call)
+        call = Call(_subtract_mean, "sub", (x.base,), {}, capture.module)
+        found = Field(
+            x.base.layout, lambda made: capture.sampled(made, "centred"), x.sources, centred=x.base, call=call
+        )
         x.base._centred_twin = found  # type: ignore[attr-defined]
     return found
 
@@ -239,19 +241,19 @@ def _subtract_mean(x: Tensor) -> Tensor:
     return x - x.mean(-1, keepdim=True)
 
 
-def centred(trace: Capture, call: Call, x: Field, average: Field) -> Field | None:
+def centred(capture: Capture, call: Call, x: Field, average: Field) -> Field | None:
     """`x - mean(x)` over channels."""
     statistic = average.statistic
     if statistic is None or average.function is not None or x.function is not None or statistic.field is not x.base:
         return None
     if _power(statistic.function, 1) != 1.0 or statistic.count != 1.0:
         return None
-    made = _centre(trace, x)
+    made = _centre(capture, x)
     made.call, made.layout, made.inputs = call, x.layout, (x,)
     return made
 
 
-def normalized(trace: Capture, call: Call, x: Field, statistic: Field, inverse: bool) -> Field | None:
+def normalized(capture: Capture, call: Call, x: Field, statistic: Field, inverse: bool) -> Field | None:
     """`x` times (or divided by) a function of its own mean square: RMSNorm, or LayerNorm when `x` was centred.
 
     With `v` the mean square, the factor must be `c / sqrt(v + epsilon)`; both are read off the function.
@@ -277,12 +279,12 @@ def normalized(trace: Capture, call: Call, x: Field, statistic: Field, inverse: 
     assert target is not None
 
     groups = x.layout.channels // width
-    node = target.node if groups == 1 else trace.apply(Narrow(1.0, width), target.node)
-    node = trace.apply(kind(epsilon=epsilon, affine=False), node)
+    node = target.node if groups == 1 else capture.apply(Narrow(1.0, width), target.node)
+    node = capture.apply(kind(epsilon=epsilon, affine=False), node)
     if groups > 1:
-        node = trace.apply(Narrow(1.0, x.layout.channels), node)
+        node = capture.apply(Narrow(1.0, x.layout.channels), node)
     if abs(scale - 1.0) > 1e-6:
-        node = trace.apply(Scale(scale), node)
+        node = capture.apply(Scale(scale), node)
     return Field(x.layout, lambda _: node, sources=x.sources, call=call, inputs=(x,))
 
 

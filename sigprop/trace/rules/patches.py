@@ -25,19 +25,19 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 @rule("unfold")
-def unfold(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def unfold(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.nn.functional.unfold`; the tensor method of that name slides along one dimension."""
     if isinstance(input, Field) and call.function is torch.nn.functional.unfold:
-        return _unfold(trace, call, input, *args, **kwargs)
+        return _unfold(capture, call, input, *args, **kwargs)
     if not isinstance(input, Field):
-        return replayed(trace, call)
+        return replayed(capture, call)
     from sigprop.trace.rules.movement import moved
 
-    return moved(trace, call, input)
+    return moved(capture, call, input)
 
 
 def _unfold(
-    trace: Capture, call: Call, x: Field, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+    capture: Capture, call: Call, x: Field, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> Field:
     """Windows side by side are a view; overlapping ones are taken in as channels."""
     size, step = _pair(kernel_size), _pair(stride)
@@ -62,14 +62,14 @@ def _unfold(
     layout = Layout(dims, front + dims[-1])
 
     def make(_: Field) -> Node:
-        return trace.apply(PositionsToChannels(index.T, layout.channels), x.node)
+        return capture.apply(PositionsToChannels(index.T, layout.channels), x.node)
 
     return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
 
 
 @rule("fold")
 def fold(
-    trace: Capture,
+    capture: Capture,
     call: Call,
     input: Field,
     output_size: Any,

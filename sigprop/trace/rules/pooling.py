@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PADS = ("pad", "constant_pad_nd")
 
 
-def pooled(trace: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:
+def pooled(capture: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:
     """Mean or sum over some position axes."""
     order = x.layout.order
     rest = [axis for axis in order if axis not in axes]
@@ -36,23 +36,23 @@ def pooled(trace: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis
         matrix = matrix / matrix.sum(1, keepdim=True)
 
     def make(_: Field) -> Node:
-        return trace.apply(TokenMap(matrix), x.node)
+        return capture.apply(TokenMap(matrix), x.node)
 
     return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
       "interpolate", "upsample", "pad", "constant_pad_nd")  # fmt: skip
-def linear_map(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def linear_map(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """A fixed linear function of the last dimensions: its matrix is read off its action on unit images."""
     if not isinstance(input, Field):
-        return replayed(trace, call)
+        return replayed(capture, call)
     shape = result_shape(call)
     changed = [d for d, (n, m) in enumerate(zip(input.shape, shape, strict=True)) if n != m]
     if call.name in PADS:
         changed = _padded(call, len(shape))
         if changed and _is_shift(call, input, changed):
-            return _shifted(trace, call, input, shape)
+            return _shifted(capture, call, input, shape)
     first = min(changed, default=len(shape))
     if call.name.startswith("avg_pool"):
         first = len(shape) - int(call.name[-2])
@@ -60,13 +60,13 @@ def linear_map(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any
         return input
     axes = [axis for dim in input.layout.dims[first:] for axis in dim]
     if any(not axis.is_position for axis in axes):
-        return _channel_pad(trace, call, input, shape, first)
+        return _channel_pad(capture, call, input, shape, first)
     first = 2 if call.name not in ("pad", "constant_pad_nd") and len(shape) > 2 else first
     layout = _spatial(input.layout, shape, first)
     rows = _unit_response(call, input, first, shape)
 
     def make(_: Field) -> Node:
-        return trace.apply(TokenMap(_lifted(rows, input.layout, layout, first)), input.node)
+        return capture.apply(TokenMap(_lifted(rows, input.layout, layout, first)), input.node)
 
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
 
@@ -90,7 +90,7 @@ def _is_shift(call: Call, x: Field, changed: list[int]) -> bool:
     return mode in ("constant", None) and not value and over_positions and all(x.layout.dims[p] for p in changed)
 
 
-def _shifted(trace: Capture, call: Call, x: Field, shape: tuple[int, ...]) -> Field:
+def _shifted(capture: Capture, call: Call, x: Field, shape: tuple[int, ...]) -> Field:
     """Positions moved along, as in a token shift `pad(x, (0, 0, 1, -1))`; those that enter are zero."""
     dims = tuple(
         dim if size == old else ((Axis(size, dim[0].role),) if size > 1 else ())
@@ -107,12 +107,12 @@ def _shifted(trace: Capture, call: Call, x: Field, shape: tuple[int, ...]) -> Fi
     matrix[rows[columns >= 0], columns[columns >= 0]] = 1.0
 
     def make(_: Field) -> Node:
-        return trace.apply(TokenMap(matrix), x.node)
+        return capture.apply(TokenMap(matrix), x.node)
 
     return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
 
 
-def _channel_pad(trace: Capture, call: Call, x: Field, shape: tuple[int, ...], first: int) -> Field:
+def _channel_pad(capture: Capture, call: Call, x: Field, shape: tuple[int, ...], first: int) -> Field:
     """Channels padded or resized: the state is sampled."""
     dims = [
         (Axis(m, dim[0].role if dim else "channel"),) if n != m else dim
@@ -122,7 +122,7 @@ def _channel_pad(trace: Capture, call: Call, x: Field, shape: tuple[int, ...], f
     if any(n != m and any(a.is_position for a in d) for d, n, m in zip(x.layout.dims, x.shape, shape, strict=True)):
         order = tuple(a for dim in dims for a in dim if a.is_position)
     layout = Layout(tuple(dims), order)
-    return Field(layout, lambda made: trace.sampled(made, f"{call.name} sampled"), x.sources, call=call, inputs=(x,))
+    return Field(layout, lambda made: capture.sampled(made, f"{call.name} sampled"), x.sources, call=call, inputs=(x,))
 
 
 def _spatial(layout: Layout, shape: tuple[int, ...], first: int) -> Layout:
@@ -159,8 +159,8 @@ def _lifted(rows: Tensor, old: Layout, new: Layout, first: int) -> Tensor:
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
-def sampled_map(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
+def sampled_map(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
     result = on_meta(call)
     layout = _spatial(input.layout, tuple(result.shape), 2)
     reason = f"{call.name} sampled"
-    return Field(layout, lambda made: trace.sampled(made, reason), input.sources, call=call, inputs=(input,))
+    return Field(layout, lambda made: capture.sampled(made, reason), input.sources, call=call, inputs=(input,))

@@ -22,23 +22,23 @@ PROBE = 1 << 20
 
 
 @rule("detach")
-def detach(trace: Capture, call: Call, input: Any) -> Any:
-    return rescaled(trace, call, input, 0.0) if isinstance(input, Field) else call.function(input)
+def detach(capture: Capture, call: Call, input: Any) -> Any:
+    return rescaled(capture, call, input, 0.0) if isinstance(input, Field) else call.function(input)
 
 
-def stopped(trace: Capture, record: Record) -> Record:
+def stopped(capture: Capture, record: Record) -> Record:
     """A tensor made where gradients were off, as it is seen where they are on."""
-    call = Call(torch.Tensor.detach, "detach", (record,), {}, trace.module)
+    call = Call(torch.Tensor.detach, "detach", (record,), {}, capture.module)
     if isinstance(record, Weight):
         made: Record = Weight(record.shape, record.distribution, "", ((record, 0.0),), call)
     else:
         assert isinstance(record, Field)
-        made = rescaled(trace, call, record, 0.0)
+        made = rescaled(capture, call, record, 0.0)
     made.requires_grad = False
     return made
 
 
-def rescaled(trace: Capture, call: Call, item: Field, slope: float) -> Field:
+def rescaled(capture: Capture, call: Call, item: Field, slope: float) -> Field:
     """The same numbers, with `slope` times the gradient."""
     inner = item.function
 
@@ -47,7 +47,7 @@ def rescaled(trace: Capture, call: Call, item: Field, slope: float) -> Field:
 
     return Field(
         item.layout,
-        lambda _: trace.apply(GradientScale(slope=slope), item.node),
+        lambda _: capture.apply(GradientScale(slope=slope), item.node),
         sources=item.sources,
         root=item.base,
         function=function,
@@ -61,12 +61,12 @@ def scaled_gradient(x: Tensor, slope: float) -> Tensor:
     return x.detach() if slope == 0.0 else slope * x + (1.0 - slope) * x.detach()
 
 
-def hooked(trace: Capture, item: Field, hook: Callable[[Tensor], Any]) -> Field | None:
+def hooked(capture: Capture, item: Field, hook: Callable[[Tensor], Any]) -> Field | None:
     """A field with a hook on its gradient; None for a hook that only looks.
 
     The hook is shown a drawn gradient. One that multiplies it by a number is followed, any other is refused.
     """
-    generator = torch.Generator().manual_seed(trace.loss_seed)
+    generator = torch.Generator().manual_seed(capture.loss_seed)
     shape = item.shape if item.layout.positions * item.layout.channels <= PROBE else item.shape[-1:]
     probe = torch.randn(shape, generator=generator)
     returned = hook(probe.clone())
@@ -75,13 +75,13 @@ def hooked(trace: Capture, item: Field, hook: Callable[[Tensor], Any]) -> Field 
     slope = float((returned * probe).sum() / probe.square().sum())
     if not torch.allclose(returned, slope * probe, rtol=1e-4, atol=1e-6):
         raise UnsupportedError(
-            f"a hook on a tensor {item.shape} in {trace.module!r} does more to its gradient than multiply it: "
+            f"a hook on a tensor {item.shape} in {capture.module!r} does more to its gradient than multiply it: "
             "measure the model instead"
         )
-    call = Call(scaled_gradient, "scaled_gradient", (item, slope), {}, trace.module)
-    return rescaled(trace, call, item, slope)
+    call = Call(scaled_gradient, "scaled_gradient", (item, slope), {}, capture.module)
+    return rescaled(capture, call, item, slope)
 
 
-def custom(trace: Capture, call: Call) -> Any:
+def custom(capture: Capture, call: Call) -> Any:
     """An `autograd.Function`: its forward and its own backward are run on drawn tensors."""
-    return sample(trace, call, f"{call.name}, a function with a backward of its own, sampled")
+    return sample(capture, call, f"{call.name}, a function with a backward of its own, sampled")

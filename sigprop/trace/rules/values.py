@@ -27,40 +27,40 @@ if TYPE_CHECKING:
     "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full",
     "new_empty", "new_tensor", "signbit", "contains",
 )  # fmt: skip
-def real(trace: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
-    args, kwargs = mapped((args, kwargs), trace.value_of)
+def real(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    args, kwargs = mapped((args, kwargs), capture.value_of)
     result = call.function(*args, **kwargs)
     return mapped(result, lambda item: item.detach() if isinstance(item, Tensor) else item)
 
 
 @rule("topk", "sort", "kthvalue", "max", "min", "mode", "median", "cummax")
-def ranked(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def ranked(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """Values are traced, indices are real."""
     result = on_meta(call)
     if isinstance(result, Tensor):
-        return sample(trace, call)
+        return sample(capture, call)
     if not isinstance(input, Field):
-        return call.function(trace.value_of(input), *args, **kwargs)
+        return call.function(capture.value_of(input), *args, **kwargs)
     default = -1 if call.name in ("topk", "sort", "kthvalue") else 0
     dim = kwargs.get("dim", next((a for a in args[call.name == "topk" :] if not isinstance(a, bool)), default))
     keep = len(result[0].shape) == len(input.shape)
     layout = _ranked_layout(input.layout, dim % len(input.shape), tuple(result[0].shape), keep)
     values = Field(
         layout,
-        lambda made: trace.sampled(made, f"{call.name} sampled"),
+        lambda made: capture.sampled(made, f"{call.name} sampled"),
         input.sources,
         call=call,
         output=0,
         inputs=(input,),
     )
-    indices = chosen(call.function(trace.value_of(input), *args, **kwargs)[1], layout, trace, call, input)
+    indices = chosen(call.function(capture.value_of(input), *args, **kwargs)[1], layout, capture, call, input)
     kind = getattr(torch.return_types, call.name, None)
     return kind((values, indices)) if kind is not None else (values, indices)
 
 
-def chosen(indices: Tensor, layout: Layout, trace: Capture, call: Call, input: Field) -> Tensor:
+def chosen(indices: Tensor, layout: Layout, capture: Capture, call: Call, input: Field) -> Tensor:
     """Real indices that remember how they were chosen, so that entries gathered by them are the chosen ones again."""
-    make = lambda made: trace.sampled(made, f"{call.name} sampled")  # noqa: E731
+    make = lambda made: capture.sampled(made, f"{call.name} sampled")  # noqa: E731
     made = Field(layout, make, input.sources, call=call, output=1, inputs=(input,))
     made.dtype, indices = indices.dtype, indices.detach()
     setattr(indices, CHOICE, made)

@@ -39,9 +39,9 @@ def viewed(item: Field, layout: Layout, call: Call) -> Field:
     "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "alias",
     "cpu", "cuda", "identity", "requires_grad", "as_subclass", "positive", "nan_to_num", "checkpoint_name",
 )  # fmt: skip
-def same(trace: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -> Any:
+def same(capture: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, torch.dtype) and not a.is_floating_point for a in (*args, *kwargs.values())):
-        return call.function(trace.value_of(input), *args, **kwargs)
+        return call.function(capture.value_of(input), *args, **kwargs)
     if isinstance(input, Tensor):
         return (
             input.to(args[0].dtype) if args and isinstance(args[0], Record) else call.function(input, *args, **kwargs)
@@ -50,21 +50,21 @@ def same(trace: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -
 
 
 @rule("view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "ravel")
-def reshape(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
+def reshape(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
     if args and isinstance(args[0], torch.dtype):
         return input
     if isinstance(input, Tensor):
         return input.reshape(result_shape(call))
-    return _to_shape(trace, call, input, result_shape(call))
+    return _to_shape(capture, call, input, result_shape(call))
 
 
-def _to_shape(trace: Capture, call: Call, input: Field, shape: tuple[int, ...]) -> Field:
+def _to_shape(capture: Capture, call: Call, input: Field, shape: tuple[int, ...]) -> Field:
     try:
         return viewed(input, input.layout.reshaped(shape), call)
     except Misaligned:
         from sigprop.trace.rules.movement import moved
 
-        return moved(trace, call, input, shape)
+        return moved(capture, call, input, shape)
 
 
 def result_shape(call: Call, function: Any = None) -> tuple[int, ...]:
@@ -97,21 +97,21 @@ def _single(item: Any) -> Any:
 
 
 @rule("transpose", "swapaxes", "swapdims", "t", "adjoint")
-def transpose(trace: Capture, call: Call, input: Field, dim0: int = 0, dim1: int = 1) -> Field:
+def transpose(capture: Capture, call: Call, input: Field, dim0: int = 0, dim1: int = 1) -> Field:
     order = list(range(len(input.shape)))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return viewed(input, input.layout.permuted(order), call)
 
 
 @rule("permute")
-def permute(trace: Capture, call: Call, input: Field, *dims: Any, **kwargs: Any) -> Field:
+def permute(capture: Capture, call: Call, input: Field, *dims: Any, **kwargs: Any) -> Field:
     given = kwargs.get("dims", dims)
     order = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     return viewed(input, input.layout.permuted([place % len(input.shape) for place in order]), call)
 
 
 @rule("movedim", "moveaxis")
-def movedim(trace: Capture, call: Call, input: Field, source: Any, destination: Any) -> Field:
+def movedim(capture: Capture, call: Call, input: Field, source: Any, destination: Any) -> Field:
     rank = len(input.shape)
     places = torch.empty([n + 2 for n in range(rank)], device="meta")
     moved = torch.movedim(places, source, destination)
@@ -119,17 +119,17 @@ def movedim(trace: Capture, call: Call, input: Field, source: Any, destination: 
 
 
 @rule("unsqueeze")
-def unsqueeze(trace: Capture, call: Call, input: Field, dim: int) -> Field:
+def unsqueeze(capture: Capture, call: Call, input: Field, dim: int) -> Field:
     return viewed(input, input.layout.inserted(dim % (len(input.shape) + 1)), call)
 
 
 @rule("squeeze")
-def squeeze(trace: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
-    return _to_shape(trace, call, input, result_shape(call))
+def squeeze(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
+    return _to_shape(capture, call, input, result_shape(call))
 
 
 @rule("view_as_complex")
-def view_as_complex(trace: Capture, call: Call, input: Field) -> Field:
+def view_as_complex(capture: Capture, call: Call, input: Field) -> Field:
     """Pairs of channels become complex numbers: followed by replay."""
     made = viewed(input, Layout(input.layout.dims[:-1], input.layout.order), call)
     made.make, made.root, made.function, made.dtype = _complex, None, None, torch.complex64
@@ -141,22 +141,22 @@ def _complex(item: Field) -> Node:
 
 
 @rule("view_as_real")
-def view_as_real(trace: Capture, call: Call, input: Field) -> Field:
+def view_as_real(capture: Capture, call: Call, input: Field) -> Field:
     dims = (*input.layout.dims, (Axis(2, CHANNEL),))
-    make = lambda made: trace.sampled(made, "complex rotation sampled")  # noqa: E731
+    make = lambda made: capture.sampled(made, "complex rotation sampled")  # noqa: E731
     return Field(Layout(dims, input.layout.order), make, input.sources, call=call, inputs=(input,))
 
 
 @rule("real", "imag")
-def part_of_complex(trace: Capture, call: Call, input: Field) -> Field:
+def part_of_complex(capture: Capture, call: Call, input: Field) -> Field:
     if not input.dtype.is_complex:
         return input
-    make = lambda made: trace.sampled(made, f"{call.name} part sampled")  # noqa: E731
+    make = lambda made: capture.sampled(made, f"{call.name} part sampled")  # noqa: E731
     return Field(input.layout, make, input.sources, call=call, inputs=(input,))
 
 
 @rule("expand", "expand_as", "broadcast_to")
-def expand(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def expand(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """New axes are copies: of positions where the neighbours are positions, else of channels."""
     shape = result_shape(call)
     if isinstance(input, Tensor):
@@ -164,7 +164,7 @@ def expand(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) ->
     if isinstance(input, Weight):
         from sigprop.trace.rules.weights import of_weights
 
-        return of_weights(trace, Call(torch.Tensor.expand, "expand", (input, shape), {}, call.module))
+        return of_weights(capture, Call(torch.Tensor.expand, "expand", (input, shape), {}, call.module))
     layout = input.layout
     dims: list[Dim] = [*[()] * (len(shape) - len(layout.dims)), *layout.dims]
     grown = [place for place, (dim, n) in enumerate(zip(dims, shape, strict=True)) if not dim and n > 1]
@@ -174,7 +174,7 @@ def expand(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) ->
         dims[place] = (Axis(shape[place], _copied_role(layout, dims, place)),)
     added = tuple(dims[place][0] for place in grown if dims[place][0].is_position)
     result = Layout(tuple(dims), added + layout.order)
-    return repeated(trace, call, input, result)
+    return repeated(capture, call, input, result)
 
 
 def _copied_role(layout: Layout, dims: list, place: int) -> str:
@@ -186,7 +186,7 @@ def _copied_role(layout: Layout, dims: list, place: int) -> str:
     return CHANNEL if any(axis.role == CHANNEL for axis in before) or not layout.order else TOKEN
 
 
-def repeated(trace: Capture, call: Call, input: Field, result: Layout) -> Field:
+def repeated(capture: Capture, call: Call, input: Field, result: Layout) -> Field:
     """Copies along axes that the input does not have (they come first in the kernel's order)."""
     times = result.positions // input.layout.positions
     copies = result.channels / input.layout.channels
@@ -195,7 +195,7 @@ def repeated(trace: Capture, call: Call, input: Field, result: Layout) -> Field:
         return viewed(input, result, call)
 
     def make(_: Field) -> Node:
-        return trace.apply(Gather(index, copies, result.channels), input.node)
+        return capture.apply(Gather(index, copies, result.channels), input.node)
 
     made = Field(result, make, sources=input.sources, call=call, inputs=(input,))
     if input.statistic is not None:

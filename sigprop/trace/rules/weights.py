@@ -89,28 +89,28 @@ MAKE_FIELDS = frozenset(
 )
 
 
-def of_weights(trace: Capture, call: Call) -> Any:
+def of_weights(capture: Capture, call: Call) -> Any:
     """Weights for the results of a call on weights and real tensors."""
     parents = [item for item in call.records() if isinstance(item, Weight)]
     result = on_meta(call)
     if isinstance(result, Tensor):
-        return _weight(trace, call, result, parents, None)
+        return _weight(capture, call, result, parents, None)
     if isinstance(result, (tuple, list)) or call.name == "iter":
-        return tuple(_weight(trace, call, item, parents, n) for n, item in enumerate(result))
+        return tuple(_weight(capture, call, item, parents, n) for n, item in enumerate(result))
     return result
 
 
-def _weight(trace: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:
+def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:
     shape = tuple(result.shape)
     if not result.is_floating_point():
-        return trace.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
+        return capture.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
     law, slope = _law(call, parents, shape)
     slope = 0.0 if call.name == "detach" else slope
     energy = sum(math.prod(parent.shape) for parent in parents)
     shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
     made = Weight(shape, law or parents[0].distribution, "", shares, call, output)
     if law is None:
-        made.distribution = Distribution.measured(Replay(torch.Generator().manual_seed(trace.seed()))(made))
+        made.distribution = Distribution.measured(Replay(torch.Generator().manual_seed(capture.seed()))(made))
     return made
 
 

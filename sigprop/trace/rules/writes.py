@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 @rule("index_add")
-def index_add(trace: Capture, call: Call, input: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Field:
+def index_add(capture: Capture, call: Call, input: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Field:
     """`input[index] += source` along one dimension of positions."""
     place = dim % len(input.shape)
     if not isinstance(source, Field):
-        return written(trace, call, input, [])
+        return written(capture, call, input, [])
     layout = input.layout if isinstance(input, Field) else _grown(source.layout, place, input.shape[place])
     known = all(axis.is_position for axis in source.layout.dims[place]) and all(
         a.is_position for a in layout.dims[place]
     )
     base = input if isinstance(input, Field) else None
     if not known or (base is not None and not independent(base, source)):
-        return written(trace, call, input, [source])
-    rows = layout.index().index_select(place, trace.value_of(index))
+        return written(capture, call, input, [source])
+    rows = layout.index().index_select(place, capture.value_of(index))
     target = torch.empty(source.layout.positions, dtype=torch.long)
     target[source.layout.index().flatten()] = rows.flatten()
-    node = trace.apply(Scatter(target, layout.positions), source.node)
+    node = capture.apply(Scatter(target, layout.positions), source.node)
     if base is not None:
-        node = added(trace, Residual(), base.node, node)
+        node = added(capture, Residual(), base.node, node)
     inputs = (source,) if base is None else (base, source)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
@@ -52,14 +52,14 @@ def _grown(layout: Layout, place: int, count: int) -> Layout:
 
 
 @rule("setitem")
-def setitem(trace: Capture, call: Call, input: Any, index: Any, value: Any) -> Any:
+def setitem(capture: Capture, call: Call, input: Any, index: Any, value: Any) -> Any:
     """Kept as a replay: entries of `input` replaced by `value`."""
     if isinstance(value, Weight):
-        value = weight_field(trace, value)
+        value = weight_field(capture, value)
     fields = [item for item in (input, value) if isinstance(item, Field)]
-    index = tuple(trace.value_of(item) for item in index) if isinstance(index, tuple) else trace.value_of(index)
+    index = tuple(capture.value_of(item) for item in index) if isinstance(index, tuple) else capture.value_of(index)
     made = Call(_with_items, call.name, (input, index, value), {}, call.module)
-    return written(trace, made, input, fields)
+    return written(capture, made, input, fields)
 
 
 def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:
@@ -70,23 +70,23 @@ def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:
 
 @rule("scatter", "scatter_add", "index_copy", "index_put", "masked_scatter", "copy", "index_fill", "slice_scatter",
       "select_scatter", "scatter_reduce")  # fmt: skip
-def write(trace: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+def write(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     if call.name == "copy":
-        return _copied(trace, call, input, args[0])
+        return _copied(capture, call, input, args[0])
     fields = [item for item in call.records() if isinstance(item, Field)]
-    return written(trace, call, input, fields)
+    return written(capture, call, input, fields)
 
 
-def _copied(trace: Capture, call: Call, input: Any, source: Any) -> Any:
+def _copied(capture: Capture, call: Call, input: Any, source: Any) -> Any:
     if isinstance(source, Field):
         if source.shape == tuple(input.shape):
             return viewed(source, source.layout, Call(torch.clone, "clone", (source,), {}, call.module))
         wide = Call(torch.broadcast_to, "broadcast_to", (source, tuple(input.shape)), {}, call.module)
-        return expand(trace, wide, source, tuple(input.shape))
+        return expand(capture, wide, source, tuple(input.shape))
     return input
 
 
-def written(trace: Capture, call: Call, input: Any, fields: list[Field]) -> Field:
+def written(capture: Capture, call: Call, input: Any, fields: list[Field]) -> Field:
     same = [item for item in fields if item.shape == tuple(input.shape)]
     if isinstance(input, Field):
         layout = input.layout
@@ -97,7 +97,7 @@ def written(trace: Capture, call: Call, input: Any, fields: list[Field]) -> Fiel
     made = [input] if isinstance(input, Field) and input not in fields else []
 
     def make(item: Field) -> Node:
-        return trace.sampled(item, f"{call.name} sampled")
+        return capture.sampled(item, f"{call.name} sampled")
 
     return Field(layout, make, sources=united([*made, *fields]), call=call, inputs=(*made, *fields))
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from sigprop.errors import InputError, SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
-from sigprop.process import as_written, copied, eagerly, seed_all, undisturbed, without_observers
+from sigprop.process import as_written, copied, eagerly, observers, seed_all, undisturbed, without_observers
 from sigprop.theory import Node, Tape
 from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
@@ -80,10 +80,11 @@ def trace(
     for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
     """
     model = as_written(model)
+    unheard = list(dict.fromkeys(name for name, _, _ in observers(model)))
     with undisturbed() as interrupts:
         with interrupts.let_through():
             twin = skeleton_of(model) if copy else model
-        unheard = without_observers(twin)
+        without_observers(twin)
         _plain_settings(twin)
         capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
         batch = copied(batch)

@@ -71,9 +71,11 @@ def chart(title: str, lines: Sequence[Line], logarithmic: bool = False, x_label:
 
 
 def _scale(values: Sequence[float], start: float, end: float, logarithmic: bool) -> Scale:
+    """What is constant but for a percent is shown as constant."""
     places = [math.log(value) for value in values] if logarithmic else list(values)
     low, high = min(places), max(places)
-    margin = (high - low) * 0.05 if high > low else (0.5 if logarithmic else max(abs(high), 1.0) * 0.1)
+    least = 0.01 if logarithmic else 0.01 * max(abs(low), abs(high))
+    margin = (high - low) * 0.05 if high - low > least else (0.5 if logarithmic else max(abs(high), 1.0) * 0.1)
     if start < end and high > low:
         margin = 0.0
     return Scale(low - margin, high + margin, start, end, logarithmic)

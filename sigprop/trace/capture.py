@@ -132,6 +132,7 @@ class Capture(Mode):
         self._seeds = self._base = seed * 100003
         self._first_field = fields_made()
         self._running = self._recording = False
+        self._run_before: set[tuple] = set()
         self._stopped: dict[Record, Record] = {}
         self._adopt_parameters()
 
@@ -293,9 +294,13 @@ class Capture(Mode):
         return self._attach(call, args, result)
 
     def _require_runs(self, call: Call) -> None:
-        """What torch itself refuses for its shapes is refused here, where it happens."""
+        """What torch itself refuses for its shapes is refused here, where it happens; repeated blocks ask once."""
+        kind = (call.function, tuple(map(_kind, leaves((call.args, call.kwargs)))))
+        if kind in self._run_before:
+            return
         try:
             on_meta(call)
+            self._run_before.add(kind)
         except NotImplementedError:
             return
         except (RuntimeError, ValueError, IndexError) as error:
@@ -427,6 +432,13 @@ def _note_dependent_entries(node: Node, weights: Iterable[Weight]) -> None:
             name = next((name for name, _ in weight.roots()), "a weight")
             what = "taken as independent draws, which they are not" if kind == STRUCTURED else "not known"
             node.signal = node.signal.note(Status.ASSUMED, f"entries of {name} are {what}")
+
+
+def _kind(item: Any) -> Any:
+    """What of an argument decides whether a function takes it; nothing like a tensor of whole numbers but itself."""
+    if not isinstance(item, (Record, Tensor)):
+        return repr(item)
+    return (tuple(item.shape), item.dtype) if item.dtype.is_floating_point else object()
 
 
 def _shapes(call: Call) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
+from sigprop.trace.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
 from sigprop.trace.layout import LARGEST, Misaligned
 from sigprop.trace.record import Call, Field, Record, Weight, fields_made, leaves, mapped
 from sigprop.trace.replay import Replay
@@ -43,61 +43,6 @@ from sigprop.trace.skeleton import distribution
 from sigprop.trace.tied import TiedLogits
 
 _RECORD = "_sigprop_record"
-_CPU = torch.device("cpu")
-_GETTERS = {"device": _CPU, "is_meta": False, "is_cuda": False, "is_cpu": True}
-_QUERIES = frozenset(
-    [
-        "size",
-        "dim",
-        "stride",
-        "numel",
-        "nelement",
-        "is_floating_point",
-        "is_contiguous",
-        "len",
-        "is_complex",
-        "element_size",
-        "ndimension",
-        "storage_offset",
-        "requires_grad_",
-        "retain_grad",
-        "register_hook",
-        "hash",
-        "get_device",
-        "is_same_size",
-        "is_tensor",
-        "is_inference",
-        "is_signed",
-        "untyped_storage",
-        "data_ptr",
-        "format",
-        "has_names",
-        "is_storage",
-    ]
-)
-
-
-_VALUES = frozenset(
-    ("item", "tolist", "bool", "int", "float_value", "nonzero", "numpy", "unique", "unique_consecutive", "equal")
-).union(
-    ("allclose", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros"),
-    ("new_ones", "new_full", "new_empty", "new_tensor"),
-)
-"""Functions whose result is real numbers, drawn once, even where everything else is only recorded."""
-_KEPT = frozenset(
-    "view reshape flatten unflatten getitem transpose permute squeeze unsqueeze movedim t to float double".split()  # noqa: SIM905
-)
-"""Views: in a loss too they keep the roles of dimensions, by which closed forms are known."""
-
-
-_CHECKED = frozenset(
-    ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum", "embedding", "where")
-).union(
-    ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "add", "radd", "sub"),
-    ("rsub", "mul", "rmul", "div", "truediv", "cat", "concat", "stack", "layer_norm", "rms_norm", "group_norm"),
-    ("batch_norm", "scaled_dot_product_attention", "maximum", "minimum", "cross_entropy", "mse_loss"),
-)
-"""Functions whose shapes torch checks before their rule is asked."""
 
 
 class Capture(Mode):
@@ -217,17 +162,17 @@ class Capture(Mode):
             return self._getter(func, args)
         if name == "register_hook" and _is_traced(args):
             return self._hook(*args)
-        if name in _QUERIES or not (_is_traced(args) or _is_traced(kwargs.values())):
+        if name in QUERIES or not (_is_traced(args) or _is_traced(kwargs.values())):
             return func(*args, **kwargs)
         return self._traced(func, name, args, kwargs)
 
     def _getter(self, func: Any, args: tuple) -> Any:
         attribute = getattr(func.__self__, "__name__", "")
         tensor = args[0]
-        if _record(tensor) is None or (attribute in _GETTERS and not tensor.is_meta):
+        if _record(tensor) is None or (attribute in GETTERS and not tensor.is_meta):
             return func(*args)
-        if attribute in _GETTERS:
-            return _GETTERS[attribute]
+        if attribute in GETTERS:
+            return GETTERS[attribute]
         if attribute == "data":
             return self._traced(torch.Tensor.detach, "detach", (tensor,), {})
         if attribute == "requires_grad":
@@ -275,7 +220,7 @@ class Capture(Mode):
         rule = find_rule(name)
         if rule is None and inspect.isfunction(func) and func.__module__.startswith("torch.nn"):
             with self:
-                return _own_body(func)(*args, **kwargs)
+                return own_body(func)(*args, **kwargs)
         kwargs.pop("device", None)
         if name == "to":
             args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
@@ -283,7 +228,7 @@ class Capture(Mode):
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
         given, named = mapped((args, kwargs), self._argument)
         call = Call(func, name, given, named, self.module, in_place)
-        if name in _CHECKED:
+        if name in CHECKED:
             self._require_runs(call)
         try:
             result = self._result(rule, call)
@@ -295,7 +240,7 @@ class Capture(Mode):
 
     def _require_runs(self, call: Call) -> None:
         """What torch itself refuses for its shapes is refused here, where it happens; repeated blocks ask once."""
-        kind = (call.function, tuple(map(_kind, leaves((call.args, call.kwargs)))))
+        kind = (call.function, tuple(map(kind_of, leaves((call.args, call.kwargs)))))
         if kind in self._run_before:
             return
         try:
@@ -315,14 +260,14 @@ class Capture(Mode):
             return self._recorded(rule, call)
         if call.name not in MAKE_FIELDS and not into_numbers and all(isinstance(i, Weight) for i in call.records()):
             return of_weights(self, call)
-        if call.name not in _VALUES and all(math.prod(item.shape) == 1 for item in call.records()):
+        if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records()):
             return recorded(self, call)
         return rule(self, call, *call.args, **call.kwargs) if rule else sample(self, call)
 
     def _recorded(self, rule: Rule | None, call: Call) -> Any:
         """A call of a loss: views keep the roles of dimensions, questions about values are answered by a draw."""
         by_values = call.name == "getitem" and any(isinstance(item, Record) for item in leaves(call.args[1]))
-        if rule is not None and (call.name in _VALUES or call.name in _KEPT) and not by_values:
+        if rule is not None and (call.name in VALUES or call.name in KEPT) and not by_values:
             try:
                 return rule(self, call, *call.args, **call.kwargs)
             except (SigpropError, Misaligned):
@@ -434,13 +379,6 @@ def _note_dependent_entries(node: Node, weights: Iterable[Weight]) -> None:
             node.signal = node.signal.note(Status.ASSUMED, f"entries of {name} are {what}")
 
 
-def _kind(item: Any) -> Any:
-    """What of an argument decides whether a function takes it; nothing like a tensor of whole numbers but itself."""
-    if not isinstance(item, (Record, Tensor)):
-        return repr(item)
-    return (tuple(item.shape), item.dtype) if item.dtype.is_floating_point else object()
-
-
 def _shapes(call: Call) -> str:
     found = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Record, Tensor))]
     return ", ".join(f"{type(item).__name__.lower()} {tuple(item.shape)}" for item in found)
@@ -481,15 +419,6 @@ def record_of(value: Any) -> Record | None:
     return _record(value) if isinstance(value, Tensor) else None
 
 
-def canonical(func: Any) -> str:
-    """One name for `add`, `add_`, `__add__`, `__radd__` and `__iadd__`; reflected ones keep their `r`."""
-    name = getattr(func, "__name__", str(func))
-    if name.startswith("__") and name.endswith("__"):
-        bare = name.strip("_")
-        return bare[1:] if bare in ("iadd", "isub", "imul", "itruediv", "idiv", "iand", "ior") else bare
-    return name.rstrip("_") if name.endswith("_") and name != "requires_grad_" else name
-
-
 def _tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
@@ -501,16 +430,4 @@ def _tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from _tensors_in(item, f"{path}[{index}]")
 
 
-def _own_body(func: Any) -> Any:
-    """A python function of torch.nn.functional that runs its own body, so that its inner calls are traced one by one.
-
-    It asks `has_torch_function` first, and would be handed back; this copy of it is told that there is none.
-    """
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    told = {**func.__globals__, **dict.fromkeys(names, lambda *args: False)}
-    body = FunctionType(func.__code__, told, func.__name__, func.__defaults__, func.__closure__)
-    body.__kwdefaults__ = func.__kwdefaults__
-    return body
-
-
-__all__ = ["Capture", "Misaligned", "canonical", "record_of"]
+__all__ = ["Capture", "Misaligned", "record_of"]

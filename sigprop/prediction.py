@@ -16,6 +16,7 @@ from torch import nn
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.initialization import build
 from sigprop.losses import LossChoice
+from sigprop.process import undisturbed
 from sigprop.results import Profile
 from sigprop.simulate import Simulation, verified
 from sigprop.simulate.work import batch_entries, parameter_count
@@ -49,6 +50,13 @@ def predict(
     """
     require(verify is None or verify >= 0, "verify", verify, "None, or a number of initializations")
     require_settings(tokens=tokens, **options)
+    with undisturbed() as interrupts, interrupts.let_through():  # drawn copies must not see hooks of another call
+        return _predicted(model, batch, verify, tokens, options)
+
+
+def _predicted(
+    model: nn.Module | Callable[[], nn.Module], batch: Any, verify: int | None, tokens: int, options: dict[str, Any]
+) -> Profile:
     loaded = model if isinstance(model, nn.Module) else build(model)
     loss, seed = options.get("loss"), options.get("seed", 0)
     try:

@@ -112,12 +112,12 @@ def test_each_planted_mistake_is_named(mistake):
 
 
 def test_a_missing_attention_scale_is_named():
-    """Folded into the query where the module has no scale number of its own."""
+    """By the attention it belongs to, though it is folded into the query's draw and rate."""
     report = check(lambda model, base: parametrize(model, "mup", base=base, attention="keep"))
     assert not report.passed
-    assert {item.name.rpartition(".")[0] for item in report.culprits} == {
-        "blocks.0.attention.query",
-        "blocks.1.attention.query",
+    assert {(item.name, item.cause) for item in report.culprits} == {
+        ("blocks.0.attention", "attention scale"),
+        ("blocks.1.attention", "attention scale"),
     }
 
 

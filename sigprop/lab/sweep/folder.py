@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 class ResultFolder:
-    """`<identity>.json` holds a result; `<identity>.lock` is held while it is being made."""
+    """`<identity>.json` holds a result; `.lock` is held while it is being made; `.tries` has a byte for every try."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -36,6 +36,16 @@ class ResultFolder:
 
     def missing(self, trials: list[Trial]) -> list[Trial]:
         return [trial for trial in trials if not self.is_done(trial)]
+
+    def tries(self, trial: Trial) -> int:
+        """How often a process began this trial."""
+        path = self._file(trial).with_suffix(".tries")
+        return path.stat().st_size if path.is_file() else 0
+
+    def begin(self, trial: Trial) -> None:
+        """Count one more try, before it is made: it may end the process."""
+        with open(self._file(trial).with_suffix(".tries"), "ab") as file:
+            file.write(b".")
 
     def put(self, trial: Trial, result: dict[str, Any]) -> None:
         write_json(self._file(trial), {"format": FORMAT, "trial": trial, "result": result})

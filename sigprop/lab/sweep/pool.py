@@ -57,12 +57,18 @@ def run_locally(
 
 
 def _walk(trials: list[Trial], folder: str | Path, work: Work, progress: Callable[[int], None] | None = None) -> None:
-    """Run every trial that nobody else runs or has run; once more at the end, for those whose worker was lost."""
+    """Run every trial that nobody else runs or has run; those that ended a process before come last."""
     results = ResultFolder(folder)
-    for _ in range(2):
-        for trial in results.missing(trials):
-            with results.claimed(trial) as mine:
-                if mine:
-                    results.put(trial, work(trial))
-            if progress is not None:
-                progress(len(trials) - len(results.missing(trials)))
+    while _ran_one(sorted(results.missing(trials), key=results.tries), results, work):
+        if progress is not None:
+            progress(len(trials) - len(results.missing(trials)))
+
+
+def _ran_one(trials: list[Trial], results: ResultFolder, work: Work) -> bool:
+    for trial in trials:
+        with results.claimed(trial) as mine:
+            if mine:
+                results.begin(trial)
+                results.put(trial, work(trial))
+                return True
+    return False

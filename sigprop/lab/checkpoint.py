@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from sigprop.errors import InputError
 from sigprop.lab.ranks import Ranks, placed_like, whole
+from sigprop.results.files import write_whole
 
 FORMAT = 1
 
 
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write beside the target, then put it in its place: a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+def write_file(path: Path, content: str | bytes) -> None:
+    """Written whole, in a folder that is made where it is missing; a full disk is said as such."""
     try:
-        write(beside)
-        with open(beside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
     except OSError as error:
         raise InputError(f"{path} could not be written: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """One JSON document, atomically."""
-    text = json.dumps(content, indent=1)
-    write_atomically(path, lambda beside: beside.write_text(text + "\n", encoding="utf-8"))
 
 
 def save_run(
@@ -60,7 +47,7 @@ def save_run(
     metadata = {"sigprop": json.dumps({"format": FORMAT, "facts": facts, "scalars": scalars})}
     kept = {name: whole(value.detach()).contiguous().cpu() for name, value in tensors.items()}
     if ranks.is_first:
-        write_atomically(path, lambda beside: save_file(kept, beside, metadata))
+        write_file(path, save(kept, metadata))
 
 
 def load_run(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`train`: one model, one stream of batches, one settings object; a run that can be killed and goes on.
 
-    batches = TextBatches(tokens_of(read_text("corpus.txt")), passages=16, length=256)
+    batches = TextBatches(tokens_of(load_text("corpus.txt")), passages=16, length=256)
     run = train(model, batches, Settings(steps=300, lr=2**-7), plan=plan, folder="runs/first")
 
 A batch is a function of its step and a checkpoint holds all else, so that a resumed run on a CPU is bitwise the run

@@ -6,6 +6,7 @@ The sample is the opening of Shakespeare's Coriolanus.
 from __future__ import annotations
 
 import gzip
+import zlib
 from importlib import resources
 from pathlib import Path
 
@@ -33,13 +34,22 @@ def sample_text() -> str:
 
 
 def load_text(path: str | Path) -> str:
-    """Read a text file, plain or gzip-compressed."""
+    """Read a text file, plain or gzip-compressed; what is empty or not text is refused."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"no text file at {path}")
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        return file.read()
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not text.strip():
+        raise InputError(f"{path} is empty: a text file is needed")
+    if "\0" in text:
+        raise InputError(f"{path} is binary: it holds zero bytes; a text file is needed")
+    return text
 
 
 def text_batch(text: str, batch: int, tokens: int, vocabulary: int = VOCABULARY) -> Tensor:

@@ -33,13 +33,13 @@ def written(data: dict[str, Any], path: str | Path | None = None) -> str:
     return text
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """The file is the old one or the new one at every moment, also when the process is interrupted."""
     with interrupts_held():
         handle, waiting = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content.encode("utf-8") if isinstance(content, str) else content)
             if path.exists():
                 os.chmod(waiting, path.stat().st_mode)
             else:

@@ -38,14 +38,6 @@ def first_batch(data: Any) -> Any:
     raise InputError(f"batch is {type(data).__name__}: needs a tensor, a tuple, a mapping or a DataLoader")
 
 
-def read_words(path: str) -> str:
-    """The text of a file."""
-    try:
-        return load_text(path)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-
-
 def read_data(text: str, wanted: Wanted, channels: int = 3, side: int | None = None) -> Any:
     """A folder as images, `file.py:name` as what it gives, any other file as bytes of text."""
     if is_user_object(text):
@@ -53,7 +45,7 @@ def read_data(text: str, wanted: Wanted, channels: int = 3, side: int | None = N
         return first_batch(found.call() if callable(found.value) and not _is_loader(found.value) else found.value)
     if Path(text).is_dir():
         return image_batch(Path(text), wanted.batch, channels, side)
-    return text_batch(read_words(text), wanted.batch, wanted.tokens)
+    return text_batch(load_text(text), wanted.batch, wanted.tokens)
 
 
 def _is_loader(value: Any) -> bool:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sigprop.compat import cached_folder, model_class, transformers_library
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
-from sigprop.models import sample_text, text_batch
-from sigprop.sources.batches import Wanted, first_batch, image_batch, read_data, read_words
+from sigprop.models import load_text, sample_text, text_batch
+from sigprop.sources.batches import Wanted, first_batch, image_batch, read_data
 from sigprop.sources.made_up import made_up_batch
 from sigprop.sources.user_file import is_user_object
 
@@ -60,7 +60,7 @@ class Opened:
 
     def _ids(self, data: str | None, wanted: Wanted, tokens: int) -> Tensor:
         """Passages of the text by the model's own tokenizer if the folder has one, else by bytes."""
-        words = sample_text() if data is None else read_words(data)
+        words = sample_text() if data is None else load_text(data)
         text = self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
         vocabulary = int(text.vocab_size)
         if any((self.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.losses import LossChoice
-from sigprop.models import CONFIGS, REFERENCE, build, sample_text, text_batch
+from sigprop.models import CONFIGS, REFERENCE, build, load_text, sample_text, text_batch
 from sigprop.sources import hugging_face
-from sigprop.sources.batches import Wanted, first_batch, read_data, read_words
+from sigprop.sources.batches import Wanted, first_batch, read_data
 from sigprop.sources.user_file import is_user_object, read_user_object, user_code
 
 KINDS = "file.py:Model(width=256), a config.json, a checkpoint folder, or a cached hub id"
@@ -86,7 +86,7 @@ def _reference(name: str, settings: dict[str, Any], data: str | None, wanted: Wa
     make()
     config: Any = CONFIGS[name](**settings)
     if name == "transformer":
-        words = sample_text() if data is None else read_words(data)
+        words = sample_text() if data is None else load_text(data)
         ids = text_batch(words, wanted.batch, min(wanted.tokens, config.context), config.vocabulary)
         if config.kind == "encoder_decoder":
             return Source(name, make, (ids, ids))

@@ -16,11 +16,11 @@ from sigprop.lab.data import (
     gaussian_images,
     hub_text,
     image_folder,
-    read_text,
     tokens_of,
     trained_bpe,
     zipf_tokens,
 )
+from sigprop.models import load_text
 
 IDS = torch.arange(200).reshape(2, 100)
 
@@ -90,9 +90,9 @@ def test_zipf_frequencies():
 def test_text_files_plain_and_compressed(tmp_path):
     (tmp_path / "a.txt").write_text("füür\n" * 10, encoding="utf-8")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
-    plain, packed = (read_text(tmp_path / name) for name in ("a.txt", "a.txt.gz"))
+    plain, packed = (load_text(tmp_path / name) for name in ("a.txt", "a.txt.gz"))
     assert plain == packed
-    assert bytes(tokens_of(plain).tolist()) == plain
+    assert bytes(tokens_of(plain).tolist()) == plain.encode()
 
 
 @pytest.mark.parametrize(
@@ -102,22 +102,22 @@ def test_text_files_plain_and_compressed(tmp_path):
 def test_files_that_are_no_text(tmp_path, content, message):
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_text(tmp_path / "a.txt")
+        load_text(tmp_path / "a.txt")
 
 
 def test_files_that_are_missing_or_broken(tmp_path):
     with pytest.raises(InputError, match="no text file"):
-        read_text(tmp_path / "b.txt")
+        load_text(tmp_path / "b.txt")
     (tmp_path / "a.gz").write_bytes(b"no gzip")
     with pytest.raises(InputError, match="cannot be read"):
-        read_text(tmp_path / "a.gz")
+        load_text(tmp_path / "a.gz")
 
 
 def test_bpe_round_trip():
     pytest.importorskip("tokenizers")
     text = "the cat sat on the mat. " * 50
     made = trained_bpe([text], 300)
-    tokens = tokens_of(text.encode(), made)
+    tokens = tokens_of(text, made)
     assert len(tokens) < len(text) / 2
     assert made.decode(tokens.tolist()) == text
 
@@ -141,6 +141,6 @@ def test_a_column_of_a_data_set():
     class Columns(dict):
         column_names = ("text",)
 
-    assert hub_text(Columns(text=["a", "b"])) == b"a\nb"
+    assert hub_text(Columns(text=["a", "b"])) == "a\nb"
     with pytest.raises(InputError, match="no column 'words'"):
         hub_text(Columns(text=["a"]), "words")

@@ -3,7 +3,7 @@
 | file | what it gives |
 |---|---|
 | `order` | random numbers and orders that belong to one step or one epoch |
-| `text` | text files as tokens: bytes, or a trained BPE tokenizer |
+| `text` | text as tokens: bytes, or a trained BPE tokenizer |
 | `objectives` | causal, masked and span-denoising batches from passages of tokens |
 | `images` | IDX files and folders of images |
 | `synthetic` | Zipf text and Gaussian images |
@@ -14,7 +14,7 @@ from sigprop.lab.data.hub import hub_text
 from sigprop.lab.data.images import ImageBatches, image_folder, labelled_idx
 from sigprop.lab.data.objectives import Causal, Masked, Spans
 from sigprop.lab.data.synthetic import gaussian_images, zipf_tokens
-from sigprop.lab.data.text import TextBatches, read_text, tokens_of, trained_bpe
+from sigprop.lab.data.text import TextBatches, tokens_of, trained_bpe
 
 __all__ = [
     "Causal",
@@ -26,7 +26,6 @@ __all__ = [
     "hub_text",
     "image_folder",
     "labelled_idx",
-    "read_text",
     "tokens_of",
     "trained_bpe",
     "zipf_tokens",

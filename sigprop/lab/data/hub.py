@@ -7,7 +7,7 @@ from typing import Any
 from sigprop.errors import InputError
 
 
-def hub_text(dataset: Any, column: str = "text", split: str = "train") -> bytes:
+def hub_text(dataset: Any, column: str = "text", split: str = "train") -> str:
     """`dataset`: a name or folder that `datasets.load_dataset` takes, or a data set already loaded."""
     if isinstance(dataset, str):
         try:
@@ -17,4 +17,4 @@ def hub_text(dataset: Any, column: str = "text", split: str = "train") -> bytes:
         dataset = load_dataset(dataset, split=split)
     if column not in dataset.column_names:
         raise InputError(f"no column {column!r}: the data set has {', '.join(dataset.column_names)}")
-    return "\n".join(dataset[column]).encode("utf-8")
+    return "\n".join(dataset[column])

@@ -1,11 +1,9 @@
-"""Text files as streams of tokens, and batches of passages of them."""
+"""Text as a stream of tokens, and batches of passages of it."""
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,6 @@ from sigprop.errors import InputError, require
 from sigprop.lab.data.objectives import Causal, Objective
 from sigprop.lab.data.order import generator_at
 from sigprop.losses import LossFunction
-
-LOOKED_AT = 1 << 16
-"""Bytes at the start of a file that tell text from binary."""
 
 
 @dataclass(frozen=True)
@@ -48,32 +43,11 @@ class TextBatches:
         return self.objective.loss
 
 
-def read_text(path: str | Path) -> bytes:
-    """The bytes of a text file, plain or gzip-compressed; refuses what is empty or not text."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"no text file at {path}")
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    if not content.strip():
-        raise InputError(f"{path} is empty: a text file is needed")
-    try:
-        content[:LOOKED_AT].decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.start < min(len(content), LOOKED_AT) - 4:  # a character may be cut in two
-            raise InputError(f"{path} is not UTF-8 text: byte {error.start} is {content[error.start]:#04x}") from error
-    if b"\0" in content[:LOOKED_AT]:
-        raise InputError(f"{path} is binary: it holds zero bytes; a text file is needed")
-    return content
-
-
-def tokens_of(content: bytes, tokenizer: Any = None) -> Tensor:
+def tokens_of(text: str, tokenizer: Any = None) -> Tensor:
     """Token ids of a text: its bytes, or what a `tokenizers.Tokenizer` (or anything with its `encode`) makes of it."""
     if tokenizer is None:
-        return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
-    return torch.tensor(tokenizer.encode(content.decode("utf-8", errors="replace")).ids, dtype=torch.int32)
+        return torch.from_numpy(np.frombuffer(text.encode("utf-8"), dtype=np.uint8).copy())
+    return torch.tensor(tokenizer.encode(text).ids, dtype=torch.int32)
 
 
 def trained_bpe(texts: Iterable[str], vocabulary: int, special: Iterable[str] = ()) -> Any:

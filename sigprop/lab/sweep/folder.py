@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import InputError
-from sigprop.lab.checkpoint import write_json
+from sigprop.lab.checkpoint import write_file
 from sigprop.lab.sweep.sheet import Trial, identity
 
 FORMAT = 1
@@ -48,7 +48,8 @@ class ResultFolder:
             file.write(b".")
 
     def put(self, trial: Trial, result: dict[str, Any]) -> None:
-        write_json(self._file(trial), {"format": FORMAT, "trial": trial, "result": result})
+        content = {"format": FORMAT, "trial": trial, "result": result}
+        write_file(self._file(trial), json.dumps(content, indent=1) + "\n")
 
     @contextmanager
     def claimed(self, trial: Trial) -> Iterator[bool]:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from sigprop.api import plan as prescribe
-from sigprop.lab.data import TextBatches, read_text, tokens_of, zipf_tokens
+from sigprop.lab.data import TextBatches, tokens_of, zipf_tokens
 from sigprop.lab.settings import Settings
 from sigprop.lab.sweep.sheet import Trial
 from sigprop.lab.trainer import train
+from sigprop.models import load_text
 from sigprop.sources import open_source
 
 ZIPF = 1 << 16
@@ -50,5 +51,5 @@ def batches_of(given: dict[str, Any]) -> TextBatches:
     """Passages of the text that a trial names."""
     options: dict[str, Any] = {"passages": 16, "length": 128} | given
     text = options.pop("text", None)
-    tokens = zipf_tokens(ZIPF, 256) if text is None else tokens_of(read_text(text))
+    tokens = zipf_tokens(ZIPF, 256) if text is None else tokens_of(load_text(text))
     return TextBatches(tokens, **options)

@@ -147,84 +147,120 @@ def prescribe(scheme: str, model: nn.Module, family: str, layers: int, tokens: i
 def groups_of(plan: Any, model: nn.Module, rate: float, decay: float) -> list[dict[str, Any]]:
     if plan is not None:
         return plan.param_groups(model, lr=rate, weight_decay=decay)
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
-    return [
-        {"params": matrices, "lr": rate, "weight_decay": decay},
-        {"params": vectors, "lr": rate, "weight_decay": 0.0},
-    ]
+    return usual_groups(list(model.parameters()), rate, decay)
+
+
+def usual_groups(parameters: list[nn.Parameter], rate: float, decay: float) -> list[dict[str, Any]]:
+    """Two groups: matrices decay, gains and biases do not."""
+    matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
+    return [{"params": matrices, "lr": rate, "weight_decay": decay}, {"params": vectors, "lr": rate, "weight_decay": 0}]
+
+
+def optimizers_of(name: str, plan: Any, model: nn.Module, rate: float, decay: float) -> list[torch.optim.Optimizer]:
+    """Optimizers other than AdamW: the plan's own; without a plan as people use them, at one rate for all."""
+    if plan is not None:
+        return plan.optimizers(model, lr=rate, weight_decay=decay)
+    if name == "momentum":
+        return [torch.optim.SGD(usual_groups(list(model.parameters()), rate, decay), momentum=0.9)]
+    ends = [p for module in (model.get_input_embeddings(), model.get_output_embeddings()) for p in module.parameters()]
+    kept = {id(p) for p in ends}
+    inside = [p for p in model.parameters() if p.ndim == 2 and id(p) not in kept]
+    chosen = {id(p) for p in inside}
+    rest = usual_groups([p for p in model.parameters() if id(p) not in chosen], rate, decay)
+    muon = torch.optim.Muon(inside, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+    return [muon, torch.optim.AdamW(rest, betas=(0.9, 0.95))]
 
 
 # -- one run
 
 
 class Trainer:
-    """One step as a function of device tensors alone: `place` counts steps, `rates` follow the schedule."""
+    """A step as a function of device tensors alone: `place` counts steps, `rates` follow the schedule.
 
-    def __init__(self, model: nn.Module, batches: Batches, groups: list[dict[str, Any]], steps: int, device: str):
+    AdamW's update is part of the CUDA graph. Other optimizers (`others`) step outside it.
+    """
+
+    def __init__(self, model: nn.Module, batches: Batches, groups: list[dict[str, Any]], steps: int, device: str,
+                 others: list[torch.optim.Optimizer] | None = None):  # fmt: skip
         self.model, self.batches, self.device = model, batches, device
         self.place = torch.zeros(1, dtype=torch.long, device=device)
         self.losses = torch.zeros(steps, device=device)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         warm = max(steps // 10, 1)
-        shape = [min((i + 1) / warm, 1.0) * (0.1 + 0.45 * (1 + math.cos(math.pi * i / steps))) for i in range(steps)]
-        self.schedule = torch.tensor(shape, device=device)
-        self.peaks = torch.tensor([group["lr"] for group in groups], device=device)
-        self.rates = torch.zeros_like(self.peaks)
-        on_device = device == "cuda"
-        for place, group in enumerate(groups):
-            group["lr"] = self.rates[place] if on_device else 0.0
-        kept = {"capturable": True, "fused": True} if on_device else {}
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), **kept)
+        self.shape = [
+            min((i + 1) / warm, 1.0) * (0.1 + 0.45 * (1 + math.cos(math.pi * i / steps))) for i in range(steps)
+        ]
+        self.inside = device == "cuda" and others is None
+        if self.inside:
+            self.schedule = torch.tensor(self.shape, device=device)
+            self.peaks = torch.tensor([group["lr"] for group in groups], device=device)
+            self.rates = torch.zeros_like(self.peaks)
+            for place, group in enumerate(groups):
+                group["lr"] = self.rates[place]
+            others = [torch.optim.AdamW(groups, betas=(0.9, 0.95), capturable=True, fused=True)]
+        self.optimizers = others or [torch.optim.AdamW(groups, betas=(0.9, 0.95))]
+        self.groups = [(group, group["lr"]) for each in self.optimizers for group in each.param_groups]
 
-    def step(self) -> None:
+    def gradients(self) -> None:
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
         inputs, targets = self.batches.take(self.place)
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
             logits = self.model(inputs).logits
         loss = self.batches.loss(logits, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        torch.mul(self.peaks, self.schedule.index_select(0, self.place), out=self.rates)
-        if self.device != "cuda":
-            for group, rate in zip(self.optimizer.param_groups, self.rates.tolist(), strict=True):
-                group["lr"] = rate
-        self.optimizer.step()
         self.losses.index_copy_(0, self.place, loss.detach()[None])
+        if self.inside:
+            torch.mul(self.peaks, self.schedule.index_select(0, self.place), out=self.rates)
+            self.optimizers[0].step()
         self.place.add_(1)
-        for parameter in self.parameters:
-            if parameter.grad is not None:
-                parameter.grad.zero_()
 
     def run(self, steps: int) -> list[float]:
-        work = self._captured() if self.device == "cuda" else self.step
-        for _ in range(steps):
+        work = self._captured() if self.device == "cuda" else self.gradients
+        for step in range(steps):
             work()
+            if not self.inside:
+                for group, peak in self.groups:
+                    group["lr"] = peak * self.shape[step]
+                for each in self.optimizers:
+                    each.step()
         return self.losses.tolist()
 
     def _captured(self) -> Callable[[], None]:
         """The step as a CUDA graph, warmed up with all rates at zero; the plain step where it cannot be captured."""
-        peaks = self.peaks.clone()
-        self.peaks.zero_()
+        if self.inside:
+            peaks = self.peaks.clone()
+            self.peaks.zero_()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
-                self.step()
+                self.gradients()
         torch.cuda.current_stream().wait_stream(stream)
         graph: Any = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self.step()
+                self.gradients()
         except RuntimeError as error:
             print("no graph:", str(error).splitlines()[0], file=sys.stderr, flush=True)
             torch.cuda.synchronize()
             graph = None
-        for state in self.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
-        self.peaks.copy_(peaks)
+        if self.inside:
+            for state in self.optimizers[0].state.values():
+                for value in state.values():
+                    value.zero_()
+            self.peaks.copy_(peaks)
         self.place.zero_()
-        return self.step if graph is None else graph.replay
+        return self.gradients if graph is None else graph.replay
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Compile the repeated blocks one by one: they share their code, so that only the first costs time."""
+    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    for block in max(stacks, key=len):
+        block.compile()
 
 
 def train(cell: tuple[str, int, int, str, float, int], args: argparse.Namespace) -> dict[str, Any]:
@@ -235,23 +271,28 @@ def train(cell: tuple[str, int, int, str, float, int], args: argparse.Namespace)
     key = (family, width, layers, scheme)
     if key not in PLANS:
         PLANS.clear()
-        PLANS[key] = prescribe(scheme, model, family, layers, args.tokens, "adamw")
+        PLANS[key] = prescribe(scheme, model, family, layers, args.tokens, args.optimizer)
     plan = PLANS[key]
     torch.manual_seed(seed)
     if plan is not None:
         plan.apply_(model)
     model.to(args.device).train()
-    groups = groups_of(plan, model, rate, args.decay)
+    others = None
+    if args.optimizer != "adamw":
+        others = optimizers_of(args.optimizer, plan, model, rate, args.decay)
+    groups = groups_of(plan, model, rate, args.decay) if others is None else []
+    if args.compile:
+        compile_blocks(model)
     batches = Batches(family, args.source, args.steps, args.batch, args.tokens, seed, args.device)
-    trainer = Trainer(model, batches, groups, args.steps, args.device)
+    trainer = Trainer(model, batches, groups, args.steps, args.device, others)
     ready = time.perf_counter()
     losses = trainer.run(args.steps)
     tenth = max(args.steps // 10, 1)
     return {
         "family": family, "width": width, "layers": layers, "scheme": scheme, "rate": rate, "seed": seed,
-        "steps": args.steps, "batch": args.batch, "tokens": args.tokens, "decay": args.decay,
+        "optimizer": args.optimizer, "steps": args.steps, "batch": args.batch, "tokens": args.tokens, "decay": args.decay,
         "first": losses[0], "middle": sum(losses[args.steps // 2 :][:tenth]) / tenth,
-        "last": sum(losses[-tenth:]) / tenth, "groups": len(groups),
+        "last": sum(losses[-tenth:]) / tenth, "groups": len(trainer.groups),
         "parameters": sum(p.numel() for p in model.parameters()),
         "setup_s": round(ready - begun, 1), "ms": round(1000 * (time.perf_counter() - ready) / args.steps, 2),
         **({"curve": [round(value, 4) for value in losses]} if args.curve else {}),
@@ -293,6 +334,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--decay", type=float, default=0.1)
+    parser.add_argument("--optimizer", default="adamw", choices=("adamw", "momentum", "muon:rms"))
+    parser.add_argument("--compile", action="store_true", help="compile the blocks")
     parser.add_argument("--curve", action="store_true", help="keep every loss")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--part", type=int, default=None, help="run every PROCESSES-th cell from this one")

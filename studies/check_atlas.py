@@ -23,7 +23,7 @@ from sigprop.check.evaluation import Evaluation
 from sigprop.check.subject import Subject
 from sigprop.errors import SigpropError
 from sigprop.results import Finding
-from studies.coverage_check import _batch as batch_of
+from studies.coverage_check import batch_of
 from studies.coverage_configs import KINDS, checkable, classes
 from studies.predict_coverage import Late, limited, quiet, reason_of
 

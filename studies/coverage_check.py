@@ -61,7 +61,7 @@ def attempt(kind: str, number: int, seeds: int, seconds: int) -> dict[str, Any]:
 def _both(make: Callable[[], Any], seeds: int) -> tuple[Profile, Profile]:
     """Prediction and measurement on one batch, without labels where the model's own loss does not take them."""
     model = build(make)
-    batch = _batch(model)
+    batch = batch_of(model)
     try:
         predicted = predict(model, batch, tokens=1024)
     except SigpropError:
@@ -71,7 +71,7 @@ def _both(make: Callable[[], Any], seeds: int) -> tuple[Profile, Profile]:
     return predicted, measure(None, batch, build=make, seeds=seeds)
 
 
-def _batch(model: Any) -> Any:
+def batch_of(model: Any) -> Any:
     """The made-up batch, with words for labels that have nothing to do with the input."""
     batch = made_up_batch(model, TOKENS)
     if isinstance(batch.get("labels"), torch.Tensor) and batch["labels"].dim() == 2:

@@ -1,0 +1,117 @@
+"""What the classes of transformers show when they are run: `python -m studies.class_measurements --help`.
+
+Every class of the coverage check, built anew for each initialization and run forward and backward on the batch of that
+check by the witness of the corpus, which shares no line with what it judges. Stored are the values themselves, means
+with standard errors of every module output and every parameter's gradient, so that predictions can be compared with
+them again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import date
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from sigprop.trace import build
+from studies.corpus.witness import Table, mean_and_error, one_draw
+from studies.coverage_check import batch_of
+from studies.coverage_configs import KINDS, checkable, classes
+from studies.predict_coverage import quiet, reason_of
+
+FIRST = 50_000
+FEWEST = 8
+OUT = Path("docs/data/class_measurements.json")
+
+
+def attempt(kind: str, number: int, draws: int, seconds: float) -> dict[str, Any]:
+    """One class: rows of a name with means and standard errors, or why there are none."""
+    import transformers
+
+    config_class, model_class = classes(kind)[number]
+    row: dict[str, Any] = {"model": model_class.__name__, "kind": kind, "release": transformers.__version__}
+    start = time.perf_counter()
+    try:
+        make, row["parameters"] = checkable(model_class.config_class or config_class, model_class, kind == "causal LM")
+        batch = batch_of(build(make))
+        row["labels"] = "labels" in batch
+        table = measured(make, batch, draws, start + seconds)
+        row["draws"] = max(len(values) for found in table.values() for values in found.values())
+        row["rows"] = list(rows_of(table))
+    except Exception as error:
+        row["reason"] = reason_of(error)
+    return row | {"seconds": round(time.perf_counter() - start, 1)}
+
+
+def measured(make: Any, batch: Any, draws: int, until: float) -> Table:
+    """Every number of every initialization; fewer of them, but eight, where the time is over."""
+    table: Table = {}
+    loss = own_loss if "labels" in batch else None
+    for seed in range(FIRST, FIRST + draws):
+        if seed >= FIRST + FEWEST and time.perf_counter() > until:
+            break
+        torch.manual_seed(seed)
+        for name, row in one_draw(make(), batch, loss, seed).items():
+            for column, value in row.items():
+                table.setdefault(name, {}).setdefault(column, []).append(value)
+    return table
+
+
+def own_loss(output: Any) -> torch.Tensor:
+    return output.loss
+
+
+def rows_of(table: Table) -> Iterator[list[Any]]:
+    """Name, then mean and standard error of each column, as `columns_of` the name says."""
+    most = max(len(values) for row in table.values() for values in row.values())
+    for name, row in table.items():
+        numbers: list[float] = []
+        for values in row.values():
+            if len(values) == most and all(map(math.isfinite, values)):
+                mean, error = mean_and_error(values)
+                numbers += [float(f"{mean:.4g}"), float(f"{error:.2g}")]
+        if numbers:
+            yield [name, *numbers]
+
+
+def columns_of(name: str) -> tuple[str, ...]:
+    return ("grad_second_moment",) if name.startswith("parameter ") else ("variance", "grad_variance")
+
+
+def main(
+    only: Annotated[str, typer.Option(help="Class names, comma-separated; all by default.")] = "",
+    draws: Annotated[int, typer.Option(help="Initializations.")] = 32,
+    seconds: Annotated[float, typer.Option(help="After which a class gets no more than eight of them.")] = 90.0,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
+    out: Annotated[Path, typer.Option(help="JSON file; classes named again replace those in it.")] = OUT,
+) -> None:
+    """Measure every class and keep the numbers."""
+    chosen = [name for name in only.split(",") if name]
+    places = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
+    wanted = [(kind, number, draws, seconds) for (kind, name), number in places.items() if not chosen or name in chosen]
+    stored = json.loads(out.read_text())["classes"] if out.exists() else []
+    rows = {(row["kind"], row["model"]): row for row in stored}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
+        for job in as_completed([pool.submit(attempt, *item) for item in wanted]):
+            row = job.result()
+            rows[row["kind"], row["model"]] = row
+            print(row["model"], row["seconds"], row.get("draws", ""), row.get("reason", ""), flush=True)
+            kept = [rows[place] for place in {**places, **rows} if place in rows]
+            head = {"command": f"python -m studies.class_measurements --draws {draws}", "first seed": FIRST}
+            head |= {"date": str(date.today())}
+            lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in kept)
+            out.write_text(json.dumps(head)[:-1] + ', "classes": [\n' + lines + "\n]}\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Case:
-    """`make` builds the model, `batch` its input; the half follows from the name alone, once and for all."""
+    """`make` builds the model, `batch` its input; of `fresh` models the half follows from the name alone, once and for
+    all. The others have been looked at."""
 
     name: str
     kind: str
     make: Callable[[], nn.Module]
     batch: Callable[[], Any]
     loss: Callable[..., Tensor] | None = None
+    fresh: bool = False
 
     @property
     def number(self) -> int:
@@ -27,7 +29,7 @@ class Case:
 
     @property
     def half(self) -> str:
-        return "development" if self.number % 2 == 0 else "held-out"
+        return "held-out" if self.fresh and self.number % 2 else "development"
 
     @property
     def given_as_module(self) -> bool:

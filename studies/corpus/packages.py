@@ -85,13 +85,13 @@ def vit_pytorch_cases() -> Iterator[Case]:
         ("learnable_memory_vit", "ViT", {}),
     ]:
         settings = common | changes
-        make = _built(f"vit_pytorch.{module}", name, settings)
+        make = built(f"vit_pytorch.{module}", name, settings)
         yield Case(f"vit-pytorch/{module}", "vit-pytorch", make, image)
     one = {"seq_len": 32, "patch_size": 4, "num_classes": 10, "dim": 64, "depth": 2, "heads": 4, "mlp_dim": 96}
-    yield Case("vit-pytorch/vit_1d", "vit-pytorch", _built("vit_pytorch.vit_1d", "ViT", one), lambda: noise(4, 3, 32))
+    yield Case("vit-pytorch/vit_1d", "vit-pytorch", built("vit_pytorch.vit_1d", "ViT", one), lambda: noise(4, 3, 32))
 
 
-def _built(module: str, name: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
+def built(module: str, name: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         return getattr(importlib.import_module(module), name)(**settings)
 
@@ -208,7 +208,7 @@ def lucid_cases() -> Iterator[Case]:
         ("gateloop", "gateloop_transformer", "Transformer", {"num_tokens": 50, "dim": 48, "depth": 2}, tokens),
         ("linformer", "linformer", "Linformer", {"dim": 64, "seq_len": 16, "depth": 2, "heads": 4, "k": 8}, sequence),
     ]:
-        yield Case(f"lucidrains/{name}", "attention and mixers", _built(module, kind, settings), batch)
+        yield Case(f"lucidrains/{name}", "attention and mixers", built(module, kind, settings), batch)
 
 
 def diffusers_cases() -> Iterator[Case]:
@@ -223,7 +223,7 @@ def diffusers_cases() -> Iterator[Case]:
         "attention_head_dim": 8,
     } | two
     step = lambda *shape: lambda: {"sample": noise(*shape), "timestep": torch.tensor([3, 7])}  # noqa: E731
-    yield Case("diffusers/UNet2D", "diffusion", _built("diffusers", "UNet2DModel", unet), step(2, 3, 16, 16))
+    yield Case("diffusers/UNet2D", "diffusion", built("diffusers", "UNet2DModel", unet), step(2, 3, 16, 16))
     vae = {
         "in_channels": 3,
         "out_channels": 3,
@@ -234,10 +234,10 @@ def diffusers_cases() -> Iterator[Case]:
         "latent_channels": 4,
     }
     yield Case(
-        "diffusers/AutoencoderKL", "diffusion", _built("diffusers", "AutoencoderKL", vae), lambda: noise(1, 3, 16, 16)
+        "diffusers/AutoencoderKL", "diffusion", built("diffusers", "AutoencoderKL", vae), lambda: noise(1, 3, 16, 16)
     )
     vq = vae | {"num_vq_embeddings": 32, "latent_channels": 4}
-    yield Case("diffusers/VQModel", "diffusion", _built("diffusers", "VQModel", vq), lambda: noise(1, 3, 16, 16))
+    yield Case("diffusers/VQModel", "diffusion", built("diffusers", "VQModel", vq), lambda: noise(1, 3, 16, 16))
     dit = {
         "num_attention_heads": 4,
         "attention_head_dim": 16,
@@ -249,7 +249,7 @@ def diffusers_cases() -> Iterator[Case]:
     yield Case(
         "diffusers/DiT",
         "diffusion",
-        _built("diffusers", "DiTTransformer2DModel", dit),
+        built("diffusers", "DiTTransformer2DModel", dit),
         lambda: {
             "hidden_states": noise(2, 4, 8, 8),
             "timestep": torch.tensor([3, 7]),
@@ -264,7 +264,7 @@ def diffusers_cases() -> Iterator[Case]:
     yield Case(
         "diffusers/UNet2DCondition",
         "diffusion",
-        _built("diffusers", "UNet2DConditionModel", cond),
+        built("diffusers", "UNet2DConditionModel", cond),
         lambda: {
             "sample": noise(2, 3, 16, 16),
             "timestep": torch.tensor([3, 7]),
@@ -322,17 +322,17 @@ def monai_cases() -> Iterator[Case]:
         ),
         ("HighResNet", {"spatial_dims": 2, "in_channels": 1, "out_channels": 3}),
     ]:
-        yield Case(f"monai/{name}", "convolutional", _built("monai.networks.nets", name, settings), image)
+        yield Case(f"monai/{name}", "convolutional", built("monai.networks.nets", name, settings), image)
 
 
 def vision_cases() -> Iterator[Case]:
     for name in ("resnet18", "squeezenet1_1", "shufflenet_v2_x0_5", "googlenet", "mnasnet0_5"):
         extra = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
         size = 64 if name in ("squeezenet1_1", "googlenet") else 32
-        make = _built("torchvision.models", name, {"num_classes": 10, **extra})
+        make = built("torchvision.models", name, {"num_classes": 10, **extra})
         yield Case(f"torchvision/{name}", "convolutional", make, lambda size=size: noise(4, 3, size, size))
     for name in ("Unet", "FPN", "Linknet"):
-        make = _built(
+        make = built(
             "segmentation_models_pytorch",
             name,
             {"encoder_name": "timm-mobilenetv3_small_minimal_100", "encoder_weights": None},
@@ -357,15 +357,15 @@ def other_cases() -> Iterator[Case]:
             },
         ),
     ]:
-        yield Case(f"rtdl/{name}", "tabular", _built("rtdl_revisiting_models", name, settings), lambda: noise(16, 12))
+        yield Case(f"rtdl/{name}", "tabular", built("rtdl_revisiting_models", name, settings), lambda: noise(16, 12))
     for name in ("CfC", "LTC"):
-        make = _built("ncps.torch", name, {"input_size": 12, "units": 24})
+        make = built("ncps.torch", name, {"input_size": 12, "units": 24})
         yield Case(f"ncps/{name}", "recurrent", make, lambda: noise(2, 6, 12))
     egnn = {"dim": 32, "m_dim": 16}
     yield Case(
         "egnn-pytorch/EGNN",
         "graph",
-        _built("egnn_pytorch", "EGNN", egnn),
+        built("egnn_pytorch", "EGNN", egnn),
         lambda: (noise(2, 8, 32), noise(2, 8, 3, seed=1)),
     )
     clip = {
@@ -376,7 +376,7 @@ def other_cases() -> Iterator[Case]:
     yield Case(
         "open_clip/CLIP",
         "contrastive",
-        _built("open_clip", "CLIP", clip),
+        built("open_clip", "CLIP", clip),
         lambda: (noise(2, 3, 32, 32), ids(60, 2, 16)),
     )
 
@@ -402,9 +402,12 @@ _KEPT: list[Any] = []
 
 
 def _without_torchvision_ops() -> None:
-    """torchvision's compiled ops, which no model here uses, are declared so that the rest of it can be imported."""
-    if not _KEPT:
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
+    """torchvision's compiled ops, which no model here uses, are declared where they do not load."""
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        if not _KEPT:
+            library = torch.library.Library("torchvision", "DEF")
+            for name in ("nms", "qnms"):
+                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            _KEPT.append(library)

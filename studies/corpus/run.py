@@ -1,8 +1,8 @@
 """`python -m studies.corpus.run`: predictions of the corpus against the witness, row by row.
 
 Each model is built from a seed and given as a module, or as the function that builds it (`Case.given_as_module`);
-`predict` is called with its defaults; the witness draws fresh initializations of its own. Stored are the errors of all
-rows that both have: relative, with the standard errors of witness and prediction together.
+`predict` is called with its defaults; what the witness saw is stored (`studies.corpus.measured`). Kept are errors of
+all rows that both have: relative, with the standard errors of witness and prediction together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import math
 import statistics
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,20 +23,19 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
-from studies.corpus import constructs, packages
-from studies.corpus.case import Case
-from studies.corpus.witness import Table, mean_and_error, witnessed
+from studies.corpus.measured import stored_tables
+from studies.corpus.models import all_cases
+from studies.corpus.witness import Table
 
 NEGLIGIBLE = 1e-9
 OUT = Path("docs/data/corpus.json")
 
 
-def all_cases() -> list[Case]:
-    return [*constructs.cases(), *packages.cases()]
-
-
-def judged(case: Case, seeds: int) -> dict[str, Any]:
+def judged(name: str, table: Table) -> dict[str, Any]:
     """One model: its rows as [name, column, error, standard error, status], or the reason why there are none."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    case = next(case for case in all_cases() if case.name == name)
     torch.manual_seed(7)
     batch = case.batch()
     given: Any = case.make() if case.given_as_module else case.make
@@ -51,7 +52,7 @@ def judged(case: Case, seeds: int) -> dict[str, Any]:
     row["way"] = "simulation" if "theory" in profile.meta else "theory"
     if row["way"] == "simulation":
         row["theory"] = profile.meta["theory"].splitlines()[0][:160]
-    row["rows"] = compared(profile, witnessed(case.make, batch, case.loss, seeds))
+    row["rows"] = compared(profile, table)
     return row
 
 
@@ -59,12 +60,11 @@ def compared(profile: sigprop.Profile, table: Table) -> list[list[Any]]:
     found = []
     largest: dict[str, float] = {}
     for row in table.values():
-        for column, values in row.items():
-            largest[column] = max(largest.get(column, 0.0), statistics.fmean(values))
+        for column, (mean, _) in row.items():
+            largest[column] = max(largest.get(column, 0.0), mean)
     named = [(row.name, row) for row in profile.sites] + [(f"parameter {row.name}", row) for row in profile.parameters]
     for name, row in named:
-        for column, values in table.get(name, {}).items():
-            mean, error = mean_and_error(values)
+        for column, (mean, error) in table.get(name, {}).items():
             value = getattr(row, column)
             if not math.isfinite(mean) or (
                 mean <= NEGLIGIBLE * largest[column] and abs(value) <= NEGLIGIBLE * largest[column]
@@ -81,26 +81,24 @@ def compared(profile: sigprop.Profile, table: Table) -> list[list[Any]]:
 def main(
     half: Annotated[str, typer.Option(help="development, held-out, or all.")] = "development",
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
-    seeds: Annotated[int, typer.Option(help="Initializations of the witness.")] = 30,
     out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
     again: Annotated[bool, typer.Option(help="Also models that are in the file.")] = False,
-    share: Annotated[str, typer.Option(help="i/n: every n-th model from the i-th.")] = "0/1",
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
 ) -> None:
     """Judge the models of one half."""
-    warnings.simplefilter("ignore")
     stored = json.loads(out.read_text()) if out.exists() else {"models": []}
     rows = {row["model"]: row for row in stored["models"]}
-    start, step = (int(part) for part in share.split("/"))
-    wanted = [case for case in all_cases() if half in ("all", case.half) and only in case.name][start::step]
-    for case in wanted:
-        if case.name in rows and not again:
-            continue
-        row = rows[case.name] = judged(case, seeds)
-        print(summary(row), flush=True)
-        command = f"python -m studies.corpus.run --half all --seeds {seeds}"
-        data = {"command": command, "first seed": 50_000, "date": str(date.today()), "seeds": seeds}
-        data["notes"] = stored.get("notes", [])
-        out.write_text(json.dumps(data | {"models": sorted(rows.values(), key=lambda item: item["model"])}) + "\n")
+    tables = stored_tables()
+    wanted = [case.name for case in all_cases() if half in ("all", case.half) and only in case.name]
+    wanted = [name for name in wanted if name in tables and (again or name not in rows)]
+    data = {"command": "python -m studies.corpus.run --half all", "date": str(date.today())}
+    data["notes"] = stored.get("notes", [])
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for job in as_completed([pool.submit(judged, name, tables[name]) for name in wanted]):
+            row = job.result()
+            rows[row["model"]] = row
+            print(summary(row), flush=True)
+            out.write_text(json.dumps(data | {"models": sorted(rows.values(), key=lambda item: item["model"])}) + "\n")
 
 
 def errors_of(row: dict[str, Any], column: str) -> tuple[float, float]:

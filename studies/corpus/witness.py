@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Table = dict[str, dict[str, list[float]]]
+Draws = dict[str, dict[str, list[float]]]
+Table = dict[str, dict[str, tuple[float, float]]]
+"""By row and column: mean and standard error over initializations."""
 
 
 def signals(value: Any) -> list[Tensor]:
@@ -65,17 +67,17 @@ def _noter(name: str, found: dict[str, dict[str, float]]) -> Callable:
 
 
 def witnessed(make: Callable[[], nn.Module], batch: Any, loss: Any, count: int, first: int = 50_000) -> Table:
-    """Every number of every draw."""
-    table: Table = {}
+    """Means and standard errors over `count` fresh initializations."""
+    draws: Draws = {}
     for seed in range(first, first + count):
         torch.manual_seed(seed)
         for name, row in one_draw(make(), batch, loss, seed).items():
             for column, value in row.items():
-                table.setdefault(name, {}).setdefault(column, []).append(value)
-    return table
+                draws.setdefault(name, {}).setdefault(column, []).append(value)
+    return {name: {key: _mean_and_error(values) for key, values in row.items()} for name, row in draws.items()}
 
 
-def mean_and_error(values: list[float]) -> tuple[float, float]:
+def _mean_and_error(values: list[float]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     spread = math.sqrt(sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1))
     return mean, spread / math.sqrt(len(values))

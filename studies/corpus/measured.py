@@ -14,7 +14,7 @@ import torch
 import typer
 
 from studies.corpus.models import all_cases
-from studies.corpus.witness import Table, witnessed
+from studies.corpus.witness import Summary, witnessed
 
 STORED = Path("docs/data/corpus_witness.json")
 FIRST = 50_000
@@ -39,7 +39,7 @@ def _short(pair: tuple[float, float]) -> list[float]:
     return [float(f"{value:.6g}") for value in pair]
 
 
-def stored_tables(path: Path = STORED) -> dict[str, Table]:
+def stored_tables(path: Path = STORED) -> dict[str, Summary]:
     """By model, what the witness saw."""
     models = json.loads(path.read_text())["models"]
     return {

@@ -25,13 +25,13 @@ import sigprop
 from sigprop.errors import SigpropError
 from studies.corpus.measured import stored_tables
 from studies.corpus.models import all_cases
-from studies.corpus.witness import Table
+from studies.corpus.witness import Summary
 
 NEGLIGIBLE = 1e-9
 OUT = Path("docs/data/corpus.json")
 
 
-def judged(name: str, table: Table) -> dict[str, Any]:
+def judged(name: str, table: Summary) -> dict[str, Any]:
     """One model: its rows as [name, column, error, standard error, status], or the reason why there are none."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -56,7 +56,7 @@ def judged(name: str, table: Table) -> dict[str, Any]:
     return row
 
 
-def compared(profile: sigprop.Profile, table: Table) -> list[list[Any]]:
+def compared(profile: sigprop.Profile, table: Summary) -> list[list[Any]]:
     found = []
     largest: dict[str, float] = {}
     for row in table.values():

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Draws = dict[str, dict[str, list[float]]]
-Table = dict[str, dict[str, tuple[float, float]]]
+Table = dict[str, dict[str, list[float]]]
+Summary = dict[str, dict[str, tuple[float, float]]]
 """By row and column: mean and standard error over initializations."""
 
 
@@ -66,18 +66,18 @@ def _noter(name: str, found: dict[str, dict[str, float]]) -> Callable:
     return note
 
 
-def witnessed(make: Callable[[], nn.Module], batch: Any, loss: Any, count: int, first: int = 50_000) -> Table:
+def witnessed(make: Callable[[], nn.Module], batch: Any, loss: Any, count: int, first: int = 50_000) -> Summary:
     """Means and standard errors over `count` fresh initializations."""
-    draws: Draws = {}
+    draws: Table = {}
     for seed in range(first, first + count):
         torch.manual_seed(seed)
         for name, row in one_draw(make(), batch, loss, seed).items():
             for column, value in row.items():
                 draws.setdefault(name, {}).setdefault(column, []).append(value)
-    return {name: {key: _mean_and_error(values) for key, values in row.items()} for name, row in draws.items()}
+    return {name: {key: mean_and_error(values) for key, values in row.items()} for name, row in draws.items()}
 
 
-def _mean_and_error(values: list[float]) -> tuple[float, float]:
+def mean_and_error(values: list[float]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     spread = math.sqrt(sum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1))
     return mean, spread / math.sqrt(len(values))

@@ -39,10 +39,8 @@ class StackedOptimizer:
         self.kind, self.parameters, self.rates = kind, dict(parameters), rates
         self.decay, self.betas, self.epsilon = weight_decay, betas, epsilon
         self.factors = {name: (factors or {}).get(name, (1.0, 1.0, 1.0)) for name in parameters}
-        self.first = {name: torch.zeros_like(value.detach()) for name, value in parameters.items()}
-        self.second = (
-            {name: torch.zeros_like(value.detach()) for name, value in parameters.items()} if kind == "adamw" else {}
-        )
+        self.first = {name: torch.zeros_like(value.detach()) for name, value in parameters.items() if kind != "sgd"}
+        self.second = {name: torch.zeros_like(value) for name, value in self.first.items() if kind == "adamw"}
         self.count = torch.zeros((), device=rates.device)
 
     def tensors(self) -> list[Tensor]:
@@ -57,13 +55,15 @@ class StackedOptimizer:
         for name, value in self.parameters.items():
             rate_factor, decay_factor, epsilon_factor = self.factors[name]
             rate = (rates * rate_factor).reshape(-1, *[1] * (value.dim() - 1))
-            value.mul_(1.0 - rate * self.decay * decay_factor)
-            value.sub_(rate * self._direction(name, gradients[name], self.epsilon * epsilon_factor))
+            if self.decay * decay_factor:
+                value.mul_(1.0 - rate * self.decay * decay_factor)
+            value.addcmul_(rate, self._direction(name, gradients[name], self.epsilon * epsilon_factor), value=-1.0)
 
     def _direction(self, name: str, gradient: Tensor, epsilon: float) -> Tensor:
-        if self.kind != "adamw":
-            momentum = 0.9 if self.kind == "momentum" else 0.0
-            return self.first[name].mul_(momentum).add_(gradient)
+        if self.kind == "sgd":
+            return gradient
+        if self.kind == "momentum":
+            return self.first[name].mul_(0.9).add_(gradient)
         beta1, beta2 = self.betas
         first = self.first[name].lerp_(gradient, 1.0 - beta1)
         second = self.second[name].mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)

@@ -106,13 +106,15 @@ def _sensitivity(structure: Structure, walk: Walk, scales: dict[int, tuple[float
 def initial_loss(structure: Structure, plan: Plan) -> tuple[float, float] | None:
     """(cross entropy at the start, what it is above ln(classes)), predicted under a plan that is folded or hooked.
 
-    Logits of variance `v` within a token give `ln(classes) + v / 2`. None where the output is no row of logits, and for
-    a tied readout, where the logit of the token itself stands out.
+    Logits of variance `v` within a token give `ln(classes) + v / 2`. None where the output is no row of logits, for a
+    tied readout, where the logit of the token itself stands out, and where a plan scales inside a branch.
     """
     output = structure.trace.signal
     if output is None or output.shape[-1:] in ((), (1,)) or structure.tied_table is not None:
         return None
     if not any(item.role == "readout" for item in structure):
+        return None
+    if any(row.place == "input" for row in plan.junctions):
         return None
     applied = replace(plan, junctions=[row for row in plan.junctions if not row.folded])
     excess = variance(output.node, Walk.under(structure, applied)) / 2

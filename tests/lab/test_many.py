@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+import sigprop
+
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, zipf_tokens
@@ -72,6 +74,19 @@ def test_a_network_that_breaks_does_not_touch_the_others():
     runs = train_many(models, BATCHES, (0.01, 0.01), Settings(steps=3))
     assert runs[0].ended == "loss not finite at step 0"
     assert runs[1].ended == "finished"
+
+
+@pytest.mark.parametrize("recipe", ["rezero", "value_skipinit", "layer_scale"])
+def test_learned_scales_of_surgery_are_trained(recipe):
+    models = [decoder(seed) for seed in range(2)]
+    plan = sigprop.plan(models[0], recipe, batch=BATCHES(0)["input_ids"], surgery=True)
+    for seed, model in enumerate(models):
+        plan.apply_(model, torch.Generator().manual_seed(seed))
+    scales = {name: p.detach().clone() for name, p in models[1].named_parameters() if name.endswith("branch_scale")}
+    runs = train_many(models, BATCHES, (0.01, 0.03), Settings(steps=3), plan=plan)
+    assert scales
+    assert runs[0].losses != runs[1].losses
+    assert all(not torch.equal(dict(models[1].named_parameters())[name], was) for name, was in scales.items())
 
 
 def test_wrong_inputs_are_named():

@@ -1,0 +1,189 @@
+"""apjn Fig. 3: where deep MLPs can be trained on Fashion-MNIST, over (sigma_w, sigma_b), in eight panels.
+
+All points of a panel at all learning rates are trained as one batched program for a quarter of an epoch; the best rate
+of each point is then trained anew for the paper's ten epochs. The text names erf; the second activation is taken to be
+ReLU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.lab import Settings
+from sigprop.lab.data import ImageBatches, labelled_idx
+from sigprop.lab.many import train_many
+from sigprop.models import mlp
+from sigprop.theory.criticality import architecture, factor_at_depth
+from studies.apjn_shared import axis
+from studies.reproduction import Judgement, Reproduction, Row, Setting
+
+PANELS = tuple(itertools.product(("erf", "relu"), ("none", "preactivation"), (0.0, 1.0)))
+RATES = tuple(10.0**-power for power in range(5))
+TRAINED = 0.6
+"""Training accuracy from which a point counts as trained; chance is 0.1."""
+CLOSE = 0.1
+"""Points with |log chi_J| below this lie close to criticality: their gradient changes by less than e^2.5 over 50 layers."""
+
+
+@dataclass(frozen=True)
+class Size:
+    points: int
+    depth: int
+    width: int
+    images: int
+    batch: int
+    probe: int
+    steps: int
+    together: int
+
+
+FULL = Size(8, 50, 500, 60_000, 256, 58, 2340, 160)
+SMALL = Size(3, 30, 100, 6_000, 64, 20, 250, 45)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    torch.set_float32_matmul_precision("high")
+    size = FULL if setting.is_full else SMALL
+    images, labels = labelled_idx(setting.folder("fashion-mnist"), count=size.images)
+    images, labels = images.to(setting.device), labels.to(setting.device)
+    batches = ImageBatches(images, labels, size.batch)
+    points = list(itertools.product(axis(0.25, 3.0, size.points), axis(0.0, 1.5, size.points)))
+    panels = []
+    for activation, norm, mu in PANELS:
+        started = time.perf_counter()
+        panel = _Panel({"activation": activation, "norm_placement": norm, "mu": mu}, size, setting.device, batches)
+        tried = [(point, rate) for point in points for rate in RATES]
+        probed = panel.train(tried, size.probe)[1]
+        best = _best(points, tried, probed)
+        models, losses = panel.train(list(zip(points, best, strict=True)), size.steps)
+        accuracy = [_accuracy(model, images[:10_000], labels[:10_000]) for model in models]
+        panels.append(
+            {
+                "activation": activation,
+                "norm": norm,
+                "mu": mu,
+                "rate": best,
+                "accuracy": [round(value, 4) for value in accuracy],
+                "loss": [round(value, 4) if value < float("inf") else None for value in losses],
+                "chi": _factors(activation, norm, mu, points, size.depth),
+                "seconds": round(time.perf_counter() - started, 1),
+            }
+        )
+        print(panels[-1] | {"rate": None, "loss": None, "chi": None}, flush=True)
+    epochs = size.steps * size.batch / size.images
+    sizes = {"depth": size.depth, "width": size.width, "epochs": round(epochs, 1), "probe_steps": size.probe}
+    return {**sizes, "batch": size.batch, "rates": RATES, "points": points, "seeds": [0], "panels": panels}
+
+
+class _Panel:
+    def __init__(self, architecture: dict[str, Any], size: Size, device: str, batches: ImageBatches):
+        self.architecture, self.size, self.device, self.batches = architecture, size, device, batches
+
+    def train(self, cells: list[tuple[tuple[float, float], float]], steps: int) -> tuple[list[nn.Module], list[float]]:
+        """Networks after training, and the mean loss of their last tenth (infinite: it broke)."""
+        mode = "graph" if self.device == "cuda" else "eager"
+        settings = Settings(
+            steps=steps, optimizer="sgd", weight_decay=0.0, warmup=0.0, decay="constant", clip=0.0, mode=mode,
+            device=self.device,
+        )  # fmt: skip
+        models, losses = [], []
+        for start in range(0, len(cells), self.size.together):
+            chunk = cells[start : start + self.size.together]
+            made = [self._network(*point) for point, _ in chunk]
+            runs = train_many(made, self.batches, [rate for _, rate in chunk], settings)
+            losses += [run.last for run in runs]
+            models += made if steps == self.size.steps else []
+        return models, losses
+
+    def _network(self, sigma_w: float, sigma_b: float) -> nn.Module:
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            return mlp(
+                depth=self.size.depth, width=self.size.width, sigma_w=sigma_w, sigma_b=sigma_b, **self.architecture
+            )
+
+
+def _best(points: list, tried: list, losses: list[float]) -> list[float]:
+    """For every point the rate with the lowest loss."""
+    found = {point: RATES[-1] for point in points}
+    lowest = dict.fromkeys(points, float("inf"))
+    for (point, rate), loss in zip(tried, losses, strict=True):
+        if loss < lowest[point]:
+            lowest[point], found[point] = loss, rate
+    return list(found.values())
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    right = [(model(part).argmax(-1) == truth).sum() for part, truth in zip(images.split(2000), labels.split(2000))]  # noqa: B905
+    return float(sum(right)) / len(labels)
+
+
+def _factors(activation: str, norm: str, mu: float, points: list, depth: int) -> list[float]:
+    """chi_J of theory at the last layer."""
+    weights, biases = torch.tensor(points, dtype=torch.float64).T
+    found = factor_at_depth(architecture(activation, norm, mu), weights, biases, depth)
+    return [float(f"{value:.4g}") for value in found.tolist()]
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    shares = {(p["activation"], p["norm"], p["mu"]): _share(p["accuracy"]) for p in data["panels"]}
+    rows = [
+        Row(
+            f"{activation}, {'LayerNorm' if norm != 'none' else 'no norm'}, mu = {mu:g}: points trained",
+            "everywhere" if norm != "none" and mu == 1 else "",
+            f"{shares[activation, norm, mu]:.0%}",
+        )
+        for activation, norm, mu in PANELS
+    ]
+    close, far = _by_distance(data["panels"])
+    rows.append(Row("mu = 0: trained of points close to the critical line, of the others", "close", f"{close:.0%}, {far:.0%}"))
+    everywhere = min(shares[activation, "preactivation", 1.0] for activation in ("erf", "relu"))
+    subcritical = shares["erf", "none", 1.0] > shares["erf", "none", 0.0]
+    ordered = everywhere == max(shares.values()) and subcritical and close > far
+    if ordered and everywhere == 1.0:
+        return Judgement("reproduced", _told(data, "Every point trains with LayerNorm and mu = 1."), tuple(rows))
+    if ordered:
+        why = f"LayerNorm with mu = 1 trains {everywhere:.0%} of the points, the most of all panels, but not all."
+        return Judgement("in order but not in size", _told(data, why), tuple(rows))
+    why = "LayerNorm with mu = 1 is not the most trainable panel, or erf gains nothing from mu = 1."
+    return Judgement("not reproduced", _told(data, why), tuple(rows))
+
+
+def _told(data: dict[str, Any], why: str) -> str:
+    size = f"{data['depth']} layers of width {data['width']}, {data['epochs']:g} epochs, {len(data['points'])} points a panel"
+    return f"{why} {size}, one seed; a point counts as trained from {TRAINED:.0%} training accuracy."
+
+
+def _share(accuracies: list[float]) -> float:
+    return sum(value >= TRAINED for value in accuracies) / len(accuracies)
+
+
+def _by_distance(panels: list[dict[str, Any]]) -> tuple[float, float]:
+    """Share of trained points close to chi_J = 1 and far from it, in the panels without a skip."""
+    points = [
+        (abs(torch.tensor(chi).log().item()) < CLOSE, accuracy >= TRAINED)
+        for panel in panels
+        if panel["mu"] == 0
+        for chi, accuracy in zip(panel["chi"], panel["accuracy"], strict=True)
+    ]
+    close, far = ([trained for near, trained in points if near is side] for side in (True, False))
+    return sum(close) / max(len(close), 1), sum(far) / max(len(far), 1)
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure3",
+    paper="apjn",
+    place="Fig. 3",
+    claim="MLPs of 50 layers train near the critical line; with LayerNorm and mu = 1 they train everywhere, and erf "
+    "with mu = 1 trains more often than without a skip.",
+    run=run,
+    judge=judge,
+    minutes=(4, 6),
+)

@@ -1,0 +1,95 @@
+"""dslm Table 10 in reduced size: ten ways to train a deep Transformer, each at its own best learning rate.
+
+The paper trains BERT of 192 x 256 and 96 x 512 at one rate each; here decoders on bytes. Every method has the norm
+placement that its authors made it for. The order of methods is compared, not perplexities.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from studies.reproduction import Judgement, Reproduction, Row, Setting, told
+from studies.text_runs import Method, Program, best_of
+
+PAPER = {
+    "DeepScaleLM": (12.9, 11.7),
+    "SkipInit": (15.1, 13.1),
+    "LayerScale": (13.2, 14.4),
+    "DeepNorm": (14.4, 13.4),
+    "Value-SkipInit": (18.8, 17.1),
+    "DSInit": (15.9, math.inf),
+    "Bamboo": (17.1, math.inf),
+    "ADMIN": (math.inf, 25.2),
+    "ReZero": (math.inf, math.inf),
+    "Noci": (math.inf, math.inf),
+}
+"""Perplexities at 192 x 256 and 96 x 512; infinite: diverged."""
+RECIPES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "DeepScaleLM": ("deepscale", "post", {}),
+    "SkipInit": ("skipinit", "none", {"surgery": True}),
+    "LayerScale": ("layer_scale", "pre", {"surgery": True}),
+    "DeepNorm": ("deepnorm", "post", {}),
+    "Value-SkipInit": ("value_skipinit", "pre", {"surgery": True}),
+    "DSInit": ("ds_init", "post", {}),
+    "Bamboo": ("xavier", "pre", {}),
+    "ADMIN": ("admin", "post", {}),
+    "ReZero": ("rezero", "none", {"surgery": True}),
+    "Noci": ("noci", "post", {}),
+}
+FULL = Program(tuple(2.0**-power for power in (11, 10, 9)), (0, 1, 2), 16, 128, 800)
+SMALL = Program((2.0**-10, 2.0**-8), (0,), 4, 64, 150)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    program = FULL if setting.is_full else SMALL
+    depth, width = (64, 128) if setting.is_full else (24, 32)
+    batches = program.batches(setting)
+    found = []
+    for label, (recipe, placement, options) in RECIPES.items():
+        method = Method(label, recipe, placement, depth, width, options)
+        found.append(program.train(method, batches, setting.device))
+    return {**program.described(setting), "methods": found}
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    best = {item["label"]: best_of(item) for item in data["methods"]}
+    order = sorted(best, key=lambda label: best[label].mean)
+    rows = tuple(
+        Row(
+            f"{place + 1}. {label}: loss at its best rate",
+            ", ".join("diverged" if value == math.inf else f"{value}" for value in PAPER[label]),
+            f"{told(best[label].losses)}, rate {best[label].rate:.2g}",
+        )
+        for place, label in enumerate(order)
+    )
+    agreement = _rank_correlation(best)
+    size = f"{data['methods'][0]['layers']} layers of width {data['methods'][0]['width']}, {data['tokens'] / 1e6:.1f} million bytes"
+    said = f"{size}. Rank correlation with the paper's order {agreement:+.2f}; DeepScale is number {order.index('DeepScaleLM') + 1} of 10."
+    if order[0] == "DeepScaleLM" and agreement > 0.5:
+        return Judgement("reproduced", said, rows)
+    if agreement > 0.5:
+        return Judgement("in order but not in size", said, rows)
+    return Judgement("not reproduced", said, rows)
+
+
+def _rank_correlation(best: dict[str, Any]) -> float:
+    """Spearman's, between our losses and the paper's perplexities (the mean rank of its two columns)."""
+    from scipy.stats import rankdata, spearmanr
+
+    labels = list(best)
+    columns = [rankdata([PAPER[label][column] for label in labels]) for column in (0, 1)]
+    ours = [min(best[label].mean, 99.0) for label in labels]
+    return float(spearmanr(columns[0] + columns[1], ours).statistic)
+
+
+REPRODUCTION = Reproduction(
+    id="dslm-table10",
+    paper="dslm",
+    place="Table 10, in reduced size",
+    claim="Of ten methods for deep Transformers DeepScale reaches the lowest perplexity at both shapes; LayerScale, "
+    "SkipInit and DeepNorm come next, ReZero, ADMIN and Noci diverge at one or both.",
+    run=run,
+    judge=judge,
+    minutes=(5, 4),
+)

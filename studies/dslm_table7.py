@@ -1,0 +1,72 @@
+"""dslm Table 7 in reduced size: a deep, thin Post-LN decoder against a shallow, wide one of as many parameters.
+
+96 layers of width 128 have the `N d^2` of 6 layers of width 512. Both see the same text, bytes as tokens, at the same
+learning rates; each method is judged at its own best rate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told
+from studies.text_runs import Method, Program, best_of
+
+LETTERS = 3.0
+"""A run that stays above this has learned little more than how frequent letters are: it failed."""
+FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1, 2), 16, 256, 1500)
+SMALL = Program(tuple(2.0**-power for power in (11, 9)), (0, 1), 8, 64, 250)
+
+
+def methods(full: bool) -> list[Method]:
+    deep, thin, shallow, wide = (96, 128, 6, 512) if full else (48, 32, 3, 128)
+    return [
+        Method("deep, Xavier", "xavier", "post", deep, thin),
+        Method("deep, DeepScale", "deepscale", "post", deep, thin),
+        Method("shallow, Xavier", "xavier", "post", shallow, wide),
+    ]
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    program = FULL if setting.is_full else SMALL
+    batches = program.batches(setting)
+    found = [program.train(method, batches, setting.device) for method in methods(setting.is_full)]
+    return {**program.described(setting), "methods": found}
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    best = {item["label"]: best_of(item) for item in data["methods"]}
+    xavier, scaled, shallow = (best[label] for label in ("deep, Xavier", "deep, DeepScale", "shallow, Xavier"))
+    sizes = {item["label"]: f"{item['layers']} x {item['width']}" for item in data["methods"]}
+    papers = {"deep, Xavier": "diverges (96 x 512)", "deep, DeepScale": "perplexity 10.8", "shallow, Xavier": "perplexity 11.6"}
+    rows = tuple(
+        Row(f"{label}, {sizes[label]}: loss at its best rate", papers[label], told(item.losses))
+        for label, item in best.items()
+    )
+    fails = min(xavier.losses) > LETTERS
+    gain = math.exp(shallow.mean - scaled.mean) - 1.0
+    noise = math.hypot(mean_and_spread(scaled.losses)[1], mean_and_spread(shallow.losses)[1])
+    better = shallow.mean - scaled.mean > 2 * noise
+    said = f"{data['tokens'] / 1e6:.1f} million bytes of {data['text']}. "
+    said += "Deep Xavier fails. " if fails else f"Deep Xavier does not fail at its best rate ({xavier.mean:.3f}). "
+    said += (
+        f"DeepScale's perplexity is {abs(gain):.1%} {'below' if gain > 0 else 'above'} that of the shallow model"
+        f"{'' if abs(shallow.mean - scaled.mean) > 2 * noise else ', within the spread'}."
+    )
+    if fails and better:
+        return Judgement("reproduced", said, rows)
+    if scaled.mean < xavier.mean:
+        return Judgement("in order but not in size" if better else "not reproduced", said, rows)
+    return Judgement("not reproduced", said, rows)
+
+
+REPRODUCTION = Reproduction(
+    id="dslm-table7",
+    paper="dslm",
+    place="Table 7, in reduced size",
+    claim="At equal parameters and tokens a Post-LN decoder four times deeper and half as wide, with DeepScale, ends "
+    "below the shallow vanilla one (10.8 against 11.6 perplexity); vanilla fails at that depth.",
+    run=run,
+    judge=judge,
+    minutes=(4, 4),
+)

@@ -1,0 +1,162 @@
+"""What a reproduction is: a claim of a paper, our run of it, and a verdict in words that follows from stored numbers.
+
+A study's file holds one `Reproduction`. `run` trains or measures and returns plain data; `judge` turns that data into a
+table beside the paper's figures and a verdict, so that verdicts can be drawn again from what is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sigprop.errors import InputError, require
+from sigprop.models import load_text, sample_text
+from sigprop.results.files import written
+
+VERDICTS = ("reproduced", "in order but not in size", "not reproduced")
+SCALES = ("small", "full")
+DOCS = Path(__file__).parents[1] / "docs"
+STORE = DOCS / "data" / "reproductions"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a study runs and how large: `small` is minutes on two CPU cores, `full` at most 25 minutes on one H200."""
+
+    scale: str = "small"
+    device: str = "cpu"
+    data: Path | None = None
+
+    def __post_init__(self) -> None:
+        require(self.scale in SCALES, "scale", self.scale, " or ".join(SCALES))
+
+    @property
+    def is_full(self) -> bool:
+        return self.scale == "full"
+
+    def folder(self, name: str) -> Path:
+        """A folder of data that the user brings."""
+        if self.data is None or not (self.data / name).is_dir():
+            raise InputError(f"this study needs data: give --data FOLDER with a folder {name!r} in it")
+        return self.data / name
+
+    def text(self) -> str:
+        """English text: `text/web-docs-train.txt.gz` of the user's data, or the sample that ships with sigprop."""
+        return sample_text() if self.data is None else load_text(self.folder("text") / "web-docs-train.txt.gz")
+
+    @property
+    def text_name(self) -> str:
+        return "shipped sample" if self.data is None else "web-docs-train"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of the paper beside ours, both as text with units and spread."""
+
+    what: str
+    paper: str
+    ours: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict of `VERDICTS`, the reason in a sentence or two, and the figures that it rests on."""
+
+    verdict: str
+    why: str
+    rows: tuple[Row, ...]
+
+    def __post_init__(self) -> None:
+        require(self.verdict in VERDICTS, "verdict", self.verdict, ", ".join(VERDICTS))
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """`minutes`: of the small run on two CPU cores and of the full one on an H200, as far as measured.
+
+    `earlier`: a file of docs/data with a full run from before the records existed; `judge` reads it as it is.
+    """
+
+    id: str
+    paper: str
+    place: str
+    claim: str
+    run: Callable[[Setting], dict[str, Any]]
+    judge: Callable[[dict[str, Any]], Judgement]
+    minutes: tuple[float, float]
+    earlier: str | None = None
+
+    def command(self, setting: Setting) -> str:
+        data = "" if setting.data is None else " --data DATA"
+        return f"sigprop reproduce {self.id} --scale {setting.scale} --device {setting.device}{data}"
+
+
+def reproduce(item: Reproduction, setting: Setting, store: Path = STORE) -> dict[str, Any]:
+    """Run a study and store its record."""
+    started = time.perf_counter()
+    data = json.loads(json.dumps(item.run(setting)))
+    record = {
+        "id": item.id,
+        "scale": setting.scale,
+        "command": item.command(setting),
+        "date": str(date.today()),
+        "hardware": hardware(setting.device),
+        "torch": torch.__version__,
+        "seconds": round(time.perf_counter() - started, 1),
+        "data": data,
+    }
+    return keep(item, record, store)
+
+
+def keep(item: Reproduction, record: dict[str, Any], store: Path = STORE) -> dict[str, Any]:
+    """The record with its judgement, written to the store."""
+    record = {**record, "judgement": asdict(item.judge(data_of(record)))}
+    store.mkdir(parents=True, exist_ok=True)
+    written(record, record_file(item.id, record["scale"], store))
+    return record
+
+
+def record_file(name: str, scale: str, store: Path = STORE) -> Path:
+    return store / (f"{name}.json" if scale == "full" else f"{name}.{scale}.json")
+
+
+def records(store: Path = STORE) -> dict[tuple[str, str], dict[str, Any]]:
+    """Everything stored, by id and scale."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(store.glob("*.json"))]
+    return {(record["id"], record["scale"]): record for record in found}
+
+
+def data_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a record: its own, or those of a file in docs/data that it names."""
+    data = record["data"]
+    return json.loads((DOCS / "data" / data).read_text(encoding="utf-8")) if isinstance(data, str) else data
+
+
+def hardware(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name()
+    return f"CPU, {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}, {platform.machine()}"
+
+
+def mean_and_spread(values: list[float]) -> tuple[float, float]:
+    """Mean and standard deviation over seeds."""
+    tensor = torch.tensor(values, dtype=torch.float64)
+    return tensor.mean().item(), tensor.std().item() if len(values) > 1 else 0.0
+
+
+def told(values: list[float], digits: int = 3) -> str:
+    """`mean ± standard deviation (n seeds)`; how many of them failed."""
+    fine = [value for value in values if value < float("inf")]
+    if not fine:
+        return f"all {len(values)} seeds failed"
+    mean, spread = mean_and_spread(fine)
+    failed = f", {len(values) - len(fine)} failed" if len(fine) < len(values) else ""
+    return f"{mean:.{digits}f} ± {spread:.{digits}f} ({len(values)} seeds{failed})"

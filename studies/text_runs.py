@@ -1,0 +1,131 @@
+"""Decoders on English text, all learning rates and seeds of one method trained as one batched program."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from sigprop.api import plan as prescribe
+from sigprop.lab import Settings
+from sigprop.lab.data import TextBatches, tokens_of
+from sigprop.lab.many import train_many
+from sigprop.models import build
+from studies.reproduction import Setting, mean_and_spread
+
+KEPT = 60
+"""Points of a stored loss curve."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to build and initialize a decoder; `label` names it in tables."""
+
+    label: str
+    recipe: str
+    placement: str
+    depth: int
+    width: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def network(self, seed: int, context: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return build(
+            "transformer", kind="decoder", norm_placement=self.placement, depth=self.depth, width=self.width,
+            heads=max(self.width // 64, 1), context=context, activation="relu",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """What all methods of a study share."""
+
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+    passages: int
+    length: int
+    steps: int
+    warmup: float = 0.1
+    clip: float = 1.0
+
+    def batches(self, setting: Setting) -> TextBatches:
+        return TextBatches(tokens_of(setting.text()), self.passages, self.length)
+
+    def train(self, method: Method, batches: TextBatches, device: str) -> dict[str, Any]:
+        """Losses of every rate and seed; a run that broke has none."""
+        started = time.perf_counter()
+        cells = [(rate, seed) for rate in self.rates for seed in self.seeds]
+        plan = prescribe(
+            method.network(0, self.length), method.recipe, batch=batches(0)["input_ids"][:1], **method.options
+        )
+        models = []
+        for _, seed in cells:
+            model = method.network(seed, self.length)
+            plan.apply_(model, torch.Generator().manual_seed(seed))
+            models.append(model)
+        on_gpu = device == "cuda"
+        settings = Settings(
+            steps=self.steps, warmup=self.warmup, clip=self.clip, weight_decay=0.01, device=device,
+            mode="graph" if on_gpu else "eager", precision="bfloat16" if on_gpu else "float32",
+        )  # fmt: skip
+        ready = time.perf_counter()
+        runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
+        stride = max(self.steps // KEPT, 1)
+        found = {
+            "label": method.label,
+            "placement": method.placement,
+            "layers": method.depth,
+            "width": method.width,
+            "parameters": sum(p.numel() for name, p in models[0].named_parameters() if "embedding" not in name),
+            "prepared_s": round(ready - started, 1),
+            "trained_s": round(time.perf_counter() - ready, 1),
+            "runs": [
+                {
+                    "rate": rate,
+                    "seed": seed,
+                    "last": round(run.last, 5) if math.isfinite(run.last) else None,
+                    "ended": run.ended,
+                    "curve": [round(value, 3) if math.isfinite(value) else None for value in run.losses[::stride]],
+                }
+                for (rate, seed), run in zip(cells, runs, strict=True)
+            ],
+        }
+        best = best_of(found)
+        print(f"{method.label}: best rate {best.rate:.3g}, loss {best.losses}, {found['trained_s']} s", flush=True)
+        return found
+
+    def described(self, setting: Setting) -> dict[str, Any]:
+        return {
+            "text": setting.text_name,
+            "tokens": self.passages * self.length * self.steps,
+            "steps": self.steps,
+            "batch": [self.passages, self.length],
+            "warmup": self.warmup,
+            "clip": self.clip,
+            "rates": self.rates,
+            "seeds": self.seeds,
+        }
+
+
+@dataclass(frozen=True)
+class Best:
+    """The rate with the lowest mean loss over seeds; runs that broke count as infinite."""
+
+    rate: float
+    losses: list[float]
+
+    @property
+    def mean(self) -> float:
+        return mean_and_spread(self.losses)[0]
+
+
+def best_of(found: dict[str, Any]) -> Best:
+    """Of one method."""
+    by_rate: dict[float, list[float]] = {}
+    for run in found["runs"]:
+        by_rate.setdefault(run["rate"], []).append(math.inf if run["last"] is None else run["last"])
+    return min((Best(rate, losses) for rate, losses in by_rate.items()), key=lambda best: best.mean)

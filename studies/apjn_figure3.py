@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from studies.reproduction import Judgement, Reproduction, Row, Setting
 
 PANELS = tuple(itertools.product(("erf", "relu"), ("none", "preactivation"), (0.0, 1.0)))
 RATES = tuple(10.0**-power for power in range(5))
+COUNTED = 10_000
+"""Images of the training set that the accuracy is taken over."""
 TRAINED = 0.6
 """Training accuracy from which a point counts as trained; chance is 0.1."""
 CLOSE = 0.1
@@ -56,25 +59,8 @@ def run(setting: Setting) -> dict[str, Any]:
     points = list(itertools.product(axis(0.25, 3.0, size.points), axis(0.0, 1.5, size.points)))
     panels = []
     for activation, norm, mu in PANELS:
-        started = time.perf_counter()
         panel = _Panel({"activation": activation, "norm_placement": norm, "mu": mu}, size, setting.device, batches)
-        tried = [(point, rate) for point in points for rate in RATES]
-        probed = panel.train(tried, size.probe)[1]
-        best = _best(points, tried, probed)
-        models, losses = panel.train(list(zip(points, best, strict=True)), size.steps)
-        accuracy = [_accuracy(model, images[:10_000], labels[:10_000]) for model in models]
-        panels.append(
-            {
-                "activation": activation,
-                "norm": norm,
-                "mu": mu,
-                "rate": best,
-                "accuracy": [round(value, 4) for value in accuracy],
-                "loss": [round(value, 4) if value < float("inf") else None for value in losses],
-                "chi": _factors(activation, norm, mu, points, size.depth),
-                "seconds": round(time.perf_counter() - started, 1),
-            }
-        )
+        panels.append(setting.part(f"{activation} {norm} {mu:g}", partial(panel.measured, points)))
         print(panels[-1] | {"rate": None, "loss": None, "chi": None}, flush=True)
     epochs = size.steps * size.batch / size.images
     sizes = {"depth": size.depth, "width": size.width, "epochs": round(epochs, 1), "probe_steps": size.probe}
@@ -84,6 +70,25 @@ def run(setting: Setting) -> dict[str, Any]:
 class _Panel:
     def __init__(self, architecture: dict[str, Any], size: Size, device: str, batches: ImageBatches):
         self.architecture, self.size, self.device, self.batches = architecture, size, device, batches
+
+    def measured(self, points: list[tuple[float, float]]) -> dict[str, Any]:
+        """Probe every rate, train the best anew, and take the accuracy."""
+        started = time.perf_counter()
+        tried = [(point, rate) for point in points for rate in RATES]
+        best = _best(points, tried, self.train(tried, self.size.probe)[1])
+        models, losses = self.train(list(zip(points, best, strict=True)), self.size.steps)
+        images, labels = self.batches.images[:COUNTED], self.batches.labels[:COUNTED]
+        activation, norm, mu = (self.architecture[key] for key in ("activation", "norm_placement", "mu"))
+        return {
+            "activation": activation,
+            "norm": norm,
+            "mu": mu,
+            "rate": best,
+            "accuracy": [round(_accuracy(model, images, labels), 4) for model in models],
+            "loss": [round(value, 4) if value < float("inf") else None for value in losses],
+            "chi": _factors(activation, norm, mu, points, self.size.depth),
+            "seconds": round(time.perf_counter() - started, 1),
+        }
 
     def train(self, cells: list[tuple[tuple[float, float], float]], steps: int) -> tuple[list[nn.Module], list[float]]:
         """Networks after training, and the mean loss of their last tenth (infinite: it broke)."""
@@ -143,7 +148,9 @@ def judge(data: dict[str, Any]) -> Judgement:
         for activation, norm, mu in PANELS
     ]
     close, far = _by_distance(data["panels"])
-    rows.append(Row("mu = 0: trained of points close to the critical line, of the others", "close", f"{close:.0%}, {far:.0%}"))
+    rows.append(
+        Row("mu = 0: trained of points close to the critical line, of the others", "close", f"{close:.0%}, {far:.0%}")
+    )
     everywhere = min(shares[activation, "preactivation", 1.0] for activation in ("erf", "relu"))
     subcritical = shares["erf", "none", 1.0] > shares["erf", "none", 0.0]
     ordered = everywhere == max(shares.values()) and subcritical and close > far

@@ -43,12 +43,12 @@ SMALL = Program((2.0**-10, 2.0**-8), (0,), 4, 64, 150)
 
 def run(setting: Setting) -> dict[str, Any]:
     program = FULL if setting.is_full else SMALL
-    depth, width = (64, 128) if setting.is_full else (24, 32)
+    depth, width = (48, 128) if setting.is_full else (24, 32)
     batches = program.batches(setting)
     found = []
     for label, (recipe, placement, options) in RECIPES.items():
         method = Method(label, recipe, placement, depth, width, options)
-        found.append(program.train(method, batches, setting.device))
+        found.append(program.train(method, batches, setting))
     return {**program.described(setting), "methods": found}
 
 

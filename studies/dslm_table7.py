@@ -14,7 +14,7 @@ from studies.text_runs import Method, Program, best_of
 
 LETTERS = 3.0
 """A run that stays above this has learned little more than how frequent letters are: it failed."""
-FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1, 2), 16, 256, 1500)
+FULL = Program(tuple(2.0**-power for power in (11, 10, 9)), (0, 1, 2), 16, 128, 2400)
 SMALL = Program(tuple(2.0**-power for power in (11, 9)), (0, 1), 8, 64, 250)
 
 
@@ -30,7 +30,7 @@ def methods(full: bool) -> list[Method]:
 def run(setting: Setting) -> dict[str, Any]:
     program = FULL if setting.is_full else SMALL
     batches = program.batches(setting)
-    found = [program.train(method, batches, setting.device) for method in methods(setting.is_full)]
+    found = [program.train(method, batches, setting) for method in methods(setting.is_full)]
     return {**program.described(setting), "methods": found}
 
 
@@ -38,7 +38,11 @@ def judge(data: dict[str, Any]) -> Judgement:
     best = {item["label"]: best_of(item) for item in data["methods"]}
     xavier, scaled, shallow = (best[label] for label in ("deep, Xavier", "deep, DeepScale", "shallow, Xavier"))
     sizes = {item["label"]: f"{item['layers']} x {item['width']}" for item in data["methods"]}
-    papers = {"deep, Xavier": "diverges (96 x 512)", "deep, DeepScale": "perplexity 10.8", "shallow, Xavier": "perplexity 11.6"}
+    papers = {
+        "deep, Xavier": "diverges (96 x 512)",
+        "deep, DeepScale": "perplexity 10.8",
+        "shallow, Xavier": "perplexity 11.6",
+    }
     rows = tuple(
         Row(f"{label}, {sizes[label]}: loss at its best rate", papers[label], told(item.losses))
         for label, item in best.items()

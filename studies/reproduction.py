@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from sigprop.errors import InputError, require
+from sigprop.lab.checkpoint import write_file
 from sigprop.models import load_text, sample_text
 from sigprop.results.files import written
 
@@ -29,11 +31,15 @@ STORE = DOCS / "data" / "reproductions"
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a study runs and how large: `small` is minutes on two CPU cores, `full` at most 25 minutes on one H200."""
+    """Where a study runs and how large: `small` is minutes on two CPU cores, `full` at most 25 minutes on one H200.
+
+    `parts`: a folder for what is finished of a study that may be killed.
+    """
 
     scale: str = "small"
     device: str = "cpu"
     data: Path | None = None
+    parts: Path | None = None
 
     def __post_init__(self) -> None:
         require(self.scale in SCALES, "scale", self.scale, " or ".join(SCALES))
@@ -51,6 +57,16 @@ class Setting:
     def text(self) -> str:
         """English text: `text/web-docs-train.txt.gz` of the user's data, or the sample that ships with sigprop."""
         return sample_text() if self.data is None else load_text(self.folder("text") / "web-docs-train.txt.gz")
+
+    def part(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `work` returns, kept in the folder `parts`: a study that was killed goes on with its next part."""
+        path = None if self.parts is None else self.parts / f"{name}.json"
+        if path is not None and path.is_file():
+            return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(json.dumps(work()))
+        if path is not None:
+            write_file(path, json.dumps(found) + "\n")
+        return found
 
     @property
     def text_name(self) -> str:
@@ -113,7 +129,10 @@ def reproduce(item: Reproduction, setting: Setting, store: Path = STORE) -> dict
         "seconds": round(time.perf_counter() - started, 1),
         "data": data,
     }
-    return keep(item, record, store)
+    record = keep(item, record, store)
+    if setting.parts is not None:
+        shutil.rmtree(setting.parts, ignore_errors=True)
+    return record
 
 
 def keep(item: Reproduction, record: dict[str, Any], store: Path = STORE) -> dict[str, Any]:

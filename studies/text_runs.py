@@ -55,8 +55,14 @@ class Program:
     def batches(self, setting: Setting) -> TextBatches:
         return TextBatches(tokens_of(setting.text()), self.passages, self.length)
 
-    def train(self, method: Method, batches: TextBatches, device: str) -> dict[str, Any]:
+    def train(self, method: Method, batches: TextBatches, setting: Setting) -> dict[str, Any]:
         """Losses of every rate and seed; a run that broke has none."""
+        found = setting.part(method.label, lambda: self._trained(method, batches, setting.device))
+        best = best_of(found)
+        print(f"{method.label}: best rate {best.rate:.3g}, loss {best.losses}, {found['trained_s']} s", flush=True)
+        return found
+
+    def _trained(self, method: Method, batches: TextBatches, device: str) -> dict[str, Any]:
         started = time.perf_counter()
         cells = [(rate, seed) for rate in self.rates for seed in self.seeds]
         plan = prescribe(
@@ -75,7 +81,7 @@ class Program:
         ready = time.perf_counter()
         runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
         stride = max(self.steps // KEPT, 1)
-        found = {
+        return {
             "label": method.label,
             "placement": method.placement,
             "layers": method.depth,
@@ -94,9 +100,6 @@ class Program:
                 for (rate, seed), run in zip(cells, runs, strict=True)
             ],
         }
-        best = best_of(found)
-        print(f"{method.label}: best rate {best.rate:.3g}, loss {best.losses}, {found['trained_s']} s", flush=True)
-        return found
 
     def described(self, setting: Setting) -> dict[str, Any]:
         return {

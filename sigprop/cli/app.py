@@ -18,6 +18,7 @@ from sigprop.cli.phase import phase_command
 from sigprop.cli.plan import plan_command
 from sigprop.cli.predict import predict_command
 from sigprop.cli.recipes import recipes_command
+from sigprop.cli.reproduce import reproduce_command
 from sigprop.cli.sweep import sweep_app
 from sigprop.cli.train import train_command
 
@@ -32,6 +33,7 @@ COMMANDS = {
     "coordcheck": coordcheck_command,
     "exponents": exponents_command,
     "train": train_command,
+    "reproduce": reproduce_command,
     "demo": demo_command,
 }
 

@@ -156,7 +156,11 @@ def _clipped(gradients: dict[str, Tensor], most: float) -> dict[str, Tensor]:
     """Every network's gradient brought to at most this norm."""
     if not most:
         return gradients
-    norms = torch.stack([value.reshape(len(value), -1).float().square().sum(1) for value in gradients.values()]).sum(0).sqrt()
+    norms = (
+        torch.stack([value.reshape(len(value), -1).float().square().sum(1) for value in gradients.values()])
+        .sum(0)
+        .sqrt()
+    )
     factor = (most / (norms + 1e-6)).clamp(max=1.0)
     return {name: value * factor.reshape(-1, *[1] * (value.dim() - 1)) for name, value in gradients.items()}
 

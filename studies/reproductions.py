@@ -1,0 +1,29 @@
+"""All reproductions by id, one file each, in the order of their papers."""
+
+from __future__ import annotations
+
+import importlib
+
+from sigprop.errors import UnknownNameError
+from studies.reproduction import Reproduction
+
+FILES = (
+    "apjn_figure3",
+    "dslm_table7",
+    "dslm_table10",
+    "preln_warmup",
+)
+
+
+def reproductions() -> dict[str, Reproduction]:
+    """Every item by its id."""
+    items = [importlib.import_module(f"studies.{name}").REPRODUCTION for name in FILES]
+    return {item.id: item for item in items}
+
+
+def reproduction(name: str) -> Reproduction:
+    """One item; an unknown id is named with its nearest."""
+    known = reproductions()
+    if name not in known:
+        raise UnknownNameError("reproduction", name, known, "See `sigprop reproduce list`.")
+    return known[name]

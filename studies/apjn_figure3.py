@@ -116,7 +116,7 @@ class _Panel:
 
 def _best(points: list, tried: list, losses: list[float]) -> list[float]:
     """For every point the rate with the lowest loss."""
-    found = {point: RATES[-1] for point in points}
+    found = dict.fromkeys(points, RATES[-1])
     lowest = dict.fromkeys(points, float("inf"))
     for (point, rate), loss in zip(tried, losses, strict=True):
         if loss < lowest[point]:

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import sigprop
-
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, zipf_tokens

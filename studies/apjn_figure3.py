@@ -31,7 +31,7 @@ COUNTED = 10_000
 TRAINED = 0.6
 """Training accuracy from which a point counts as trained; chance is 0.1."""
 CLOSE = 0.1
-"""Points with |log chi_J| below this lie close to criticality: their gradient changes by less than e^2.5 over 50 layers."""
+"""Points with |log chi_J| below this are close to criticality: over 50 layers gradients change by less than e^2.5."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ def judge(data: dict[str, Any]) -> Judgement:
 
 
 def _told(data: dict[str, Any], why: str) -> str:
-    size = f"{data['depth']} layers of width {data['width']}, {data['epochs']:g} epochs, {len(data['points'])} points a panel"
-    return f"{why} {size}, one seed; a point counts as trained from {TRAINED:.0%} training accuracy."
+    size = f"{data['depth']} layers of width {data['width']}, {data['epochs']:g} epochs"
+    return f"{why} {size}, {len(data['points'])} points a panel, one seed; a point counts as trained from {TRAINED:.0%} training accuracy."
 
 
 def _share(accuracies: list[float]) -> float:

@@ -64,8 +64,10 @@ def judge(data: dict[str, Any]) -> Judgement:
         for place, label in enumerate(order)
     )
     agreement = _rank_correlation(best)
-    size = f"{data['methods'][0]['layers']} layers of width {data['methods'][0]['width']}, {data['tokens'] / 1e6:.1f} million bytes"
-    said = f"{size}. Rank correlation with the paper's order {agreement:+.2f}; DeepScale is number {order.index('DeepScaleLM') + 1} of 10."
+    first = data["methods"][0]
+    said = f"{first['layers']} layers of width {first['width']}, {data['tokens'] / 1e6:.1f} million bytes. Rank "
+    said += f"correlation with the paper's order {agreement:+.2f}; DeepScale is number "
+    said += f"{order.index('DeepScaleLM') + 1} of {len(order)}."
     if order[0] == "DeepScaleLM" and agreement > 0.5:
         return Judgement("reproduced", said, rows)
     if agreement > 0.5:

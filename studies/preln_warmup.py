@@ -55,7 +55,8 @@ def judge(data: dict[str, Any]) -> Judgement:
     worse = {placement: best[placement, False].mean - best[placement, True].mean for placement in ("post", "pre")}
     said = (
         f"Without warm-up Post-LN loses {lost['post']} of its {usable['post', True]} usable rates and ends "
-        f"{worse['post']:+.3f} at its best; Pre-LN loses {lost['pre']} of {usable['pre', True]} and ends {worse['pre']:+.3f}."
+        f"{worse['post']:+.3f} at its best; Pre-LN loses {lost['pre']} of {usable['pre', True]} and ends "
+        f"{worse['pre']:+.3f}."
     )
     if usable["post", False] == 0 and lost["pre"] <= 0:
         return Judgement("reproduced", said, rows)

@@ -165,7 +165,8 @@ def judge(data: dict[str, Any]) -> Judgement:
 
 def _told(data: dict[str, Any], why: str) -> str:
     size = f"{data['depth']} layers of width {data['width']}, {data['epochs']:g} epochs"
-    return f"{why} {size}, {len(data['points'])} points a panel, one seed; a point counts as trained from {TRAINED:.0%} training accuracy."
+    counted = f"a point counts as trained from {TRAINED:.0%} training accuracy"
+    return f"{why} {size}, {len(data['points'])} points a panel, one seed; {counted}."
 
 
 def _share(accuracies: list[float]) -> float:

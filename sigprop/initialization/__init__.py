@@ -11,7 +11,8 @@
 | `redraw` | a real model with fresh weights from its laws |
 """
 
-from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
+from sigprop.initialization.distribution import CENTRED, INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
+from sigprop.initialization.independence import kind_of_derived
 from sigprop.initialization.model_laws import (
     build,
     copied_with,
@@ -23,6 +24,7 @@ from sigprop.initialization.model_laws import (
 from sigprop.initialization.redraw import Draws
 
 __all__ = [
+    "CENTRED",
     "INDEPENDENT",
     "ORTHOGONAL",
     "STRUCTURED",
@@ -33,6 +35,7 @@ __all__ = [
     "copied_with",
     "distribution",
     "factory_of_model",
+    "kind_of_derived",
     "parameters_on_meta",
     "set_distribution",
 ]

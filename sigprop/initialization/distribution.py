@@ -15,6 +15,7 @@ SURE = 4.5
 
 INDEPENDENT = "independent"
 ORTHOGONAL = "orthogonal"
+CENTRED = "centred"
 STRUCTURED = "structured"
 UNKNOWN = "unknown"
 
@@ -23,8 +24,9 @@ UNKNOWN = "unknown"
 class Distribution:
     """How the entries of a parameter are drawn: their sorted quantiles, mean and variance.
 
-    `kind` says what the entries share: nothing (`independent`), orthogonal rows or columns (`orthogonal`), a formula,
-    an identity, training (`structured`), or that the builder could not be followed (`unknown`).
+    `kind` says what the entries share: nothing (`independent`), orthogonal rows or columns (`orthogonal`), a sum of
+    zero over the inputs of each output (`centred`), a formula, an identity, training (`structured`), or that the
+    builder could not be followed (`unknown`).
     """
 
     quantiles: Tensor

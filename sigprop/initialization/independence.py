@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, Distribution
+from sigprop.initialization.distribution import CENTRED, INDEPENDENT, ORTHOGONAL, STRUCTURED, Distribution
 
 SURE = 5.5
 FEWEST = 24
@@ -45,6 +45,24 @@ def kind_of(tensor: Tensor) -> str:
     if min(unit.shape) >= 2 and _orthogonal(matrix):
         return ORTHOGONAL if tailed < 4.0 or min(unit.shape) < 8 else STRUCTURED
     return STRUCTURED if any(abs(value) > SURE for value in _deviations(unit, tailed)) else INDEPENDENT
+
+
+def kind_of_derived(values: Tensor) -> str:
+    """Of a function of independent weights. Rows of one length, as weight normalization makes them, do no harm; sums of
+    zero over each row do, and so do rows or columns that lie along others."""
+    values = values.detach().squeeze()
+    if values.dim() < 2 or min(len(values), values[0].numel()) < 8:
+        return INDEPENDENT
+    matrix = values.reshape(len(values), -1)[:SIDE].double()
+    unit = matrix - matrix.mean()
+    unit = unit / unit.square().mean().sqrt().clamp_min(1e-300)
+    rows, columns = unit.shape
+    of_means = float(matrix.mean(1).square().mean() / matrix.square().mean().clamp_min(1e-300)) * columns
+    if of_means < 1e-3:
+        return CENTRED
+    if abs(of_means - 1.0) > SURE * math.sqrt(2.0 / rows):
+        return STRUCTURED
+    return STRUCTURED if any(abs(value) > SURE for value in _cosines(unit)) else INDEPENDENT
 
 
 def _orthogonal(matrix: Tensor) -> bool:

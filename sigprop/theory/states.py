@@ -37,6 +37,10 @@ class Signal:
             return self.kernel
         return self.kernel - self.kernel.outer(self.mean, self.mean)
 
+    def without_mean(self) -> Signal:
+        """About the mean of each token: what weights that sum to zero see."""
+        return replace(self, kernel=self.covariance, mean=torch.zeros_like(self.mean))
+
     @property
     def independent_channels(self) -> int:
         """How many independent channels make pairs of tokens fluctuate as they do."""

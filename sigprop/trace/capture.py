@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sigprop.compat import custom_functions
 from sigprop.errors import InputError, SigpropError, UnsupportedError
-from sigprop.initialization import STRUCTURED, UNKNOWN
+from sigprop.initialization import CENTRED, STRUCTURED, UNKNOWN
 from sigprop.process import Mode
 from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
@@ -373,9 +373,9 @@ def _note_dependent_entries(node: Node, weights: Iterable[Weight]) -> None:
     """Ops take the entries of a weight as independent draws; where they are not, the state is a guess."""
     for weight in weights:
         kind = weight.distribution.kind
-        if kind in (STRUCTURED, UNKNOWN):
+        if kind in (STRUCTURED, UNKNOWN) or (kind == CENTRED and not getattr(node.op, "centred", True)):
             name = next((name for name, _ in weight.roots()), "a weight")
-            what = "taken as independent draws, which they are not" if kind == STRUCTURED else "not known"
+            what = "taken as independent draws, which they are not" if kind != UNKNOWN else "not known"
             node.signal = node.signal.note(Status.ASSUMED, f"entries of {name} are {what}")
 
 

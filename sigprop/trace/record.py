@@ -157,6 +157,15 @@ class Field(Record):
     def is_source(self) -> bool:
         return len(self.sources) == 1 and self.sources[0].field is self
 
+    @cached_property
+    def is_curved(self) -> bool:
+        """Some nonlinear function of entries lies between this tensor and its sources: it is not Gaussian."""
+        if self.is_source:
+            return False
+        return (self.function is not None and self.slope is None) or any(
+            isinstance(item, Field) and item.is_curved for item in self.inputs
+        )
+
     def seal(self) -> None:
         """Called on sites. A scaled tensor becomes its own base, so that every gradient passes through its node."""
         self.is_site = True

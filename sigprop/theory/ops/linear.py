@@ -24,6 +24,9 @@ class Linear(Op):
               and what the mean `W^T W` makes of the part of the gradient along the signal (see `AlongSignal`)
     Weights   `E[(dL/dW)^2] = sum_tt' G_y K_x` per entry; bias `sum_tt' G_y`
 
+    `centred` weights, those of each output less their average (weight standardization), see the input about its mean,
+    by `fan_in / (fan_in - 1)` more: their products are negative.
+
     Exact in expectation over the weights, for any correlation across channels (dslm B.2), given the kernels of one
     network. Those of an input and of the slopes of an activation `f` that follows fluctuate together. With `H` the
     gradient above it, `c = fan_in variance K` and `v` the relative variance of the product of two tokens, the weights
@@ -44,9 +47,16 @@ class Linear(Op):
     variance: Tensor | float
     bias_variance: Tensor | float | None = None
     role: str = "hidden"
+    centred: bool = False
+
+    def _seen(self, x: Signal) -> Signal:
+        if not self.centred:
+            return x
+        about = x.without_mean()
+        return replace(about, kernel=about.kernel.scale(self.fan_in / max(self.fan_in - 1, 1)))
 
     def forward(self, *inputs: Signal) -> Signal:
-        (x,) = inputs
+        x = self._seen(*inputs)
         kernel = x.kernel.scale(self.fan_in * self.variance)
         if self.bias_variance is not None:
             kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
@@ -65,7 +75,7 @@ class Linear(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         kernel = gradient.kernel.scale(self.fan_out * self.variance)
-        (x,) = inputs
+        x = self._seen(*inputs)
         excess = self._together(gradient, x) * (1.0 + 2.0 / x.fluctuation.pair) * self.fan_out * self.variance
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest * (self.fan_out / self.fan_in)
         if isinstance(slope, Tensor):
@@ -75,7 +85,7 @@ class Linear(Op):
         return (Linear.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        (x,) = inputs
+        x = self._seen(*inputs)
         weight = gradient.kernel.contract(x.kernel) + self._together(gradient, x) + self._along_itself(gradient, x)
         found = [ParameterState("weight", (self.fan_out, self.fan_in), self.role, self.variance, weight)]
         if self.bias_variance is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sigprop.initialization import CENTRED
 from sigprop.theory import Dense, Node, Signal, Status
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.linear import Linear
@@ -289,7 +290,8 @@ def _linear(
     if bias is not None:
         shift = bias.distribution.variance
         bound["bias"] = (bias, math.prod(bias.shape) * groups)
-    op = Linear(fan_in, fan_out, law.variance, shift)
+    centred = law.kind == CENTRED and weight.shape == (fan_out, fan_in)
+    op = Linear(fan_in, fan_out, law.variance, shift, centred=centred)
     op = op if kind is Linear else TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups)
     made = capture.apply(op, node, weights=bound)
     if bias is not None and bias.distribution.mean:

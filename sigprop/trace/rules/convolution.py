@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sigprop.initialization import CENTRED
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.input_convolution import InputConvolution
 from sigprop.trace.broadcast import concrete_field, weight_field
@@ -56,6 +57,7 @@ def convolution(
         rows=index.T,
         groups=groups,
         window=tuple(weight.shape[-rank:]),
+        centred=weight.distribution.kind == CENTRED,
     )
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
@@ -78,6 +80,8 @@ def _pixels(
     roles = [BATCH] * (len(shape) - rank - 1) + [CHANNEL] + [TOKEN] * rank
     layout = of_roles(shape, roles)
     rows = windows.reshape(-1, fan_in)
+    if weight.distribution.kind == CENTRED:
+        rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
     shift = None if bias is None else bias.distribution.second_moment
     op = InputConvolution(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in)
     bound = {"weight": (weight, math.prod(weight.shape))}

@@ -106,6 +106,8 @@ def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
         return capture.sampled(item, "function of a channel statistic")
     if item.slope is not None:
         return capture.apply(Scale(item.slope), item.root.node)
+    if item.root.is_curved and _is_sum(item.root):
+        return capture.sampled(item, "function of a sum that is not Gaussian")
     try:
         node = item.root.node
     except UnsupportedError:
@@ -118,6 +120,10 @@ def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
         return capture.apply(Activation(function), node)
     except InputError:
         return capture.sampled(item, "an activation beyond the reach of quadrature")
+
+
+def _is_sum(item: Field) -> bool:
+    return item.call is not None and item.call.name in ("add", "radd", "sub", "subtract")
 
 
 def _known(call: Call | None) -> activations.ActivationFunction | None:
@@ -305,7 +311,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
         node = added(capture, op, left, right) if isinstance(op, Residual) else capture.apply(op, left, right)
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
         return replayed(capture, call)
-    sources: Any = united((first, second)) if isinstance(op, Product) else None
+    gaussian = isinstance(op, Residual) and not first.is_curved and not second.is_curved
+    sources: Any = None if gaussian else united((first, second))
     return Field(layout, lambda _: node, sources, call=call, inputs=(first, second))
 
 

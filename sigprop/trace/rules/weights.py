@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sigprop.trace.record import Call, Weight
+from sigprop.initialization import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
+from sigprop.trace.record import Call, Weight, leaves
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules.views import on_meta
 from sigprop.trace.skeleton import Distribution
@@ -106,12 +107,38 @@ def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight],
         return capture.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
     law, slope = _law(call, parents, shape)
     slope = 0.0 if call.name == "detach" else slope
+    if call.name in MOVES:
+        parents = parents[:1]  # reshape_as takes only the shape of the other
     energy = sum(math.prod(parent.shape) for parent in parents)
     shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
     made = Weight(shape, law or parents[0].distribution, "", shares, call, output)
     if law is None:
-        made.distribution = Distribution.measured(Replay(torch.Generator().manual_seed(capture.seed()))(made))
+        replay = Replay(torch.Generator().manual_seed(capture.seed()), gradients=True)
+        values = replay(made)
+        made.distribution = Distribution.measured(values, _kind(call, parents, values.detach()))
+        made.parents = _received(replay, values) or shares
     return made
+
+
+def _kind(call: Call, parents: list[Weight], values: Tensor) -> str:
+    """What the entries of a function of weights share."""
+    kinds = {parent.distribution.kind for parent in parents} - {INDEPENDENT}
+    given = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, Tensor) and item.numel() > 1]
+    if any(item.is_floating_point() for item in given):
+        return UNKNOWN  # numbers of the model, as those of spectral_norm: they may have been made from the weights
+    return kinds.pop() if len(kinds) == 1 else STRUCTURED if kinds else kind_of_derived(values)
+
+
+def _received(replay: Replay, values: Tensor) -> tuple[tuple[Weight, float], ...]:
+    """For each drawn weight how much of a random gradient's energy arrives there; nothing where autograd cannot say."""
+    above = torch.randn(values.shape, generator=replay.generator, dtype=values.dtype)
+    try:
+        below = torch.autograd.grad(values, list(replay.weights.values()), above, allow_unused=True)
+    except RuntimeError:
+        return ()
+    sizes = [0.0 if item is None else float(item.square().sum()) for item in below]
+    total = max(float(above.square().sum()), 1e-300)
+    return tuple((weight, size / total) for weight, size in zip(replay.weights, sizes, strict=True))
 
 
 def _law(call: Call, parents: list[Weight], shape: tuple[int, ...]) -> tuple[Distribution | None, float]:

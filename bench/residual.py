@@ -1,6 +1,6 @@
-"""Cost of a prescription in a training step: scaled residual sums and folded ones against the plain model.
+"""Cost of a prescription in a training step: scaled residual sums, and a folded plan's optimizer groups.
 
-python -m bench.residual [cpu|cuda] [eager]
+python -m bench.residual [cpu|cuda] [compile|eager]
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import sigprop as sp
 from sigprop.models import build
 
-SIZES = {"cpu": (4, 64, 2, 64, 3), "cuda eager": (64, 256, 16, 256, 12), "cuda compile": (12, 768, 16, 512, 12)}
-"""Layers, width, examples, tokens and rounds."""
+SIZES = {"cpu": (4, 64, 2, 64, 3), "cuda eager": (64, 256, 16, 512, 5), "cuda compile": (12, 768, 16, 512, 10)}
+"""Layers, width, examples, tokens and rounds of five steps."""
 
 
 def decoder(layers: int, width: int, tokens: int) -> nn.Module:
@@ -26,45 +26,58 @@ def decoder(layers: int, width: int, tokens: int) -> nn.Module:
     return build("transformer", kind="decoder", depth=layers, width=width, heads=max(width // 64, 1), context=tokens)
 
 
-def step_of(model: nn.Module, groups: list[dict] | None, batch: torch.Tensor, compiled: bool) -> Callable[[], None]:
-    device = batch.device.type
-    model.to(device).train()
-    run = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(groups or model.parameters(), lr=1e-4, fused=device == "cuda")
+class Training:
+    """Steps of one model on one batch, with AdamW on the groups of a plan or on one group."""
 
-    def step() -> None:
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
-            logits = run(batch)
-        nn.functional.cross_entropy(logits[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def __init__(self, model: nn.Module, groups: list[dict] | None, batch: Tensor, compiled: bool):
+        self.batch, self.device = batch, batch.device.type
+        model.to(self.device).train()
+        self.run = torch.compile(model) if compiled else model
+        self.optimizer = torch.optim.AdamW(groups or model.parameters(), lr=1e-4, fused=self.device == "cuda")
 
-    return step
+    def gradients(self) -> None:
+        with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
+            logits = self.run(self.batch)
+        F.cross_entropy(logits[:, :-1].float().flatten(0, 1), self.batch[:, 1:].flatten()).backward()
 
+    def steps(self, count: int = 5) -> float:
+        """Seconds a step."""
+        self.wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            self.gradients()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.wait()
+        return (time.perf_counter() - start) / count
 
-def ratios(steps: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, tuple[float, float]]:
-    """Median milliseconds and median ratio to the first, measured in turns."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds + 3):
-        for name, step in steps.items():
-            if device == "cuda":
-                torch.cuda.synchronize()
+    def update(self, count: int = 10) -> float:
+        """Seconds of the device for the optimizer's step alone; the host runs ahead meanwhile."""
+        self.gradients()
+        self.optimizer.step()
+        self.wait()
+        if self.device != "cuda":
             start = time.perf_counter()
-            for _ in range(5):
-                step()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if turn > 2:
-                times[name].append((time.perf_counter() - start) / 5)
-    plain = next(iter(times.values()))
-    return {
-        name: (1e3 * statistics.median(found), statistics.median(b / a for a, b in zip(plain, found, strict=True)))
-        for name, found in times.items()
-    }
+            for _ in range(count):
+                self.optimizer.step()
+            return (time.perf_counter() - start) / count
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(1 << 29)
+        begin.record()
+        for _ in range(count):
+            self.optimizer.step()
+        end.record()
+        self.wait()
+        self.optimizer.zero_grad()
+        return begin.elapsed_time(end) / count / 1e3
+
+    def wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
 
 def main(device: str = "cpu", mode: str = "compile") -> None:
-    """Print the ratios of a step with scales in the forward pass, and of a folded plan with its optimizer groups."""
+    """Milliseconds and ratios to the plain model, measured in turns."""
     warnings.simplefilter("ignore")
     layers, width, examples, tokens, rounds = SIZES[device if device == "cpu" else f"{device} {mode}"]
     batch = torch.randint(0, 256, (examples, tokens), device=device)
@@ -72,18 +85,24 @@ def main(device: str = "cpu", mode: str = "compile") -> None:
     plain, scaled, folded = (decoder(layers, width, tokens) for _ in range(3))
     example = batch[:1, :64].cpu()
     sp.plan(scaled, "unit", batch=example, surgery=True).apply_(scaled)
-    plan = sp.plan(folded, "unit", batch=example)
+    plan = sp.plan(folded, "unit", width="mup", batch=example)
     plan.apply_(folded)
-    steps = {
-        "plain": step_of(plain, None, batch, compiled),
-        "plain once more": step_of(plain, None, batch, compiled),
-        "scaled in the forward pass": step_of(scaled, None, batch, compiled),
-        "folded, its optimizer groups": step_of(folded, plan.param_groups(folded, lr=2**-7), batch, compiled),
-        "folded, groups within 10 %": step_of(folded, plan.param_groups(folded, lr=2**-7, merge=0.1), batch, compiled),
-    }
+    runs = {"plain": (plain, None), "plain once more": (plain, None), "scaled in the forward pass": (scaled, None)}
+    for merge in (0.0, 0.1, 0.2):
+        groups = plan.param_groups(folded, lr=2**-7, weight_decay=0.1, merge=merge)
+        runs[f"folded, {len(groups)} groups"] = (folded, groups)
+    trainings = {name: Training(model, groups, batch, compiled) for name, (model, groups) in runs.items()}
+    times: dict[str, list[float]] = {name: [] for name in trainings}
+    for training in trainings.values():
+        training.steps(3)
+    for _ in range(rounds):
+        for name, training in trainings.items():
+            times[name].append(training.steps())
     print(f"decoder {layers} x {width}, batch {examples} x {tokens}, AdamW{', compiled' * compiled}, {device}:")
-    for name, (milliseconds, ratio) in ratios(steps, rounds, device).items():
-        print(f"  {name:28s} {milliseconds:8.2f} ms, ratio {ratio:.3f}")
+    for name, found in times.items():
+        ratio = statistics.median(b / a for a, b in zip(times["plain"], found, strict=True))
+        step, update = 1e3 * statistics.median(found), 1e3 * trainings[name].update()
+        print(f"  {name:28s} {step:8.2f} ms a step, ratio {ratio:.3f}; optimizer alone {update:.2f} ms")
 
 
 if __name__ == "__main__":

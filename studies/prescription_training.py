@@ -2,8 +2,9 @@
 
 Byte-level Hugging Face models on a text file (or ViT on a folder of Fashion-MNIST), AdamW, bf16 autocast on CUDA, clip
 at 1, warm-up over the first tenth, then cosine to a tenth. One JSON line per cell: settings, first loss, mean loss of
-the last tenth, milliseconds a step. On CUDA the whole step (batch, forward, backward, clipping, schedule, optimizer) is
-one CUDA graph, so that the number of optimizer groups costs nothing. `--processes` run side by side on one device.
+the last tenth, milliseconds a step. On CUDA the whole step (batch, forward, backward, clipping, schedule, AdamW) is one
+CUDA graph, so that the number of optimizer groups costs nothing; other optimizers step outside it. `--processes` run
+side by side on one device.
 
 A cell is `family,width,layers,scheme,rate,seed`, with the rate as a number or a power like 2^-7. `--grid` makes cells
 of lists instead: `--grid "llama;128,256;4,16;default,mup,mup+linear,ours;-11:-5;0,1,2"` (rates are powers of two).
@@ -34,6 +35,7 @@ from torch.nn import functional as F
 import sigprop as sp
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
+TOLD_EVERY = 500
 PLANS: dict[tuple[str, int, int, str], Any] = {}
 """The plan of the last size and scheme: rates and seeds share it."""
 
@@ -217,10 +219,13 @@ class Trainer:
             self.optimizers[0].step()
         self.place.add_(1)
 
-    def run(self, steps: int) -> list[float]:
+    def run(self, steps: int, told: Callable[[list[float]], None]) -> list[float]:
+        """All losses; `told` those so far, now and then, since a long run may be cut."""
         work = self._captured() if self.device == "cuda" else self.gradients
         for step in range(steps):
             work()
+            if (step + 1) % TOLD_EVERY == 0:
+                told(self.losses[: step + 1].tolist())
             if not self.inside:
                 for group, peak in self.groups:
                     group["lr"] = peak * self.shape[step]
@@ -256,13 +261,6 @@ class Trainer:
         return self.gradients if graph is None else graph.replay
 
 
-def compile_blocks(model: nn.Module) -> None:
-    """Compile the repeated blocks one by one: they share their code, so that only the first costs time."""
-    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    for block in max(stacks, key=len):
-        block.compile()
-
-
 def train(cell: tuple[str, int, int, str, float, int], args: argparse.Namespace) -> dict[str, Any]:
     family, width, layers, scheme, rate, seed = cell
     torch.manual_seed(seed)
@@ -281,16 +279,16 @@ def train(cell: tuple[str, int, int, str, float, int], args: argparse.Namespace)
     if args.optimizer != "adamw":
         others = optimizers_of(args.optimizer, plan, model, rate, args.decay)
     groups = groups_of(plan, model, rate, args.decay) if others is None else []
-    if args.compile:
-        compile_blocks(model)
     batches = Batches(family, args.source, args.steps, args.batch, args.tokens, seed, args.device)
     trainer = Trainer(model, batches, groups, args.steps, args.device, others)
     ready = time.perf_counter()
-    losses = trainer.run(args.steps)
+    partial = args.out.with_name(f"{args.out.stem}-{family}-{width}-{layers}-{scheme}-{rate}-{seed}.partial")
+    losses = trainer.run(args.steps, lambda found: partial.write_text(json.dumps(found)) if args.curve else None)
     tenth = max(args.steps // 10, 1)
     return {
         "family": family, "width": width, "layers": layers, "scheme": scheme, "rate": rate, "seed": seed,
-        "optimizer": args.optimizer, "steps": args.steps, "batch": args.batch, "tokens": args.tokens, "decay": args.decay,
+        "optimizer": args.optimizer, "decay": args.decay,
+        "steps": args.steps, "batch": args.batch, "tokens": args.tokens,
         "first": losses[0], "middle": sum(losses[args.steps // 2 :][:tenth]) / tenth,
         "last": sum(losses[-tenth:]) / tenth, "groups": len(trainer.groups),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -335,7 +333,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--decay", type=float, default=0.1)
     parser.add_argument("--optimizer", default="adamw", choices=("adamw", "momentum", "muon:rms"))
-    parser.add_argument("--compile", action="store_true", help="compile the blocks")
+    parser.add_argument("--spread", action="store_true", help="share out single runs instead of sizes: for long runs")
     parser.add_argument("--curve", action="store_true", help="keep every loss")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--part", type=int, default=None, help="run every PROCESSES-th cell from this one")
@@ -348,8 +346,9 @@ def main() -> None:
         command = [sys.executable, "-m", "studies.prescription_training", *sys.argv[1:], "--part"]
         parts = [subprocess.Popen([*command, str(part)]) for part in range(args.processes)]
         sys.exit(max(part.wait() for part in parts))
-    sizes = list(dict.fromkeys(cell[:4] for cell in cells))[args.part or 0 :: args.processes]
-    for cell in [cell for size in sizes for cell in cells if cell[:4] == size]:
+    keys = [cell if args.spread else cell[:4] for cell in cells]
+    mine = list(dict.fromkeys(keys))[args.part or 0 :: args.processes]
+    for cell in [cell for key in mine for cell in cells if cell[: len(key)] == key]:
         try:
             row = train(cell, args)
         except Exception as error:

@@ -134,8 +134,9 @@ class _Captured:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.losses = program.step(self.batch)
-        for value, was in zip(kept, before, strict=True):
-            value.copy_(was)
+        with torch.no_grad():
+            for value, was in zip(kept, before, strict=True):
+                value.copy_(was)
 
     def __call__(self, batch: Batch) -> Tensor:
         for key, value in batch.items():

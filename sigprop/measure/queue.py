@@ -52,10 +52,11 @@ class Reduced(NamedTuple):
 class Queue:
     """After `read`, `signals` and `gradients` are (mean, variance, token correlation) by ticket.
 
-    On a GPU tensors of up to `waiting_bytes` together wait; by default a share of its memory.
+    On a GPU tensors wait until they fill a share of its memory. With `fleeting`, for a pass that cannot be run again,
+    none waits: each is reduced as it comes, and at once again in float64 where float32 is too coarse.
     """
 
-    def __init__(self, copies: bool = False, exact: bool = False, waiting_bytes: int | None = None):
+    def __init__(self, copies: bool = False, exact: bool = False, fleeting: bool = False):
         self.signals: dict[int, list[float]] = {}
         self.gradients: dict[int, list[float]] = {}
         self._copies = copies
@@ -64,7 +65,8 @@ class Queue:
         self._waiting: list[Waiting] = []
         self._reduced: list[Reduced] = []
         self._bytes = 0
-        self._limit = waiting_bytes
+        self._fleeting = fleeting
+        self._limit: int | None = None
 
     def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool) -> None:
         """Take in one tensor, read as (sequences, tokens, channels)."""
@@ -72,6 +74,9 @@ class Queue:
             reduce = self._moments.signal if signal else self._moments.gradient
             with no_autocast("cpu"):
                 (self.signals if signal else self.gradients)[ticket] = reduce(x, mask).tolist()
+            return
+        if self._fleeting:
+            self._reduced += self._reduce_surely([Waiting(ticket, signal, x, x._version, mask)])
             return
         if self._copies:
             x = x.clone()
@@ -95,7 +100,7 @@ class Queue:
         last = self._taken_out()
         reduced = [*self._reduced, *self._reduce(last, self._exact)]
         doubtful = self._store(reduced)
-        if doubtful and not self._exact:
+        if doubtful and not self._exact and not self._fleeting:
             again = [item for item in last if (item.ticket, item.signal) in doubtful]
             if len(again) < len(doubtful):
                 raise TooCoarse
@@ -114,6 +119,11 @@ class Queue:
             table = reduce_stacks(_stacks(batch), batch[0][0].mask, exact)
             found.append(Reduced([(item.ticket, item.signal) for group in batch for item in group], table))
         return found
+
+    def _reduce_surely(self, items: list[Waiting]) -> list[Reduced]:
+        """In float64 where float32 is too coarse; waits for the device to know."""
+        found = self._reduce(items, exact=False)
+        return self._reduce(items, exact=True) if any(unreliable(table).any() for _, table in found) else found
 
     def _store(self, reduced: list[Reduced]) -> set[tuple[int, bool]]:
         """Fetch the results; returns the items that float32 cannot do."""

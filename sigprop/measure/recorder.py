@@ -39,7 +39,8 @@ class Site:
 class Recorder:
     """Watches one forward and one backward pass; `sites` are in the order of execution.
 
-    With `copies` a GPU's tensors are copied while they wait, with `exact` summed in float64; see `queue.py`.
+    With `copies` a GPU's tensors are copied while they wait, with `exact` summed in float64, with `fleeting` reduced as
+    they come; see `queue.py`.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class Recorder:
         formats: bool = False,
         copies: bool = False,
         exact: bool = False,
-        waiting_bytes: int | None = None,
+        fleeting: bool = False,
     ):
         self.modules = modules
         self.layout = layout
         self.patterns = None if sites is None else list(sites)
         self.formats = formats
         self.sites: list[Site] = []
-        self.queue = Queue(copies, exact, waiting_bytes)
+        self.queue = Queue(copies, exact, fleeting)
         self.gradient_order: list[int] = []
         self.phase = "idle"
         self.current: list[str] = []

@@ -34,7 +34,7 @@ class PassRecorder(Recorder):
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], layout: Layout, for_ranks: bool, give_up: GiveUp):
-        super().__init__(modules, layout, None, exact=True, waiting_bytes=0)
+        super().__init__(modules, layout, None, fleeting=True)
         self.for_ranks = for_ranks
         self.give_up = give_up
         self.shifts: dict[str, tuple[Tensor, Tensor, int]] = {}

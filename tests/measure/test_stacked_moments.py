@@ -187,6 +187,18 @@ def test_a_tensor_that_is_written_to_while_it_waits():
     agree(copying.signals[0], expected)
 
 
+def test_a_fleeting_tensor_is_reduced_at_once_and_where_float32_is_too_coarse_in_float64():
+    fleeting = Queue(fleeting=True)
+    tensors = [random(2, 3, 4), 1e4 + random(2, 3, 4, seed=1), 1e-20 * random(2, 3, 4, seed=2)]
+    expected = [exact(x, True) for x in tensors]
+    for ticket, x in enumerate(tensors):
+        fleeting.add(ticket, x, None, True)
+        x.zero_()
+    fleeting.read()
+    for ticket, one in enumerate(expected):
+        agree(fleeting.signals[ticket], one)
+
+
 class Secretive(torch.autograd.Function):
     """Writes the gradient into its input behind torch's back, as fused losses do."""
 

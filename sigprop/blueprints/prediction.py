@@ -11,6 +11,7 @@ from torch import Tensor
 from sigprop.blueprints.base import Blueprint, overflow, run
 from sigprop.blueprints.repeated import RepeatedBlueprint, unroll
 from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.results.stated_errors import stated_by_theory
 from sigprop.theory import Gradient, Node, Tape
 
 STACK = "blocks"
@@ -54,10 +55,15 @@ def _site(node: Node) -> SiteRow:
         row.grad_variance, row.grad_token_correlation = _number(energy), _number(grad_correlation)
         evidence = evidence.join(node.gradient.evidence)
     row.status, row.reason = str(evidence.status), evidence.reason
+    row.stated_errors = stated_by_theory(variance=str(node.signal.evidence.status), grad_variance=row.status)
     return row
 
 
 def _parameters(node: Node) -> list[ParameterRow]:
+    evidence = node.signal.evidence
+    if node.gradient is not None:
+        evidence = evidence.join(node.gradient.evidence)
+    status = str(evidence.status)
     return [
         ParameterRow(
             f"{node.parameter_prefix}.{state.name}",
@@ -65,7 +71,9 @@ def _parameters(node: Node) -> list[ParameterRow]:
             state.role,
             _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt()),
             _number(state.grad_second_moment.clamp_min(0.0)),
-            status=str(node.signal.evidence.status),
+            status=status,
+            reason=evidence.reason,
+            stated_errors=stated_by_theory(grad_second_moment=status),
         )
         for state in node.parameters
         if node.parameter_prefix
@@ -106,8 +114,8 @@ def _layer_row(columns: tuple[Any, dict[str, list[float]]], layer: int) -> Any:
     numbers: dict[str, Any] = {name: column[layer] for name, column in values.items()}
     name = STACK + f".{layer}" + row.name.removeprefix(STACK)
     if isinstance(row, SiteRow):
-        return SiteRow(name, layer, status=row.status, reason=row.reason, **numbers)
-    return ParameterRow(name, row.shape, row.role, status=row.status, **numbers)
+        return dataclasses.replace(row, name=name, depth=layer, **numbers)
+    return dataclasses.replace(row, name=name, **numbers)
 
 
 def _number(value: Tensor) -> Any:

@@ -16,7 +16,8 @@ median, under the column's name. A value that does not exist (one token, no grad
 A predicted row's `status` says how far it can be trusted, and `reason` why. Where the real model was run at fresh
 initializations, `verification` has for each column what was `predicted`, what was `simulated`, its `standard_error`,
 and `z`, the difference in standard errors. The status is then `verified`; or `disputed`, and the column is the
-simulated one.
+simulated one. `stated_errors` has for variance and gradient how far, relatively, the truth may be (see `stated_errors`
+of this room); a number without one is a guess.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class SiteRow:
     medians: dict[str, float] = field(default_factory=dict)
     extras: dict[str, float] = field(default_factory=dict)
     verification: dict[str, dict[str, float]] = field(default_factory=dict)
+    stated_errors: dict[str, float] = field(default_factory=dict)
 
     COLUMNS = ("mean", "variance", "token_correlation", "grad_variance", "grad_token_correlation")
 
@@ -72,6 +74,7 @@ class ParameterRow:
     extras: dict[str, float] = field(default_factory=dict)
     reason: str = ""
     verification: dict[str, dict[str, float]] = field(default_factory=dict)
+    stated_errors: dict[str, float] = field(default_factory=dict)
 
     COLUMNS = ("init_std", "grad_second_moment")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,8 @@ from sigprop.measure.initializations import summarize
 from sigprop.measure.once import Options, measure_once
 from sigprop.process import seed_all, undisturbed
 from sigprop.results import Profile
+from sigprop.results.stated_errors import stated_columns
+from sigprop.simulate.verdict import left_open
 from sigprop.simulate.work import WorkCounter, parameter_count
 
 PRECISE = 0.05
@@ -79,10 +82,23 @@ class Simulation:
         )
         return bool(relative) and relative[int(0.9 * (len(relative) - 1))] > PRECISE
 
+    def _state_errors(self, found: Profile) -> None:
+        for rows, tables in (
+            (found.sites, [profile.sites for profile in self.profiles]),
+            (found.parameters, [profile.parameters for profile in self.profiles]),
+        ):
+            named = [{row.name: row for row in table} for table in tables]
+            for row in rows:
+                for column in stated_columns(row):
+                    draws = [getattr(table[row.name], column) for table in named]
+                    if all(map(math.isfinite, draws)):
+                        row.stated_errors[column] = left_open(draws)
+
     def summary(self) -> Profile:
         """Means with standard errors over the initializations; rows are `sampled`."""
         found = summarize(self.profiles, list(range(len(self.profiles))))
         for row in (*found.sites, *found.parameters):
             row.status = "sampled"
+        self._state_errors(found)
         meta = {"source": "simulate", "draws": len(self.profiles), "way": self.way}
         return Profile(found.sites, found.parameters, {**found.meta, **meta})

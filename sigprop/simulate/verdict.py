@@ -14,13 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
 CHANCE = 1e-4
 MATTERS = 0.10
 AGREES = 0.20
 ROOM = 2.5
 """Standard errors that must fit, with the difference, into what still agrees."""
+STATED = 0.99
+"""Of the cases in which the truth is within a stated error."""
 
 
 class Judgement(Enum):
@@ -31,7 +33,8 @@ class Judgement(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A predicted number beside drawn ones; `difference` and `error` are relative to the column's scale."""
+    """A predicted number beside drawn ones; `difference` and `error` are relative to the column's scale, `left_open` to
+    the simulated number."""
 
     judgement: Judgement
     predicted: float
@@ -39,6 +42,14 @@ class Verdict:
     standard_error: float
     difference: float
     error: float
+    left_open: float = 0.0
+
+    @property
+    def stated_error(self) -> float:
+        """How far the truth may be from the predicted number, relative to it."""
+        if self.predicted == 0.0 or not math.isfinite(self.difference):
+            return 0.0
+        return (abs(self.difference) + self.left_open) * abs(self.simulated / self.predicted)
 
     @property
     def z(self) -> float:
@@ -72,7 +83,22 @@ def judged(predicted: float, draws: Sequence[float], scale: float | None = None,
         judgement = Judgement.AGREES
     else:
         judgement = Judgement.UNCLEAR
-    return Verdict(judgement, predicted, mean, error, difference, relative)
+    return Verdict(judgement, predicted, mean, error, difference, relative, left_open(draws))
+
+
+def left_open(draws: Sequence[float]) -> float:
+    """How far the mean over all initializations may be from that of the draws, relatively, in 99 of 100 cases.
+
+    By Student's t; and, since the draws are skewed and a few of them miss the large ones, by the same of their
+    logarithms where that is more."""
+    count, mean = len(draws), abs(statistics.fmean(draws))
+    if count < 2 or mean == 0.0:
+        return 0.0
+    quantile = float(stdtrit(count - 1, (1.0 + STATED) / 2.0))
+    plain = quantile * statistics.stdev(draws) / math.sqrt(count) / mean
+    if min(draws) <= 0.0:
+        return plain
+    return max(plain, math.expm1(min(quantile * _error_of_logarithm(draws), 50.0)))
 
 
 def _improbable(difference: float, error: float, count: int) -> bool:
@@ -83,7 +109,10 @@ def _improbable(difference: float, error: float, count: int) -> bool:
 
 def _in_logarithms(predicted: float, draws: Sequence[float]) -> tuple[float, float]:
     logs = [math.log(value) for value in draws]
-    spread = statistics.variance(logs)
-    count = len(logs)
-    error = math.sqrt(spread / count + spread**2 / (2.0 * (count - 1)))
-    return math.log(predicted) - statistics.fmean(logs) - spread / 2.0, error
+    return math.log(predicted) - statistics.fmean(logs) - statistics.variance(logs) / 2.0, _error_of_logarithm(draws)
+
+
+def _error_of_logarithm(draws: Sequence[float]) -> float:
+    """Standard error of the logarithm of a lognormal's mean."""
+    spread, count = statistics.variance(map(math.log, draws)), len(draws)
+    return math.sqrt(spread / count + spread**2 / (2.0 * (count - 1)))

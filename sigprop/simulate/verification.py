@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.results.stated_errors import stated_columns
 from sigprop.simulate.simulation import Simulation
 from sigprop.simulate.verdict import Judgement, Verdict, judged
 
@@ -149,12 +150,25 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trust
     for column in (*wrong, *doubted):
         setattr(row, column, verdicts[column].simulated)
         row.errors[column] = verdicts[column].standard_error
+    _state(row, drawn, verdicts, {*wrong, *doubted})
     if wrong or doubted:
         row.status = "disputed" if wrong else "sampled"
         row.reason = "; ".join(_dispute(column, verdicts[column]) for column in (*wrong, *doubted))
     elif verdicts and all(item.judgement is Judgement.AGREES for item in verdicts.values()):
         row.status, row.reason = "verified", row.reason and f"by simulation; theory: {row.status}, {row.reason}"
     return row
+
+
+def _state(row: Row, drawn: Row, verdicts: dict[str, Verdict], simulated: set[str]) -> None:
+    """What the draws leave open, of their numbers and of those that agree with them."""
+    for column in stated_columns(row):
+        verdict = verdicts.get(column)
+        if verdict is None and column in drawn.stated_errors:
+            row.stated_errors.setdefault(column, drawn.stated_errors[column])
+        elif column in simulated and verdict is not None:
+            row.stated_errors[column] = verdict.left_open
+        elif verdict is not None and verdict.judgement is Judgement.AGREES:
+            row.stated_errors[column] = min(verdict.stated_error, row.stated_errors.get(column, math.inf))
 
 
 def _fill_gaps(row: Row, drawn: Row) -> None:

@@ -38,7 +38,7 @@ def _row(half: Any, whole: SiteRow | ParameterRow, tokens: int, length: int) -> 
         if rule is not None:
             found[column] = rule(getattr(half, column), getattr(whole, column), tokens, length)
     reason = f"continued from {tokens // 2} and {tokens} tokens to {length}"
-    return replace(whole, status="assumed", reason=reason, **found)
+    return replace(whole, status="assumed", reason=reason, stated_errors={}, **found)
 
 
 def _power(half: float, whole: float, tokens: int, length: int) -> float:

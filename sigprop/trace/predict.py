@@ -14,6 +14,7 @@ from sigprop.losses import LossChoice, require_loss
 from sigprop.process import as_written, undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
+from sigprop.results.stated_errors import stated_by_theory
 from sigprop.theory import Evidence, Gradient, Node, Signal
 from sigprop.trace.attention_scores import placed, score_rows
 from sigprop.trace.evaluate import Evaluation, Start
@@ -199,6 +200,7 @@ class _Rows:
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
+            row.stated_errors = stated_by_theory(variance=row.status)
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item))
@@ -226,6 +228,7 @@ class _Rows:
         _, row.grad_variance, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         worst = signal.evidence.join(gradient.evidence)
         row.status, row.reason = str(worst.status), worst.reason
+        row.stated_errors |= stated_by_theory(grad_variance=row.status)
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""
@@ -294,5 +297,6 @@ def _parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow
         row.status, row.reason = str(found_evidence.status), found_evidence.reason
         if name in energy and weight.requires_grad:
             row.grad_second_moment = energy[name] / count
+            row.stated_errors = stated_by_theory(grad_second_moment=row.status)
         rows.append(row)
     return rows

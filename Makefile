@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: corpus stress demo test lint format docs bench studies clean
+.PHONY: kills corpus stress demo test lint format docs bench studies clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,9 @@ bench: $(READY)         ## side-by-side timings, as ratios
 
 stress: $(READY)        ## threads, 2,000 interrupts and random networks in their long form
 	SIGPROP_STRESS=1 $(BIN)/python -m pytest tests/robustness
+
+kills: $(READY)         ## sweeps killed with kill -9 at ten random moments, local and on Ray (extra ray)
+	$(BIN)/python -m tests.lab.killed_sweeps --out docs/data/killed_sweeps.json
 
 corpus: $(READY)        ## two hundred models of other people against a witness; needs studies/corpus/requirements.txt
 	$(BIN)/python -m studies.corpus.run --half all

@@ -15,11 +15,11 @@ from studies.text_runs import Method, Program, best_of
 LETTERS = 3.0
 """A run that stays above this has learned little more than how frequent letters are: it failed."""
 FULL = Program(tuple(2.0**-power for power in (11, 10, 9)), (0, 1, 2), 16, 128, 2400)
-SMALL = Program(tuple(2.0**-power for power in (11, 9)), (0, 1), 8, 64, 250)
+SMALL = Program(tuple(2.0**-power for power in (11, 9)), (0, 1), 8, 64, 200)
 
 
 def methods(full: bool) -> list[Method]:
-    deep, thin, shallow, wide = (96, 128, 6, 512) if full else (48, 32, 3, 128)
+    deep, thin, shallow, wide = (96, 128, 6, 512) if full else (24, 32, 6, 64)
     return [
         Method("deep, Xavier", "xavier", "post", deep, thin),
         Method("deep, DeepScale", "deepscale", "post", deep, thin),

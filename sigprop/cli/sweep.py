@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as as_json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ def run_command(
     quiet: Quiet = False,
 ) -> None:
     """Run every trial that has no result yet. Exit code 1 when some could not be run."""
-    from sigprop.lab.sweep import read_sheet, run_locally, run_on_ray
+    from sigprop.lab.sweep import ResultFolder, read_sheet, run_locally, run_on_ray
 
     trials = read_sheet(sheet).trials()
     with progress("trials", len(trials), quiet) as done:
@@ -33,6 +34,9 @@ def run_command(
         left = run(trials, folder, progress=done)
     show(f"{len(trials) - len(left)} of {len(trials)} trials have results in {folder}")
     if left:
+        reasons = Counter(ResultFolder(folder).reason(trial) or "its process ended each time" for trial in left)
+        for reason, count in reasons.most_common(3):
+            show(f"no result, {count} of {len(trials)}: {reason}")
         raise typer.Exit(1)
 
 

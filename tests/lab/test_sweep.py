@@ -1,14 +1,6 @@
 """Sweeps: sheets, results that survive being killed, questions to them."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +9,8 @@ from sigprop.lab.sweep import ResultFolder, best_rates, query, read_sheet, run_l
 from sigprop.lab.sweep.sheet import identity
 from sigprop.lab.sweep.trial import run_trial
 from tests.lab import counted_work
+from tests.lab.killed_sweeps import killed_sweep, ray_cluster
 
-ROOT = Path(__file__).parents[2]
 SHEET = """
 [model]
 source = "transformer"
@@ -124,34 +116,23 @@ def test_a_trial_that_kills_its_worker_does_not_stop_the_others(tmp_path):
     assert left == [trials[1]]
 
 
-def killed_sweep(tmp_path, kills: int, count: int, seconds: float, chance: random.Random) -> None:
-    """Start a sweep again and again, kill all its processes at a random moment, and let the last one end."""
-    out, log = tmp_path / "out", tmp_path / "log"
-    command = [sys.executable, "-m", "tests.lab.counted_work", str(out), str(log), str(count), str(seconds), "2"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    for number in range(kills + 1):
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
-        if number < kills:
-            before = len(log.read_text().splitlines()) if log.is_file() else 0
-            while process.poll() is None and (not log.is_file() or len(log.read_text().splitlines()) == before):
-                time.sleep(0.02)
-            time.sleep(chance.random() * 2 * seconds)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert len(ResultFolder(out).results()) == count
-    ended = Counter(line for line in log.read_text().splitlines() if line.startswith("end"))
-    assert len(ended) == count
-    assert sum(ended.values()) <= count + 2 * kills  # killed between its end and its file, at most once a worker
+def assert_nothing_lost(found, kills):
+    assert sum(found["kills"].values()) == kills
+    assert found["results"] == found["trials"]
+    assert found["results lost or changed"] == 0
+    assert found["trials run again although their result was there"] == 0
+    assert found["trials killed between their end and their file"] <= kills
 
 
 def test_a_killed_sweep_loses_and_repeats_nothing(tmp_path):
-    killed_sweep(tmp_path, kills=1, count=6, seconds=0.2, chance=random.Random(0))
+    assert_nothing_lost(killed_sweep(tmp_path, "2", kills=1, count=6, seconds=0.2), kills=1)
 
 
-@pytest.mark.slow
-def test_ten_kills(tmp_path):
-    killed_sweep(tmp_path, kills=10, count=60, seconds=0.3, chance=random.Random(1))
+def test_a_killed_sweep_on_a_cluster_loses_and_repeats_nothing(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra ray")
+    with ray_cluster() as address:
+        found = killed_sweep(tmp_path, "ray", kills=2, count=8, seconds=0.2, RAY_ADDRESS=address)
+    assert_nothing_lost(found, kills=2)
 
 
 def test_a_finished_trial_never_runs_again(tmp_path):
@@ -161,7 +142,17 @@ def test_a_finished_trial_never_runs_again(tmp_path):
     assert (tmp_path / "log").read_text().count("begin") == 3
 
 
-def test_a_cluster_that_is_not_there(tmp_path):
+def test_a_trial_that_raises_says_why_and_does_not_stop_the_others(tmp_path):
+    trials = counted_work.trials(tmp_path / "log", 3, 0.0)
+    trials[0]["data"]["wrong"] = True
+    folder = ResultFolder(tmp_path / "out")
+    for _ in range(2):  # a second start tries it again
+        assert run_locally(trials, tmp_path / "out", work=counted_work.work) == [trials[0]]
+        assert folder.reason(trials[0]) == "ValueError: no such recipe"
+    assert folder.tries(trials[0]) == 2
+
+
+def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
     try:
         import ray
     except ImportError:
@@ -169,5 +160,24 @@ def test_a_cluster_that_is_not_there(tmp_path):
             run_on_ray([], tmp_path)
         return
     assert not ray.is_initialized()
-    with pytest.raises(InputError, match="no Ray cluster"):
-        run_on_ray([], tmp_path)
+    for address, message in (("", "no Ray cluster"), ("127.0.0.1:9", "no Ray cluster.*RAY_ADDRESS is 127")):
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(InputError, match=message):
+            run_on_ray([], tmp_path)
+
+
+def test_a_cluster_goes_on_after_lost_workers_and_wrong_trials(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
+    trials = counted_work.trials(tmp_path / "log", 4, 0.0)
+    trials[0]["data"]["deadly"] = True
+    trials[1]["data"]["wrong"] = True
+    with ray_cluster() as address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        try:
+            left = run_on_ray(trials, tmp_path / "out", counted_work.work)
+        finally:
+            ray.shutdown()
+    folder = ResultFolder(tmp_path / "out")
+    assert left == trials[:2]
+    assert folder.reason(trials[1]) == "ValueError: no such recipe"
+    assert "lost 3 times with its worker" in folder.reason(trials[0])

@@ -22,7 +22,10 @@ FORMAT = 1
 
 
 class ResultFolder:
-    """`<identity>.json` holds a result; `.lock` is held while it is being made; `.tries` has a byte for every try."""
+    """`<identity>.json` holds a result; `.lock` is held while it is being made; `.tries` has a byte for every try.
+
+    `.error` says why a trial has no result; it stands until the next start.
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -41,6 +44,24 @@ class ResultFolder:
         """How often a process began this trial."""
         path = self._file(trial).with_suffix(".tries")
         return path.stat().st_size if path.is_file() else 0
+
+    def start(self, trials: list[Trial]) -> None:
+        """A new start: trials that failed may be tried again."""
+        for trial in trials:
+            self._file(trial).with_suffix(".error").unlink(missing_ok=True)
+
+    def fail(self, trial: Trial, reason: BaseException) -> None:
+        """Say why a trial ended without a result."""
+        write_file(self._file(trial).with_suffix(".error"), f"{type(reason).__name__}: {reason}\n")
+
+    def reason(self, trial: Trial) -> str | None:
+        """Why a trial has no result; None if it did not fail."""
+        path = self._file(trial).with_suffix(".error")
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+    def open(self, trials: list[Trial]) -> list[Trial]:
+        """Trials to be run, those that ended a process before last."""
+        return sorted((trial for trial in self.missing(trials) if self.reason(trial) is None), key=self.tries)
 
     def begin(self, trial: Trial) -> None:
         """Count one more try, before it is made: it may end the process."""

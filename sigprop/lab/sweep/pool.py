@@ -26,9 +26,10 @@ def run_locally(
     work: Work = run_trial,
     progress: Callable[[int], None] | None = None,
 ) -> list[Trial]:
-    """Run all trials that have no result; returns those that still have none (their workers died each time)."""
+    """Run all trials that have no result; returns those that still have none: they raised, or their workers died."""
     require(workers > 0, "workers", workers, "at least 1")
     results = ResultFolder(folder)
+    results.start(trials)
     if workers == 1:
         _walk(trials, folder, work, progress)
         return results.missing(trials)
@@ -57,9 +58,9 @@ def run_locally(
 
 
 def _walk(trials: list[Trial], folder: str | Path, work: Work, progress: Callable[[int], None] | None = None) -> None:
-    """Run every trial that nobody else runs or has run; those that ended a process before come last."""
+    """Run every trial that nobody else runs or has run."""
     results = ResultFolder(folder)
-    while _ran_one(sorted(results.missing(trials), key=results.tries), results, work):
+    while _ran_one(results.open(trials), results, work):
         if progress is not None:
             progress(len(trials) - len(results.missing(trials)))
 
@@ -69,6 +70,11 @@ def _ran_one(trials: list[Trial], results: ResultFolder, work: Work) -> bool:
         with results.claimed(trial) as mine:
             if mine:
                 results.begin(trial)
-                results.put(trial, work(trial))
+                try:
+                    result = work(trial)
+                except Exception as error:
+                    results.fail(trial, error)
+                else:
+                    results.put(trial, result)
                 return True
     return False

@@ -18,7 +18,7 @@ from sigprop.initialization import build
 from sigprop.losses import LossChoice
 from sigprop.process import undisturbed
 from sigprop.results import Profile
-from sigprop.simulate import Simulation, verified
+from sigprop.simulate import Simulation, verified, with_law_errors
 from sigprop.simulate.work import batch_entries, parameter_count
 from sigprop.trace import predict as predict_by_theory
 from sigprop.trace.inputs import shortened
@@ -100,4 +100,4 @@ def _simulated(model: nn.Module, batch: Any, loss: LossChoice, seed: int, obstac
     for row in (*profile.sites, *profile.parameters):
         row.reason = row.reason or f"simulated with {len(simulation.profiles)} initializations: theory cannot follow"
     profile.meta |= {"source": "predict", "theory": why}
-    return profile
+    return with_law_errors(profile, simulation)

@@ -9,6 +9,7 @@
 | `defaults`, `siblings` | the laws of torch's own layers; layers drawn by one rule tell each other's |
 | `model_laws` | models without weights, with the law of each parameter |
 | `redraw` | a real model with fresh weights from its laws |
+| `shaking` | what one draw of the weights leaves open |
 """
 
 from sigprop.initialization.distribution import CENTRED, INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution

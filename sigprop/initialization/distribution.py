@@ -26,13 +26,15 @@ class Distribution:
 
     `kind` says what the entries share: nothing (`independent`), orthogonal rows or columns (`orthogonal`), a sum of
     zero over the inputs of each output (`centred`), a formula, an identity, training (`structured`), or that the
-    builder could not be followed (`unknown`).
+    builder could not be followed (`unknown`). `uncertainty` is the relative standard error of the variance where it was
+    read off numbers, and zero where the law is known.
     """
 
     quantiles: Tensor
     mean: float
     variance: float
     kind: str = INDEPENDENT
+    uncertainty: float = 0.0
 
     @classmethod
     def of(cls, quantiles: Tensor, kind: str = INDEPENDENT) -> Distribution:
@@ -73,10 +75,11 @@ class Distribution:
         step = max(1, values.numel() // QUANTILES)
         found = cls.of(values)
         quantiles = values[::step].sort().values
+        told = _told(values - found.mean, found.variance)
         chance = SURE * math.sqrt(found.variance / values.numel()) if kind != STRUCTURED else 0.0
         if 0.0 < abs(found.mean) <= chance:
-            return cls(quantiles, 0.0, found.second_moment, kind)
-        return cls(quantiles, found.mean, found.variance, kind)
+            return cls(quantiles, 0.0, found.second_moment, kind, told)
+        return cls(quantiles, found.mean, found.variance, kind, told)
 
     @property
     def second_moment(self) -> float:
@@ -86,6 +89,14 @@ class Distribution:
         """Independent entries, float64."""
         index = torch.randint(len(self.quantiles), tuple(shape), generator=generator)
         return self.quantiles[index]
+
+
+def _told(centred: Tensor, variance: float) -> float:
+    """The relative standard error of a sample variance."""
+    if variance == 0.0:
+        return 0.0
+    tail = float((centred / math.sqrt(variance)).pow(4).mean())
+    return math.sqrt(max(tail - 1.0, 0.1) / centred.numel())
 
 
 def _levels() -> Tensor:

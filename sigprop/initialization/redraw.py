@@ -19,6 +19,7 @@ from sigprop.initialization.defaults import default_law
 from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, UNKNOWN, Distribution
 from sigprop.initialization.independence import FEWEST
 from sigprop.initialization.model_laws import copied_with, factory_of_model, laws_of, places_of
+from sigprop.initialization.shaking import Shake, independent, shaking
 from sigprop.process import without_observers
 
 FIRST_SEED = 100_003
@@ -36,7 +37,10 @@ class Draws:
         self._seed = FIRST_SEED * (seed + 1)
         self._factory = factory_of_model(model)
         self.on_meta = any(parameter.is_meta for parameter in model.parameters())
-        self._laws = {} if self._factory is not None else _redrawn_laws(model)
+        self._laws: dict[str, Fill] = {}
+        self._shakes: dict[str, Shake] = {}
+        if self._factory is None:
+            self._laws, self._shakes = _redrawn_laws(model)
         self.random = self._factory is not None or bool(self._laws)
 
     @property
@@ -45,6 +49,20 @@ class Draws:
         if self._factory is not None:
             return "the model's own constructor"
         return "parameters drawn anew from their laws" if self.random else "the model's weights as they are"
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether laws were read off one draw of the weights, which tells them roughly."""
+        return bool(self._shakes)
+
+    def shaken(self, number: int) -> nn.Module:
+        """Initialization `number` as it were with other laws that the weights could have been drawn from."""
+        made = self(number if self.random else 0)
+        twins = dict(made.named_parameters())
+        for name, shake in self._shakes.items():
+            with torch.no_grad():
+                twins[name].copy_(shake(twins[name], number))
+        return made
 
     def __call__(self, number: int) -> nn.Module:
         if self._factory is not None:
@@ -87,9 +105,11 @@ def _real_copy(model: nn.Module) -> nn.Module:
 Fill = Callable[[torch.Generator], Tensor]
 
 
-def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
-    """For every random parameter how it is drawn, by the first name of each."""
+def _redrawn_laws(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Shake]]:
+    """For every random parameter how it is drawn, and for all of which one draw leaves a doubt, how they are shaken;
+    by the first name of each."""
     fills: dict[str, Fill] = {}
+    shakes: dict[str, Shake] = {}
     laws = laws_of(model)
     seen: set[int] = set()
     alike: dict[tuple, str] = {}
@@ -107,15 +127,22 @@ def _redrawn_laws(model: nn.Module) -> dict[str, Fill]:
         few = parameter.numel() < FEWEST and not parameter.is_meta
         unsure = few and default_law(place.module, place.key, parameter) is None
         fill = None if unsure else _fill(law, parameter)  # a few numbers may well be a formula: they stay
+        shake = (
+            None if parameter.is_meta else shaking(parameter, law, stays=fill is None, name=alike.get(key, place.name))
+        )
+        if shake is not None:
+            shakes[place.name] = shake
         if fill is None:
+            if key[-1] is not None:
+                alike.setdefault(key, place.name)
             continue
-        if key[-1] is not None and key in alike:
+        if key[-1] is not None and alike.get(key) in fills:
             fill = _Again(fills[alike[key]])
         elif key[-1] is not None:
             fill = _Kept(fill)
             alike[key] = place.name
         fills[place.name] = fill
-    return fills
+    return fills, shakes
 
 
 def _print(parameter: Tensor) -> tuple[float, ...] | None:
@@ -134,11 +161,11 @@ def _fill(law: Distribution, parameter: Tensor) -> Fill | None:
     if law.kind != INDEPENDENT and not parameter.is_meta:
         return None
     if parameter.is_meta:
-        return lambda generator: _independent(parameter.shape, law, generator)
+        return lambda generator: independent(parameter.shape, law, generator)
     constant = _constant_rows(parameter)
 
     def fill(generator: torch.Generator) -> Tensor:
-        made = _independent(parameter.shape, law, generator).to(parameter.device, parameter.dtype)
+        made = independent(parameter.shape, law, generator).to(parameter.device, parameter.dtype)
         return made if constant is None else torch.where(constant, parameter.detach(), made)
 
     return fill
@@ -151,14 +178,6 @@ def _constant_rows(parameter: Tensor) -> Tensor | None:
     rows = parameter.detach().flatten(1)
     same = (rows == rows[:, :1]).all(1)
     return same.reshape(-1, *[1] * (parameter.dim() - 1)) if bool(same.any()) else None
-
-
-def _independent(shape: torch.Size, law: Distribution, generator: torch.Generator) -> Tensor:
-    values = law.quantiles
-    if len(values) < 2 or not float(values.std()):
-        return law.mean + math.sqrt(law.variance) * torch.randn(shape, generator=generator, dtype=torch.float64)
-    scale = math.sqrt(law.variance) / float(values.std(correction=0))
-    return law.mean + (law.draw(shape, generator) - values.mean()) * scale
 
 
 def _orthogonal(shape: torch.Size, law: Distribution, generator: torch.Generator) -> Tensor:

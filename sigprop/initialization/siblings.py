@@ -64,10 +64,11 @@ def shared_laws(found: Sequence[Sibling]) -> list[Distribution]:
     freedom = len(usable) - 1
     if misfit > freedom + 3.0 * math.sqrt(2.0 * freedom):
         return laws
-    level = _level(usable, rule)
+    level, told = _level(usable, rule), math.sqrt(2.0 / sum(item.entries for item in usable))
+    small = [item in usable and item.entries <= FEW for item in found]
     return [
-        _scaled(item.law, level / rule(item.module, item.shape)) if item in usable and item.entries <= FEW else item.law
-        for item in found
+        _scaled(item.law, level / rule(item.module, item.shape), told) if corrected else item.law
+        for item, corrected in zip(found, small, strict=True)
     ]
 
 
@@ -84,5 +85,6 @@ def _misfit(usable: Sequence[Sibling], rule: Rule) -> float:
     )
 
 
-def _scaled(law: Distribution, variance: float) -> Distribution:
-    return replace(law, quantiles=law.quantiles * math.sqrt(variance / law.variance), variance=variance)
+def _scaled(law: Distribution, variance: float, told: float) -> Distribution:
+    quantiles = law.quantiles * math.sqrt(variance / law.variance)
+    return replace(law, quantiles=quantiles, variance=variance, uncertainty=told)

@@ -14,6 +14,7 @@ from sigprop.measure.once import Options, measure_once
 from sigprop.process import seed_all, undisturbed
 from sigprop.results import Profile
 from sigprop.results.stated_errors import stated_columns
+from sigprop.simulate.spread import widen
 from sigprop.simulate.verdict import left_open
 from sigprop.simulate.work import WorkCounter, parameter_count
 
@@ -56,6 +57,14 @@ class Simulation:
                 self.profiles.append(self._measured(model, number))
             self.operations = counter.operations + PER_PARAMETER * parameter_count(model)
 
+    def shaken(self, count: int) -> list[Profile]:
+        """Twins of initializations 1 to `count`, with laws that the weights of a given module could as well have had;
+        none where the laws are known."""
+        if not self._draws.doubtful:
+            return []
+        self.extend(count + 1)
+        return [self._measured(self._draws.shaken(number), number) for number in range(1, count + 1)]
+
     def _measured(self, model: nn.Module, number: int) -> Profile:
         with undisturbed() as interrupts, interrupts.let_through():
             seed_all(self._seed + number)  # what the model itself draws: dropout, noise
@@ -97,6 +106,8 @@ class Simulation:
     def summary(self) -> Profile:
         """Means with standard errors over the initializations; rows are `sampled`."""
         found = summarize(self.profiles, list(range(len(self.profiles))))
+        widen(found.sites, [profile.sites for profile in self.profiles])
+        widen(found.parameters, [profile.parameters for profile in self.profiles])
         for row in (*found.sites, *found.parameters):
             row.status = "sampled"
         self._state_errors(found)

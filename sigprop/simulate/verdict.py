@@ -16,6 +16,8 @@ from enum import Enum
 
 from scipy.special import stdtr, stdtrit
 
+from sigprop.simulate.spread import standard_error
+
 CHANCE = 1e-4
 MATTERS = 0.10
 AGREES = 0.20
@@ -67,7 +69,7 @@ def judged(predicted: float, draws: Sequence[float], scale: float | None = None,
     """A number against draws of it. `scale` makes differences absolute (means, correlations); without it they are
     relative to the mean of the draws, which are positive. Numbers below `floor` are alike."""
     mean = statistics.fmean(draws)
-    error = statistics.stdev(draws) / math.sqrt(len(draws)) if len(draws) > 1 else 0.0
+    error = standard_error(draws)
     if abs(predicted) <= floor and abs(mean) <= floor:
         return Verdict(Judgement.AGREES, predicted, mean, error, 0.0, 0.0)
     unit = scale if scale is not None else abs(mean)

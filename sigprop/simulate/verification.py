@@ -14,6 +14,7 @@ from typing import Any
 
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import stated_columns
+from sigprop.simulate.law_errors import with_law_errors
 from sigprop.simulate.simulation import Simulation
 from sigprop.simulate.verdict import Judgement, Verdict, judged
 
@@ -39,7 +40,7 @@ def verified(predicted: Profile, simulation: Simulation, most: int, operations: 
         simulation.extend(count)
         judge = _Judge(predicted, simulation)
         if count >= most or not judge.unclear:
-            return judge.profile()
+            return with_law_errors(judge.profile(), simulation)
         count = min(2 * count, most)
 
 
@@ -149,7 +150,7 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trust
     doubted = [column for column in unclear if verdicts[column].is_doubtful or not trusted]
     for column in (*wrong, *doubted):
         setattr(row, column, verdicts[column].simulated)
-        row.errors[column] = verdicts[column].standard_error
+        row.errors[column] = max(drawn.errors.get(column, 0.0), verdicts[column].standard_error)
     _state(row, drawn, verdicts, {*wrong, *doubted})
     if wrong or doubted:
         row.status = "disputed" if wrong else "sampled"

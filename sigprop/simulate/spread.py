@@ -1,0 +1,59 @@
+"""Standard errors of means over few draws that do not promise too much.
+
+Six draws may lie close together by chance, and the draws of a deep network are skewed: a mean of few has then a tail
+that they do not show. So an error is at least what the logarithms of the draws say of a lognormal mean, it is moderated
+by the errors of the other rows of its column, and it is widened as Student's t is.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from scipy.special import stdtrit
+
+from sigprop.results import ParameterRow, SiteRow
+
+PRIOR = 4.0
+"""Degrees of freedom that the other rows of a column count for."""
+POSITIVE = ("variance", "grad_variance", "grad_second_moment")
+Row = SiteRow | ParameterRow
+
+
+def standard_error(draws: Sequence[float]) -> float:
+    """Of the mean; for positive draws at least that of a lognormal mean with the spread of their logarithms."""
+    count = len(draws)
+    if count < 2:
+        return 0.0
+    plain = statistics.stdev(draws) / math.sqrt(count)
+    if min(draws) <= 0.0:
+        return plain
+    spread = statistics.variance([math.log(value) for value in draws])
+    return max(plain, statistics.fmean(draws) * math.sqrt(spread / count + spread**2 / (2.0 * (count - 1))))
+
+
+def widen(rows: Sequence[Row], tables: Sequence[Sequence[Row]]) -> None:
+    """Write honest errors into rows that hold the means of the same rows of `tables`, one for each draw."""
+    count = len(tables)
+    if count < 2:
+        return
+    named: dict[str, list[Any]] = {}
+    for table in tables:
+        for row in table:
+            named.setdefault(row.name, []).append(row)
+    widening = float(stdtrit(count - 1, 0.975)) / 1.96
+    for column in POSITIVE:
+        found = [row for row in rows if row.errors.get(column) and getattr(row, column, 0.0) > 0.0]
+        own = {row.name: _relative(row, column, named[row.name]) for row in found}
+        usual = statistics.median(own.values()) if own else 0.0
+        for row in found:
+            moderated = math.sqrt(((count - 1) * own[row.name] ** 2 + PRIOR * usual**2) / (count - 1 + PRIOR))
+            row.errors[column] = max(own[row.name], moderated) * widening * getattr(row, column)
+
+
+def _relative(row: Row, column: str, drawn: Sequence[Any]) -> float:
+    draws = [getattr(item, column) for item in drawn]
+    draws = [value for value in draws if math.isfinite(value)]
+    return max(standard_error(draws), row.errors[column]) / getattr(row, column)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.results import application, checkpoint, optimizers
+from sigprop.results import application, checkpoint, optimizers, suggestion
 from sigprop.results.files import Document, written
 from sigprop.results.init import KEEP, Init, is_finite
 from sigprop.results.plan_display import ShownPlan
@@ -214,6 +214,13 @@ class Plan(ShownPlan):
     ) -> list[torch.optim.Optimizer]:
         """The torch optimizers that the plan was made for, on its groups: one, or Muon and AdamW."""
         return optimizers.make_optimizers(self, model, lr, weight_decay, eps, **options)
+
+    def suggested_lr(self, targets: int = suggestion.TARGETS) -> suggestion.SuggestedRate:
+        """A learning rate to start with, for a batch of so many targets (tokens with a label, images): `.lr`.
+
+        It comes from the plan alone and carries how far swept optima lay from it; refused where none were swept.
+        """
+        return suggestion.suggested_lr(self, targets)
 
     def diff(self, other: Plan) -> list[PlanDifference]:
         """Every field in which this plan (left) differs from the other (right)."""

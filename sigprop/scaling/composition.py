@@ -27,6 +27,7 @@ from sigprop.scaling.builds import build_base
 from sigprop.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
 from sigprop.scaling.dimensions import Dimensions, compare
 from sigprop.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, reference_dimensions, reference_sizes
+from sigprop.scaling.responses import responses
 from sigprop.scaling.width import WidthRule, width_rule
 from sigprop.structure import Parameter, Structure, read_structure
 from sigprop.theory.exponents import Alignment, read_optimizer
@@ -79,6 +80,7 @@ def compose(
     if rule is not None:
         made = _with_tied_readout(made, structure, dims, rule, optimizer)
     made = _with_initial_loss(made, structure)
+    made.meta["responses"] = responses(made, structure)
     made.check(model)
     return made
 

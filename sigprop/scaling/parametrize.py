@@ -34,6 +34,7 @@ from sigprop.scaling.depth import (
 from sigprop.scaling.dimensions import Dimensions, compare
 from sigprop.scaling.own_init import own_inits
 from sigprop.scaling.pairs import Pair, read_pair
+from sigprop.scaling.responses import responses
 from sigprop.scaling.width import WidthRule, width_rule
 from sigprop.theory.exponents import Alignment, read_optimizer
 
@@ -112,7 +113,10 @@ def plan_between(
     scales = scores.scales + tied + _embedding_scales(model, base)
     meta = {"recipe": width.name, "optimizer": optimizer, "depth": depth, "roles": _count_roles(dims)}
     meta["structure"] = "traced" if pair.known else f"by names and shapes: {pair.reason}"
-    return Plan(rows, scales=scales, meta=meta)
+    made = Plan(rows, scales=scales, meta=meta)
+    if pair.model is not None:
+        made.meta["responses"] = responses(made, pair.model)
+    return made
 
 
 def tied_gauges(

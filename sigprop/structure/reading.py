@@ -15,7 +15,7 @@ from sigprop.sources.made_up import made_up_batch
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
-from sigprop.structure.residual import SUMS, Graph, Sum, core, ends_in_norm, factor
+from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor
 from sigprop.structure.scores import find_scores
 from sigprop.trace.capture import record_of
 from sigprop.trace.record import Field, Record, Weight
@@ -43,7 +43,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
     several = {label.partition("@")[0] for label, _ in found.sites if "@" in label}
     exits = {item: label for label, item in found.sites if "[" not in label and label.partition("@")[0] not in several}
     sums = list(graph.sums.values())
-    junctions, spots = _junctions(graph, sums, entries, exits, several), _spots(graph, sums)
+    junctions, spots = _junctions(graph, sums, entries, exits), _spots(graph, sums)
     starts = {junction.stream: spot for junction, spot in reversed(list(zip(junctions, spots, strict=True)))}
     blocks = _blocks(found.capture.model, [junction.name for junction in junctions])
     return Structure(
@@ -109,9 +109,7 @@ def _entries() -> Iterator[list[tuple[nn.Module, Record]]]:
         handle.remove()
 
 
-def _junctions(
-    graph: Graph, sums: list[Sum], entries: dict[Record, str], exits: dict[Field, str], several: set[str]
-) -> list[Junction]:
+def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits: dict[Field, str]) -> list[Junction]:
     made: list[Junction] = []
     number: dict[Field, int] = {}
     stream_of: dict[Field, int] = {}
@@ -126,7 +124,7 @@ def _junctions(
             last, attention = ending(branch), graph.attention(passed)
             made.append(
                 Junction(
-                    exit=exits.get(core(branch)) or _last_module(last.names, several),
+                    exit=_exit(branch, exits),
                     entry=entries.get(item.source, ""),
                     weights=last.names,
                     inside=graph.parameters(passed),
@@ -166,14 +164,16 @@ def _readout_input(graph: Graph) -> tuple[str, ...]:
     return ()
 
 
-def _last_module(weights: tuple[str, ...], several: set[str]) -> str:
-    """The one module that holds the last parameters of a branch and is called once: its output ends the branch.
-
-    Where a dropout or drop-path module serves several branches, hooking that module would scale them all.
-    """
-    owners = {name.rpartition(".")[0] for name in weights}
-    owner = owners.pop() if len(owners) == 1 else ""
-    return "" if owner in several else owner
+def _exit(branch: Field, exits: dict[Field, str]) -> str:
+    """The module whose output is the branch, up to steps without weights that scale with it, such as a dropout that
+    several branches share; empty where there is none."""
+    item = core(branch)
+    while item not in exits:
+        inner = [source for source in item.inputs if isinstance(source, Field)]
+        if item.call is None or item.call.name not in CARRIED or len(item.inputs) != len(inner) or len(inner) != 1:
+            return ""
+        item = inner[0]
+    return exits[item]
 
 
 def _names(sums: list[Sum]) -> dict[Field, str]:

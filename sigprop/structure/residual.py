@@ -8,6 +8,7 @@ from typing import Any
 
 from sigprop.compat import BatchNorm
 from sigprop.structure.attention import Attention, attention_at
+from sigprop.structure.homogeneity import Readers, made_between
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, everything
@@ -61,6 +62,7 @@ class Graph:
             for item in reader.inputs:
                 if isinstance(item, Field):
                     self.readers.setdefault(item, []).append(reader)
+        self.uses = Readers(everything(self.index))
         self.sums: dict[Field, Sum] = {}
         for item in self.index:
             operands = [operand for operand in item.inputs if isinstance(operand, Field)]
@@ -72,7 +74,7 @@ class Graph:
         self._places = {name: place for place, name in enumerate(found.capture.parameters)}
 
     def _residual(self, total: Field, first: Field, second: Field) -> Sum | None:
-        if first.shape != second.shape:
+        if first.shape != second.shape or self._becomes_scores(total):
             return None
         for skip, branch in ((first, second), (second, first)):
             stream = self._stream(skip)
@@ -83,6 +85,14 @@ class Graph:
                 inside = [records for _, records in passed]
                 return Sum(total, plain(skip), stream[min(hits)], leaves, inside, factor(skip))
         return None
+
+    def _becomes_scores(self, total: Field, steps: int = 3) -> bool:
+        """Whether a sum (of scores and a position bias) goes into a softmax, possibly with a mask added."""
+        readers = self.readers.get(total, [])
+        names = {reader.call.name for reader in readers if reader.call is not None}
+        if "softmax" in names:
+            return True
+        return steps > 0 and names <= {*SUMS, *VIEWS} and any(self._becomes_scores(r, steps - 1) for r in readers)
 
     def _projected(self, total: Field, first: Field, second: Field) -> Sum | None:
         """`P x + f(x)` with `P` one weight without an activation, and more than one weight in `f`."""
@@ -154,37 +164,24 @@ class Graph:
 
     # -- norms
 
-    def is_norm(self, reader: Field, depth: int = 6) -> bool:
-        """Whether a reader is a norm, or a step of one that is spelt out."""
-        named = reader.call is not None and reader.call.name in NORMS
-        if named or self._is_batch_norm(reader) or isinstance(op_of(reader), LayerNorm) or reader.statistic is not None:
-            return True
-        readers = self.readers.get(reader, [])
-        simple = reader.root is not None or (reader.call is not None and reader.call.name in ("to", "float"))
-        return simple and depth > 0 and bool(readers) and all(self.is_norm(item, depth - 1) for item in readers)
-
     def norms(self, found: Sum) -> frozenset[str]:
         """`pre` where the branches read norms of the stream, `post` where only norms read the sum."""
-        inside = set().union(*found.passed)
-        entering = [item for item in self.readers.get(found.source, []) if item in inside]
-        leaving = self.readers.get(found.total, [])
-        places = {"pre": entering, "post": leaving}
-        return frozenset(k for k, readers in places.items() if readers and all(map(self.is_norm, readers)))
+        entering = self._normed(found.source, made_between(found.source, found.branches))
+        leaving = self._normed(found.total)
+        return frozenset(place for place, norms in (("pre", entering), ("post", leaving)) if norms)
+
+    def _normed(self, item: Field, within: set[Field] | None = None) -> list[Field] | None:
+        """The norms of any kind that read a field before any matrix, if nothing else does."""
+        return self.uses.undoing(item, within=within, norms=self._is_batch_norm, matrices=False)
 
     def norm_names(self, total: Field) -> list[str]:
-        """Modules of the norms that read a sum."""
-        readers = [reader for reader in self.readers.get(total, []) if self.is_norm(reader)]
-        return [reader.call.module for reader in readers if reader.call is not None]
+        """Modules of the norms that undo the scale of a sum."""
+        norms = self.uses.undoing(total, lambda reader: self._skips(reader, total), norms=self._is_batch_norm) or []
+        return [norm.call.module for norm in norms if norm.call is not None]
 
     def scale_free(self, total: Field) -> bool:
-        """Whether every reader of a sum is a norm that undoes its scale, or the next junction's skip."""
-        readers = self.readers.get(total, [])
-        return bool(readers) and all(
-            (self.is_norm(item) and not self._is_batch_norm(item))
-            or self._skips(item, total)
-            or (is_view(item) and self.scale_free(item))
-            for item in readers
-        )
+        """Whether the scale of a sum is undone wherever it is read, the next junction's skip aside."""
+        return self.uses.undoing(total, lambda reader: self._skips(reader, total)) is not None
 
     def _skips(self, reader: Field, total: Field) -> bool:
         if reader in self.sums:

@@ -1,0 +1,59 @@
+r"""A learning rate to start with, from the responses that a plan was made with (`scaling/responses.py`).
+
+The rate at which the update of a hidden matrix, aligned with what it reads, moves its output by as much as the matrix
+puts out: a response of one, for a batch of 4,096 targets (tokens with a label, images).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sigprop.errors import UnsupportedError, require
+
+if TYPE_CHECKING:
+    from sigprop.results.plan import Plan
+
+TARGETS = 4096
+WITHIN = 2.5
+HIDDEN = ("hidden", "query_key", "value", "output")
+TRIED = ("adamw", "adam")
+
+
+@dataclass(frozen=True)
+class SuggestedRate:
+    """`lr`; the factor that swept optima lay within, both ways; by role, the response to one step at this rate."""
+
+    lr: float
+    within: float
+    responses: dict[str, float]
+
+    def __float__(self) -> float:
+        return self.lr
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{role} {value:.2g}" for role, value in self.responses.items())
+        return (
+            f"lr {self.lr:.2g} (nine of ten swept optima lie within a factor of {self.within:g}); one step, aligned, moves what "
+            f"parameters put out by: {told}"
+        )
+
+
+def suggested_lr(plan: Plan, targets: int = TARGETS) -> SuggestedRate:
+    """The rate of response one; refused where it was not compared with swept optima."""
+    require(targets >= 1, "targets", targets, "the number of targets in a batch, one or more")
+    optimizer = str(plan.meta.get("optimizer", "adamw"))
+    if optimizer not in TRIED:
+        raise UnsupportedError(
+            f"no learning rate is suggested for {optimizer}: the forecast was compared with swept rates of "
+            f"{' and '.join(TRIED)} only; sweep the rate at a small width, the plan carries it to others"
+        )
+    found = plan.meta.get("responses", {})
+    role = next((role for role in HIDDEN if role in found), None)
+    if role is None:
+        raise UnsupportedError(
+            "no learning rate can be suggested: this plan knows no hidden matrix by its trace; sweep the rate"
+        )
+    lr = min(1.0, math.sqrt(targets / TARGETS)) / found[role]
+    return SuggestedRate(lr, WITHIN, {key: lr * value for key, value in found.items()})

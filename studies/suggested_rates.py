@@ -1,0 +1,146 @@
+"""`Plan.suggested_lr` against swept learning rates, all points: `python -m studies.suggested_rates`.
+
+Reads the runs of `prescription_training.json`. A sweep is all runs of one model, size, scheme, optimizer, batch and
+number of steps; its optimum is the vertex of the parabola through the best rate and its two neighbours, in the
+logarithm of the rate. Where the best rate is the first or the last that was tried, the sweep gives a bound only.
+Models are planned on the meta device. Writes `docs/data/suggested_rates.json` and the scatter, prints the table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+import sigprop as sp
+from sigprop.errors import SigpropError
+from sigprop.trace.skeleton import build as on_meta
+from studies.prescription_training import build, prescribe
+
+DOCS = Path(__file__).parents[1] / "docs"
+NAMES = {"llama": "Llama", "gpt2": "GPT-2", "postln": "Post-LN", "vit": "ViT", "bert": "BERT", "mixtral": "Mixtral"}
+STEPS, TOKENS, MASKED = 300, 256, 0.15
+KEYS = ("family", "width", "layers", "scheme", "optimizer", "batch", "steps")
+
+
+def sweeps() -> dict[tuple, dict[float, float]]:
+    """By sweep: the mean final loss over seeds, by power of two."""
+    losses: dict[tuple, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in json.loads((DOCS / "data/prescription_training.json").read_text())["rows"]:
+        usual = {"optimizer": "adamw", "batch": 128 if row["family"] == "vit" else 16, "steps": STEPS}
+        key = tuple((usual | row)[name] for name in KEYS)
+        losses[key][math.log2(row["rate"])].append(row["last"])
+    return {key: {p: sum(v) / len(v) for p, v in sorted(found.items())} for key, found in sorted(losses.items())}
+
+
+def optimum(found: dict[float, float]) -> tuple[float, str]:
+    """(power of two, "") at the vertex, or the best power with the side that is open."""
+    powers = sorted(found)
+    best = min(powers, key=lambda power: found[power])
+    place = powers.index(best)
+    if place in (0, len(powers) - 1):
+        return best, "or less" if place == 0 else "or more"
+    left, middle, right = (min(found[power], 2 * found[best]) for power in powers[place - 1 : place + 2])
+    return best + 0.5 * (left - right) / (left - 2 * middle + right), ""
+
+
+def targets_of(family: str, batch: int) -> int:
+    """Tokens with a label, or images, in one batch."""
+    return batch if family == "vit" else int(batch * TOKENS * (MASKED if family == "bert" else 1.0))
+
+
+def forecast(family: str, width: int, layers: int, scheme: str, optimizer: str, targets: int) -> float:
+    """The suggested rate of a model that is planned on the meta device, as a power of two."""
+    model = on_meta(lambda: build(family, width, layers, TOKENS))
+    plan = prescribe(scheme, model, family, layers, TOKENS, optimizer)
+    if plan is None:
+        batch: Any = torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, 128))}
+        plan = sp.plan(model, "own", optimizer=optimizer, batch=batch)
+    return math.log2(plan.suggested_lr(targets).lr)
+
+
+def points() -> list[dict[str, Any]]:
+    made = []
+    plans: dict[tuple, float | str] = {}
+    for key, found in sweeps().items():
+        family, width, layers, scheme, optimizer, batch, _ = key
+        if len(found) < 2:
+            continue
+        targets = targets_of(family, batch)
+        size = (family, width, layers, scheme, optimizer, targets)
+        if size not in plans:
+            try:
+                plans[size] = forecast(*size)
+            except SigpropError as error:
+                plans[size] = str(error).splitlines()[0]
+        best, side = optimum(found)
+        row = dict(zip(KEYS, key, strict=True)) | {"targets": targets, "best": round(best, 3), "open": side}
+        told = plans[size]
+        made.append(row | ({"forecast": round(told, 3)} if isinstance(told, float) else {"refused": told}))
+        print(made[-1], flush=True)
+    return made
+
+
+def usual(point: dict[str, Any]) -> bool:
+    return point["optimizer"] == "adamw" and point["steps"] == STEPS and "forecast" in point
+
+
+def summary(made: list[dict[str, Any]]) -> str:
+    lines = ["| model | sweeps with an optimum inside | within a factor of 2 | median factor | largest factor |"]
+    lines.append("|---|---|---|---|---|")
+    closed = [point for point in made if usual(point) and not point["open"]]
+    groups = {"all": closed} | {NAMES[f]: [p for p in closed if p["family"] == f] for f in NAMES}
+    for name, members in groups.items():
+        errors = sorted(abs(point["best"] - point["forecast"]) for point in members)
+        if errors:
+            inside = sum(error <= 1.0 for error in errors)
+            middle, last = (2 ** errors[len(errors) // 2], 2 ** errors[-1])
+            lines.append(f"| {name} | {len(errors)} | {inside} | {middle:.2f} | {last:.2f} |")
+    return "\n".join(lines)
+
+
+def figure(made: list[dict[str, Any]], path: Path) -> None:
+    drawing = Figure(figsize=(6.5, 5), layout="constrained")
+    axis = drawing.subplots()
+    families = [family for family in NAMES if any(point["family"] == family for point in made)]
+    shapes = {"default": "o", "mup": "s", "mup+linear": "D", "ours": "^"}
+    for point in made:
+        if "forecast" not in point:
+            continue
+        colour = f"C{families.index(point['family'])}"
+        shape = {"or less": "v", "or more": "^"}.get(point["open"], shapes.get(point["scheme"], "x"))
+        faded = {"markerfacecolor": "none"} if point["open"] else {}
+        jitter = 0.04 * (families.index(point["family"]) - 2)
+        axis.plot(
+            point["forecast"] + jitter, point["best"], shape, color=colour, alpha=0.6 if usual(point) else 0.25, **faded
+        )
+    span = [-13.5, -4.5]
+    axis.plot(span, span, color="black", linewidth=1)
+    axis.fill_between(span, [x - 1 for x in span], [x + 1 for x in span], color="black", alpha=0.08)
+    for family in families:
+        axis.plot([], [], "o", color=f"C{families.index(family)}", label=NAMES[family])
+    for scheme, shape in shapes.items():
+        axis.plot([], [], shape, color="grey", label=scheme)
+    axis.set(xlabel="suggested rate, power of two", ylabel="best rate of the sweep, power of two")
+    axis.legend(fontsize=7, loc="upper left")
+    axis.set_title("open markers: the best rate is the last that was tried; grey: within a factor of 2", fontsize=8)
+    drawing.savefig(path, dpi=150)
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore")
+    made = points()
+    stored = {"command": "python -m studies.suggested_rates", "points": made}
+    (DOCS / "data/suggested_rates.json").write_text(json.dumps(stored, indent=1) + "\n")
+    figure(made, DOCS / "figures/suggested_rates.png")
+    print(summary(made))
+
+
+if __name__ == "__main__":
+    main()

@@ -57,6 +57,23 @@ def small_config(kind: type, decoder: bool, copies: int = 1) -> Any:
     return config
 
 
+def default_config(kind: type, decoder: bool) -> Any:
+    """The default config as it is, with what it leaves open and a published one gives filled in."""
+    config = _filled(kind())
+    if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
+        _set(config, "is_decoder", decoder)
+    return config
+
+
+def _filled(config: Any) -> Any:
+    for key, value in _blanks(config.to_dict()).items():
+        _set(config, key, value)
+    for name in getattr(config, "sub_configs", {}):
+        if getattr(config, name, None) is not None:
+            _filled(getattr(config, name))
+    return config
+
+
 def smaller(config: Any, copies: int) -> Any:
     """The config and its parts with their changes; built anew where each layer has settings of its own."""
     settings = config.to_dict()

@@ -32,6 +32,7 @@ ALLOWED = {
     "check": BASE | {"theory", "initialization", "trace", "structure", "measure", "sources", "recipes"},
     "lab": BASE | {"models", "sources", "scaling", "api"},
     "report": BASE,
+    "explorer": BASE | {"blueprints", "check", "report"},
     "watch": BASE | {"measure", "report"},
     "integrations": BASE | {"watch"},
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -13,15 +13,16 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from sigprop.blueprints.base import Blueprint, Setting
-from sigprop.blueprints.inits import InitScheme
+from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariances, get_init
 from sigprop.blueprints.mixer import Mixer
-from sigprop.blueprints.repeated import RepeatedBlueprint
+from sigprop.blueprints.mlp import MLP
+from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.blueprints.resnet import ResNet
 from sigprop.blueprints.transformer import Transformer
 from sigprop.blueprints.vit import ViT
 from sigprop.errors import UnknownNameError, require
 from sigprop.results.phase import AXES, Axis, PhaseDiagram, check_plane
-from sigprop.theory import Tape
+from sigprop.theory import Signal, Tape
 from sigprop.theory.ops import loss
 
 BLUEPRINTS: dict[str, type[Blueprint]] = {"mixer": Mixer, "resnet": ResNet, "transformer": Transformer, "vit": ViT}
@@ -141,3 +142,55 @@ def depth_law(blueprint: RepeatedBlueprint) -> tuple[str, float]:
     if near == 0 or far / near > 0.75:
         return "exponential", far
     return "power", far * (twice.depth - 2)
+
+
+class Gained(InitScheme):
+    """Another scheme with the standard deviations of all matrices of blocks times a gain.
+
+    `whole` is the blueprint that the scheme belongs to: where a shallower copy is evaluated, draws that depend on the
+    depth stay those of the whole.
+    """
+
+    def __init__(self, scheme: InitScheme, gain: Setting, whole: Transformer):
+        self.scheme, self.variance, self.whole = scheme, gain**2, whole
+
+    def matrix(self, fan_in: int, fan_out: int) -> float:
+        return self.scheme.matrix(fan_in, fan_out)
+
+    def embedding(self, blueprint: Transformer) -> Any:
+        return self.scheme.embedding(self.whole)
+
+    def attention(self, blueprint: Transformer, layer: Layer, x: Signal) -> AttentionVariances:
+        base = self.scheme.attention(self.whole, layer, x)
+        return AttentionVariances(*(self.variance * getattr(base, field.name) for field in fields(base)))
+
+    def mlp(self, blueprint: Transformer, layer: Layer, x: Signal) -> MLPVariances:
+        base = self.scheme.mlp(self.whole, layer, x)
+        return MLPVariances(self.variance * base.up, self.variance * base.down)
+
+
+def plane_around(blueprint: Blueprint, gains: Sequence[float], others: Sequence[float], depth: int = 8) -> PhaseDiagram:
+    """chi_J around the settings of a blueprint: all matrices of blocks times `gains`, and the strength of the skip (of
+    an MLP, which has none, the standard deviation of the biases) set to `others`.
+
+    It is that of the penultimate block of the first `depth` blocks, in one call; a decoder's tokens are taken as alike.
+    """
+    across = torch.tensor(list(gains), dtype=torch.float64)[None, :]
+    up = torch.tensor(list(others), dtype=torch.float64)[:, None]
+    across, up = torch.broadcast_tensors(across, up)
+    known = {field.name: getattr(blueprint, field.name) for field in fields(blueprint)}
+    blocks = min(max(known["depth"], 3), depth)
+    name, changes = "skip", {"depth": blocks}
+    if isinstance(blueprint, Transformer):
+        scheme = Gained(get_init(blueprint.init), across, blueprint)
+        changes |= {"init": scheme, "skip_scale": up, "state": "exchangeable"}
+        if isinstance(blueprint.branch_scale, (list, tuple)):
+            changes["branch_scale"] = [*blueprint.branch_scale, blueprint.branch_scale[-1]][:blocks]
+    elif isinstance(blueprint, MLP) and not blueprint.mu:
+        name = "sigma_b"
+        changes |= {"sigma_w": known["sigma_w"] * across, "sigma_b": up}
+    else:
+        changes |= {"sigma_w": known["sigma_w"] * across, "mu": up}
+    chi = block_factor(replace(blueprint, **changes)).expand(across.shape).tolist()
+    record = {"model": blueprint.name, "block": blocks - 1, "source": "theory"}
+    return PhaseDiagram("gain", list(gains), name, list(others), chi, None, record)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sigprop.blueprints.base import Blueprint, overflow, run
 from sigprop.blueprints.repeated import RepeatedBlueprint, unroll
+from sigprop.blueprints.scores import placed, score_rows
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import stated_by_theory
 from sigprop.theory import Gradient, Node, Tape
@@ -17,24 +18,33 @@ from sigprop.theory import Gradient, Node, Tape
 STACK = "blocks"
 
 
-def predict(blueprint: Blueprint, top: Gradient | None = None) -> Profile:
+def predict(blueprint: Blueprint, top: Gradient | None = None, scores: bool = False) -> Profile:
     """The profile of a blueprint: one row per named site, one per parameter.
 
     `top` replaces the blueprint's own gradient at the output. Settings that are grids give rows of tensors.
+    `scores`: also predict attention scores (`blocks.0.attention.scores`), where no setting is a grid.
     """
     meta = {"source": "predict", "model": blueprint.name, "settings": _settings(blueprint)}
     unrolled = unroll(blueprint, top) if isinstance(blueprint, RepeatedBlueprint) else None
     if not isinstance(blueprint, RepeatedBlueprint) or unrolled is None:
-        return _finite(profile_of(run(blueprint, top)[0], meta))
+        tape = run(blueprint, top)[0]
+        found = profile_of(tape, meta)
+        return _finite(_with_scores(found, score_rows(tape)) if scores else found)
     first, last = profile_of(unrolled.start, {}), profile_of(unrolled.finish, {})
     sites, parameters = _layers(unrolled.blocks, blueprint.depth)
-    return _finite(Profile(first.sites + sites + last.sites, first.parameters + parameters + last.parameters, meta))
+    found = Profile(first.sites + sites + last.sites, first.parameters + parameters + last.parameters, meta)
+    return _finite(_with_scores(found, score_rows(unrolled.blocks, blueprint.depth)) if scores else found)
+
+
+def _with_scores(profile: Profile, scores: list[SiteRow]) -> Profile:
+    return dataclasses.replace(profile, sites=placed(profile.sites, scores))
 
 
 def _finite(profile: Profile) -> Profile:
     """The profile, unless its numbers left the range of floating point: such a stack has no prediction."""
     for row in reversed(profile.sites):
         numbers = [torch.as_tensor(item) for item in (row.variance, row.grad_variance) if item is not None]
+        numbers = numbers[:1] if row.extras else numbers
         if not all(bool(torch.isfinite(item).any()) for item in numbers):
             raise overflow(repr(row.name), [torch.as_tensor(item.variance).max() for item in profile.sites])
     return profile

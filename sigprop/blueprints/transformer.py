@@ -252,7 +252,7 @@ class Transformer(RepeatedBlueprint):
             method=self.attention_method,
             seed=depth_of(layer),
         )
-        mixed = tape.apply(core, query, key, value)
+        mixed = tape.apply(core, query, key, value, parameters=f"{name}.scores")
         output = self._linear(width, width, variances.output)
         return self._finish(tape, tape.apply(output, mixed, parameters=f"{name}.output"), layer, name)
 

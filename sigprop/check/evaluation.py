@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.initialization import distribution, set_distribution
 from sigprop.losses import LossChoice
 from sigprop.measure import measure
+from sigprop.process import as_written
 from sigprop.recipes.walk import distribution_of
 from sigprop.results import Plan, Profile
 from sigprop.results.application import parameter_names, plain_name, unwrap
@@ -30,9 +32,14 @@ class Evaluation:
     tokens: int = 128
     seed: int = 0
 
+    @cached_property
+    def skeleton(self) -> nn.Module:
+        """The model without its weights. Their laws are read off once here: that costs more than all predictions."""
+        return skeleton_of(as_written(self.model))
+
     def predicted(self, plan: Plan | None = None) -> Profile:
         """From theory; under a plan nothing is drawn, only the laws are replaced."""
-        subject = self.model if plan is None else planned_skeleton(self.model, plan)
+        subject = self.skeleton if plan is None else planned_skeleton(self.skeleton, plan)
         return predict(subject, self.batch, loss=self.loss, tokens=self.tokens, scores=True, seed=self.seed)
 
     def measured(self, plan: Plan | None = None) -> Profile:

@@ -30,7 +30,10 @@ NORM = re.compile(r"norm|(^|\.)ln(_|$|\d)", re.IGNORECASE)
 
 @dataclass
 class Subject:
-    """The model under examination. Profiles are None where they could not be made; `notes` says why."""
+    """The model under examination. Profiles are None where they could not be made; `notes` says why.
+
+    `skeleton` is the model without weights, where there is one already.
+    """
 
     model: nn.Module
     batch: Any
@@ -41,6 +44,7 @@ class Subject:
     optimizer: str | None = None
     lr: float = 1e-3
     evaluation: Evaluation | None = None
+    skeleton: nn.Module | None = None
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -83,10 +87,17 @@ class Subject:
 
     # -- the structure
 
+    @property
+    def without_weights(self) -> nn.Module:
+        """A skeleton that was made before, so that laws are not read off the weights again; else the model itself."""
+        if self.skeleton is not None:
+            return self.skeleton
+        return self.model if self.evaluation is None else self.evaluation.skeleton
+
     @cached_property
     def structure(self) -> Structure | None:
         try:
-            return read_structure(self.model, self.batch)
+            return read_structure(self.without_weights, self.batch)
         except SigpropError as error:
             self.notes.append(f"structure not read: {str(error).splitlines()[0]}")
             return None

@@ -12,6 +12,7 @@ from sigprop.cli.coordcheck import coordcheck_command
 from sigprop.cli.critical import critical_command
 from sigprop.cli.demo import demo_command
 from sigprop.cli.exits import exit_code
+from sigprop.cli.explore import explore_command
 from sigprop.cli.exponents import exponents_command
 from sigprop.cli.measure import measure_command
 from sigprop.cli.phase import phase_command
@@ -34,6 +35,7 @@ COMMANDS = {
     "exponents": exponents_command,
     "train": train_command,
     "reproduce": reproduce_command,
+    "explore": explore_command,
     "demo": demo_command,
 }
 

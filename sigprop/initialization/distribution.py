@@ -39,9 +39,7 @@ class Distribution:
     @classmethod
     def of(cls, quantiles: Tensor, kind: str = INDEPENDENT) -> Distribution:
         values = quantiles.double().flatten()
-        mean = float(values.mean())
-        variance = float((values - mean).square().mean())
-        return cls(values, mean, variance if variance > 1e-14 * mean**2 else 0.0, kind)
+        return cls(values, *_moments(values), kind)
 
     @classmethod
     @cache
@@ -75,7 +73,7 @@ class Distribution:
         step = max(1, values.numel() // QUANTILES)
         found = cls.of(values)
         quantiles = values[::step].sort().values
-        told = _told(values - found.mean, found.variance)
+        told = _told(quantiles - found.mean, found.variance, values.numel())
         chance = SURE * math.sqrt(found.variance / values.numel()) if kind != STRUCTURED else 0.0
         if 0.0 < abs(found.mean) <= chance:
             return cls(quantiles, 0.0, found.second_moment, kind, told)
@@ -91,12 +89,20 @@ class Distribution:
         return self.quantiles[index]
 
 
-def _told(centred: Tensor, variance: float) -> float:
-    """The relative standard error of a sample variance."""
+def _told(centred: Tensor, variance: float, count: int) -> float:
+    """The relative standard error of the variance of so many entries, by the tails of an even subsample."""
     if variance == 0.0:
         return 0.0
     tail = float((centred / math.sqrt(variance)).pow(4).mean())
-    return math.sqrt(max(tail - 1.0, 0.1) / centred.numel())
+    return math.sqrt(max(tail - 1.0, 0.1) / count)
+
+
+def _moments(values: Tensor) -> tuple[float, float]:
+    """Mean and variance, in sums about the first entry: one pass, and exact for constants."""
+    shifted = values - values[0]
+    offset = float(shifted.mean())
+    mean, variance = float(values[0]) + offset, float(shifted.dot(shifted)) / len(values) - offset**2
+    return mean, variance if variance > 1e-14 * mean**2 else 0.0
 
 
 def _levels() -> Tensor:

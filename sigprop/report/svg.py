@@ -39,7 +39,9 @@ class Scale:
 
     def ticks(self) -> list[float]:
         if not self.logarithmic:
-            return [self.low + (self.high - self.low) * i / (TICKS - 1) for i in range(TICKS)]
+            step = _round_step((self.high - self.low) / (TICKS - 1))
+            first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+            return [step * place for place in range(first, last + 1)]
         first, last = math.ceil(self.low / math.log(10)), math.floor(self.high / math.log(10))
         step = max(1, math.ceil((last - first + 1) / TICKS))
         found = [10.0**power for power in range(first, last + 1, step)]
@@ -81,13 +83,19 @@ def _scale(values: Sequence[float], start: float, end: float, logarithmic: bool)
     return Scale(low - margin, high + margin, start, end, logarithmic)
 
 
+def _round_step(least: float) -> float:
+    """The next of 1, 2, 5 times a power of ten."""
+    unit = 10.0 ** math.floor(math.log10(least))
+    return next(unit * part for part in (1, 2, 5, 10) if unit * part >= least * 0.999)
+
+
 def _axes(title: str, x: Scale, y: Scale, x_label: str) -> str:
     parts = [f'<text class="title" x="{LEFT}" y="14">{escape(title)}</text>']
     for tick in y.ticks():
         place = y(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{place:.1f}" y2="{place:.1f}"/>')
-        parts.append(f'<text class="tick" x="{LEFT - 5}" y="{place + 3:.1f}" text-anchor="end">{_short(tick)}</text>')
-    for tick in sorted({round(value) for value in x.ticks()}):
+        parts.append(f'<text class="tick" x="{LEFT - 5}" y="{place + 3:.1f}" text-anchor="end">{short(tick)}</text>')
+    for tick in sorted({round(value) for value in x.ticks() if x.low <= round(value) <= x.high}):
         parts.append(
             f'<text class="tick" x="{x(tick):.1f}" y="{HEIGHT - BOTTOM + 14}" text-anchor="middle">{tick}</text>'
         )
@@ -126,5 +134,5 @@ def _legend(lines: Sequence[Line]) -> str:
     return "".join(parts)
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     return f"{value:.0e}" if value and not 1e-3 < abs(value) < 1e4 else f"{value:.3g}"

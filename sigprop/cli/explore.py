@@ -1,0 +1,30 @@
+"""`sigprop explore`: settings changed on a page, with the prediction answering at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sigprop.cli.console import show
+
+
+def explore_command(
+    port: Annotated[int, typer.Option(help="Port of loopback; 0 takes any that is free.")] = 8765,
+    browser: Annotated[bool, typer.Option("--browser", help="Open the page in the browser.")] = False,
+) -> None:
+    """Serve a page on this machine where settings of a network are changed and its prediction follows."""
+    import webbrowser
+
+    from sigprop.explorer import Explorer
+    from sigprop.explorer.page import answer
+
+    with Explorer(port) as server:
+        answer({})
+        show(f"sigprop explore: {server.address} (this machine only; Ctrl-C ends it)")
+        if browser:
+            webbrowser.open(server.address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            show("", "ended")

@@ -32,9 +32,15 @@ def score_summary(scores: Tensor) -> dict[str, Tensor]:
         }
 
 
+OUT_OF_REACH = 5000.0
+"""How far below the largest score of its query a mask puts one: -1e4 is the smallest that models use."""
+
+
 def allowed_scores(scores: Tensor) -> Tensor:
     """True where no mask has lowered the score out of reach; not-a-number counts as a score."""
-    return ~(scores.detach() < torch.finfo(scores.dtype).min / 2)
+    scores = scores.detach()
+    largest = scores.amax(-1, keepdim=True)
+    return ~((scores < torch.finfo(scores.dtype).min / 2) | (scores < largest - OUT_OF_REACH))
 
 
 def attention_weights(scores: Tensor) -> Tensor:

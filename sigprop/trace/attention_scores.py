@@ -29,6 +29,8 @@ HEADS, MOST, FEWEST = 4096, 512, 64
 The variance of one head's scores fluctuates by about sqrt(2 / head width)."""
 ENTRIES = 1 << 22
 """Scores that are drawn at most for each attention."""
+OUT_OF_REACH = 5000.0
+"""How far below the largest score of its query a mask puts one."""
 SOFTMAX = ("softmax", "_softmax")
 
 
@@ -102,7 +104,8 @@ def _value(mask: Any, replay: Replay) -> Any:
 
 def _summary(scores: Tensor) -> dict[str, float]:
     """The same columns as in `sigprop.measure.attention`, which knows nothing of this room."""
-    allowed = ~(scores < torch.finfo(scores.dtype).min / 2)
+    hidden = (scores < torch.finfo(scores.dtype).min / 2) | (scores < scores.amax(-1, keepdim=True) - OUT_OF_REACH)
+    allowed = ~hidden
     exact = torch.where(allowed, scores.double(), 0.0)
     count, queries = allowed.sum(), allowed.any(-1)
     mean = exact.sum() / count

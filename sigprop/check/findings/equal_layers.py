@@ -8,6 +8,8 @@ from sigprop.check.draws import Draw
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
+from sigprop.initialization.distribution import STRUCTURED
+from sigprop.initialization.independence import kind_of
 from sigprop.results.report import Evidence, Finding, Prescription
 
 
@@ -21,7 +23,7 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
         for part in row.parts:
             if part.total >= limit("fewest_entries"):
                 groups.setdefault((part.digest, part.shape, row.name), []).append(part)
-    equal = [found for found in groups.values() if len(found) > 1]
+    equal = [found for found in groups.values() if len(found) > 1 and not _by_formula(subject, found[0])]
     layers = [found for found in equal if len({row.family for row in found}) == 1 and not _inside(found)]
     others = [found for found in equal if found not in layers]
     for found, severity, what, why in (
@@ -45,6 +47,12 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
                 evidence=(Evidence("parameters that equal another", len(names), "weights", expected=0),),
                 prescription=Prescription("draw each with numbers of its own"),
             )
+
+
+def _by_formula(subject: Subject, row: Draw) -> bool:
+    """Numbers that a formula fills are equal wherever it does, and copies of nothing."""
+    parameters = dict(subject.model.named_parameters())
+    return row.name in parameters and kind_of(parameters[row.name]) == STRUCTURED
 
 
 def _inside(found: list[Draw]) -> bool:

@@ -24,6 +24,7 @@ def no_gradient(subject: Subject) -> Iterator[Finding]:
     dead = [row.name for row in rows if row.grad_second_moment == 0 and len(row.shape) > 1]
     zeros = [row.name for row in subject.draws if row.is_matrix and row.std == 0 and row.mean == 0]
     zeros += [row.name for row in subject.draws if row.std == 0 and row.mean == 0 and _is_scale(row.name)]
+    zeros += _factors_of_zero(subject, dead)
     roles = {} if subject.structure is None else {item.name: item for item in subject.structure}
     cut = [name for name in unused if name in roles and roles[name].role != "unused" and not roles[name].expert]
     if unused:
@@ -53,6 +54,15 @@ def no_gradient(subject: Subject) -> Iterator[Finding]:
             evidence=(Evidence("matrices with zero gradient", len(dead), "measured"),),
             prescription=None if zeros else Prescription("find the zero factor between them and the loss"),
         )  # fmt: skip
+
+
+def _factors_of_zero(subject: Subject, dead: list[str]) -> list[str]:
+    """Parameters of zeros that do get a gradient, in a module that holds one that gets none; biases are no factors."""
+    assert subject.measured is not None
+    learns = {row.name for row in subject.measured.parameters if row.grad_second_moment > 0}
+    zeros = [row for row in subject.draws if row.std == 0 and row.mean == 0 and row.name in learns]
+    owners = {row.name: row.name.rpartition(".")[0] for row in zeros if "bias" not in row.name.rpartition(".")[2]}
+    return [name for name, owner in owners.items() if any(item.startswith(owner and owner + ".") for item in dead)]
 
 
 def _is_scale(name: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from sigprop.models import build, sample_text, text_batch
 from sigprop.scaling import measure_alignment
 from sigprop.theory.exponents import solve
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 KINDS = ("omega", "alpha", "u")
 
@@ -53,6 +55,37 @@ def main(
     data = {"command": f"python -m studies.abc_alignment {options}", "date": str(date.today())}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(data | {"seeds": f"0..{seeds - 1}", "measured": table}, indent=1) + "\n")
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    widths, seeds = ("64,128,256,512", 3) if setting.is_full else ("32,64,128", 2)
+    return captured(lambda out: main(widths, seeds, "1,10", setting.device, out / "found.json"), "found.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    """alpha is the alignment of an update with its input: 1 is full, 1/2 none."""
+    rows, alphas = [], []
+    for name, found in data["measured"].items():
+        medians = {key: float(Fraction(value)) for key, value in found["medians"].items()}
+        alphas += [medians["alpha_hidden"], medians["alpha_readout"]]
+        told = ", ".join(f"{key.replace('_', ' of ')} {value:.2f}" for key, value in medians.items())
+        rows.append(Row(f"{name}: exponents of alignment", "alpha 1, omega 1/2 (hidden)", told))
+    why = (
+        f"Updates are nearly aligned with their inputs (alpha {min(alphas):.2f} to {max(alphas):.2f}), weights are not."
+    )
+    return Judgement("reproduced" if min(alphas) > 0.85 else "in order but not in size", why, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="abc-alignment",
+    paper="abc",
+    place="eqs. 15 to 17 and 23",
+    claim="In training updates align with their inputs (alpha = 1), while drawn weights do not (omega = 1/2).",
+    run=run,
+    judge=judge,
+    minutes=(2, 1),
+    earlier="abc_alignment.json",
+)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from sigprop.scaling.fit import fit_exponent
 from sigprop.theory.exponents import PARAMETRIZATIONS, Parametrization, chain, read_alignment, read_optimizer, solve
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 VOCABULARY, DEPTH = 16, 2
 OPTIMIZERS = ("adam", "sgd", "adafactor")
@@ -156,6 +157,47 @@ def report(rows: list[dict]) -> None:
             )
             told += f", at large width {min(large):+.3f}..{max(large):+.3f}"
             typer.echo(f"{name:4s} {optimizer:10s} worst: {told}")
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    widths, seeds = ("64,128,256,512,1024,2048", 8) if setting.is_full else ("32,64,128,256", 3)
+    return captured(lambda out: main(widths, seeds, 3, setting.device, out / "found.json"), "found.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows, starts, features = [], [], []
+    logits = f"dh{DEPTH + 2}"
+    for name in PARAMETRIZATIONS:
+        mine = [row for row in data["rows"] if row["parametrization"] == name]
+        start = max(abs(row["slope"] - row["theory"]) for row in mine if " " not in row["quantity"])
+        kept = [row for row in mine if row["quantity"].startswith("dh") and logits not in row["quantity"]]
+        moved = max(abs(row["slope"]) for row in kept)
+        last = [row["large_width"] for row in mine if row["quantity"].startswith(logits)]
+        grows = "1/2 (aligned readout)" if name in ("SP", "NTK") else "0"
+        rows.append(Row(f"{name}: largest error of an exponent at the start", "0", f"{start:.3f}"))
+        rows.append(Row(f"{name}: largest exponent of a change of features", "0", f"{moved:.3f}"))
+        rows.append(Row(f"{name}: exponent of the change of logits", grows, f"{min(last):+.2f} to {max(last):+.2f}"))
+        starts.append(start)
+        features.append(moved)
+    why = (
+        f"Exponents at the start are within {max(starts):.3f}, features keep their size within {max(features):.3f}; "
+        "logits of SP and NTK grow like the root of the width once the readout is aligned, those of muP and MF do not."
+    )
+    fine = max(starts) < 0.05 and max(features) < 0.1
+    return Judgement("reproduced" if fine else "in order but not in size", why, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="abc-table3",
+    paper="abc",
+    place="Tables 1 to 3",
+    claim="SP, NTK, muP and MF keep features at the same size at all widths, at the start and over steps; logits of SP "
+    "grow like the root of the width when the readout aligns.",
+    run=run,
+    judge=judge,
+    minutes=(2, 2),
+    earlier="abc_slopes.json",
+)
 
 
 if __name__ == "__main__":

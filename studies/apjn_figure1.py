@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -17,6 +18,7 @@ from sigprop.measure.phase import mlp_jacobians
 from sigprop.report.phase import Curve, curves_figure
 from sigprop.theory.criticality import architecture, trajectory
 from studies.apjn_shared import progress, rounded, store
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 CASES = {
     "erf": ("erf", "none", 0.0, math.sqrt(math.pi / 4), 250),
@@ -59,6 +61,35 @@ def _slope(layers: list[int], values: list[float]) -> float:
     x = torch.log(torch.tensor(layers, dtype=torch.float64))
     y = torch.log(torch.tensor(values, dtype=torch.float64))
     return (((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()).item()
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 5, "width": 200}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure1.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows, apart = [], []
+    for case in data["cases"]:
+        rows.append(
+            Row(f"{case['case']}: power of depth", f"{case['slope_predicted']:.2f}", f"{case['slope_measured']:.3f}")
+        )
+        apart.append(abs(case["slope_measured"] - case["slope_predicted"]))
+    why = f"Measured powers lie within {max(apart):.2f} of the critical exponents of infinite width."
+    return Judgement("reproduced" if max(apart) < 0.1 else "in order but not in size", why, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure1",
+    paper="apjn",
+    place="Fig. 1",
+    claim="At criticality the partial Jacobian is a power of depth: -1 for erf, 0 for ReLU, near 1 for Pre-LN with "
+    "mu = 1.",
+    run=run,
+    judge=judge,
+    minutes=(1, 1),
+    earlier="apjn_figure1.json",
+)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -15,6 +16,7 @@ from sigprop.measure.phase import mlp_jacobians
 from sigprop.report.phase import Curve, curves_figure
 from sigprop.theory.criticality import ActivationNorm, PreactivationNorm, architecture, trajectory
 from studies.apjn_shared import progress, rounded, store
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 
 def main(
@@ -44,6 +46,38 @@ def main(
     command = f"python -m studies.apjn_figure10 --initializations {initializations} --width {width}"
     store("apjn_figure10", command, out, [], cases=rows)
     curves_figure(panels, out / "figures" / "apjn_figure10.png")
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 5, "width": 200}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure10.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows, changes = [], []
+    for case in data["cases"]:
+        measured, error = case["measured"], case["standard_error"]
+        changes.append(measured[-1] / case["predicted"][-1])
+        told = f"{measured[-1]:.2f} ± {error[-1]:.2f} against {case['predicted'][-1]:.2f}"
+        rows.append(Row(f"{case['case']}: J at layer {len(measured)} against theory", "constant", told))
+    why = (
+        f"No power of depth: J ends at {min(changes):.2f} to {max(changes):.2f} times its constant. The rest are "
+        "corrections of order depth over width, a quarter here, which the paper does not follow."
+    )
+    fine = max(abs(change - 1) for change in changes) < 0.1
+    return Judgement("reproduced" if fine else "in order but not in size", why, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure10",
+    paper="apjn",
+    place="Fig. 10",
+    claim="On the critical line of LayerNorm networks the Jacobian stays constant over depth.",
+    run=run,
+    judge=judge,
+    minutes=(1, 1),
+    earlier="apjn_figure10.json",
+)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -15,7 +16,8 @@ from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_phase
 from sigprop.report.phase import Overlay, Panel
 from sigprop.theory.criticality import architecture
-from studies.apjn_shared import axis, progress, publish
+from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 ACTIVATIONS = ("relu", "erf", "gelu")
 COLUMNS = (("none", 0.0), ("none", 1.0), ("preactivation", 0.0), ("preactivation", 0.9), ("preactivation", 1.0))
@@ -48,6 +50,40 @@ def main(
     seconds = time.perf_counter() - begin
     print(f"{len(panels)} diagrams in {seconds:.1f} s, {seconds / len(panels):.2f} s each")
     publish("apjn_figure2", panels, out, initializations, points, columns=len(COLUMNS))
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 3, "points": 6, "width": 100}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure2.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows, shares = [], []
+    for panel in data["panels"]:
+        settings = panel["settings"]
+        if settings["norm"] == "preactivation" and settings["residual"] == 1:
+            rows.append(
+                Row(f"{settings['activation']}, LayerNorm, mu = 1: chi_J over the plane", "1", spread_of(panel))
+            )
+            shares.append(share_critical(panel))
+        if settings["activation"] == "erf" and settings["norm"] == "none":
+            what = f"erf, no norm, mu = {settings['residual']:g}: chi_J over the plane"
+            rows.append(Row(what, "just above 1" if settings["residual"] else "both phases", spread_of(panel)))
+    why = f"With LayerNorm and mu = 1, {min(shares):.0%} of the points have chi_J = 1 within 6 %; all lie above 1."
+    return Judgement("reproduced" if min(shares) == 1 else "in order but not in size", why, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure2",
+    paper="apjn",
+    place="Fig. 2",
+    claim="MLPs of 50 layers have critical lines and points where theory puts them; with LayerNorm and mu = 1 chi_J is "
+    "1 on the whole plane.",
+    run=run,
+    judge=judge,
+    minutes=(2, 1),
+    earlier="apjn_figure2.json",
+)
 
 
 if __name__ == "__main__":

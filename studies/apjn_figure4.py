@@ -12,7 +12,8 @@ import typer
 
 from sigprop.diagrams import measured_diagram
 from sigprop.report.phase import Panel
-from studies.apjn_shared import axis, progress, publish
+from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 
 def main(
@@ -38,6 +39,36 @@ def resnet_panels(norm: str, title: str, points: int, run: dict[str, Any]) -> li
         )
         panels.append(Panel(f"{title}, {label}", diagram))
     return panels
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 1, "points": 2}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure4.json")
+
+
+def judge_resnet(data: dict[str, Any], below: str) -> Judgement:
+    """`below`: the phase that the paper finds below mu = 1."""
+    plane, strengths = data["panels"]
+    share = share_critical(plane)
+    rows = (
+        Row("mu = 1: chi_J over (sigma_w, sigma_b)", "1", spread_of(plane)),
+        Row("mu = 0, sigma_b = 0: chi_J over sigma_w", below, spread_of(strengths, 0)),
+        Row("mu = 1, sigma_b = 0: chi_J over sigma_w", "1", spread_of(strengths, -1)),
+    )
+    why = f"At mu = 1 chi_J is 1 within 6 % at {share:.0%} of the points. The trained panels were not run."
+    return Judgement("reproduced" if share == 1 else "in order but not in size", why, rows)
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure4",
+    paper="apjn",
+    place="Fig. 4 (1) and (2)",
+    claim="ResNet-110 with LayerNorm is critical everywhere at mu = 1 and ordered below it.",
+    run=run,
+    judge=lambda data: judge_resnet(data, "below 1"),
+    minutes=(3, 4),
+    earlier="apjn_figure4.json",
+)
 
 
 if __name__ == "__main__":

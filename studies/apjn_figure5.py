@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from sigprop.blueprints.criticality import blueprint_line
 from sigprop.diagrams import measured_diagram
 from sigprop.report.phase import Overlay, Panel
-from studies.apjn_shared import axis, progress, publish
+from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 LINE = ((0.2, 1.0, 2.0, 3.0), (0.1, 0.3, 0.6, 0.9, 1.2, 1.5))  # where theory looks for the line: sigma_w, sigma_b
 
@@ -31,6 +33,34 @@ def main(
     line = blueprint_line("mixer", ("sigma_w", LINE[0]), ("sigma_b", LINE[1]), {"residual": 0.5}, {"depth": 10})
     panels[0].overlays.append(Overlay([w for w, _ in line], [b for _, b in line], "dotted"))
     publish("apjn_figure5", panels, out, initializations, points)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 1, "points": 3}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure5.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    half, whole = data["panels"]
+    rows = (
+        Row("mu = 0.5: chi_J over (sigma_w, sigma_b)", "both phases", spread_of(half)),
+        Row("mu = 1: chi_J over (sigma_w, sigma_b)", "1", spread_of(whole)),
+    )
+    share = share_critical(whole)
+    why = f"At mu = 1 chi_J is 1 within 6 % at {share:.0%} of the points. The trained panels were not run."
+    return Judgement("reproduced" if share == 1 else "in order but not in size", why, rows)
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure5",
+    paper="apjn",
+    place="Fig. 5 (1) and (2)",
+    claim="The MLP-Mixer has a phase boundary at mu = 0.5 and is critical everywhere at mu = 1.",
+    run=run,
+    judge=judge,
+    minutes=(3, 4),
+    earlier="apjn_figure5.json",
+)
 
 
 if __name__ == "__main__":

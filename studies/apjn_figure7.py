@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from sigprop.blueprints.criticality import blueprint_diagram
 from sigprop.diagrams import SIZES, measured_diagram
 from sigprop.report.phase import Panel
-from studies.apjn_shared import axis, progress, publish
+from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 
 def main(
@@ -30,6 +32,39 @@ def main(
             theory = blueprint_diagram("vit", x, y, {"sigma_b": 0.0}, {**SIZES["vit"], "norm_placement": placement})
             panels.append(Panel(label, diagram, contour=theory if mlp else None))
     publish("apjn_figure7", panels, out, initializations, points)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 1, "points": 3}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure7.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows = []
+    for panel in data["panels"]:
+        settings = panel["settings"]
+        told = f"{settings['norm_placement']}-LN{'' if settings['mlp'] else ', no mlp'}, mu = 1: chi_J over sigma_w"
+        rows.append(Row(told, "1" if settings["norm_placement"] == "pre" else "below 1", spread_of(panel, -1)))
+    pre, post = data["panels"][:2]
+    share, ordered = share_critical(pre, -1), max(value for row in post["chi"] for value in row if value is not None)
+    most = max(pre["chi"][-1])
+    why = (
+        f"Pre-LN at mu = 1 has chi_J = 1 within 6 % at {share:.0%} of the points, elsewhere at most {most:.2f}. "
+        f"Post-LN stays ordered (largest chi_J {ordered:.3f})."
+    )
+    return Judgement("reproduced" if share > 0.9 and ordered < 1 else "in order but not in size", why, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure7",
+    paper="apjn",
+    place="Fig. 7",
+    claim="A Pre-LN ViT is critical everywhere at mu = 1 and ordered below; a Post-LN one is always ordered.",
+    run=run,
+    judge=judge,
+    minutes=(4, 5),
+    earlier="apjn_figure7.json",
+)
 
 
 if __name__ == "__main__":

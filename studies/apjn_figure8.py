@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from sigprop.diagrams import measured_diagram
 from sigprop.report.phase import Panel
-from studies.apjn_shared import axis, progress, publish
+from studies.apjn_shared import axis, progress, publish, spread_of
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 
 def main(
@@ -27,6 +30,34 @@ def main(
         diagram = measured_diagram("vit", x, y, {"residual": 0.0}, settings, progress=progress(label), **run)
         panels.append(Panel(label, diagram))
     publish("apjn_figure8", panels, out, initializations, points, limit=10.0)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 1, "points": 3}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure8.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows, orders = [], []
+    for panel in data["panels"]:
+        told = f"attention{' and mlp' if panel['settings']['mlp'] else ''}: chi_J over the plane"
+        rows.append(Row(told, "about 50 orders of magnitude", spread_of(panel)))
+        values = [value for row in panel["chi"] for value in row if value]
+        orders.append(math.log10(max(values) / min(values)))
+    why = f"The values span {min(orders):.0f} and {max(orders):.0f} orders of magnitude, as far as 32-bit floats reach."
+    return Judgement("reproduced" if min(orders) > 30 else "in order but not in size", why, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure8",
+    paper="apjn",
+    place="Fig. 8",
+    claim="Stacked attention without norm or skip has factors over some 50 orders of magnitude.",
+    run=run,
+    judge=judge,
+    minutes=(3, 2),
+    earlier="apjn_figure8.json",
+)
 
 
 if __name__ == "__main__":

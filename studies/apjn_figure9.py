@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -16,6 +17,7 @@ from sigprop.measure.phase import mlp_jacobians
 from sigprop.report.phase import Curve, curves_figure
 from sigprop.theory.criticality import Vanilla, architecture, stretched_rate, trajectory
 from studies.apjn_shared import progress, rounded, store
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 
 def main(
@@ -47,6 +49,39 @@ def main(
     store("apjn_figure9", command, out, [], cases=rows)
     labels = (r"$\sqrt{l}$", r"$\log J^{0,l}$")
     curves_figure(panels, out / "figures" / "apjn_figure9.png", ("linear", "linear"), labels)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    options: dict[str, Any] = {} if setting.is_full else {"initializations": 5, "width": 200}
+    return captured(lambda out: main(setting.device, out=out, **options), "data/apjn_figure9.json")
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows, apart = [], []
+    for case in data["cases"]:
+        slope, limit = _slope(case["measured"]), 2 * case["rate"]
+        rows.append(Row(f"{case['activation']}: slope of log J over the root of depth", f"{limit:.3f}", f"{slope:.3f}"))
+        apart.append(abs(slope / limit - 1))
+    why = f"log J is a line in the root of depth beyond layer 100; its slope is within {max(apart):.1%} of the limit."
+    return Judgement("reproduced" if max(apart) < 0.1 else "in order but not in size", why, tuple(rows))
+
+
+def _slope(values: list[float]) -> float:
+    x = torch.arange(101, len(values) + 1, dtype=torch.float64).sqrt()
+    y = torch.tensor(values[100:], dtype=torch.float64)
+    return (((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()).item()
+
+
+REPRODUCTION = Reproduction(
+    id="apjn-figure9",
+    paper="apjn",
+    place="Fig. 9 and Theorem 4.3",
+    claim="Without norm and with mu = 1, Jacobians of erf networks grow like exp(2 c sqrt(l)).",
+    run=run,
+    judge=judge,
+    minutes=(1, 1),
+    earlier="apjn_figure9.json",
+)
 
 
 if __name__ == "__main__":

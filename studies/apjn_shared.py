@@ -64,3 +64,19 @@ def _rounded(value: Any) -> Any:
 def rounded(values: Sequence[float]) -> list[float]:
     """Numbers with five significant digits."""
     return [float(f"{value:.5g}") for value in values]
+
+
+def spread_of(panel: dict[str, Any], level: int | None = None) -> str:
+    """The range of chi_J over a stored diagram, or over one of its rows."""
+    values = [value for row in _rows(panel, level) for value in row if value is not None]
+    return f"{min(values):.3g} to {max(values):.3g}"
+
+
+def share_critical(panel: dict[str, Any], level: int | None = None, within: float = 0.06) -> float:
+    """The share of points whose chi_J is 1 up to `within`."""
+    values = [value for row in _rows(panel, level) for value in row if value is not None]
+    return sum(abs(value - 1.0) <= within for value in values) / len(values)
+
+
+def _rows(panel: dict[str, Any], level: int | None) -> list[list[float]]:
+    return panel["chi"] if level is None else [panel["chi"][level]]

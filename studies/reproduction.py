@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -98,7 +99,8 @@ class Judgement:
 class Reproduction:
     """`minutes`: of the small run on two CPU cores and of the full one on an H200, as far as measured.
 
-    `earlier`: a file of docs/data with a full run from before the records existed; `judge` reads it as it is.
+    `earlier`: what a full run left in docs/data before the records existed: one file, which `judge` reads as it is, or
+    several, which it reads by name.
     """
 
     id: str
@@ -108,7 +110,7 @@ class Reproduction:
     run: Callable[[Setting], dict[str, Any]]
     judge: Callable[[dict[str, Any]], Judgement]
     minutes: tuple[float, float]
-    earlier: str | None = None
+    earlier: str | tuple[str, ...] | None = None
 
     def command(self, setting: Setting) -> str:
         data = "" if setting.data is None else " --data DATA"
@@ -143,6 +145,32 @@ def keep(item: Reproduction, record: dict[str, Any], store: Path = STORE) -> dic
     return record
 
 
+def adopt(item: Reproduction, store: Path = STORE) -> dict[str, Any]:
+    """A record of the full run that an item left behind earlier; what was not stored then is said to be unknown."""
+    assert item.earlier is not None
+    names = list(item.earlier) if isinstance(item.earlier, tuple) else item.earlier
+    first = _read(names if isinstance(names, str) else names[0])
+    record = {
+        "id": item.id,
+        "scale": "full",
+        "command": first["command"],
+        "date": first.get("date", "before the records"),
+        "hardware": first.get("device", "not stored"),
+        "torch": "not stored",
+        "seconds": None,
+        "data": names,
+    }
+    return keep(item, record, store)
+
+
+def captured(work: Callable[[Path], Any], file: str) -> dict[str, Any]:
+    """What a study's command writes to `file`, run in a folder that is removed again."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "data").mkdir()
+        work(Path(folder))
+        return json.loads((Path(folder) / file).read_text(encoding="utf-8"))
+
+
 def record_file(name: str, scale: str, store: Path = STORE) -> Path:
     return store / (f"{name}.json" if scale == "full" else f"{name}.{scale}.json")
 
@@ -154,9 +182,15 @@ def records(store: Path = STORE) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def data_of(record: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of a record: its own, or those of a file in docs/data that it names."""
+    """The numbers of a record: its own, or those of the files in docs/data that it names."""
     data = record["data"]
-    return json.loads((DOCS / "data" / data).read_text(encoding="utf-8")) if isinstance(data, str) else data
+    if isinstance(data, str):
+        return _read(data)
+    return {name: _read(name) for name in data} if isinstance(data, list) else data
+
+
+def _read(name: str) -> dict[str, Any]:
+    return json.loads((DOCS / "data" / name).read_text(encoding="utf-8"))
 
 
 def hardware(device: str) -> str:

@@ -8,10 +8,15 @@ from sigprop.errors import UnknownNameError
 from studies.reproduction import Reproduction
 
 FILES = (
-    "apjn_figure3",
+    "component_accuracy",
+    "stack_accuracy",
     "dslm_table7",
     "dslm_table10",
+    *(f"apjn_figure{number}" for number in range(1, 11)),
     "preln_warmup",
+    "effective_slopes",
+    "abc_slopes",
+    "abc_alignment",
 )
 
 

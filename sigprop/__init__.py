@@ -8,6 +8,7 @@
 | `check_criticality` | ordered, critical or chaotic, block by block |
 | `plan` | initializations, residual scalings and learning rates as data |
 | `coord_check` | do they hold as width and depth grow? |
+| `kernels` | NNGP and NTK of a network of infinite width between given inputs |
 | `Watch` | the same numbers while a model trains, and what is wrong with a run |
 
 Each name is imported when it is first used, so that `import sigprop` costs nothing and `sigprop --help` is quick.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sigprop.api import plan, predict
     from sigprop.check import check
+    from sigprop.infinite_width import Kernels, kernels
     from sigprop.measure import jacobian, jacobian_profile, measure
     from sigprop.measure.criticality import check_criticality
     from sigprop.results import Comparison, Plan, Profile, Report
@@ -32,6 +34,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Comparison",
+    "Kernels",
     "Plan",
     "Profile",
     "Report",
@@ -41,6 +44,7 @@ __all__ = [
     "coord_check",
     "jacobian",
     "jacobian_profile",
+    "kernels",
     "measure",
     "plan",
     "predict",
@@ -49,6 +53,7 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "sigprop.results",
+    "Kernels": "sigprop.infinite_width",
     "Plan": "sigprop.results",
     "Profile": "sigprop.results",
     "Report": "sigprop.results",
@@ -58,6 +63,7 @@ _HOMES = {
     "coord_check": "sigprop.scaling",
     "jacobian": "sigprop.measure",
     "jacobian_profile": "sigprop.measure",
+    "kernels": "sigprop.infinite_width",
     "measure": "sigprop.measure",
     "plan": "sigprop.api",
     "predict": "sigprop.api",

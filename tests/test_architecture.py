@@ -27,6 +27,7 @@ ALLOWED = {
     "models": BASE,
     "sources": BASE | {"models"},
     "structure": BASE | {"theory", "trace", "sources"},
+    "infinite_width": BASE | {"theory", "blueprints", "initialization"},
     "recipes": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources"},
     "scaling": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources", "recipes"},
     "check": BASE | {"theory", "initialization", "trace", "structure", "measure", "sources", "recipes"},

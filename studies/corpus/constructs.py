@@ -69,7 +69,7 @@ def simple(
     CASES.append((name, kind, lambda: Made(parts(), run, prepare), batch, loss))
 
 
-def chain(function: Callable[[nn.Module, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+def chain(function: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
     """The function applied with every layer in turn, then the head."""
 
     def run(self: Any, x: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ def vit_pytorch_cases() -> Iterator[Case]:
 
 
 def x_transformers_cases() -> Iterator[Case]:
-    from x_transformers import ContinuousTransformerWrapper, Decoder, Encoder, TransformerWrapper, ViTransformerWrapper
+    package: Any = importlib.import_module("x_transformers")
+    Decoder, Encoder, TransformerWrapper = package.Decoder, package.Encoder, package.TransformerWrapper
 
     tokens = lambda: ids(50, 2, 24)  # noqa: E731
     layers = {"dim": 64, "depth": 3, "heads": 4}
@@ -85,14 +86,18 @@ def x_transformers_cases() -> Iterator[Case]:
     yield Case(
         "x-transformers/continuous",
         "x-transformers",
-        lambda: ContinuousTransformerWrapper(dim_in=12, dim_out=8, max_seq_len=32, attn_layers=Encoder(**layers)),
+        lambda: package.ContinuousTransformerWrapper(
+            dim_in=12, dim_out=8, max_seq_len=32, attn_layers=Encoder(**layers)
+        ),
         lambda: noise(2, 16, 12),
         fresh=True,
     )
     yield Case(
         "x-transformers/vision",
         "x-transformers",
-        lambda: ViTransformerWrapper(image_size=32, patch_size=8, num_classes=10, attn_layers=Encoder(**layers)),
+        lambda: package.ViTransformerWrapper(
+            image_size=32, patch_size=8, num_classes=10, attn_layers=Encoder(**layers)
+        ),
         lambda: noise(2, 3, 32, 32),
         fresh=True,
     )

@@ -51,7 +51,7 @@ TIMM = {
 
 
 def timm_cases() -> Iterator[Case]:
-    import timm
+    timm = importlib.import_module("timm")
 
     for name, settings in TIMM.items():
         size = settings.get("img_size", 32)
@@ -99,7 +99,8 @@ def built(module: str, name: str, settings: dict[str, Any]) -> Callable[[], nn.M
 
 
 def x_transformers_cases() -> Iterator[Case]:
-    from x_transformers import Decoder, Encoder, TransformerWrapper
+    package: Any = importlib.import_module("x_transformers")
+    Decoder, Encoder, TransformerWrapper = package.Decoder, package.Encoder, package.TransformerWrapper
 
     def wrapper(kind: Any, **settings: Any) -> Callable[[], nn.Module]:
         layers = {"dim": 64, "depth": 3, "heads": 4} | settings

@@ -91,7 +91,7 @@ def main(
     tables = stored_tables()
     wanted = [case.name for case in all_cases() if half in ("all", case.half) and only in case.name]
     wanted = [name for name in wanted if name in tables and (again or name not in rows)]
-    data = {"command": "python -m studies.corpus.run --half all", "date": str(date.today())}
+    data: dict[str, Any] = {"command": "python -m studies.corpus.run --half all", "date": str(date.today())}
     data["notes"] = stored.get("notes", [])
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for job in as_completed([pool.submit(judged, name, tables[name]) for name in wanted]):

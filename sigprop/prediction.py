@@ -17,6 +17,7 @@ from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.initialization import build
 from sigprop.losses import LossChoice
 from sigprop.process import undisturbed
+from sigprop.reduced import verified_at_reduced_size
 from sigprop.results import Profile
 from sigprop.simulate import Simulation, verified, with_law_errors
 from sigprop.simulate.work import batch_entries, parameter_count
@@ -44,7 +45,8 @@ def predict(
     """Moments of every module output and of its gradient, and of every parameter's gradient.
 
     verify: how many initializations of the real model may be drawn to judge the prediction; 0 for none. When None, up
-        to 24 are drawn where that costs about as much as the prediction: not for large models.
+        to 24 are drawn where that costs about as much as the prediction: not for large models. A model of more than
+        400 million parameters is judged by a small one of the same blocks (`sigprop.reduced`).
     The other arguments are those of `sigprop.trace.predict`, the theory. What it cannot follow is simulated, and says
     so.
     """
@@ -67,6 +69,8 @@ def _predicted(
         return found
     if verify is None and not _is_cheap(loaded, batch):
         return found
+    if parameter_count(loaded) > LARGEST:
+        return _verified_small(found, loaded, loss, seed, verify or DRAWS)
     return _verified(found, loaded, batch, loss, seed, verify)
 
 
@@ -81,6 +85,14 @@ def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, se
         return verified(found, simulation, verify or DRAWS, math.inf if verify else OPERATIONS)
     except Exception as error:  # theory has an answer: that the model cannot be run here is no reason to refuse it
         found.meta["verification"] = f"not possible: {error}"
+        return found
+
+
+def _verified_small(found: Profile, model: nn.Module, loss: LossChoice, seed: int, most: int) -> Profile:
+    try:
+        return verified_at_reduced_size(found, model, loss, seed, most)
+    except Exception as error:
+        found.meta["verification"] = f"too large to be run; not possible at reduced size: {error}"
         return found
 
 

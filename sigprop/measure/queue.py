@@ -21,6 +21,7 @@ from sigprop.measure.stacked_moments import Stack, columns, reduce_stacks, unrel
 
 DEVICE_SHARE = 64
 DEFAULT_BYTES = 1 << 28
+LARGE_SHARE = 8
 LARGE = 1 << 22
 
 
@@ -53,7 +54,7 @@ class Queue:
     """After `read`, `signals` and `gradients` are (mean, variance, token correlation) by ticket.
 
     On a GPU tensors wait until they fill a share of its memory. With `fleeting`, for a pass that cannot be run again,
-    none waits: each is reduced as it comes, and at once again in float64 where float32 is too coarse.
+    copies wait, a large tensor not at all, and what float32 cannot do is done in float64 before they are let go.
     """
 
     def __init__(self, copies: bool = False, exact: bool = False, fleeting: bool = False):
@@ -75,17 +76,18 @@ class Queue:
             with no_autocast("cpu"):
                 (self.signals if signal else self.gradients)[ticket] = reduce(x, mask).tolist()
             return
-        if self._fleeting:
+        if self._limit is None:
+            self._limit = _most_bytes(x.device)
+        if self._fleeting and x.nbytes > self._limit // LARGE_SHARE:
             self._reduced += self._reduce_surely([Waiting(ticket, signal, x, x._version, mask)])
             return
-        if self._copies:
+        if self._copies or self._fleeting:
             x = x.clone()
         self._waiting.append(Waiting(ticket, signal, x, x._version, mask))
         self._bytes += x.nbytes
-        if self._limit is None:
-            self._limit = _most_bytes(x.device)
         if self._bytes > self._limit:
-            self._reduced += self._reduce(self._taken_out(), self._exact)
+            items = self._taken_out()
+            self._reduced += self._reduce_surely(items) if self._fleeting else self._reduce(items, self._exact)
 
     def keep_copies(self) -> None:
         """From now on, and of all that waits: something is about to run that may write without a trace."""
@@ -98,9 +100,11 @@ class Queue:
     def read(self) -> None:
         """Reduce what waits and wait for the device; what float32 cannot do is done again in float64."""
         last = self._taken_out()
-        reduced = [*self._reduced, *self._reduce(last, self._exact)]
-        doubtful = self._store(reduced)
-        if doubtful and not self._exact and not self._fleeting:
+        if self._fleeting:
+            self._store([*self._reduced, *self._reduce_surely(last)])
+            return
+        doubtful = self._store([*self._reduced, *self._reduce(last, self._exact)])
+        if doubtful and not self._exact:
             again = [item for item in last if (item.ticket, item.signal) in doubtful]
             if len(again) < len(doubtful):
                 raise TooCoarse
@@ -121,9 +125,15 @@ class Queue:
         return found
 
     def _reduce_surely(self, items: list[Waiting]) -> list[Reduced]:
-        """In float64 where float32 is too coarse; waits for the device to know."""
+        """With the items that float32 cannot do once more, in float64; waits for the device to know them."""
         found = self._reduce(items, exact=False)
-        return self._reduce(items, exact=True) if any(unreliable(table).any() for _, table in found) else found
+        doubtful = {
+            member
+            for members, table in found
+            for member, doubt in zip(members, unreliable(table).tolist(), strict=True)
+            if doubt
+        }
+        return found + self._reduce([item for item in items if (item.ticket, item.signal) in doubtful], exact=True)
 
     def _store(self, reduced: list[Reduced]) -> set[tuple[int, bool]]:
         """Fetch the results; returns the items that float32 cannot do."""

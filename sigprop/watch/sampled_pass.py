@@ -158,17 +158,17 @@ class SampledPass:
 
 
 def read_numbers(table: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Numbers that may still be on a device, with one transfer from each; flags become the places that are set."""
-    waiting: dict[torch.device, list[Tensor]] = {}
+    """Numbers that may still be on a device, with one transfer from each kind; flags become the places that are set."""
+    waiting: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for row in table.values():
         for value in row.values():
             if isinstance(value, Tensor) and value.dim() == 0:
-                waiting.setdefault(value.device, []).append(value.detach().double())
-    ready = {device: iter(torch.stack(tensors).tolist()) for device, tensors in waiting.items()}
+                waiting.setdefault((value.device, value.dtype), []).append(value.detach())
+    ready = {kind: iter(torch.stack(tensors).double().tolist()) for kind, tensors in waiting.items()}
 
     def plain(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        return next(ready[value.device]) if value.dim() == 0 else value.nonzero().flatten().tolist()
+        return next(ready[value.device, value.dtype]) if value.dim() == 0 else value.nonzero().flatten().tolist()
 
     return {name: {key: plain(value) for key, value in row.items()} for name, row in table.items()}

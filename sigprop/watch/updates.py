@@ -97,12 +97,12 @@ class UpdateMeter:
     def _at_rest(self, parameter: nn.Parameter, scale: float = 1.0) -> Sums:
         share = 1.0 / copies(parameter, self._world)
         value = local(parameter.detach())
-        found: Sums = {"entries": value.numel() * share, "square": self._square(value) * share}
+        found: Sums = {"entries": value.numel() * share, "square": _times(self._square(value), share)}
         gradient = parameter.grad
         if gradient is not None:
             dense = local(gradient.detach())
             dense = dense.coalesce().values() if dense.is_sparse else dense
-            found["grad_square"] = self._square(dense) * share / scale**2
+            found["grad_square"] = _times(self._square(dense), share / scale**2)
             if (
                 parameter.dim() == 3
                 and parameter.shape[0] <= MOST_SLICES
@@ -119,16 +119,17 @@ class UpdateMeter:
                 continue
             self.steps += 1
             sums, share = self.sums[name], 1.0 / copies(parameter, self._world)
-            change = local(parameter.detach()) - before
-            sums["update_square"] = self._square(change) * share
-            sums["unmoved"] = (change == 0).sum().double() * share
-            sums["inward"] = -(change.flatten().float() @ before.flatten().float()).double() * share
+            lost = before - local(parameter.detach())
+            sums["update_square"] = _times(self._square(lost), share)
+            sums["unmoved"] = _times(lost.numel() - lost.count_nonzero(), share)
+            sums["inward"] = _times(lost.flatten().float() @ before.flatten().float(), share)
             seconds = optimizer.state.get(parameter, {}).get("exp_avg_sq")
             if isinstance(seconds, Tensor) and seconds.numel():
                 taken = float(optimizer.state[parameter].get("step", 0.0))
                 decay = group.get("betas", (0.0, 0.0))[-1]
                 correction = 1.0 - float(decay) ** taken if taken else 1.0
-                sums["denominator_square"] = local(seconds).double().sum() * share / max(correction, 1e-12)
+                total = torch.linalg.vector_norm(local(seconds), 1, dtype=torch.float64)
+                sums["denominator_square"] = _times(total, share / max(correction, 1e-12))
 
     def finish(self) -> None:
         """Parameters that no step has touched, as they are."""
@@ -143,6 +144,11 @@ class UpdateMeter:
         if x.device.type == "cpu":
             return self._moments.squares(x)
         return torch.linalg.vector_norm(x, dtype=torch.float64).square()
+
+
+def _times(x: Tensor, factor: float) -> Tensor:
+    """A product without a kernel where it is none."""
+    return x if factor == 1.0 else x.double() * factor
 
 
 def parameter_row(sums: Mapping[str, float]) -> dict[str, float]:

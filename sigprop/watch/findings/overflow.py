@@ -34,9 +34,10 @@ def _arose(sample: Sample, name: str, narrow: bool) -> bool:
 
     An infinity inside a product leaves a nan: the weight, rounded to the format, was infinite already.
     """
+    if not narrow or sample.bad != ("forward", name):
+        return False
     own = [row for key, row in sample.parameters.items() if module_of(key) == name]
-    sound = all(math.isfinite(row.get("second_moment", 0.0)) for row in own)
-    return narrow and sample.bad == ("forward", name) and sound
+    return all(math.isfinite(row.get("second_moment", 0.0)) for row in own)
 
 
 def _finding(history: History, step: int, name: str, narrow: str, prefix: str) -> Finding:

@@ -37,12 +37,12 @@ def main(device: str = "cpu") -> None:
         models = [decoder(layers, width, seed) for _, seed in jobs]
         return elapsed(lambda: train_many(models, batches, [r for r, _ in jobs], settings_of(count)))
 
-    def alone(count: int) -> float:
+    def alone(count: int, how: str = mode) -> float:
         model = decoder(layers, width, 0)
-        return elapsed(lambda: train(model, batches, settings_of(count)))
+        return elapsed(lambda: train(model, batches, settings_of(count, how)))
 
-    def settings_of(count: int) -> Settings:
-        return Settings.of(**{**settings.to_json(), "steps": count, "log_every": count})
+    def settings_of(count: int, how: str = mode) -> Settings:
+        return Settings.of(**{**settings.to_json(), "steps": count, "log_every": count, "mode": how})
 
     def elapsed(work) -> float:
         start = time.perf_counter()
@@ -54,8 +54,10 @@ def main(device: str = "cpu") -> None:
     alone(2), together(2)
     one = (alone(3 * steps) - alone(steps)) / (2 * steps) * len(jobs)
     many = (together(3 * steps) - together(steps)) / (2 * steps)
+    eager = (alone(3 * steps, "eager") - alone(steps, "eager")) / (2 * steps) * len(jobs)
     print(f"{len(jobs)} decoders of {layers} x {width}, batch 16 x 128, {precision}, {mode}:")
     print(f"  one by one {one * 1e3:.1f} ms, as one program {many * 1e3:.1f} ms: {one / many:.1f} times faster")
+    print(f"  one by one and eagerly {eager * 1e3:.1f} ms: {eager / many:.1f} times")
 
 
 if __name__ == "__main__":

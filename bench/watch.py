@@ -16,7 +16,7 @@ from bench.measure import gpt2, seconds
 from sigprop.watch import Watch
 
 EVERY = 50
-SIZES = {"cpu": (12, 768, 1, 128, 2), "cuda": (12, 768, 16, 512, 10)}
+SIZES = {"cpu": (12, 768, 1, 128, 2), "cuda": (12, 768, 16, 512, 6)}
 """Layers, width, examples, tokens and rounds; a round is a plain, an unsampled and a sampled step."""
 
 

@@ -13,12 +13,12 @@ from torch import nn
 
 WORDS, TOKENS, HEAD = 48, 12, 16
 SKIPPED = ("rope_theta", "rope_parameters")
-EXPERTS = ("Mixtral", "Qwen2Moe", "Qwen3Moe", "Olmoe", "GptOss", "GraniteMoe", "PhiMoE", "DeepseekV2")
+EXPERTS = ("Mixtral", "Qwen2Moe", "Qwen3Moe", "Olmoe", "GptOss", "GraniteMoe", "Phimoe")
 CAUSAL = (
     "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Gemma3", "Phi", "Phi3", "GPT2", "GPTNeo", "GPTNeoX",
     "GPTJ", "OPT", "Bloom", "Mpt", "Falcon", "Cohere", "Cohere2", "Granite", "Olmo", "Olmo2", "Olmo3", "Exaone4",
-    "Glm", "Glm4", "StableLm", "Starcoder2", "Persimmon", "Nemotron", "CodeGen", "OpenAIGPT", "XGLM", "BioGpt",
-    "Helium", "Arcee", "SmolLM3", "Ernie4_5", "GPTBigCode", "Mamba", *EXPERTS,
+    "Glm", "Glm4", "StableLm", "Starcoder2", "Persimmon", "Nemotron", "CodeGen", "OpenAIGPT", "BioGpt",
+    "Helium", "Arcee", "SmolLM3", "Ernie4_5", "GPTBigCode", *EXPERTS,
 )  # fmt: skip
 MASKED = ("Bert", "Roberta", "DistilBert", "Electra", "Esm", "MPNet", "ModernBert", "Camembert")
 IMAGES = ("ViT", "DeiT", "Dinov2", "Beit", "Data2VecVision", "IJepa")
@@ -75,6 +75,8 @@ def config_of(name: str, width: int, layers: int, heads: int | None = None, **ot
         wanted |= {"hidden_size": width, "n_layer": layers, "n_head": heads or width // HEAD, "num_layers": layers}
     if name in ("Beit", "Data2VecVision"):
         wanted |= {"use_relative_position_bias": False, "out_indices": [0]}
+    if name == "CodeGen":
+        wanted |= {"n_head": 4, "num_attention_heads": 4, "rotary_dim": 4}
     if "layer_types" in known:
         wanted["layer_types"] = ["full_attention"] * layers
     for key in (
@@ -99,6 +101,8 @@ def build(name: str, width: int = 32, layers: int = 3, heads: int | None = None,
     """The model in evaluation mode, without dropout."""
     model_class, config = config_of(name, width, layers, heads, **others)
     config.use_cache = False
+    if name in EXPERTS:
+        config._experts_implementation = "eager"  # the fused one takes no float64
     return model_class(config).eval()
 
 

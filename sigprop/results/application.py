@@ -37,8 +37,8 @@ class Scale:
     def __call__(self, module: nn.Module, inputs: tuple, *rest: Any) -> Any:
         if self.place == "output":
             output = rest[-1]
-            if isinstance(output, tuple):
-                return (output[0] * self.factor, *output[1:])
+            if isinstance(output, (tuple, list)):
+                return type(output)([output[0] * self.factor, *output[1:]])
             return output * self.factor
         kwargs = rest[0]
         if inputs:

@@ -43,8 +43,8 @@ class Exit:
         self.skip, self.branch, self.held = skip, branch, held
 
     def __call__(self, module: nn.Module, inputs: tuple, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (self._scaled(module, output[0]), *output[1:])
+        if isinstance(output, (tuple, list)):
+            return type(output)([self._scaled(module, output[0]), *output[1:]])
         return self._scaled(module, output)
 
     def _scaled(self, module: nn.Module, branch: Tensor) -> Tensor:

@@ -33,12 +33,13 @@ OUTPUTS = ("out_proj", "o_proj", "output", "c_proj", "proj", "dense", "wo", "o",
 @dataclass
 class AttentionScales:
     """Forward scales, gauge factors by parameter name, what they do to the outputs of modules,
-    and the ratio of head sizes by module."""
+    the ratio of head sizes by module, and the modules whose scores have a bias beside `q . k`."""
 
     scales: list[ScalePlan] = field(default_factory=list)
     gauges: dict[str, float] = field(default_factory=dict)
     outputs: dict[str, float] = field(default_factory=dict)
     heads: dict[str, float] = field(default_factory=dict)
+    biased: set[str] = field(default_factory=set)
 
 
 def attention_scales(
@@ -72,6 +73,7 @@ def _traced_scales(model: nn.Module, base: nn.Module, dims: Mapping[str, Dimensi
     for own, partner in pair.scores():
         ratio = own.head_width / partner.head_width
         found.heads[own.module] = ratio
+        found.biased |= {own.module} if own.biased else set()
         if ratio == 1.0:
             continue
         known = own.scale is not None and partner.scale is not None

@@ -92,7 +92,8 @@ def expected_rows(
     scaled.gauges |= tied
     sizes = relative_sizes(dims, width, scaled, given.depth, given.branches, given.pair)
     power = -0.5 if asked else 0.0
-    random_scores = {f"{name}.scores": ratio**power for name, ratio in scores.heads.items()}
+    alone = {name: ratio for name, ratio in scores.heads.items() if name not in scores.biased}
+    random_scores = {f"{name}.scores": ratio**power for name, ratio in alone.items()}
     return {
         "weight": {name: item.weight for name, item in sizes.items()},
         "update": {item.name: sizes[item.name].update for item in dims if not orthogonal or item.role != "hidden"},

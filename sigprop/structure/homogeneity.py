@@ -57,6 +57,8 @@ class Readers:
         waiting = self._readers(start, within)
         found: list[Field] = []
         seen: set[Field] = set()
+        if not waiting:
+            return None
         while waiting:
             reader = waiting.pop()
             if reader in seen or ends(reader):
@@ -70,7 +72,7 @@ class Readers:
                 found.append(reader)
             else:
                 waiting |= readers
-        return sorted(found, key=lambda item: item.number) if seen else None
+        return sorted(found, key=lambda item: item.number)
 
     def _readers(self, item: Field, within: set[Field] | None) -> set[Field]:
         return {reader for reader in self.of.get(item, []) if within is None or reader in within}

@@ -63,7 +63,7 @@ class Junction:
 
     `kind`: attention, cross attention, mlp or convolution. `skip_scale`, `branch_scale`: the model's own factors.
     `exit` is the module whose output is `f(x)`, or `f(x)` before what several branches share (dropout); `entry` one
-    that takes `x` in. Both are called once. `weights` are the last parameters of
+    that takes in the skip. Both are called once. `weights` are the last parameters of
     `f`, matrices first: `f` is multiplied by a number when all of them are; they enter as `shift + w`. `inside` are
     all parameters of the branch. `stream` numbers the residual streams (encoder, decoder), `order` the junctions of one
     stream from 1; parallel branches share their order. `norms` says where norms stand: `pre` (the branch reads a norm

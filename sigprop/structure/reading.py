@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sigprop.sites import ADDITION, ROOT, CallCounter, inside
@@ -15,11 +16,12 @@ from sigprop.sources.made_up import made_up_batch
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
-from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor
+from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor, plain
 from sigprop.structure.scores import find_scores
 from sigprop.trace.capture import record_of
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, nearest_matrices
+from sigprop.trace.skeleton import skeleton_of
 from sigprop.trace.tracing import trace
 
 STEPS = 12
@@ -32,7 +34,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         context = getattr(getattr(model, "config", None), "context", TOKENS)
         batch = made_up_batch(model, min(TOKENS, context))
     with _entries() as entered:
-        found = trace(model, _in_single_precision(batch))
+        found = trace(_single(model), _in_single_precision(batch))
     names = {id(module): name or ROOT for name, module in found.capture.model.named_modules()}
     calls = Counter(id(module) for module, _ in entered)
     entries: dict[Record, str] = {}
@@ -61,6 +63,13 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         model=model,
         batch=batch,
     )
+
+
+def _single(model: nn.Module) -> nn.Module:
+    """The model itself, or a skeleton of it in float32: some forwards mix their own float32 numbers with the weights."""
+    if all(item.dtype == torch.float32 or not item.is_floating_point() for item in model.parameters()):
+        return model
+    return skeleton_of(model).float()
 
 
 def _in_single_precision(batch: Any) -> Any:
@@ -125,7 +134,7 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
             made.append(
                 Junction(
                     exit=_exit(branch, exits),
-                    entry=entries.get(item.source, ""),
+                    entry=entries.get(item.source if item.source is plain(item.skip) else item.skip, ""),
                     weights=last.names,
                     inside=graph.parameters(passed),
                     stream=stream,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from sigprop.structure.attention import FUSED, attention_at
 from sigprop.structure.branch_outputs import ending
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from sigprop.structure.residual import Graph
 
 STEPS = 40
+MASKED = 1e4
 WITH_FACTORS = 4
 """Arguments of `beta * input + alpha * product`, as `baddbmm` is recorded."""
 ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
@@ -25,7 +28,7 @@ class Scores:
     """One attention: the module that computes it, the size of a head, and `scale`, the number that multiplies `q . k`.
 
     `query`: parameters that the queries are linear in, entering as `shift + w` (none where something else follows
-    them); `scale` is None where it was not found.
+    them); `scale` is None where it was not found. `biased`: more than a mask is added to `q . k` (ALiBi, a learned table).
     """
 
     module: str
@@ -33,6 +36,7 @@ class Scores:
     scale: float | None
     query: tuple[str, ...] = ()
     shift: float = 0.0
+    biased: bool = False
 
 
 def find_scores(graph: Graph) -> tuple[Scores, ...]:
@@ -42,36 +46,46 @@ def find_scores(graph: Graph) -> tuple[Scores, ...]:
         spot = attention_at(item)
         if spot is None or item.call is None or item.call.module in found:
             continue
+        biased = False
         if item.call.name == FUSED:
             given = dict(zip(ARGUMENTS, item.call.args, strict=False)) | item.call.kwargs
             query, key, scale = given["query"], given["key"], given.get("scale")
             scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         else:
-            product, scale = _product(spot.scores[0])
+            product, scale, biased = _product(spot.scores[0])
             if product is None:
                 found[item.call.module] = Scores(item.call.module, spot.value.shape[-1], None)
                 continue
             query, key = product
         scale *= _numbers(query) * _numbers(key)
         last = ending(query)
-        found[item.call.module] = Scores(item.call.module, query.shape[-1], scale, last.names, last.shift)
+        found[item.call.module] = Scores(item.call.module, query.shape[-1], scale, last.names, last.shift, biased)
     return tuple(found.values())
 
 
-def _product(weights: Field) -> tuple[tuple[Field, Field] | None, float]:
-    """Query and key behind attention weights, and the numbers between their product and the softmax."""
-    item, scale = weights, 1.0
+def _product(weights: Field) -> tuple[tuple[Field, Field] | None, float, bool]:
+    """Query and key behind attention weights, the numbers between their product and the softmax, and whether more than
+    a mask is added on the way."""
+    item, scale, biased = weights, 1.0, False
     for _ in range(STEPS):
         scale, item = scale * factor(item), core(item)
         fields = [inner for inner in item.inputs if isinstance(inner, Field)]
         if item.call is not None and item.call.name in CONTRACTIONS and len(fields) == 2:
-            return (fields[0], fields[1]), scale
+            return (fields[0], fields[1]), scale, biased
         if not fields:
-            return None, scale
-        if item.call is not None and item.call.name in SUMS and len(item.call.args) == WITH_FACTORS:
-            scale *= float(item.call.args[-1])
+            return None, scale, biased
+        if item.call is not None and item.call.name in SUMS:
+            biased = biased or len(fields) > 1 or any(map(_is_bias, item.call.args))
+            scale *= float(item.call.args[-1]) if len(item.call.args) == WITH_FACTORS else 1.0
         item = next((inner for inner in fields if len(inner.shape) == len(item.shape)), fields[0])
-    return None, scale
+    return None, scale, biased
+
+
+def _is_bias(value: Any) -> bool:
+    """A tensor that does more than let through or stop."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return isinstance(value, Weight)
+    return bool(((value != 0) & (value.abs() < MASKED)).any())
 
 
 def _numbers(item: Field) -> float:

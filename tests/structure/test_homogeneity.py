@@ -157,3 +157,74 @@ class Biased(nn.Module):
 
 def test_scores_with_a_shared_bias_are_no_junction():
     assert len(read_structure(Biased(), IDS).junctions) == 2
+
+
+class Twice(Block):
+    """Two branches of one norm, added one after the other, as in Cohere."""
+
+    def __init__(self, norm):
+        super().__init__(norm)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        read = self.norm(x)
+        return x + self.mix(read) + self.down(F.gelu(self.up(read)))
+
+
+def test_a_sum_that_only_the_next_junction_reads_is_free_of_scale():
+    model = Model(nn.LayerNorm(WIDTH))
+    model.blocks = nn.ModuleList(Twice(nn.LayerNorm(WIDTH)) for _ in range(2))
+    found = read_structure(model, IDS)
+    assert [junction.scale_free for junction in found.junctions] == [True] * 4
+    assert found.placement == "pre"
+    assert [bool(junction.entry) for junction in found.junctions] == [True, False] * 2  # no module takes the sum in
+    with pytest.raises(UnsupportedError, match="takes the residual stream in"):
+        plan(model, "depth_scaling", structure=found, surgery=True)
+
+
+class Listed(nn.Module):
+    """A branch that returns a list, as in OpenAI-GPT."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return [self.down(x), None]
+
+
+class ListedBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.branch = nn.LayerNorm(WIDTH), Listed()
+
+    def forward(self, x):
+        return x + self.branch(self.norm(x))[0]
+
+
+def test_a_branch_in_a_list_is_hooked():
+    model = Model(nn.LayerNorm(WIDTH))
+    model.blocks = nn.ModuleList(ListedBlock() for _ in range(2))
+    hooked = plan(model, "depth_scaling", batch=IDS, surgery=True, k=0.5)
+    assert hooked.apply_(model)(IDS).isfinite().all()
+
+
+class MixedPrecision(Model):
+    """A float32 mask of its own, as in OpenAI-GPT: nothing that a float64 model minds, but a trace must not either."""
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        mask = torch.tril(torch.ones(ids.shape[1], ids.shape[1]))
+        weights = (x @ x.transpose(1, 2) * mask + -1e4 * (1 - mask)).softmax(-1)
+        x = x + weights.to(x.dtype) @ x
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_structure_does_not_depend_on_precision(dtype):
+    single, other = (
+        read_structure(MixedPrecision(nn.LayerNorm(WIDTH)).to(each), IDS) for each in (torch.float32, dtype)
+    )
+    assert [junction.weights for junction in single.junctions] == [junction.weights for junction in other.junctions]

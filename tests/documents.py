@@ -5,6 +5,7 @@
     ```console                   commands after `$ `, each followed by what it prints
     ```text                      what the block before it prints
 
+A page that works with the files of another one says `<!-- uses learn/tutorial.md -->`.
 In an output `...` on a line of its own stands for any lines, and at the end of a line for the rest of it.
 Numbers may differ by 10 %.
 """
@@ -17,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.S | re.M)
+USES = re.compile(r"^<!-- uses (\S+) -->$", re.M)
+ROOT = Path(__file__).parents[1]
+EXTRAS = {"transformers": "hf", "accelerate": "accelerate", "lightning": "lightning", "tensorboard": "trackers"}
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
@@ -30,9 +34,22 @@ class Step:
     shown: str | None = None
 
 
+def pages() -> list[str]:
+    """The README and all pages that have something to do, by their place in the repository."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [path.relative_to(ROOT).as_posix() for path in found if steps(path)]
+
+
+def extras(page: str) -> tuple[str, ...]:
+    """What a page needs beyond the package itself, by what its blocks import."""
+    code = "\n".join(step.text for step in steps(ROOT / page))
+    return tuple(extra for name, extra in EXTRAS.items() if re.search(rf"^(import|from) {name}\b", code, re.M))
+
+
 def steps(path: Path) -> list[Step]:
-    found: list[Step] = []
-    for language, options, body in FENCE.findall(path.read_text()):
+    text = path.read_text()
+    found = [step for page in USES.findall(text) for step in steps(ROOT / "docs" / page) if step.kind == "file"]
+    for language, options, body in FENCE.findall(text):
         title = re.search(r'title="([^"]+)"', options)
         if title:
             found.append(Step("file", body, title[1]))

@@ -51,13 +51,14 @@ class Comparison(Shown):
         rows: list[dict[str, float | str]] = []
         for column in dict.fromkeys(item.column for item in self.differences):
             worst = self.worst(column)[0]
+            known = [item.standard_error for item in self.column(column) if not math.isnan(item.standard_error)]
             rows.append(
                 {
                     "column": column,
                     "median": self.median(column),
                     "worst": abs(worst.error),
                     "worst_name": worst.name,
-                    "standard_error": statistics.median(item.standard_error for item in self.column(column)),
+                    "standard_error": statistics.median(known) if known else math.nan,
                 }
             )
         return rows
@@ -75,7 +76,10 @@ class Comparison(Shown):
             ]
             for row in self.by_column()
         ]
-        return Grid(["column", "median", "worst", "std. error", "worst at"], rows, names=(0, 4))
+        unknown = [item for item in self.differences if math.isnan(item.standard_error)]
+        alone = len(unknown) == len(self.differences)
+        notes = ["No standard error: one initialization was measured; seeds=8 gives one."] if alone else []
+        return Grid(["column", "median", "worst", "std. error", "worst at"], rows, names=(0, 4), notes=notes)
 
     def summary(self) -> str:
         """Sentences: what agrees how well, and what stands on one side only."""
@@ -97,8 +101,16 @@ class Comparison(Shown):
         return [asdict(item) for item in self.differences]
 
 
+def _spread(*errors: float | None) -> float:
+    """The standard error of a difference; not a number where neither side was repeated."""
+    known = [error for error in errors if error is not None]
+    return math.hypot(*known) if known else math.nan
+
+
 def _shown(column: str, value: float) -> str:
-    """An absolute error of a correlation or mean, else a relative one."""
+    """An absolute error of a correlation or mean, else a relative one; a dash for one that is not known."""
+    if math.isnan(value):
+        return "-"
     return f"{value:.4f}" if column in CORRELATIONS or column == "mean" else f"{100 * value:.1f} %"
 
 
@@ -141,6 +153,6 @@ def _row_differences(row, reference) -> list[Difference]:
         scale = 1.0 if column in CORRELATIONS or column == "mean" else target
         if scale == 0.0:
             continue
-        spread = math.hypot(row.errors.get(column, 0.0), reference.errors.get(column, 0.0))
+        spread = _spread(row.errors.get(column), reference.errors.get(column))
         found.append(Difference(row.name, column, value, target, (value - target) / scale, spread / abs(scale)))
     return found

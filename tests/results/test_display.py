@@ -62,6 +62,17 @@ def test_a_comparison(profile):
     assert len(compared.table(all=True).rows) == len(compared.differences)
 
 
+def test_a_single_draw_has_no_standard_error_rather_than_none_at_all():
+    model, batch = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)), torch.randn(4, 8)
+    predicted = sigprop.predict(model, batch, verify=0)
+    once = predicted.compare(sigprop.measure(model, batch))
+    assert all(math.isnan(item.standard_error) for item in once.differences)
+    assert "0.0 %" not in " ".join(row[3] for row in once.table().rows)
+    assert "seeds=8" in str(once)
+    often = predicted.compare(sigprop.measure(model, batch, seeds=3, build=lambda: nn.Sequential(*model)))
+    assert "seeds=8" not in str(often)
+
+
 def test_a_plan():
     model = build("transformer", depth=6, width=16, heads=2, vocabulary=32)
     plan = sigprop.plan(model, "xavier", batch=torch.arange(8)[None])

@@ -24,7 +24,7 @@ def agreement():
         compared = predicted.compare(measured)
         found = 0
         for item in compared.differences:
-            if item.column not in COLUMNS or item.standard_error == 0.0 or item.name.endswith(skip):
+            if item.column not in COLUMNS or not item.standard_error > 0.0 or item.name.endswith(skip):
                 continue
             if abs(item.reference) < 1e-15 or math.isnan(item.error):
                 continue

@@ -65,14 +65,21 @@ class Grid:
 
     def html(self) -> str:
         """The table for a notebook."""
-        head = "".join(f"<th style='text-align:left'>{html.escape(clean(name))}</th>" for name in self.headings)
-        body = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(clean(cell))}</td>" for cell in row) + "</tr>"
-            for row in self.rows
-        )
-        title = f"<p><b>{html.escape(clean(self.title))}</b></p>" if self.title else ""
-        notes = "".join(f"<p>{html.escape(clean(note))}</p>" for note in self.notes)
-        return f"<div>{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{notes}</div>"
+        head = self._html_row(self.headings, "th")
+        body = "".join(self._html_row(row, "td") for row in self.rows)
+        title = f"<p><b>{_escaped(self.title)}</b></p>" if self.title else ""
+        notes = "".join(f"<p>{_escaped(note)}</p>" for note in self.notes)
+        return f"<div>{title}<table><thead>{head}</thead><tbody>{body}</tbody></table>{notes}</div>"
+
+    def _html_row(self, cells: Sequence[str], tag: str) -> str:
+        """Words on the left, numbers on the right, names as they stand in code."""
+        worded = {*self.names, *self.wrapped, *self.left}
+        sides = ["left" if column in worded else "right" for column in range(len(cells))]
+        texts = [_escaped(cell) for cell in cells]
+        if tag == "td":
+            texts = [f"<code>{text}</code>" if i in self.names and text else text for i, text in enumerate(texts)]
+        pairs = zip(texts, sides, strict=True)
+        return "<tr>" + "".join(f"<{tag} style='text-align:{side}'>{text}</{tag}>" for text, side in pairs) + "</tr>"
 
     def __str__(self) -> str:
         return self.text()
@@ -103,7 +110,8 @@ class Shown:
         return f"{filled(self.summary())}\n\n{self.table()}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.summary())}</p>{self.table().html()}"
+        lines = "".join(f"<p>{_escaped(line)}</p>" for line in self.summary().splitlines())
+        return f"{lines}{self.table().html()}"
 
     def to_dataframe(self) -> Any:
         """One row per record, as a pandas DataFrame."""
@@ -112,6 +120,10 @@ class Shown:
         except ImportError as error:
             raise UnsupportedError("to_dataframe() needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.records())
+
+
+def _escaped(text: Any) -> str:
+    return html.escape(clean(text))
 
 
 def filled(text: str, width: int = WIDTH) -> str:

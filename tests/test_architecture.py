@@ -32,7 +32,7 @@ ALLOWED = {
     "recipes": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources"},
     "scaling": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources", "recipes"},
     "check": BASE | {"theory", "initialization", "trace", "structure", "measure", "sources", "recipes"},
-    "lab": BASE | {"models", "sources", "scaling", "api"},
+    "lab": BASE | {"measure", "models", "sources", "scaling", "api"},
     "report": BASE,
     "explorer": BASE | {"blueprints", "check", "report"},
     "watch": BASE | {"measure", "report"},

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import sigprop
 from sigprop.cli.app import COMMANDS, app
 from sigprop.cli.exits import exit_code
-from tests.documents import FENCE, agrees, steps
+from tests.documents import EXTRAS, FENCE, ROOT, agrees, extras, pages, steps
 
-ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]
-RUN = [page for page in PAGES if steps(ROOT / page)]
+ELSEWHERE = {"docs/do/places.md": "tests/integrations/test_examples.py runs its programs and reads what they leave"}
+RUN = [page for page in pages() if page not in ELSEWHERE]
+BEFORE = re.compile(r"pip install |make \w+( |$)|python -m studies\.\w+")
+"""What a `shell` block may hold: what comes before the package, and long studies, whose results are stored."""
 SLOW = {
     "docs/do/situations.md": "a check of 48 layers, a Llama of width 2048",
     "docs/learn/tutorial.md": "several predictions of deep models",
@@ -35,9 +38,9 @@ def test_a_slow_page_does_what_it_shows(page, tmp_path, monkeypatch, capsys):
 
 
 def run_page(page, folder, monkeypatch, capsys):
-    for extra in ("transformers", "lightning", "accelerate", "tensorboard"):
-        if re.search(rf"^(import|from) {extra}\b", (ROOT / page).read_text(), re.M):
-            pytest.importorskip(extra)
+    for name, extra in EXTRAS.items():
+        if extra in extras(page):
+            pytest.importorskip(name)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     names: dict = {"__name__": "page"}
@@ -56,6 +59,47 @@ def run_page(page, folder, monkeypatch, capsys):
         printed = capsys.readouterr()
         if step.shown is not None:
             assert agrees(step.shown, printed.out + printed.err), f"{step.text}\n{printed.out}{printed.err}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_a_page_that_needs_an_extra_says_how_to_install_it(page):
+    named = {
+        extra for found in re.findall(r"sigprop\[([\w,]+)\]", (ROOT / page).read_text()) for extra in found.split(",")
+    }
+    assert set(extras(page)) <= named
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_run_or_is_an_output(page):
+    for language, options, body in FENCE.findall((ROOT / page).read_text()):
+        if language == "shell":
+            assert all(BEFORE.match(line) for line in body.splitlines()), body
+        elif "title=" not in options:
+            assert language in {"python", "console", "text", "yaml"}, body
+
+
+def test_five_situations_in_three_commands_or_ten_lines():
+    """The user's own files (with a title) are not counted, empty lines neither."""
+    text = (ROOT / "docs/do/situations.md").read_text()
+    situations = re.split(r"(?m)^## ", text)[1:]
+    assert len(situations) == 5
+    for situation in situations:
+        blocks = [(language, body) for language, options, body in FENCE.findall(situation) if "title" not in options]
+        commands = [
+            line for language, body in blocks if language == "console" for line in re.findall(r"(?m)^\$ ", body)
+        ]
+        lines = [
+            line for language, body in blocks if language == "python" for line in body.splitlines() if line.strip()
+        ]
+        assert commands or lines, situation
+        assert len(commands) <= 3, situation
+        assert len(lines) <= 10, situation
+
+
+def test_the_reference_names_everything_public():
+    shown = re.findall(r"^::: (\S+)$", (ROOT / "docs/reference/api.md").read_text(), re.M)
+    missing = [name for name in sigprop.__all__ if not any(path.split(".")[-1] == name for path in shown)]
+    assert missing == []
 
 
 def test_the_readme_heads_with_its_two_commands():

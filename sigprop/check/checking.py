@@ -11,13 +11,15 @@ import torch
 from torch import nn
 
 from sigprop.check.evaluation import Evaluation
+from sigprop.check.findings.first_update import KNOWN
 from sigprop.check.prescribing import prescribe
 from sigprop.check.registry import checks
 from sigprop.check.subject import Subject
 from sigprop.check.tables import curves, margins, module_tree, parameter_lines
-from sigprop.errors import InputError, SigpropError, require
+from sigprop.errors import InputError, SigpropError, UnknownNameError, require
 from sigprop.initialization import build
 from sigprop.losses import LossChoice, require_loss
+from sigprop.measure.batch import signals_in
 from sigprop.results import Plan
 from sigprop.results.report import Finding, Report
 from sigprop.sources import builder_of, first_batch, made_up_batch
@@ -52,10 +54,13 @@ def check(
     require(tokens >= 2, "tokens", tokens, "at least 2")
     require_loss(loss)
     require(lr > 0, "lr", lr, "a positive number")
+    if optimizer is not None and optimizer.lower() not in KNOWN:
+        raise UnknownNameError("optimizer", optimizer, KNOWN, "The first update of these is known.")
     started = time.perf_counter()
     loaded = model if isinstance(model, nn.Module) else build(builder_of(model))
     made_up = batch is None
     batch = made_up_batch(loaded, _context(loaded, tokens), seed) if made_up else first_batch(batch)
+    _require_finite(batch)
     subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr)
     subject.evaluation = Evaluation(loaded, batch, loss, tokens, seed)
     try:
@@ -83,6 +88,12 @@ def check(
         measured=subject.measured,
         prescribed=None if cured is None else cured.profile,
     )
+
+
+def _require_finite(batch: Any) -> None:
+    for place, tensor in signals_in(batch):
+        if not tensor.isfinite().all():
+            raise InputError(f"the batch{place} has values that are not finite: the model cannot be judged on it")
 
 
 def _profile(subject: Subject) -> None:

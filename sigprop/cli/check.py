@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show, width
+from sigprop.cli.console import show, width, working
 from sigprop.cli.options import Batch, Data, Json, Model, Settings, Tokens, writable
 
 LEVELS = ("problem", "warning", "note", "never")
@@ -49,9 +49,9 @@ def check_command(
 
     source = model_and_batch(model, settings or [], data or text, batch, tokens, seed)
     given = None if plan is None else Plan.from_json(plan)
-    report = check(
-        source.model, source.batch, loss=source.loss, tokens=tokens, plan=given, optimizer=optimizer, lr=lr, seed=seed
-    )
+    options = {"tokens": tokens, "plan": given, "optimizer": optimizer, "lr": lr, "seed": seed}
+    with working(f"checking {model}", json or quiet):
+        report = check(source.model, source.batch, loss=source.loss, **options)
     if html is not None:
         write_html(report, html, "sigprop " + shlex.join(sys.argv[1:]))
     if fix is not None and report.plan is not None:

@@ -28,6 +28,21 @@ def width() -> int:
 
 
 @contextmanager
+def working(what: str, quiet: bool = False) -> Iterator[None]:
+    """A sign of life with the time that has passed, on stderr and on a terminal alone, for work of unknown length."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        bar.add_task(what, total=None)
+        yield
+
+
+@contextmanager
 def progress(what: str, total: int, quiet: bool = False) -> Iterator[Callable[[int], None]]:
     """A bar with the time left, on stderr; call what it gives with the number of steps done."""
     from rich.console import Console

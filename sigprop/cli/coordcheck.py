@@ -38,7 +38,6 @@ def coordcheck_command(
     sizes, deep = _numbers("--widths", widths), _numbers("--depths", depths) if depths else None
 
     from sigprop.scaling import coord_check
-    from sigprop.scaling.figure import coordinate_figure
     from sigprop.sources import open_family, parse_settings
 
     family = open_family(model, parse_settings(settings or []))
@@ -59,7 +58,7 @@ def coordcheck_command(
         progress=not (json or quiet),
     )
     if figure is not None:
-        coordinate_figure(report, figure)
+        report.plot(figure)
     if json:
         show(report.to_json())
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sigprop.cli.console import show
-from sigprop.cli.options import Batch, Data, Everything, Figure, Json, Model, Seeds, Settings, Tokens
+from sigprop.cli.options import Batch, Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens
 from sigprop.grid import Grid, number, thinned
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def measure_command(
     formats: Annotated[bool, typer.Option("--formats", help="Also what low-precision formats lose.")] = False,
     all: Everything = False,
     json: Json = False,
+    quiet: Quiet = False,
     figure: Figure = None,
 ) -> None:
     """Run a model once, forward and backward, and report its moments. Exit code 1 when a value is not finite."""
@@ -47,6 +48,7 @@ def measure_command(
         scores=scores,
         junctions=junctions,
         formats=formats,
+        progress=not (json or quiet),
     )
     if figure is not None:
         profile.plot(figure)

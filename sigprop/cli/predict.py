@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Data, Everything, Figure, Json, Model, Seeds, Settings, Tokens
+from sigprop.cli.console import show, working
+from sigprop.cli.options import Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens
 
 if TYPE_CHECKING:
     from sigprop.results import Profile
@@ -30,6 +30,7 @@ def predict_command(
     seeds: Seeds = 8,
     all: Everything = False,
     json: Json = False,
+    quiet: Quiet = False,
     figure: Figure = None,
 ) -> None:
     """Predict forward and backward moments at initialization."""
@@ -46,11 +47,14 @@ def predict_command(
         source = open_source(model, chosen, data, batch=1, tokens=tokens)
         options = {"state": state, "tokens": tokens, "networks": networks, "verify": verify}
         given = source.build() if source.fixed else source.build
-        profiles["predicted"] = predict(given, source.batch, loss=source.loss, **options)
+        with working(f"predicting {model}", json or quiet):
+            profiles["predicted"] = predict(given, source.batch, loss=source.loss, **options)
         if measure:
             count = 1 if source.fixed else seeds
             batch = source.required_batch()
-            profiles["measured"] = measure_model(None, batch, source.loss, build=source.build, seeds=count)
+            profiles["measured"] = measure_model(
+                None, batch, source.loss, build=source.build, seeds=count, progress=not (json or quiet)
+            )
     predicted = profiles["predicted"]
     if figure is not None:
         others = {name: profile for name, profile in profiles.items() if name != "predicted"}

@@ -12,6 +12,7 @@ import typer
 
 from sigprop.cli.console import progress, show
 from sigprop.cli.options import Figure, Json, Quiet
+from sigprop.errors import InputError
 from sigprop.grid import Grid
 
 sweep_app = typer.Typer(no_args_is_help=True, help="Grids of trainings that survive being killed.")
@@ -56,9 +57,11 @@ def show_command(
         show(as_json.dumps(rows) if json else _grid(rows))
         return
     best = best_rates(folder)
+    if not best:
+        raise InputError(f"{folder} has no results: needs the folder that `sigprop sweep run` was given")
     if figure is not None:
         rate_figure(folder, figure)
-    differing = [key for key in best[0].cell if len({str(item.cell.get(key)) for item in best}) > 1] if best else []
+    differing = [key for key in best[0].cell if len({str(item.cell.get(key)) for item in best}) > 1]
     rows = [
         {key: item.cell.get(key) for key in differing}
         | {

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.compat import foreach_zero_
-from sigprop.errors import InputError, require
+from sigprop.errors import InputError, SigpropError, require
 from sigprop.losses import LossChoice, LossFunction, described, objective
+from sigprop.measure.batch import refusal
 
 MODES = ("eager", "compile", "graph")
 PRECISIONS = ("float32", "bfloat16")
@@ -46,10 +47,14 @@ class Loss:
 def called(call: Callable[..., Any], batch: Batch, model: nn.Module) -> Any:
     """The output on what of a batch the model's forward takes by name; else on its first tensor."""
     parameters = inspect.signature(model.forward).parameters
-    if any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values()):
-        return call(**batch)
-    named = {key: value for key, value in batch.items() if key in parameters}
-    return call(**named) if named else call(next(iter(batch.values())))
+    anything = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
+    named = batch if anything else {key: value for key, value in batch.items() if key in parameters}
+    try:
+        return call(**named) if named else call(next(iter(batch.values())))
+    except (SigpropError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise refusal(model, named or next(iter(batch.values())), error) from error
 
 
 def make_step(

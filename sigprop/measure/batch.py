@@ -22,13 +22,14 @@ def call(model: nn.Module, batch: Any) -> Any:
     except (SigpropError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise InputError(_refusal(model, batch, error)) from error
+        raise refusal(model, batch, error) from error
 
 
-def _refusal(model: nn.Module, batch: Any, error: Exception) -> str:
+def refusal(model: nn.Module, batch: Any, error: Exception) -> InputError:
+    """A model's own error on a batch: where it was raised, on what, and what its forward takes."""
     where = _innermost(model, error)
     place = f" in {where!r}" if where else ""
-    return (
+    return InputError(
         f"{type(model).__name__} failed on the batch{place} with {type(error).__name__}: {error}\n"
         f"  the batch was {described(batch)}\n"
         f"  the model expects forward{inspect.signature(model.forward)}"

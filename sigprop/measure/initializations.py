@@ -23,12 +23,13 @@ def over_initializations(
     model: nn.Module | None,
     build: Build,
     seeds: int | Iterable[int],
+    progress: bool = True,
 ) -> Profile:
     """Build a model for each seed, measure it (white noise, where it is used, is drawn anew), and summarize."""
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     require(len(numbers) > 0, "seeds", seeds, "at least one seed")
     profiles = []
-    for seed in _with_progress(numbers):
+    for seed in _with_progress(numbers) if progress else numbers:
         with undisturbed(cuda_devices()) as interrupts, interrupts.let_through():
             torch.manual_seed(seed)
             profiles.append(measure_model(_made(model, build, seed), seed))

@@ -30,6 +30,7 @@ def measure(
     scores: bool = False,
     formats: bool = False,
     spectral: bool = False,
+    progress: bool = True,
 ) -> Profile:
     """Moments of every module output and of its gradient, from one forward and one backward pass.
 
@@ -45,6 +46,7 @@ def measure(
     junctions, scores: also record residual additions (`module.add`) and attention (`module.scores`).
     formats: also give the fractions that would under- or overflow in bf16, fp16 and fp8.
     spectral: also give the largest singular value of every matrix.
+    progress: show a bar with the time left, on a terminal and over several seeds.
     """
     require_loss(loss)
     options = Options(
@@ -68,4 +70,5 @@ def measure(
         model,
         build,
         8 if seeds is None else seeds,
+        progress,
     )

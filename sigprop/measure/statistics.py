@@ -67,11 +67,15 @@ def average_over(
 def _read(path: Path, settings: dict[str, Any], shape: tuple[int, ...]) -> Average:
     if not path.exists():
         return Average.of(shape)
-    state = json.loads(path.read_text())
-    if state["settings"] != json.loads(json.dumps(settings)):
+    try:
+        state = json.loads(path.read_text())
+        known, count = state["settings"], int(state["count"])
+        mean, squares = (torch.tensor(state[key], dtype=torch.float64) for key in ("mean", "squares"))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} holds no run that could be continued: give another file, or remove it") from error
+    if known != json.loads(json.dumps(settings)):
         raise InputError(f"{path} holds a run with other settings: give another file, or remove it")
-    mean, squares = (torch.tensor(state[key], dtype=torch.float64) for key in ("mean", "squares"))
-    return Average(state["count"], mean, squares)
+    return Average(count, mean, squares)
 
 
 def _write(path: Path, settings: dict[str, Any], average: Average) -> None:

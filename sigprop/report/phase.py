@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from sigprop.results.drawing import COLOURS
+from sigprop.results.figures.panels import COLOURS
 from sigprop.results.phase import PhaseDiagram
 
 LABELS = {"sigma_w": r"$\sigma_w$", "sigma_b": r"$\sigma_b$", "residual": r"residual $\mu$"}

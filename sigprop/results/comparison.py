@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,13 @@ from sigprop.errors import InputError
 from sigprop.grid import Grid, Shown, clean, number
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sigprop.results.profile import Profile
 
 NUMBERS = ("median", "worst", "standard_error")
+NOTHING = 1e-6
+"""A parameter's squared gradient over the largest of its module, below which it is zero but for rounding."""
 CORRELATIONS = ("token_correlation", "grad_token_correlation")
 
 
@@ -100,6 +105,26 @@ class Comparison(Shown):
     def records(self) -> list[dict[str, Any]]:
         return [asdict(item) for item in self.differences]
 
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The error of every name in order, one panel per column."""
+        from sigprop.results.figures.comparison import comparison_figure
+
+        return comparison_figure(self, path)
+
+
+def _without_rounding(differences: list[Difference]) -> list[Difference]:
+    """Without gradients that are nothing on both sides, such as those of key biases, which softmax does not see."""
+    column, largest = "grad_second_moment", defaultdict(float)
+    for item in differences:
+        if item.column == column:
+            module = item.name.rpartition(".")[0]
+            largest[module] = max(largest[module], item.value, item.reference)
+    return [
+        item
+        for item in differences
+        if item.column != column or max(item.value, item.reference) >= NOTHING * largest[item.name.rpartition(".")[0]]
+    ]
+
 
 def _spread(*errors: float | None) -> float:
     """The standard error of a difference; not a number where neither side was repeated."""
@@ -128,6 +153,7 @@ def compare_profiles(left: Profile, right: Profile) -> Comparison:
         for row in left_rows:
             if row.name in reference:
                 differences += _row_differences(row, reference[row.name])
+    differences = _without_rounding(differences)
     if not differences:
         raise InputError("the two profiles have no site or parameter name in common")
     names_left = {row.name for row in left.sites}

@@ -127,6 +127,12 @@ class CoordinateReport(Shown):
     def records(self) -> list[dict[str, Any]]:
         return [asdict(item) for item in self.exponents]
 
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Sizes over width, or depth, one panel per quantity; what fails is named."""
+        from sigprop.results.figures.coordinates import coordinate_figure
+
+        return coordinate_figure(self, path)
+
 
 def _bound(item: Exponent) -> str:
     if item.expected is not None:

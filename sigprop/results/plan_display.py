@@ -67,7 +67,7 @@ class ShownPlan(Shown):
 
     def plot(self: Plan, path: Any = None) -> Any:  # type: ignore[misc]
         """Standard deviation of the draw and learning-rate multiplier of every parameter, by role."""
-        from sigprop.results.drawing import plan_figure
+        from sigprop.results.figures.plan import plan_figure
 
         return plan_figure(self, path)
 

@@ -69,7 +69,7 @@ class ShownProfile(Shown):
 
     def plot(self: Profile, path: str | Path | None = None, **others: Profile) -> Any:  # type: ignore[misc]
         """Four panels over depth; other profiles by name are drawn beside it: `predicted.plot(measured=actual)`."""
-        from sigprop.results.drawing import profile_figure
+        from sigprop.results.figures.profile import profile_figure
 
         return profile_figure({self._source: self, **others}, path)
 

@@ -7,6 +7,7 @@ number of layers beyond a fixed bound. `plan`, the prescription, is saved by its
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
@@ -209,8 +210,17 @@ class Report(Shown):
     def records(self) -> list[dict[str, Any]]:
         return [_without_repairs(item) for item in self.findings]
 
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The stream along the depth: measured, predicted, and predicted under the cure."""
+        from sigprop.results.figures.report import report_figure
+
+        return report_figure(self, path)
+
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        return f"<pre style='font-family:monospace'>{html.escape(self.text())}</pre>"
 
     def fails(self, level: str) -> bool:
         """Whether there is a finding at this severity or a worse one."""

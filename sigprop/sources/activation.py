@@ -15,6 +15,8 @@ from sigprop.sources.user_file import is_user_object, read_user_object, user_cod
 def read_activation(text: str) -> str | Callable[[Tensor], Tensor]:
     """The name itself, or the function that `file.py:function` names, tried once so that its errors name its lines."""
     if not is_user_object(text):
+        if text.endswith(".py"):
+            raise InputError(f"{text} is a file: needs the name of a function in it, {text}:function")
         return text
     found = read_user_object(text)
     made = found.arguments or found.settings or isinstance(found.value, type)

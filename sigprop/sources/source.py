@@ -60,6 +60,7 @@ def open_source(
     """What a MODEL argument names, with `data` (a text file, a folder of images, `file.py:name`) or its own batch."""
     require(batch > 0, "batch", batch, "at least 1")
     require(tokens > 1, "tokens", tokens, "at least 2")
+    require(bool(model.strip()), "model", model, f"a reference network, {KINDS}")
     settings, wanted = settings or {}, Wanted(batch, tokens)
     if model in REFERENCE:
         return _reference(model, settings, data, wanted)

@@ -11,7 +11,7 @@ from sigprop.blueprints import Transformer
 from sigprop.errors import UnsupportedError
 from sigprop.grid import Grid, filled
 from sigprop.models import build
-from sigprop.results import CoordinateReport, Culprit, Exponent, Profile, SiteRow
+from sigprop.results import CoordinateReport, Culprit, Exponent, ParameterRow, Profile, SiteRow
 from sigprop.results.blocks import streams
 
 
@@ -71,6 +71,29 @@ def test_a_single_draw_has_no_standard_error_rather_than_none_at_all():
     assert "seeds=8" in str(once)
     often = predicted.compare(sigprop.measure(model, batch, seeds=3, build=lambda: nn.Sequential(*model)))
     assert "seeds=8" not in str(often)
+
+
+def test_gradients_that_are_rounding_are_not_compared():
+    def profile(weight, bias):
+        rows = [ParameterRow("key.weight", (2, 2), grad_second_moment=weight)]
+        return Profile([], [*rows, ParameterRow("key.bias", (2,), grad_second_moment=bias)])
+
+    found = profile(1.0, 1e-9).compare(profile(1.1, 1e-15))
+    assert {item.name for item in found.column("grad_second_moment")} == {"key.weight"}
+    found = profile(1.0, 0.5).compare(profile(1.1, 1e-15))
+    assert {item.name for item in found.column("grad_second_moment")} == {"key.weight", "key.bias"}
+
+
+def test_every_result_has_a_figure_and_a_page_of_a_notebook(tmp_path):
+    model, batch = build("mlp", depth=3, width=8, inputs=4), torch.randn(4, 4)
+    predicted = sigprop.predict(model, batch, verify=0)
+    report = sigprop.check(model, batch, prescription=False)
+    plan = sigprop.plan(model, "xavier", batch=batch)
+    for result in (predicted, plan, report, predicted.compare(sigprop.measure(model, batch))):
+        path = tmp_path / f"{type(result).__name__}.png"
+        result.plot(path)
+        assert path.stat().st_size > 5000
+        assert "<" in result._repr_html_()
 
 
 def test_a_plan():

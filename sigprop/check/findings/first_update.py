@@ -12,6 +12,7 @@ from sigprop.results import ParameterRow
 from sigprop.results.report import Evidence, Finding, Prescription
 
 SIGN_LIKE = ("adam", "adamw", "lion", "nadam", "radam", "adamax")
+KNOWN = (*SIGN_LIKE, "sgd", "momentum")
 
 
 @check("first_update", "gradient", "the first update dominates the weight, or is rounded away")

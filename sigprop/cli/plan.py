@@ -27,7 +27,9 @@ def plan_command(
     settings: Settings = None,
     option: Annotated[list[str] | None, typer.Option(help="An option of the recipe, key=value.")] = None,
     compare: Annotated[str, typer.Option(help="Other recipes, comma-separated, predicted beside it.")] = "",
-    base_width: Annotated[int | None, typer.Option(help="Width of the base model (parametrizations).")] = None,
+    width: Annotated[str | None, typer.Option(help="A width rule for the learning rates: mup, sp, ...")] = None,
+    depth: Annotated[str, typer.Option(help="A depth rule: none, sqrt, linear or dslm.")] = "none",
+    base_width: Annotated[int | None, typer.Option(help="The width that a learning rate was tuned at.")] = None,
     optimizer: Annotated[str, typer.Option(help="Whose settings the plan multiplies.")] = "adamw",
     surgery: Annotated[bool, typer.Option(help="Scale the junctions by hooks instead of folding.")] = False,
     tokens: Tokens = 64,
@@ -47,14 +49,15 @@ def plan_command(
     if recipe in WIDTH_RULES or recipe.startswith("meta:"):
         if base_width is None:
             raise InputError(f"recipe {recipe} needs --base-width, the width that was tuned")
-        made = plan(source.build(), recipe, base=base_width, optimizer=optimizer, **options)
+        made = plan(source.build(), recipe, base=base_width, depth=depth, optimizer=optimizer, **options)
         predicted: list[PredictedPlan] = []
     else:
         others = [name for name in compare.split(",") if name]
         real = any(get_recipe(name).data for name in (recipe, *others))
         built = source.build() if real else build(source.build)
         structure = read_structure(built, source.batch)
-        made = plan(built, recipe, structure=structure, optimizer=optimizer, surgery=surgery, **options)
+        parts = {"width": width, "depth": depth, "base": base_width, "optimizer": optimizer, "surgery": surgery}
+        made = plan(built, recipe, structure=structure, **parts, **options)
         predicted, refused = _predicted(structure, recipe, options, others)
         made.meta |= {"refused": refused} if refused else {}
     if out is not None:

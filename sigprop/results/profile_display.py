@@ -25,15 +25,19 @@ class ShownProfile(Shown):
         rows = [(row, items) for items in found.values() for row in thinned(items, MOST)]
         rows = rows or [(row, []) for row in (self.sites if all else thinned(self.sites, 2 * MOST))]
         measured = self._source == "measured"
-        headings = ["site", "variance", "/first", "corr", "gradient", "/last", "error" if measured else "status"]
-        cells = [[row.name, *_moments(row, items), _error(row) if measured else row.status] for row, items in rows]
+        ends = ["error"] if measured else ["status", "within"]
+        headings = ["site", "variance", "/first", "corr", "gradient", "/last", *ends]
+        cells = [
+            [row.name, *_moments(row, items), *([_error(row)] if measured else [row.status, _within(row)])]
+            for row, items in rows
+        ]
         kinds = {2, 5} if any(items for _, items in rows) else set()
         kept = [i for i in range(len(headings)) if i in kinds or i not in (2, 5)]
         return Grid(
             [headings[i] for i in kept],
             [[row[i] for i in kept] for row in cells],
             notes=[] if all or len(rows) == len(self.sites) else [self._rest(len(rows))],
-            left=[] if measured else [len(kept) - 1],
+            left=[] if measured else [len(kept) - 2],
         )
 
     @property
@@ -90,6 +94,12 @@ def _error(row: SiteRow) -> str:
     pairs = [(row.errors.get(key), getattr(row, key)) for key in ("variance", "grad_variance")]
     found = [error / abs(value) for error, value in pairs if error is not None and value]
     return f"{max(found):.1%}" if found else "-"
+
+
+def _within(row: SiteRow) -> str:
+    """The larger error that the prediction states for variance and gradient; a dash for a guess."""
+    found = [row.stated_errors[key] for key in ("variance", "grad_variance") if key in row.stated_errors]
+    return f"{max(found):.0%}" if found else "-"
 
 
 def _certainty(rows: list[SiteRow]) -> list[str]:

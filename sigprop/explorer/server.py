@@ -10,7 +10,7 @@ and the page may load nothing from anywhere else.
 from __future__ import annotations
 
 import errno
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -53,7 +53,7 @@ class Explorer(ThreadingHTTPServer):
                     f"port {port} is in use: end what uses it, or take another with --port (0: any that is free)"
                 ) from error
             raise InputError(f"port {port} cannot be opened: {error.strerror or error}") from error
-        self.computing = threading.Lock()
+        self.computing = ThreadPoolExecutor(1)  # one at a time, in one thread: torch makes workers for every new one
 
     @property
     def address(self) -> str:
@@ -62,6 +62,10 @@ class Explorer(ThreadingHTTPServer):
     @property
     def origins(self) -> tuple[str, ...]:
         return tuple(f"http://{name}:{self.server_port}" for name in (HOST, "localhost"))
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.computing.shutdown(wait=False, cancel_futures=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A page that went away before it had its answer is no fault."""
@@ -101,8 +105,8 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _view(self, query: str) -> None:
         try:
-            with self.server.computing:
-                found = answer(dict(parse_qsl(query, keep_blank_values=True)))
+            given = dict(parse_qsl(query, keep_blank_values=True))
+            found = self.server.computing.submit(answer, given).result()
         except SigpropError as error:
             return self._send(400, "application/json", as_json({"error": " ".join(str(error).split())}))
         return self._send(200, "application/json", as_json(found))

@@ -23,7 +23,7 @@ from sigprop.trace.replay import Replay
 from sigprop.trace.rules.attention import attention_scores
 from sigprop.trace.tracing import TracedModel
 
-HEADS, MOST, FEWEST = 4096, 512, 64
+HEADS, MOST, FEWEST = 4096, 512, 16
 """Heads that are drawn for all attentions of a model together, and for each at most and at least.
 
 The variance of one head's scores fluctuates by about sqrt(2 / head width)."""
@@ -105,16 +105,14 @@ def _value(mask: Any, replay: Replay) -> Any:
 def _summary(scores: Tensor) -> dict[str, float]:
     """The same columns as in `sigprop.measure.attention`, which knows nothing of this room."""
     hidden = (scores < torch.finfo(scores.dtype).min / 2) | (scores < scores.amax(-1, keepdim=True) - OUT_OF_REACH)
-    allowed = ~hidden
-    exact = torch.where(allowed, scores.double(), 0.0)
-    count, queries = allowed.sum(), allowed.any(-1)
-    mean = exact.sum() / count
-    weights = torch.where(allowed, scores.double(), -math.inf).softmax(-1)
-    weights = torch.where(queries[..., None], weights, 0.0)
-    entropy = -torch.special.xlogy(weights, weights).sum(-1)
+    queries = ~hidden.all(-1)
+    count, known = hidden.numel() - hidden.sum(), scores.masked_fill(hidden, 0.0)
+    mean = float(known.sum(dtype=torch.float64) / count)
+    square = float(known.square().sum(dtype=torch.float64) / count)
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)[queries]
     return {
-        "mean": float(mean),
-        "variance": float(torch.where(allowed, (exact - mean).square(), 0.0).sum() / count),
-        "entropy": float(entropy.sum() / queries.sum()),
-        "largest_weight": float(weights.amax(-1).sum() / queries.sum()),
+        "mean": mean,
+        "variance": max(square - mean**2, 0.0),
+        "entropy": float(torch.special.entr(weights).sum(-1).mean(dtype=torch.float64)),
+        "largest_weight": float(weights.amax(-1).mean(dtype=torch.float64)),
     }

@@ -45,36 +45,44 @@ class Size:
     steps: int
     together: int
 
+    @property
+    def epochs(self) -> float:
+        return round(self.steps * self.batch / self.images, 1)
+
 
 FULL = Size(8, 50, 500, 60_000, 256, 58, 2340, 160)
 SMALL = Size(3, 30, 100, 6_000, 64, 20, 250, 45)
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    torch.set_float32_matmul_precision("high")
     size = FULL if setting.is_full else SMALL
-    images, labels = labelled_idx(setting.folder("fashion-mnist"), count=size.images)
-    images, labels = images.to(setting.device), labels.to(setting.device)
-    batches = ImageBatches(images, labels, size.batch)
+    batches = images_of(setting, size)
     points = list(itertools.product(axis(0.25, 3.0, size.points), axis(0.0, 1.5, size.points)))
     panels = []
     for activation, norm, mu in PANELS:
-        panel = _Panel({"activation": activation, "norm_placement": norm, "mu": mu}, size, setting.device, batches)
+        panel = Panel({"activation": activation, "norm_placement": norm, "mu": mu}, size, setting.device, batches)
         panels.append(setting.part(f"{activation} {norm} {mu:g}", partial(panel.measured, points)))
         print(panels[-1] | {"rate": None, "loss": None, "chi": None}, flush=True)
-    epochs = size.steps * size.batch / size.images
-    sizes = {"depth": size.depth, "width": size.width, "epochs": round(epochs, 1), "probe_steps": size.probe}
+    sizes = {"depth": size.depth, "width": size.width, "epochs": size.epochs, "probe_steps": size.probe}
     return {**sizes, "batch": size.batch, "rates": RATES, "points": points, "seeds": [0], "panels": panels}
 
 
-class _Panel:
+def images_of(setting: Setting, size: Size) -> ImageBatches:
+    """Fashion-MNIST on the device."""
+    images, labels = labelled_idx(setting.folder("fashion-mnist"), count=size.images)
+    return ImageBatches(images.to(setting.device), labels.to(setting.device), size.batch)
+
+
+class Panel:
+    """One architecture; its networks are trained together, products in TF32 on a GPU."""
+
     def __init__(self, architecture: dict[str, Any], size: Size, device: str, batches: ImageBatches):
         self.architecture, self.size, self.device, self.batches = architecture, size, device, batches
 
-    def measured(self, points: list[tuple[float, float]]) -> dict[str, Any]:
+    def measured(self, points: list[tuple[float, float]], rates: tuple[float, ...] = RATES) -> dict[str, Any]:
         """Probe every rate, train the best anew, and take the accuracy."""
         started = time.perf_counter()
-        tried = [(point, rate) for point in points for rate in RATES]
+        tried = [(point, rate) for point in points for rate in rates]
         best = _best(points, tried, self.train(tried, self.size.probe)[1])
         models, losses = self.train(list(zip(points, best, strict=True)), self.size.steps)
         images, labels = self.batches.images[:COUNTED], self.batches.labels[:COUNTED]
@@ -92,6 +100,7 @@ class _Panel:
 
     def train(self, cells: list[tuple[tuple[float, float], float]], steps: int) -> tuple[list[nn.Module], list[float]]:
         """Networks after training, and the mean loss of their last tenth (infinite: it broke)."""
+        torch.set_float32_matmul_precision("high")
         mode = "graph" if self.device == "cuda" else "eager"
         settings = Settings(
             steps=steps, optimizer="sgd", weight_decay=0.0, warmup=0.0, decay="constant", clip=0.0, mode=mode,

@@ -12,11 +12,15 @@ FILES = (
     "stack_accuracy",
     "dslm_table7",
     "dslm_table10",
+    "dslm_table24",
+    "dslm_query_key",
     *(f"apjn_figure{number}" for number in range(1, 11)),
+    "apjn_figure12",
     "preln_warmup",
     "effective_slopes",
     "abc_slopes",
     "abc_alignment",
+    "mup_rates",
 )
 
 

@@ -21,7 +21,7 @@ def test_every_item_has_its_paper_and_a_name_of_its_own():
     for name, item in ITEMS.items():
         assert item.id == name
         assert item.paper in PAPERS
-        assert re.fullmatch(rf"{'[a-z]+' if item.paper == 'others' else item.paper}-[a-z0-9-]+", name)
+        assert re.fullmatch(rf"{item.paper}-[a-z0-9-]+", name)
         assert item.claim.endswith(".")
 
 

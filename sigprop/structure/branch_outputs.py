@@ -36,7 +36,7 @@ def ending(branch: Field) -> Ending:
     if name in GATHERED:
         found = [ending(item) for item in fields]
         return _union(found) if all(item.names and item.shift == 0.0 for item in found) else Ending()
-    if name == "mul" and len(fields) == 2:
+    if name in ("mul", "expert_sum") and len(fields) == 2:
         fields = [item for item in fields if item.shape[-1:] == branch.shape[-1:] != (1,)]
     return ending(fields[0]) if name in CARRIED and len(fields) == 1 else Ending()
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sigprop.trace.layout import Misaligned
 from sigprop.trace.record import Call, Field, Record, mapped
+from sigprop.trace.rules import find_rule
 from sigprop.trace.rules.writes import written
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ VIEWS = frozenset(
     ("getitem", "narrow", "select", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten")
 ).union(("unflatten", "split", "chunk", "unbind"))
 _BEHIND = "_sigprop_behind"
+_PARTS = "_sigprop_parts"
 
 
 def remember(view: Tensor, behind: Tensor, call: Call, output: int | None) -> None:
@@ -36,10 +39,38 @@ def written_through(capture: Capture, view: Tensor, record: Record) -> None:
         return
     behind, index = found
     before = capture.record_of(behind)
-    call = Call(_replace, "setitem", (before if before is not None else behind, index, record), {}, capture.module)
-    made = written(capture, call, before if before is not None else behind, _fields(before, record))
+    parts = _parts(behind, before, index, record)
+    made = _joined(capture, behind, parts)
+    if made is None:
+        call = Call(_replace, "setitem", (before if before is not None else behind, index, record), {}, capture.module)
+        made = written(capture, call, before if before is not None else behind, _fields(before, record))
+    setattr(behind, _PARTS, (made, parts))
     capture.attach(behind, made)
     written_through(capture, behind, made)
+
+
+def _parts(behind: Tensor, before: Record | None, index: Tensor, record: Field) -> dict[int, Field]:
+    """What was written since the tensor was made, by where it starts in the last dimension; empty where a write covers
+    anything but a range of it."""
+    start, size = int(index.flatten()[0]) % behind.shape[-1], index.shape[-1]
+    places = torch.arange(math.prod(behind.shape)).reshape(behind.shape)
+    if record.shape != tuple(index.shape) or not torch.equal(index, places[..., start : start + size]):
+        return {}
+    made, parts = getattr(behind, _PARTS, (None, {}))
+    return {**parts, start: record} if made is before else {start: record} if before is None else {}
+
+
+def _joined(capture: Capture, behind: Tensor, parts: dict[int, Field]) -> Field | None:
+    """The parts side by side, where they make up the whole tensor."""
+    ordered = [parts[start] for start in sorted(parts)]
+    ends = [start + parts[start].shape[-1] for start in sorted(parts)]
+    if len(ordered) < 2 or [0, *ends] != [*sorted(parts), behind.shape[-1]]:
+        return None
+    call = Call(torch.cat, "cat", (ordered, -1), {}, capture.module)
+    try:
+        return find_rule("cat")(capture, call, ordered, -1)  # type: ignore[misc]
+    except Misaligned:
+        return None
 
 
 def _fields(*records: Record | None) -> list[Field]:

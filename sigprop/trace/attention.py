@@ -248,11 +248,12 @@ class ReplayedAttention(ReplayedOp):
                 reverse.add(replay, output, self._entries(pairs))
         assert isinstance(to_value, Tensor)
         reverse.scale(level / self.replicas)
-        scale = self.joined / self.replicas * self.out.channels / self.value.layout.channels
-        kernel = Dense((to_value + to_value.mT) * (scale * level / 2))
-        return reverse, self.carries.gradient(
-            gradient, kernel, along_signal=AlongSignal(leaning_back * (scale * steep))
-        )
+        readers = self.out.channels / self.value.layout.channels
+        scale = self.joined / self.replicas * readers
+        kernel, leaning = (to_value + to_value.mT) * (scale * level / 2), leaning_back * (scale * steep)
+        if readers > 1 and isinstance(leaning, Tensor):  # what heads send to one value along it is in step
+            kernel = kernel + (1.0 - 1.0 / readers) * leaning @ value.kernel.values @ leaning.mT
+        return reverse, self.carries.gradient(gradient, Dense(kernel), along_signal=AlongSignal(leaning))
 
     def _pairs(self, gradient: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
         """Draws of `g_t . v_t'` for every replica and head, from the roots of the two kernels.

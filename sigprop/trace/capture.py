@@ -77,6 +77,7 @@ class Capture(Mode):
         self._seeds = self._base = seed * 100003
         self._first_field = fields_made()
         self._running = self._recording = False
+        self.repeats: dict[Field, int] = {}
         self._run_before: set[tuple] = set()
         self._stopped: dict[Record, Record] = {}
         self._adopt_parameters()
@@ -307,6 +308,10 @@ class Capture(Mode):
             target = torch.empty(record.shape, dtype=record.dtype, device="meta")
         setattr(target, _RECORD, record)
         return target
+
+    def attached(self, call: Call, record: Field) -> Tensor:
+        """The tensor of what a call that no mode saw has made."""
+        return self._tensor(record, call)
 
     def attach(self, tensor: Tensor, record: Record) -> None:
         """Make a record what is known of a tensor."""

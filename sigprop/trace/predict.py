@@ -225,7 +225,8 @@ class _Rows:
     def _fill(self, row: SiteRow, item: Field, gradient: Gradient) -> None:
         signal = self._states.signal(item.node)
         none = torch.zeros_like(signal.mean)
-        _, row.grad_variance, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
+        _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
+        row.grad_variance = level / self._states.capture.repeats.get(item, 1)
         worst = signal.evidence.join(gradient.evidence)
         row.status, row.reason = str(worst.status), worst.reason
         row.stated_errors |= stated_by_theory(grad_variance=row.status)

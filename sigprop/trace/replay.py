@@ -112,6 +112,10 @@ class Replay:
         rows = drawn_rows(self.roots(node), self.layout(item).channels, self.generator)
         return self.from_rows(item, rows + self.reading.signal(node).mean.to(DTYPE)[:, None])
 
+    def heads_left_out(self, item: Field) -> float:
+        """How many times more heads than were drawn send a gradient to a field."""
+        return 1.0
+
     def layout(self, item: Field) -> Layout:
         """The layout that a field is drawn in, in every replica."""
         return item.layout

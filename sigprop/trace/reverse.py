@@ -76,7 +76,8 @@ class Reverse:
         arrived = dict(zip(drawn, found, strict=False))
         for place, (source, parts) in enumerate(self.parts.items()):
             kernels = [
-                kernel_of(replay.to_rows(part, value)) * (part.layout.channels / source.layout.channels)
+                kernel_of(replay.to_rows(part, value))
+                * (replay.heads_left_out(part) * part.layout.channels / source.layout.channels)
                 for part in parts
                 if (value := arrived[part]) is not None
             ]

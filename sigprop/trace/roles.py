@@ -152,8 +152,10 @@ def nearest_matrices(item: Record) -> list[str]:
     return list(found)
 
 
-def _weighs(source: Record, record: Record) -> bool:
-    """One number per token, such as a router's weight of an expert."""
+def _weighs(source: Record, record: Field) -> bool:
+    """One number per token, such as a router's weight of an expert; the shares of all experts."""
+    if record.call is not None and record.call.name == "expert_sum":
+        return source is not record.inputs[0]
     return source.shape[-1:] == (1,) != record.shape[-1:]
 
 

@@ -7,6 +7,7 @@ in step: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,93 +25,96 @@ Pieces = dict[Node, list[Piece]]
 
 def added(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     """The sum of two tensors, with what they have in common."""
-    both = capture.shared_parts.of(first) & capture.shared_parts.of(second)
-    if not both or capture.preview:
+    parts = capture.shared_parts
+    if capture.preview or not parts.of(first) & parts.of(second):
         return capture.apply(op, first, second)
-    found = _pieces(capture, _forks(first, second), (first, second))
-    pairs = [
-        (node, (mine, other))
-        for node, pieces in found[first].items()
-        for mine in pieces
-        for other in found[second].get(node, [])
-    ]
+    forks = parts.forks(first, second)
+    mine, theirs = parts.pieces(first, forks), parts.pieces(second, forks)
+    pairs = [(node, (one, other)) for node, found in mine.items() for one in found for other in theirs.get(node, [])]
     made = SharedResidual(op.skip, op.branch, tuple(pair for _, pair in pairs))
     return capture.apply(made, first, second, *(node for node, _ in pairs))
 
 
 class SharedParts:
-    """For each node the parts that it is a sum of, as bits of a number."""
+    """For each node the parts that it is a sum of, as bits of a number, and what it holds of them."""
 
     def __init__(self) -> None:
         self._parts: dict[Node, int] = {}
+        self._held: dict[Node, tuple[tuple[Node, Carried], ...]] = {}
         self._count = 0
 
     def of(self, node: Node) -> int:
         found = self._parts.get(node)
         if found is not None:
             return found
-        if _holds(node):
-            found = 0
-            for above in node.inputs:
-                found |= self.of(above)
-        else:
+        found = 0
+        for above, _ in self.held(node):
+            found |= self.of(above)
+        if not found:
             found = 1 << self._count
             self._count += 1
         self._parts[node] = found
         return found
 
+    def held(self, node: Node) -> tuple[tuple[Node, Carried], ...]:
+        """The inputs that a node holds, and how; not those of which it holds nothing, as a product with a tensor of
+        mean zero does of its other factor."""
+        if node not in self._held:
+            self._held[node] = tuple(_held(node))
+        return self._held[node]
 
-def _forks(first: Node, second: Node) -> set[Node]:
-    """The last nodes that both are sums of; the parts themselves where one of those is made of another."""
-    mine, theirs = _above(first), _above(second)
-    common = mine & theirs
-    found = _above(first, common) & common | _above(second, common) & common
-    if any(other is not node and other in _above(node) for node in found for other in found):
-        return {node for node in common if not _holds(node)}
-    return found
+    def forks(self, first: Node, second: Node) -> set[Node]:
+        """The last nodes that both are sums of; the parts themselves where one of those is made of another."""
+        common = self._above(first) & self._above(second)
+        found = self._above(first, common) & common | self._above(second, common) & common
+        if any(other is not node and other in self._above(node) for node in found for other in found):
+            return {node for node in common if not self.held(node)}
+        return found
 
+    def _above(self, node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[Node]:
+        """A node and all that it is a sum of, down to the stops."""
+        found, waiting = {node}, [node]
+        while waiting:
+            item = waiting.pop()
+            if item not in stops:
+                new = [above for above, _ in self.held(item) if above not in found]
+                found.update(new)
+                waiting += new
+        return found
 
-def _above(node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[Node]:
-    """A node and all that it is a sum of, down to the stops."""
-    found, waiting = {node}, [node]
-    while waiting:
-        item = waiting.pop()
-        if item not in stops and _holds(item):
-            new = [above for above in item.inputs if above not in found]
-            found.update(new)
-            waiting += new
-    return found
-
-
-def _pieces(capture: Capture, forks: set[Node], targets: tuple[Node, Node]) -> dict[Node, Pieces]:
-    """Pieces of the forks in every node that has one, up to the targets."""
-    found: dict[Node, Pieces] = {}
-    for node in capture.tape.nodes:
-        if node in forks:
-            count = len(node.signal.mean)
-            found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
-        elif _holds(node) and any(above in found for above in node.inputs):
-            found[node] = _kept(node, [found.get(above, {}) for above in node.inputs])
-        if all(target in found for target in targets):
-            break
-    return found
-
-
-def _holds(node: Node) -> bool:
-    return node.op is not None and node.op.holds_inputs
-
-
-def _kept(node: Node, above: list[Pieces]) -> Pieces:
-    assert node.op is not None
-    signals, made = [item.signal for item in node.inputs], {}
-    for number, pieces in enumerate(above):
-        held = node.op.carried(number, node.signal, *signals) if pieces else None
-        if held is not None:
-            made = _merged(made, _held(pieces, held))
-    return made
+    def pieces(self, target: Node, forks: set[Node]) -> Pieces:
+        """Pieces of the forks in a node."""
+        found: dict[Node, Pieces] = {}
+        waiting = [target]
+        while waiting:
+            node = waiting[-1]
+            above = [] if node in forks else self.held(node)
+            missing = [item for item, _ in above if item not in found]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if node in forks:
+                count = len(node.signal.mean)
+                found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
+            else:
+                found[node] = {}
+                for item, held in above:
+                    found[node] = _merged(found[node], _carried(found[item], held))
+        return found[target]
 
 
-def _held(pieces: Pieces, held: Carried) -> Pieces:
+def _held(node: Node) -> Iterator[tuple[Node, Carried]]:
+    if node.op is None or not node.op.holds_inputs:
+        return
+    signals = [item.signal for item in node.inputs]
+    for number, above in enumerate(node.inputs):
+        held = node.op.carried(number, node.signal, *signals)
+        if held is not None and torch.as_tensor(held.share).any():
+            yield above, held
+
+
+def _carried(pieces: Pieces, held: Carried) -> Pieces:
     """What an op's output holds of the pieces of one input."""
     return {
         node: [Piece(held.of(item.share) * held.share, held.of(item.index)) for item in found]

@@ -72,6 +72,10 @@ class ThinReplay(Replay):
     def layout(self, item: Field) -> Layout:
         return self.thinning.single.layout(item.layout)
 
+    def heads_left_out(self, item: Field) -> float:
+        """Of one that all heads share: a key of all queries, or a part of all keys."""
+        return self.thinning.factor if self.layout(item).channels == item.layout.channels else 1.0
+
     def from_rows(self, item: Field, rows: Tensor) -> Tensor:
         layout = self.layout(item)
         return torch.cat([layout.from_rows(part) for part in rows], self.thinning.place(item.layout) or 0)

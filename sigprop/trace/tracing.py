@@ -16,6 +16,7 @@ from sigprop.theory import Node, Tape
 from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
 from sigprop.trace.evaluate import Evaluation, Start
+from sigprop.trace.experts import followed_as_one
 from sigprop.trace.gradient_start import loss_start, white_noise
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.skeleton import skeleton_of
@@ -89,7 +90,7 @@ def trace(
         capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
         batch = copied(batch)
         seed_all(seed)
-        with eagerly(twin.modules()), capture.watching(), interrupts.let_through():
+        with eagerly(twin.modules()), followed_as_one(capture), capture.watching(), interrupts.let_through():
             output = _call(twin, batch)
     return TracedModel(capture, output, batch, unheard=unheard)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from sigprop.trace.record import Call, Field, Source, Weight, independent, mappe
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.fallback import sample as replayed
 from sigprop.trace.rules.values import CHOICE
-from sigprop.trace.rules.views import expand, on_meta, result_shape, viewed
+from sigprop.trace.rules.views import copied_like, expand, on_meta, result_shape, viewed
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -253,6 +254,9 @@ def cat(capture: Capture, call: Call, tensors: Sequence[Any], dim: int = 0, **kw
         return tensors[0]
     if not any(isinstance(t, Field) for t in tensors):
         return replayed(capture, call)
+    layouts = [item.layout for item in tensors if isinstance(item, Field)]
+    tensors = [copied_like(capture, item, layouts) if isinstance(item, Field) else item for item in tensors]
+    call = replace(call, args=(tensors, dim), kwargs={})
     fields = _as_fields(capture, tensors, dim % len(tensors[0].shape))
     return joined(capture, call, fields, dim % len(fields[0].shape))
 

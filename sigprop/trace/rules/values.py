@@ -23,14 +23,21 @@ if TYPE_CHECKING:
     "item", "tolist", "bool", "int", "float_value", "nonzero", "argmax", "argmin", "argsort", "searchsorted", "eq",
     "ne", "isnan", "isinf", "isfinite", "all", "any", "allclose", "equal", "bucketize",
     "unique", "logical_not", "logical_and", "logical_or", "long", "index_put_value", "numpy", "histc", "bincount",
-    "multinomial", "bernoulli", "count_nonzero", "unique_consecutive", "invert", "rand_like",
-    "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full",
-    "new_empty", "new_tensor", "signbit", "contains",
+    "multinomial", "bernoulli", "count_nonzero", "unique_consecutive", "invert", "signbit", "contains",
 )  # fmt: skip
 def real(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = mapped((args, kwargs), capture.value_of)
     result = call.function(*args, **kwargs)
     return mapped(result, lambda item: item.detach() if isinstance(item, Tensor) else item)
+
+
+@rule("rand_like", "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
+      "new_full", "new_empty", "new_tensor")  # fmt: skip
+def made_alike(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """New numbers in the shape and type of a tensor, whatever its values are."""
+    model = torch.empty((), dtype=input.dtype).expand(input.shape)
+    args, kwargs = mapped((args, kwargs), capture.value_of)
+    return call.function(model, *args, **kwargs)
 
 
 @rule("topk", "sort", "kthvalue", "max", "min", "mode", "median", "cummax")

@@ -186,6 +186,32 @@ def _copied_role(layout: Layout, dims: list, place: int) -> str:
     return CHANNEL if any(axis.role == CHANNEL for axis in before) or not layout.order else TOKEN
 
 
+def copied_like(capture: Capture, item: Field, others: list[Layout]) -> Field:
+    """A field whose copies were taken for tokens, beside one that has channels there (keys that all heads share): its
+    copies are those channels."""
+    for other in others:
+        item = _copied_like(capture, item, other)
+    return item
+
+
+def _copied_like(capture: Capture, item: Field, other: Layout) -> Field:
+    if item.call is not None and item.call.name == "clone" and isinstance(item.inputs[0], Field):
+        inner = _copied_like(capture, item.inputs[0], other)
+        return item if inner is item.inputs[0] else inner
+    if item.call is None or item.call.name != "expand" or len(item.layout.dims) != len(other.dims):
+        return item
+    source = item.inputs[0]
+    assert isinstance(source, Field)
+    before = ((),) * (len(item.shape) - len(source.shape)) + source.layout.dims
+    dims = tuple(
+        theirs if dim and not old and theirs and all(axis.role == CHANNEL for axis in theirs) else dim
+        for dim, old, theirs in zip(item.layout.dims, before, other.dims, strict=True)
+    )
+    kept = {axis for dim in dims for axis in dim}
+    made = Layout(dims, tuple(axis for axis in item.layout.order if axis in kept))
+    return item if made.dims == item.layout.dims else repeated(capture, item.call, source, made)
+
+
 def repeated(capture: Capture, call: Call, input: Field, result: Layout) -> Field:
     """Copies along axes that the input does not have (they come first in the kernel's order)."""
     times = result.positions // input.layout.positions

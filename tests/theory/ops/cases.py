@@ -25,6 +25,7 @@ from sigprop.theory.ops.cat_positions import CatPositions
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.dropout import Dropout
+from sigprop.theory.ops.expert_sum import ExpertSum
 from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.gradient_scale import GradientScale
@@ -297,6 +298,9 @@ CASES: dict[str, Case] = {
         unchecked={"gain": "masked entries are not Gaussian", "leaning": STRONG},
     ),
     "embedding": Case(TABLE, (), looked_up(IDS, TABLE, DRAWS)),
+    "expert sum": Case(
+        ExpertSum(2), (signal(), signal(1)), unchecked=dict.fromkeys(ELSEWHERE, "tests/trace/test_experts.py")
+    ),
     "gain": Case(
         GAIN,
         (signal(),),

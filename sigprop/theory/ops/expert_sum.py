@@ -1,0 +1,71 @@
+"""The sum of what chosen experts give, all of them alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
+from sigprop.theory.gradient_along_signal import weighted
+from sigprop.theory.kernels import Dense
+from sigprop.theory.ops.base import Op, joined_evidence
+from sigprop.theory.parts import AlongSignal, Directions, Fluctuation
+from sigprop.theory.states import Gradient, Signal
+
+
+@dataclass(frozen=True)
+class ExpertSum(Op):
+    """`z_t = sum_e w_te y_te` over experts `e` of one law with weights of their own, `w_te = 0` for those not chosen.
+
+    `y` is the state of one expert on all tokens, `w` that of the shares, a channel for every expert.
+
+    Forward   `K_z = M K_y`, `M[t,s] = E sum_e w_te w_se = experts K_w[t,s]`
+    Backward  `G_y = M G_z`, the sum over all experts; `G_w = width G_z K_y`; the slope along the signal like `G_y`
+
+    Exact where outputs of different experts are independent and have mean zero, as fresh weights without bias make
+    them. Of the squared norm of `z` one expert brings the part `1 / chosen`.
+    """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=ended("channels are made by the independent weights of several experts"),
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=ended("a function of a sum is no function of one summand"),
+    )
+
+    chosen: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        y, shares = inputs
+        kernel, evidence = Dense(y.kernel.values * self._together(shares)), joined_evidence(y, shares)
+        own, part = y.fluctuation, 1.0 / self.chosen
+        spread = torch.as_tensor((shares.fluctuation.norm + 1.0) / shares.width - part).clamp_min(0.0)
+        fluctuation = Fluctuation(
+            2.0 + (own.norm - 2.0) * part + y.width * spread, 1.0 + (own.pair - 1.0) * part, own.pair_inherited * part
+        )
+        return self.carries.signal(y, kernel, y.mean, evidence=evidence, fluctuation=fluctuation)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
+        y, shares = inputs
+        together, slope, part = self._together(shares), gradient.along_signal.slope, 1.0 / self.chosen
+        radial = part * gradient.directions.radial + (1.0 - part)
+        to_expert = self.carries.gradient(
+            gradient,
+            Dense(gradient.kernel.values * together),
+            directions=Directions(radial),
+            along_signal=AlongSignal(weighted(slope, together) if isinstance(slope, Tensor) else 0.0),
+        )
+        to_shares = self.carries.gradient(
+            gradient,
+            Dense(gradient.kernel.values * y.kernel.values * y.width),
+            directions=Directions(),
+            along_signal=AlongSignal(),
+        )
+        return to_expert, to_shares
+
+    @staticmethod
+    def _together(shares: Signal) -> Tensor:
+        return shares.kernel.values * shares.width

@@ -15,6 +15,7 @@ from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.initialization import build
+from sigprop.long_contexts import simulated_at_length
 from sigprop.losses import LossChoice
 from sigprop.process import undisturbed
 from sigprop.reduced import verified_at_reduced_size
@@ -68,7 +69,7 @@ def _predicted(
     if verify == 0 or options.get("state") == "preview":
         return found
     if verify is None and not _is_cheap(loaded, batch):
-        return found
+        return _long(found, loaded, batch, loss, seed, tokens)
     if parameter_count(loaded) > LARGEST:
         return _verified_small(found, loaded, loss, seed, verify or DRAWS)
     return _verified(found, loaded, batch, loss, seed, verify)
@@ -77,6 +78,18 @@ def _predicted(
 def _is_cheap(model: nn.Module, batch: Any) -> bool:
     _, cut = shortened(batch, CHEAP_TOKENS)
     return cut is None and parameter_count(model) <= CHEAP_PARAMETERS and batch_entries(batch) <= CHEAP_ENTRIES
+
+
+def _long(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, tokens: int) -> Profile:
+    """What is not cheap: theory alone, or, where the context is too long for it in a model of small size, simulated."""
+    _, cut = shortened(batch, tokens)
+    if cut is None or parameter_count(model) > CHEAP_PARAMETERS:
+        return found
+    try:
+        return simulated_at_length(found, model, batch, loss, seed, cut[0])
+    except Exception as error:  # theory has an answer
+        found.meta["verification"] = f"not possible: {error}"
+        return found
 
 
 def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, verify: int | None) -> Profile:

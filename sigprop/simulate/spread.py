@@ -43,7 +43,7 @@ def widen(rows: Sequence[Row], tables: Sequence[Sequence[Row]]) -> None:
     for table in tables:
         for row in table:
             named.setdefault(row.name, []).append(row)
-    widening = float(stdtrit(count - 1, 0.975)) / 1.96
+    widening = float(stdtrit(count - 1 + PRIOR, 0.975)) / 1.96
     for column in POSITIVE:
         found = [row for row in rows if row.errors.get(column) and getattr(row, column, 0.0) > 0.0]
         own = {row.name: _relative(row, column, named[row.name]) for row in found}

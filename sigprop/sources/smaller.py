@@ -43,8 +43,8 @@ def smaller(model: nn.Module) -> Smaller:
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "to_dict"):
         raise UnsupportedError(
-            f"{type(model).__name__} has no config that tells how to build it smaller. Predict the same code with fewer "
-            "layers and a smaller width"
+            f"{type(model).__name__} has no config that tells how to build it smaller. Predict the same code with "
+            "fewer layers and a smaller width"
         )
     made = _changed(copy.deepcopy(config), 1.0)
     made.dtype = torch.float32

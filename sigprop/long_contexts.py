@@ -1,7 +1,7 @@
 """Sequences longer than theory follows, in models small enough to be run: simulated as far as that is affordable.
 
-Two initializations at the full length, where they cost no more than `OPERATIONS`: rows are then `sampled`. Else the same
-two weights at the longest affordable length and at half of it, continued from there as theory is from 64 and 128
+Two initializations at the full length, where they cost no more than `OPERATIONS`: rows are then `sampled`. Else the
+same two weights at the longest affordable length and at half of it, continued from there as theory is from 64 and 128
 tokens (`trace.length`): rows stay `assumed`, from lengths that are closer.
 """
 

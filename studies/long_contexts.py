@@ -1,43 +1,82 @@
-"""What it costs to continue a long context from a short one: predictions from 128 tokens against the real model.
+"""Contexts longer than theory follows, against the real model: `python -m studies.long_contexts --help`.
 
-`python -m studies.long_contexts llama 512` prints, over all rows, the median, the 90th percentile and the worst
-logarithm of predicted over measured, cut at 128 tokens and continued.
+Twelve layers of width 256, and small ones. Stored are, over all rows, the median, the 90th percentile and the worst
+logarithm of predicted over measured: as `predict` gives it, and of theory alone, continued from 64 and 128 tokens.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
-import sys
+import time
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ProcessPoolExecutor
+from datetime import date
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import nn
 
+from sigprop import predict
 from sigprop.measure import measure
+from sigprop.measure.initializations import summarize
 from sigprop.results import Profile
-from sigprop.trace import predict
 
-VOCABULARY, WIDTH, FOLLOWED, SEEDS = 500, 64, 128, 10
+VOCABULARY = 500
+OUT = Path("docs/data/long_contexts.json")
+CASES = (
+    "llama 2 layers 512",
+    "bert 2 layers 512",
+    "gpt2 2 layers 1024",
+    "llama 12 layers 2048",
+    "gpt2 12 layers 2048",
+    "llama 12 layers 8192",
+)
 Columns = dict[tuple[str, str], float]
 
 
-def model(kind: str, length: int) -> Callable[[], nn.Module]:
+def model(case: str) -> Callable[[], nn.Module]:
     import transformers
 
-    small: dict[str, Any] = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "num_attention_heads": 4}
-    small |= {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "max_position_embeddings": length}
+    kind, layers, _, length = case.split()
+    width = 64 if int(layers) < 12 else 256
+    small: dict[str, Any] = {"vocab_size": VOCABULARY, "num_hidden_layers": int(layers), "num_attention_heads": 4}
+    small |= {"hidden_size": width, "intermediate_size": 2 * width, "max_position_embeddings": int(length)}
     if kind == "llama":
         config: Any = transformers.LlamaConfig(**small)
         return lambda: transformers.LlamaForCausalLM(config)
     if kind == "bert":
         config = transformers.BertConfig(**small)
         return lambda: transformers.BertForMaskedLM(config).eval()
-    config = transformers.GPT2Config(
-        n_layer=2, n_embd=WIDTH, n_head=4, vocab_size=VOCABULARY, n_positions=length, tie_word_embeddings=False
-    )
+    sizes = {"n_layer": int(layers), "n_embd": width, "n_head": 4, "n_positions": int(length)}
+    config = transformers.GPT2Config(**sizes, vocab_size=VOCABULARY, tie_word_embeddings=False)
     return lambda: transformers.GPT2LMHeadModel(config).eval()
+
+
+def batch_of(case: str) -> dict[str, torch.Tensor]:
+    ids = torch.randint(VOCABULARY, (1, int(case.split()[-1])), generator=torch.Generator().manual_seed(1))
+    return {"input_ids": ids, "labels": ids}
+
+
+def measured(case: str, seed: int) -> Profile:
+    torch.set_num_threads(1)
+    return measure(None, batch_of(case), build=model(case), seeds=[seed])
+
+
+def predicted(case: str, threads: int) -> dict[str, Any]:
+    """The prediction as it comes, with elapsed seconds, and theory alone."""
+    torch.set_num_threads(threads)
+    make, batch = model(case), batch_of(case)
+    predict(make, {key: value[:, :16] for key, value in batch.items()}, verify=0)
+    start = time.perf_counter()
+    found = predict(make, batch)
+    seconds = time.perf_counter() - start
+    return {"found": found, "seconds": seconds, "theory": predict(make, batch, verify=0)}
 
 
 def columns(profile: Profile) -> Columns:
@@ -46,24 +85,35 @@ def columns(profile: Profile) -> Columns:
     return found | {(row.name, "grad_second_moment"): row.grad_second_moment for row in profile.parameters}
 
 
-def summary(predicted: Columns, actual: Columns) -> str:
-    shared = [key for key in actual if predicted.get(key, 0.0) > 0 and actual[key] > 1e-14]
-    errors = sorted(abs(math.log(predicted[key] / actual[key])) for key in shared)
-    return f"median {statistics.median(errors):.3f}, 90 % {errors[int(0.9 * len(errors))]:.3f}, worst {errors[-1]:.3f}"
+def errors(profile: Profile, actual: Columns) -> list[float]:
+    """Median, 90th percentile and worst logarithm of predicted over measured."""
+    given = columns(profile)
+    shared = [key for key in actual if given.get(key, 0.0) > 0 and actual[key] > 1e-14 * max(actual.values())]
+    found = sorted(abs(math.log(given[key] / actual[key])) for key in shared)
+    return [round(x, 4) for x in (statistics.median(found), found[int(0.9 * len(found))], found[-1])]
 
 
-def main() -> None:
-    kind, length = sys.argv[1], int(sys.argv[2])
-    build = model(kind, length)
-    ids = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(1))
-    batch, short = ({"input_ids": part, "labels": part} for part in (ids, ids[:, :FOLLOWED]))
-    torch.manual_seed(0)
-    made = build()
-    actual = columns(measure(None, batch, build=build, seeds=SEEDS))
-    print(f"{kind}, {length} tokens from {FOLLOWED}")
-    print("  cut:      ", summary(columns(predict(made, short)), actual))
-    print("  continued:", summary(columns(predict(made, batch, tokens=FOLLOWED)), actual))
+def main(
+    seeds: Annotated[int, typer.Option(help="Initializations measured.")] = 8,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    threads: Annotated[int, typer.Option(help="Of the prediction that is timed.")] = 2,
+    out: Annotated[Path, typer.Option(help="JSON file.")] = OUT,
+) -> None:
+    """Predict and measure long contexts."""
+    rows = []
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        drawn = {case: [pool.submit(measured, case, 500 + seed) for seed in range(seeds)] for case in CASES}
+        for case in CASES:
+            actual = columns(summarize([job.result() for job in drawn[case]], list(range(seeds))))
+            one = pool.submit(predicted, case, threads).result()
+            statuses = Counter(row.status for row in (*one["found"].sites, *one["found"].parameters))
+            row = {"case": case, "seconds": round(one["seconds"], 1), "statuses": dict(statuses)}
+            row |= {"predicted": errors(one["found"], actual), "theory alone": errors(one["theory"], actual)}
+            rows.append(row | {"tokens": one["found"].meta.get("tokens", "")})
+            print(row, flush=True)
+            head = {"command": f"python -m studies.long_contexts --seeds {seeds}", "date": str(date.today())}
+            out.write_text(json.dumps(head | {"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,8 +8,6 @@ all rows that both have: relative, with the standard errors of witness and predi
 from __future__ import annotations
 
 import json
-import math
-import statistics
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,11 +21,11 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
+from studies.corpus.judging import compared, confident_and_wrong, errors_of
 from studies.corpus.measured import stored_tables
 from studies.corpus.models import all_cases
 from studies.corpus.witness import Summary
 
-NEGLIGIBLE = 1e-9
 OUT = Path("docs/data/corpus.json")
 
 
@@ -56,28 +54,6 @@ def judged(name: str, table: Summary) -> dict[str, Any]:
     return row
 
 
-def compared(profile: sigprop.Profile, table: Summary) -> list[list[Any]]:
-    found = []
-    largest: dict[str, float] = {}
-    for row in table.values():
-        for column, (mean, _) in row.items():
-            largest[column] = max(largest.get(column, 0.0), mean)
-    named = [(row.name, row) for row in profile.sites] + [(f"parameter {row.name}", row) for row in profile.parameters]
-    for name, row in named:
-        for column, (mean, error) in table.get(name, {}).items():
-            value = getattr(row, column)
-            if not math.isfinite(mean) or (
-                mean <= NEGLIGIBLE * largest[column] and abs(value) <= NEGLIGIBLE * largest[column]
-            ):
-                continue
-            if mean == 0.0 or math.isnan(value):
-                found.append([name, column, None, None, row.status])
-                continue
-            spread = math.hypot(error, row.errors.get(column, 0.0)) / mean
-            found.append([name, column, round((value - mean) / mean, 5), round(spread, 5), row.status])
-    return found
-
-
 def main(
     half: Annotated[str, typer.Option(help="development, held-out, or all.")] = "development",
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
@@ -99,22 +75,6 @@ def main(
             rows[row["model"]] = row
             print(summary(row), flush=True)
             out.write_text(json.dumps(data | {"models": sorted(rows.values(), key=lambda item: item["model"])}) + "\n")
-
-
-def errors_of(row: dict[str, Any], column: str) -> tuple[float, float]:
-    """Median of the errors, and the worst less two standard errors."""
-    found = [item for item in row.get("rows", []) if item[1] == column]
-    if not found:
-        return math.nan, math.nan
-    sizes = [abs(item[2]) if item[2] is not None else math.inf for item in found]
-    less = [max(size - 2 * (item[3] or 0.0), 0.0) for size, item in zip(sizes, found, strict=True)]
-    return statistics.median(sizes), max(less)
-
-
-def confident_and_wrong(row: dict[str, Any]) -> list[list[Any]]:
-    """Rows marked better than `assumed`, off by more than a fifth and five standard errors."""
-    found = [item for item in row.get("rows", []) if item[4] != "assumed"]
-    return [item for item in found if item[2] is None or (abs(item[2]) > 0.2 and abs(item[2]) > 5 * item[3])]
 
 
 def summary(row: dict[str, Any]) -> str:

@@ -1,0 +1,58 @@
+"""Predicted rows against what a witness saw: errors of rows, and when a model is right."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+from sigprop import Profile
+from studies.corpus.witness import Summary
+
+NEGLIGIBLE = 1e-9
+
+
+def compared(profile: Profile, table: Summary) -> list[list[Any]]:
+    found = []
+    largest: dict[str, float] = {}
+    for row in table.values():
+        for column, (mean, _) in row.items():
+            largest[column] = max(largest.get(column, 0.0), mean)
+    named = [(row.name, row) for row in profile.sites] + [(f"parameter {row.name}", row) for row in profile.parameters]
+    for name, row in named:
+        for column, (mean, error) in table.get(name, {}).items():
+            value = getattr(row, column)
+            if not math.isfinite(mean) or (
+                mean <= NEGLIGIBLE * largest[column] and abs(value) <= NEGLIGIBLE * largest[column]
+            ):
+                continue
+            if mean == 0.0 or math.isnan(value):
+                found.append([name, column, None, None, row.status])
+                continue
+            spread = math.hypot(error, row.errors.get(column, 0.0)) / mean
+            found.append([name, column, round((value - mean) / mean, 5), round(spread, 5), row.status])
+    return found
+
+
+def errors_of(row: dict[str, Any], column: str) -> tuple[float, float]:
+    """Median of the errors, and the worst less two standard errors."""
+    found = [item for item in row.get("rows", []) if item[1] == column]
+    if not found:
+        return math.nan, math.nan
+    sizes = [abs(item[2]) if item[2] is not None else math.inf for item in found]
+    less = [max(size - 2 * (item[3] or 0.0), 0.0) for size, item in zip(sizes, found, strict=True)]
+    return statistics.median(sizes), max(less)
+
+
+def confident_and_wrong(row: dict[str, Any]) -> list[list[Any]]:
+    """Rows marked better than `assumed`, off by more than a fifth and five standard errors."""
+    found = [item for item in row.get("rows", []) if item[4] != "assumed"]
+    return [item for item in found if item[2] is None or (abs(item[2]) > 0.2 and abs(item[2]) > 5 * item[3])]
+
+
+def is_right(row: dict[str, Any], column: str) -> bool:
+    found = [item for item in row.get("rows", []) if item[1] == column]
+    if not found:
+        return "rows" in row
+    less = [math.inf if item[2] is None else max(abs(item[2]) - 2 * item[3], 0.0) for item in found]
+    return statistics.median(less) <= 0.10 and max(less) <= 0.20

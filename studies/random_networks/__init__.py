@@ -1,0 +1,1 @@
+"""Random networks made of ordinary parts, predicted and judged by fresh initializations."""

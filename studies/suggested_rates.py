@@ -2,14 +2,16 @@
 
 Reads the runs of `prescription_training.json`. A sweep is all runs of one model, size, scheme, optimizer, batch and
 number of steps; its optimum is the vertex of the parabola through the best rate and its two neighbours, in the
-logarithm of the rate. Where the best rate is the first or the last that was tried, the sweep gives a bound only.
-Models are planned on the meta device. Writes `docs/data/suggested_rates.json` and the scatter, prints the table.
+logarithm of the rate. Where the best rate is the first or the last that was tried, the sweep gives a bound only; where
+all losses lie within one percent, nothing. Models are planned on the meta device, and plans whose rate is stored are
+not made again unless `--again`. Writes `docs/data/suggested_rates.json` and the scatter, prints the table.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 from collections import defaultdict
 from pathlib import Path
@@ -20,12 +22,15 @@ from matplotlib.figure import Figure
 
 import sigprop as sp
 from sigprop.errors import SigpropError
+from sigprop.results.suggestion import batch_factor
 from sigprop.trace.skeleton import build as on_meta
 from studies.prescription_training import build, prescribe
 
 DOCS = Path(__file__).parents[1] / "docs"
+STORED = DOCS / "data/suggested_rates.json"
 NAMES = {"llama": "Llama", "gpt2": "GPT-2", "postln": "Post-LN", "vit": "ViT", "bert": "BERT", "mixtral": "Mixtral"}
 STEPS, TOKENS, MASKED = 300, 256, 0.15
+FLAT = 1.01
 KEYS = ("family", "width", "layers", "scheme", "optimizer", "batch", "steps")
 
 
@@ -55,34 +60,37 @@ def targets_of(family: str, batch: int) -> int:
     return batch if family == "vit" else int(batch * TOKENS * (MASKED if family == "bert" else 1.0))
 
 
-def forecast(family: str, width: int, layers: int, scheme: str, optimizer: str, targets: int) -> float:
-    """The suggested rate of a model that is planned on the meta device, as a power of two."""
+def forecast(family: str, width: int, layers: int, scheme: str, optimizer: str) -> float:
+    """The suggested rate for 4,096 targets of a model that is planned on the meta device, as a power of two."""
     model = on_meta(lambda: build(family, width, layers, TOKENS))
     plan = prescribe(scheme, model, family, layers, TOKENS, optimizer)
     if plan is None:
         batch: Any = torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, 128))}
         plan = sp.plan(model, "own", optimizer=optimizer, batch=batch)
-    return math.log2(plan.suggested_lr(targets).lr)
+    return math.log2(plan.suggested_lr().lr)
 
 
-def points() -> list[dict[str, Any]]:
+def points(again: bool) -> list[dict[str, Any]]:
     made = []
-    plans: dict[tuple, float | str] = {}
+    stored = [] if again or not STORED.exists() else json.loads(STORED.read_text())["points"]
+    plans: dict[tuple, float | str] = {
+        tuple(point[key] for key in KEYS[:5]): point["planned"] for point in stored if "planned" in point
+    }
     for key, found in sweeps().items():
-        family, width, layers, scheme, optimizer, batch, _ = key
-        if len(found) < 2:
+        family, _, _, _, _, batch, _ = key
+        if len(found) < 2 or max(found.values()) < FLAT * min(found.values()):
             continue
-        targets = targets_of(family, batch)
-        size = (family, width, layers, scheme, optimizer, targets)
-        if size not in plans:
+        if key[:5] not in plans:
             try:
-                plans[size] = forecast(*size)
+                plans[key[:5]] = forecast(*key[:5])
             except SigpropError as error:
-                plans[size] = str(error).splitlines()[0]
+                plans[key[:5]] = str(error).splitlines()[0]
         best, side = optimum(found)
+        targets, told = targets_of(family, batch), plans[key[:5]]
         row = dict(zip(KEYS, key, strict=True)) | {"targets": targets, "best": round(best, 3), "open": side}
-        told = plans[size]
-        made.append(row | ({"forecast": round(told, 3)} if isinstance(told, float) else {"refused": told}))
+        if isinstance(told, float):
+            row |= {"planned": round(told, 4), "forecast": round(told + math.log2(batch_factor(targets)), 3)}
+        made.append(row if isinstance(told, float) else row | {"refused": told})
         print(made[-1], flush=True)
     return made
 
@@ -92,16 +100,16 @@ def usual(point: dict[str, Any]) -> bool:
 
 
 def summary(made: list[dict[str, Any]]) -> str:
-    lines = ["| model | sweeps with an optimum inside | within a factor of 2 | median factor | largest factor |"]
-    lines.append("|---|---|---|---|---|")
+    lines = ["| model | sweeps with an optimum inside | within a factor of 2 | median factor | nine of ten | largest |"]
+    lines.append("|---|---|---|---|---|---|")
     closed = [point for point in made if usual(point) and not point["open"]]
     groups = {"all": closed} | {NAMES[f]: [p for p in closed if p["family"] == f] for f in NAMES}
     for name, members in groups.items():
         errors = sorted(abs(point["best"] - point["forecast"]) for point in members)
         if errors:
             inside = sum(error <= 1.0 for error in errors)
-            middle, last = (2 ** errors[len(errors) // 2], 2 ** errors[-1])
-            lines.append(f"| {name} | {len(errors)} | {inside} | {middle:.2f} | {last:.2f} |")
+            middle, ninth, last = (2 ** errors[int(share * (len(errors) - 1))] for share in (0.5, 0.9, 1.0))
+            lines.append(f"| {name} | {len(errors)} | {inside} | {middle:.2f} | {ninth:.2f} | {last:.2f} |")
     return "\n".join(lines)
 
 
@@ -115,11 +123,10 @@ def figure(made: list[dict[str, Any]], path: Path) -> None:
             continue
         colour = f"C{families.index(point['family'])}"
         shape = {"or less": "v", "or more": "^"}.get(point["open"], shapes.get(point["scheme"], "x"))
-        faded = {"markerfacecolor": "none"} if point["open"] else {}
+        face = "none" if point["open"] else colour
         jitter = 0.04 * (families.index(point["family"]) - 2)
-        axis.plot(
-            point["forecast"] + jitter, point["best"], shape, color=colour, alpha=0.6 if usual(point) else 0.25, **faded
-        )
+        shade = 0.6 if usual(point) else 0.25
+        axis.plot(point["forecast"] + jitter, point["best"], shape, color=colour, alpha=shade, markerfacecolor=face)
     span = [-13.5, -4.5]
     axis.plot(span, span, color="black", linewidth=1)
     axis.fill_between(span, [x - 1 for x in span], [x + 1 for x in span], color="black", alpha=0.08)
@@ -135,9 +142,9 @@ def figure(made: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     warnings.filterwarnings("ignore")
-    made = points()
+    made = points("--again" in sys.argv[1:])
     stored = {"command": "python -m studies.suggested_rates", "points": made}
-    (DOCS / "data/suggested_rates.json").write_text(json.dumps(stored, indent=1) + "\n")
+    STORED.write_text(json.dumps(stored, indent=1) + "\n")
     figure(made, DOCS / "figures/suggested_rates.png")
     print(summary(made))
 

@@ -80,7 +80,7 @@ def compose(
     if rule is not None:
         made = _with_tied_readout(made, structure, dims, rule, optimizer)
     made = _with_initial_loss(made, structure)
-    made.meta["responses"] = responses(made, structure)
+    made.meta |= {"responses": responses(made, structure), "norms": structure.placement}
     made.check(model)
     return made
 

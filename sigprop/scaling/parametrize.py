@@ -115,7 +115,7 @@ def plan_between(
     meta["structure"] = "traced" if pair.known else f"by names and shapes: {pair.reason}"
     made = Plan(rows, scales=scales, meta=meta)
     if pair.model is not None:
-        made.meta["responses"] = responses(made, pair.model)
+        made.meta |= {"responses": responses(made, pair.model), "norms": pair.model.placement}
     return made
 
 

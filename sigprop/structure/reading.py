@@ -66,7 +66,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
 
 
 def _single(model: nn.Module) -> nn.Module:
-    """The model itself, or a skeleton of it in float32: some forwards mix their own float32 numbers with the weights."""
+    """The model itself, or a skeleton of it in float32: some forwards mix float32 numbers of their own with weights."""
     if all(item.dtype == torch.float32 or not item.is_floating_point() for item in model.parameters()):
         return model
     return skeleton_of(model).float()

@@ -28,7 +28,7 @@ class Scores:
     """One attention: the module that computes it, the size of a head, and `scale`, the number that multiplies `q . k`.
 
     `query`: parameters that the queries are linear in, entering as `shift + w` (none where something else follows
-    them); `scale` is None where it was not found. `biased`: more than a mask is added to `q . k` (ALiBi, a learned table).
+    them); `scale` is None where it was not found. `biased`: more than a mask is added to `q . k` (ALiBi, a table).
     """
 
     module: str

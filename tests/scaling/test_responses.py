@@ -63,6 +63,12 @@ def test_it_travels_with_the_plan_and_shows_itself():
     assert carried.lr == pytest.approx(sp.plan(gpt(32), "own", batch=IDS).suggested_lr().lr, rel=0.05)
 
 
+def test_post_norm_models_are_told_apart():
+    plan = sp.plan(gpt(norm_placement="post"), "unit", width="mup", batch=IDS)
+    assert "Post-LN" in str(plan.suggested_lr())
+    assert plan.suggested_lr().within > sp.plan(gpt(), "unit", width="mup", batch=IDS).suggested_lr().within
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "lion", "adafactor"])
 def test_optimizers_without_swept_rates_are_refused(optimizer):
     with pytest.raises(UnsupportedError, match="swept rates of adamw and adam only"):

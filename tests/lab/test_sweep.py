@@ -6,6 +6,7 @@ import pytest
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.lab.sweep import ResultFolder, best_rates, query, read_sheet, run_locally, run_on_ray
+from sigprop.lab.sweep.cluster import _computed
 from sigprop.lab.sweep.sheet import identity
 from sigprop.lab.sweep.trial import run_trial
 from tests.lab import counted_work
@@ -164,6 +165,20 @@ def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(InputError, match=message):
             run_on_ray([], tmp_path)
+
+
+def test_a_worker_writes_where_it_sees_the_folder_and_brings_results_back_elsewhere(tmp_path):
+    (trial,) = counted_work.trials(tmp_path / "log", 1, 0.0)
+    mark = tmp_path / "mark"
+    assert _computed(counted_work.work, trial, str(tmp_path / "out"), str(mark)) == {"last": 0.0, "losses": []}
+    folder = ResultFolder(tmp_path / "out")
+    assert not folder.is_done(trial)
+    mark.touch()
+    for _ in range(2):
+        assert _computed(counted_work.work, trial, str(tmp_path / "out"), str(mark)) is None
+        assert folder.is_done(trial)
+    assert (tmp_path / "log").read_text().count("begin") == 2
+    assert folder.tries(trial) == 1
 
 
 def test_a_cluster_goes_on_after_lost_workers_and_wrong_trials(tmp_path, monkeypatch):

@@ -1,13 +1,15 @@
 """The same sweep on a Ray cluster that the user has started: `ray start`, or `ray.init()` in the program.
 
-Workers compute, this process claims trials and writes results, so that no shared disk is needed and a second start on
-the same folder neither loses nor repeats a trial.
+Where workers see the folder of results they claim and write trials themselves, as local processes do: what a worker has
+computed is kept even if the starter is dead by then. Elsewhere the starter claims and writes.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,6 +26,8 @@ AHEAD = 2
 """Trials on the cluster for every one of its processors."""
 PATIENCE = 5.0
 """Seconds in which a cluster must answer."""
+PAUSE = 0.5
+"""Seconds between looks at a trial that somebody else runs."""
 
 
 def run_on_ray(
@@ -38,45 +42,76 @@ def run_on_ray(
     resources: what one trial needs, as for `ray.remote` (`num_cpus=2`, `num_gpus=0.25`).
     """
     ray = _connected()
-    results = ResultFolder(folder)
+    results = ResultFolder(Path(folder).resolve())
     results.start(trials)
-    task = ray.remote(**{"max_retries": 0, "num_cpus": 1, **resources})(work)
-    room = AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
-    running: dict[Any, tuple[Trial, ExitStack]] = {}
-    lost: Counter[str] = Counter()
+    with tempfile.NamedTemporaryFile(dir=results.path, prefix=".starter-") as mark:
+        return _Sweep(ray, results, work, mark.name, resources).run(trials, progress)
 
-    def submit(trial: Trial) -> None:
+
+class _Sweep:
+    def __init__(self, ray: Any, results: ResultFolder, work: Work, mark: str, resources: dict[str, Any]):
+        self.ray, self.results, self.work, self.mark = ray, results, work, mark
+        self.task = ray.remote(**{"max_retries": 0, "num_cpus": 1, **resources})(_computed)
+        self.room = AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        self.is_shared = ray.get(ray.remote(num_cpus=0)(os.path.exists).remote(mark))
+        self.running: dict[Any, tuple[Trial, ExitStack]] = {}
+        self.lost: Counter[str] = Counter()
+
+    def run(self, trials: list[Trial], progress: Callable[[int], None] | None) -> list[Trial]:
+        while True:
+            under_way = {identity(trial) for trial, _ in self.running.values()}
+            for trial in self.results.open(trials):
+                name = identity(trial)
+                if len(self.running) < self.room and name not in under_way and self.lost[name] < LIVES:
+                    self._submit(trial)
+            if not self.running:
+                return self.results.missing(trials)
+            for reference in self.ray.wait(list(self.running), num_returns=1)[0]:
+                trial, claim = self.running.pop(reference)
+                with claim:
+                    self._take(reference, trial)
+            if progress is not None:
+                progress(len(trials) - len(self.results.missing(trials)))
+
+    def _submit(self, trial: Trial) -> None:
         with ExitStack() as claim:
-            if claim.enter_context(results.claimed(trial)):
+            if self.is_shared or claim.enter_context(self.results.claimed(trial)):
+                if not self.is_shared:
+                    self.results.begin(trial)
+                reference = self.task.remote(self.work, trial, str(self.results.path), self.mark)
+                self.running[reference] = trial, claim.pop_all()
+
+    def _take(self, reference: Any, trial: Trial) -> None:
+        """Write a result that was brought here, or down why there is none."""
+        errors = self.ray.exceptions
+        try:
+            found = self.ray.get(reference)
+        except errors.RayTaskError as error:
+            self.results.fail(trial, error.cause)
+        except errors.RayError as error:
+            name = identity(trial)
+            self.lost[name] += 1
+            if self.lost[name] == LIVES:
+                reason = str(error).splitlines()[0]
+                self.results.fail(trial, InputError(f"lost {LIVES} times with its worker: {reason}"))
+        else:
+            if found is not None:
+                self.results.put(trial, found)
+
+
+def _computed(work: Work, trial: Trial, folder: str, mark: str) -> dict[str, Any] | None:
+    """On a worker: run a trial and write its result; where the folder is not to be seen, bring it back instead."""
+    if not os.path.exists(mark):
+        return work(trial)
+    results = ResultFolder(folder)
+    while not results.is_done(trial):
+        with results.claimed(trial) as mine:
+            if mine:
                 results.begin(trial)
-                running[task.remote(trial)] = trial, claim.pop_all()
-
-    while True:
-        for trial in results.open(trials):
-            if len(running) < room and lost[identity(trial)] < LIVES:
-                submit(trial)
-        if not running:
-            return results.missing(trials)
-        for reference in ray.wait(list(running), num_returns=1)[0]:
-            trial, claim = running.pop(reference)
-            with claim:
-                _take(ray, reference, trial, results, lost)
-        if progress is not None:
-            progress(len(trials) - len(results.missing(trials)))
-
-
-def _take(ray: Any, reference: Any, trial: Trial, results: ResultFolder, lost: Counter[str]) -> None:
-    """Write a result, or down why there is none."""
-    try:
-        found = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        results.fail(trial, error.cause)
-    except ray.exceptions.RayError as error:
-        lost[identity(trial)] += 1
-        if lost[identity(trial)] == LIVES:
-            results.fail(trial, InputError(f"lost {LIVES} times with its worker: {str(error).splitlines()[0]}"))
-    else:
-        results.put(trial, found)
+                results.put(trial, work(trial))
+                return None
+        time.sleep(PAUSE)
+    return None
 
 
 def _connected() -> Any:

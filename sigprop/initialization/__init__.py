@@ -12,13 +12,22 @@
 | `shaking` | what one draw of the weights leaves open |
 """
 
-from sigprop.initialization.distribution import CENTRED, INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
+from sigprop.initialization.distribution import (
+    CENTRED,
+    COPIED,
+    INDEPENDENT,
+    ORTHOGONAL,
+    STRUCTURED,
+    UNKNOWN,
+    Distribution,
+)
 from sigprop.initialization.independence import kind_of_derived
 from sigprop.initialization.model_laws import (
     build,
     copied_with,
     distribution,
     factory_of_model,
+    is_copied,
     parameters_on_meta,
     set_distribution,
 )
@@ -26,6 +35,7 @@ from sigprop.initialization.redraw import Draws
 
 __all__ = [
     "CENTRED",
+    "COPIED",
     "INDEPENDENT",
     "ORTHOGONAL",
     "STRUCTURED",
@@ -36,6 +46,7 @@ __all__ = [
     "copied_with",
     "distribution",
     "factory_of_model",
+    "is_copied",
     "kind_of_derived",
     "parameters_on_meta",
     "set_distribution",

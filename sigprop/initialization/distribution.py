@@ -18,6 +18,7 @@ ORTHOGONAL = "orthogonal"
 CENTRED = "centred"
 STRUCTURED = "structured"
 UNKNOWN = "unknown"
+COPIED = "copied"
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class Distribution:
     """How the entries of a parameter are drawn: their sorted quantiles, mean and variance.
 
     `kind` says what the entries share: nothing (`independent`), orthogonal rows or columns (`orthogonal`), a sum of
-    zero over the inputs of each output (`centred`), a formula, an identity, training (`structured`), or that the
-    builder could not be followed (`unknown`). `uncertainty` is the relative standard error of the variance where it was
-    read off numbers, and zero where the law is known.
+    zero over the inputs of each output (`centred`), a formula, an identity, training (`structured`), that the
+    builder could not be followed (`unknown`), or their numbers with another parameter (`copied`).
+    `uncertainty` is the relative standard error of the variance where it was read off numbers, and zero where the law
+    is known.
     """
 
     quantiles: Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -20,8 +21,11 @@ from sigprop.process import observers, without_observers
 
 SEED = 0
 """Of the one draw that a constructor without weights makes of what it gives its parameters as numbers."""
+FEW = 8
+"""Entries by which two draws are told apart."""
 _LAW = "_sigprop_distribution"
 _FACTORY = "_sigprop_factory"
+_COPIED = "_sigprop_copied"
 
 
 def distribution(parameter: Tensor) -> Distribution:
@@ -35,6 +39,11 @@ def distribution(parameter: Tensor) -> Distribution:
 def set_distribution(parameter: Tensor, law: Distribution) -> None:
     """Say how a parameter without weights is drawn."""
     setattr(parameter, _LAW, law)
+
+
+def is_copied(parameter: Tensor) -> bool:
+    """Whether another parameter of the model holds the same draw, as layers that are deep copies of one do."""
+    return getattr(parameter, _COPIED, False)
 
 
 def factory_of_model(model: nn.Module) -> Factory | None:
@@ -63,8 +72,9 @@ def parameters_on_meta(model: nn.Module) -> dict[int, Any]:
     """For each trainable parameter, by `id`, a twin on meta that knows its law."""
     laws = laws_of(model)
     parameters = {id(place.parameter): place.parameter for place in places_of(model)}
+    copies = _copies({key: _numbers(item) for key, item in parameters.items() if laws[key].variance})
     return {
-        key: _on_meta(parameter, laws[key])
+        key: _on_meta(parameter, laws[key], key in copies or is_copied(parameter))
         for key, parameter in parameters.items()
         if parameter.requires_grad or parameter.is_meta
     }
@@ -131,10 +141,24 @@ def _law_in(place: Place) -> Distribution:
     return default_law(place.module, place.key, parameter) or measured_law(parameter)
 
 
-def _on_meta(parameter: Tensor, law: Distribution) -> nn.Parameter:
+def _on_meta(parameter: Tensor, law: Distribution, copied: bool) -> nn.Parameter:
     twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
     setattr(twin, _LAW, law)
+    setattr(twin, _COPIED, copied)
     return twin
+
+
+def _numbers(parameter: Tensor) -> Any:
+    """What tells one draw from another."""
+    if parameter.is_meta:
+        return id(parameter)
+    return (tuple(parameter.shape), *parameter.detach().flatten()[:FEW].tolist())
+
+
+def _copies(draws: dict[int, Any]) -> set[int]:
+    """Keys whose draw is that of another."""
+    count = Counter(draws.values())
+    return {key for key, draw in draws.items() if count[draw] > 1}
 
 
 def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
@@ -144,6 +168,9 @@ def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
     known: dict[str, Law] = {
         name: Distribution.constant(0.0, UNKNOWN) if law is None else law for name, law in recorded.items()
     }
+    parameters = {id(place.parameter): place.parameter for place in places}
+    for key in _copies({key: recorder.draw(item) or key for key, item in parameters.items()}):
+        setattr(parameters[key], _COPIED, True)
     found = refined(known, {place.name: place.parameter for place in places}, factory)
     for place in places:
         law, parameter = found[place.name], place.parameter

@@ -46,6 +46,8 @@ class Recorder(Mode):
     def __init__(self) -> None:
         super().__init__()
         self._laws: dict[int, tuple[Any, Law]] = {}
+        self._draws: dict[int, int] = {}
+        self._count = 0
 
     # -- laws by storage
 
@@ -53,9 +55,16 @@ class Recorder(Mode):
         found = self._laws.get(tensor.untyped_storage()._cdata)
         return None if found is None else found[1]
 
-    def keep(self, tensor: Tensor, law: Law) -> None:
+    def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None) -> None:
+        """A law, of a draw of its own or of one that was copied."""
         storage = tensor.untyped_storage()
         self._laws[storage._cdata] = (storage, law)  # the storage is held, so that its address stays its own
+        self._count += 1
+        self._draws[storage._cdata] = self._count if copied is None else self.draw(copied)
+
+    def draw(self, tensor: Tensor) -> int:
+        """The number of the draw that a storage holds; copies have one number."""
+        return self._draws.get(tensor.untyped_storage()._cdata, 0)
 
     def distribution(self, tensor: Tensor) -> Distribution | None:
         """The law of a storage as a distribution; numbers are measured once."""
@@ -199,7 +208,7 @@ class Recorder(Mode):
             return
         alone = not any(isinstance(item, Tensor) and item.dim() for item in (*args[1:], *kwargs.values()))
         if operator in _COPIES:
-            self.keep(result, found)
+            self.keep(result, found, copied=target)
         elif operator in _ELEMENTWISE and alone:
             law = found if isinstance(found, Distribution) else measured_law(found)
             self.keep(result, _function_of(law, func, args, kwargs))

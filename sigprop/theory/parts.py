@@ -48,6 +48,10 @@ class Fluctuation:
         return Fluctuation(self.norm * factor, self.pair * factor, self.pair_inherited * factor)
 
 
+GIVEN = Fluctuation(norm=0.0, pair=1e-6)
+"""Of numbers that are the same in all networks; not zero, so that shares of it have a meaning."""
+
+
 @dataclass(frozen=True)
 class Common:
     """What the channels of a signal have in common.

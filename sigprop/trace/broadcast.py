@@ -12,6 +12,7 @@ from torch import Tensor
 from sigprop.theory import Dense, Node, Signal
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.parameter_source import ParameterSource
+from sigprop.theory.parts import GIVEN
 from sigprop.trace.layout import (
     BATCH,
     CHANNEL,
@@ -204,5 +205,5 @@ def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
     kernel, mean = concrete_kernel(concrete_rows(value, layout))
-    node = capture.source(Signal(Dense(kernel), mean, layout.channels))
+    node = capture.source(Signal(Dense(kernel), mean, layout.channels, GIVEN))
     return Field(layout, lambda _: node)

@@ -22,12 +22,12 @@ from torch.utils.hooks import RemovableHandle
 
 from sigprop.compat import custom_functions
 from sigprop.errors import InputError, SigpropError, UnsupportedError
-from sigprop.initialization import CENTRED, STRUCTURED, UNKNOWN
 from sigprop.process import Mode
 from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import is_view, remember, written_through
+from sigprop.trace.dependent_entries import law_of, note_dependent_entries
 from sigprop.trace.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
 from sigprop.trace.layout import LARGEST, Misaligned
 from sigprop.trace.record import Call, Field, Record, Weight, fields_made, leaves, mapped
@@ -36,10 +36,9 @@ from sigprop.trace.rules import Rule, find_rule
 from sigprop.trace.rules.fallback import recorded, sample
 from sigprop.trace.rules.stops import custom, hooked, stopped
 from sigprop.trace.rules.views import on_meta
-from sigprop.trace.rules.weights import MAKE_FIELDS, of_weights
+from sigprop.trace.rules.weights import makes_fields, of_weights
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.shared_parts import SharedParts
-from sigprop.trace.skeleton import distribution
 from sigprop.trace.tied import TiedLogits
 
 _RECORD = "_sigprop_record"
@@ -85,7 +84,7 @@ class Capture(Mode):
     def _adopt_parameters(self) -> None:
         for name, parameter in self.model.named_parameters():
             if parameter.is_meta:
-                law = distribution(parameter)
+                law = law_of(parameter)
                 if not math.isfinite(law.mean) or not math.isfinite(law.variance):
                     raise InputError(f"parameter {name!r} has entries that are not finite: nothing follows from it")
                 weight = Weight(tuple(parameter.shape), law, name)
@@ -105,7 +104,7 @@ class Capture(Mode):
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
         if weights:
             self.bindings[node] = weights
-            _note_dependent_entries(node, [weight for weight, _ in weights.values()])
+            note_dependent_entries(node, [weight for weight, _ in weights.values()])
         return node
 
     def source(self, signal: Signal) -> Node:
@@ -259,7 +258,7 @@ class Capture(Mode):
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)
-        if call.name not in MAKE_FIELDS and not into_numbers and all(isinstance(i, Weight) for i in call.records()):
+        if not makes_fields(call) and not into_numbers and all(isinstance(i, Weight) for i in call.records()):
             return of_weights(self, call)
         if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records()):
             return recorded(self, call)
@@ -372,16 +371,6 @@ class Capture(Mode):
                 found = found.before_hook or found
                 found.seal()
                 self.sites.append((part(label, path, number), found))
-
-
-def _note_dependent_entries(node: Node, weights: Iterable[Weight]) -> None:
-    """Ops take the entries of a weight as independent draws; where they are not, the state is a guess."""
-    for weight in weights:
-        kind = weight.distribution.kind
-        if kind in (STRUCTURED, UNKNOWN) or (kind == CENTRED and not getattr(node.op, "centred", True)):
-            name = next((name for name, _ in weight.roots()), "a weight")
-            what = "taken as independent draws, which they are not" if kind != UNKNOWN else "not known"
-            node.signal = node.signal.note(Status.ASSUMED, f"entries of {name} are {what}")
 
 
 def _shapes(call: Call) -> str:

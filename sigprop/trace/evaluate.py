@@ -128,6 +128,7 @@ class Evaluation(Reading):
             sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(op.weights)}
         else:
             sizes = self.capture.bindings.get(node, {})
+        evidence = evidence.join(op.parameter_evidence(gradient, *signals))
         for state in parameters:
             if state.name in sizes:
                 weight, entries = sizes[state.name]

@@ -171,10 +171,10 @@ def drawn_signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def is_narrow(node: Node) -> bool:
-    """A linear map whose input has so few channels that its kernel fluctuates."""
+    """A linear map of channels, position by position, whose input has so few that its kernel fluctuates."""
     if isinstance(node.op, (Narrow, Gather)):
         return is_narrow(node.inputs[0])
-    return isinstance(node.op, Linear) and NARROW * len(node.signal.mean) >= node.op.fan_in
+    return type(node.op) is Linear and NARROW * len(node.signal.mean) >= node.op.fan_in
 
 
 def balanced_replicas(node: Node) -> int:

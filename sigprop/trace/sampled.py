@@ -13,11 +13,13 @@ from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.parts import Fluctuation
+from sigprop.theory.status import EXACT
 from sigprop.trace.attention import ReplayedAttention
-from sigprop.trace.ensemble import Ensemble, root_of
+from sigprop.trace.drawn_gradient import DrawnGradient
+from sigprop.trace.ensemble import Ensemble
 from sigprop.trace.record import Field
-from sigprop.trace.replay import DTYPE, Replay, drawn_rows, parts_of_sources, records_between, sites_between
-from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of, unit_kernel
+from sigprop.trace.replay import Replay, parts_of_sources, records_between, sites_between
+from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
 
 ENTRIES = 2048
 LARGEST = 1 << 23
@@ -33,14 +35,15 @@ class Sampled(ReplayedOp):
         fluctuation=TRANSFORMED,
         common=ended("Monte Carlo of a function gives kernel and mean"),
         directions=ended("gradients are drawn from their kernel"),
-        along_signal=ended("gradients are drawn from their kernel"),
-        through_activation=ended("gradients are drawn from their kernel"),
+        along_signal=ended("gradients are drawn with it; what autograd makes of it is not followed"),
+        through_activation=ended("gradients are drawn with it; what autograd makes of it is not followed"),
     )
 
     target: Field
     seed: int
     reason: str
     _reverse: Reverse | None = field(default=None, repr=False)
+    _doubtful: bool = False
 
     def __post_init__(self) -> None:
         self.parts = parts_of_sources(self.target)
@@ -78,15 +81,24 @@ class Sampled(ReplayedOp):
     def _run(self, gradient: Gradient) -> Reverse:
         if self._reverse is None:
             self._reverse = Reverse(self.parts, sites_between(self.target, self.parts))
-            kernel, level = unit_kernel(gradient)
-            root = root_of(kernel).to(DTYPE)
+            drawn, layout = DrawnGradient(gradient, self._kernel), self.target.layout
+            self._doubtful = drawn.is_along_signal
             for replay in self._replays(gradients=True):
                 output = replay(self.target)
                 if output.requires_grad:
-                    rows = drawn_rows(root, self.target.layout.channels, replay.generator)
-                    self._reverse.add(replay, output, self.target.layout.from_rows(rows))
-            self._reverse.scale(level / self.replicas)
+                    rows = drawn.rows(layout.to_rows(output.detach()), replay.generator)
+                    self._reverse.add(replay, output, layout.from_rows(rows))
+            self._reverse.scale(drawn.level / self.replicas)
         return self._reverse
+
+    def _kernel(self) -> Tensor:
+        rows = (self.target.layout.to_rows(replay(self.target)).double() for replay in self._replays())
+        return torch.stack([kernel_of(item) for item in rows]).mean(0)
+
+    def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
+        self._run(gradient)
+        why = "weights inside a sampled function, under a gradient along its result"
+        return Evidence(Status.ASSUMED, why) if self._doubtful else EXACT
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         return self._run(gradient).states()

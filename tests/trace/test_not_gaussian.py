@@ -1,5 +1,6 @@
 """Where entries are not Gaussian, or weights not independent: followed, or marked as a guess."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -80,3 +81,72 @@ def test_weights_made_with_numbers_that_were_made_from_them_are_a_guess():
     """Singular vectors of the weight are buffers: what they make of a fresh draw is not what they make of their own."""
     predicted = predict(lambda: perceptron(nn.Linear, spectral_norm), ROWS, loss="noise")
     assert {row.status for row in predicted.sites} == {"assumed"}
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 96)
+
+    def forward(self, x):
+        return self.second(F.pad(torch.relu(self.first(x)), (0, 0, 2, 0)))
+
+
+def test_weights_on_given_numbers_have_no_fluctuating_input(agreement):
+    """The gradient of a square is along its output; its first weights got what random inputs would add: 14 %."""
+    sequences = torch.randn(4, 6, 32, generator=torch.Generator().manual_seed(0))
+    agreement(Padded, sequences, lambda out: out.square().mean(), seeds=48, within=4.0, width=100)
+
+
+@pytest.mark.parametrize("channels", [16, 64])
+def test_gains_of_small_groups_before_an_activation(agreement, channels):
+    """Sampled norms draw gradients through the mask of the ReLU that follows; the gain's was 30 % too small."""
+
+    def make():
+        groups = nn.GroupNorm(64 // channels, 64)
+        tail = (nn.ReLU(), nn.Conv2d(64, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        return nn.Sequential(nn.Conv2d(3, 64, 3), groups, *tail)
+
+    agreement(make, IMAGE, loss, seeds=32, within=4.0, width=15)
+
+
+def test_gains_of_batch_norm_under_a_square(agreement):
+    """Homogeneous: the gradient of a gain has a mean. It was half as large."""
+
+    def make():
+        return nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 8, 3))
+
+    agreement(make, IMAGE, lambda out: out.square().mean(), training=True, skip=("0.bias", "0.weight"), width=10)
+
+
+@pytest.mark.parametrize("norm", [lambda: nn.GroupNorm(3, 3), lambda: nn.BatchNorm2d(3)])
+def test_norms_of_the_raw_input_keep_its_numbers(agreement, norm):
+    """They were taken for weights with independent entries: a smooth image had no correlations left."""
+    smooth = F.interpolate(IMAGE[..., ::4, ::4], size=(8, 8), mode="bilinear")
+
+    def make():
+        return nn.Sequential(norm(), nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 8, 3))
+
+    predicted = agreement(make, smooth, lambda out: out.square().mean(), training=True, skip=("0.weight",), width=8)
+    assert predicted.parameter("0.weight").status == "assumed"
+
+
+def test_sampled_norms_after_a_convolution_that_shrinks():
+    """Maps of windows were drawn at the positions of their input."""
+    make = lambda: nn.Sequential(  # noqa: E731
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.GroupNorm(4, 32)
+    )
+    predicted = predict(make, IMAGE, loss=lambda out: out.square().mean())
+    assert len(predicted.sites) == 5
+
+
+def test_layers_that_are_copies_of_one_draw_are_a_guess():
+    """As torch builds an encoder: every layer starts with the same numbers, which no theory of independent ones has."""
+    layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
+    stack = lambda count: nn.TransformerEncoder(layer, count, enable_nested_tensor=False)  # noqa: E731
+    x = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(0))
+    for given in (lambda: stack(2), stack(2)):
+        predicted = predict(given, x, loss="noise")
+        assert predicted["layers.1"].status == "assumed"
+        assert "another layer" in predicted["layers.1"].reason
+    assert predict(lambda: stack(1), x, loss="noise")["layers.0"].status != "assumed"

@@ -11,7 +11,7 @@ from torch import Tensor
 from sigprop.errors import UnsupportedError
 from sigprop.theory.carries import Carries
 from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Evidence
+from sigprop.theory.status import EXACT, Evidence
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,10 @@ class Op(ABC):
     @abstractmethod
     def forward(self, *inputs: Signal) -> Signal:
         """The state of the output."""
+
+    def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
+        """What `parameters` does not follow, beside what is said of signal and gradient."""
+        return EXACT
 
     @abstractmethod
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:

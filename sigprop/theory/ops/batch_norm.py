@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
-from sigprop.theory.gain_gradient import activation_gain
+from sigprop.theory.gain_gradient import activation_gain, aligned_gain
 from sigprop.theory.gradient_through_activation import projected
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
@@ -26,7 +26,7 @@ class BatchNorm(Op):
 
     What the squares of a channel have in common over the batch is gone: `norm` is `v (1 - mean r^2)`.
 
-    Gain      `sum_tt' G_y K_y`, and what a following activation adds (see `ThroughActivation`)
+    Gain      `sum_tt' G_y K_y`, and what a following activation (see `ThroughActivation`) and alignment add
 
     Large batch. With ReLU this gives `pi/(pi-1)` per stage (apjn eq. 26 and its corrected single-stage form).
     """
@@ -70,9 +70,8 @@ class BatchNorm(Op):
         (x,) = inputs
         centred, level = self._level(x)
         unit = centred.scale(1.0 / level)
-        gain = gradient.kernel.contract(unit) + activation_gain(
-            gradient, unit, torch.zeros_like(unit.diagonal), self.gain_second_moment
-        )
+        gain = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
+        gain = gain + activation_gain(gradient, unit, torch.zeros_like(unit.diagonal), self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
             ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.kernel.total()),

@@ -13,8 +13,9 @@ from sigprop.theory.gradient_along_signal import weighted
 from sigprop.theory.gradient_through_activation import excess_of
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
-from sigprop.theory.parts import AlongSignal
+from sigprop.theory.parts import GIVEN, AlongSignal
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import EXACT, Evidence, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,11 @@ class Gain(Op):
             pairs = pairs + excess_of(found, made.kernel, made.mean) / self.mean**2
         total = self.channels * ((pairs * self.same).sum() + common)
         return [ParameterState("weight", self.shape, "gain", 0.0, total / math.prod(self.shape))]
+
+    def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
+        if inputs[0].fluctuation is GIVEN and isinstance(gradient.along_signal.slope, Tensor):
+            return Evidence(Status.ASSUMED, "gain of given numbers, under a gradient along them")
+        return EXACT
 
     def with_law(self, parameter: str, law: Law) -> Gain:
         return replace(self, second_moment=law.second_moment, mean=law.mean)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.gain_gradient import activation_gain, alignment_of
+from sigprop.theory.gain_gradient import activation_gain, aligned_gain, alignment_of
 from sigprop.theory.gradient_along_signal import added, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
@@ -114,7 +114,8 @@ class GroupNorm(Op):
             return []
         (x,) = inputs
         unit, mean, _ = self._unit(x)
-        gain = gradient.kernel.contract(unit) + activation_gain(gradient, unit, mean, self.gain_second_moment)
+        gain = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
+        gain = gain + activation_gain(gradient, unit, mean, self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
             ParameterState("bias", (x.width,), "bias", 0.0, gradient.kernel.total()),

@@ -18,6 +18,8 @@ class InputConvolution(Op):
     """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions.
 
     Forward   `K = variance * gram + bias`;  weights: total `channels_out * sum_pp' G gram`
+
+    `centred` weights (see `Linear`) take the gram of windows about their means.
     """
 
     carries = starts("independent weights make independent channels of given numbers")
@@ -27,6 +29,7 @@ class InputConvolution(Op):
     variance: float
     bias_second_moment: float | None
     fan_in: int
+    centred: bool = False
 
     def forward(self, *inputs: Signal) -> Signal:
         values = self.gram * self.variance + (self.bias_second_moment or 0.0)

@@ -99,12 +99,14 @@ class Linear(Op):
         return replace(self, bias_variance=law.second_moment)
 
     def _along_itself(self, gradient: Gradient, x: Signal) -> Tensor | float:
-        """The slope gives the weights a gradient along themselves: `variance (tr(B K)^2 + tr(B K B K))`."""
+        """The slope gives the weights a gradient along themselves: `variance (tr(B K)^2 + tr(B K B K))`, from channels
+        that fluctuate; those of given numbers are in `sum G K`."""
         slope = gradient.along_signal.slope
         if not isinstance(slope, Tensor):
             return 0.0
         moved = applied(slope, x.kernel.values)
-        return self.variance * (moved.diagonal().sum() ** 2 + (moved * moved.T).sum())
+        fluctuating = torch.as_tensor(x.fluctuation.pair).clamp_max(1.0)
+        return self.variance * (moved.diagonal().sum() ** 2 + (moved * moved.T).sum()) * fluctuating
 
     def _together(self, gradient: Gradient, x: Signal) -> Tensor | float:
         """What fluctuations of pairs add, the curvature `E f'' f''` being taken at the average pair."""

@@ -80,10 +80,11 @@ def _pixels(
     roles = [BATCH] * (len(shape) - rank - 1) + [CHANNEL] + [TOKEN] * rank
     layout = of_roles(shape, roles)
     rows = windows.reshape(-1, fan_in)
-    if weight.distribution.kind == CENTRED:
+    centred = weight.distribution.kind == CENTRED
+    if centred:
         rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
     shift = None if bias is None else bias.distribution.second_moment
-    op = InputConvolution(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in)
+    op = InputConvolution(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in, centred)
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape))

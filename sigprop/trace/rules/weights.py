@@ -90,6 +90,15 @@ MAKE_FIELDS = frozenset(
 )
 
 
+OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
+"""Norms, which have rules of their own for the raw input and standardize a weight."""
+
+
+def makes_fields(call: Call) -> bool:
+    """Whether a call on weights and real numbers is a function of the input."""
+    return call.name in MAKE_FIELDS or (call.name in OF_THE_INPUT and not isinstance(call.args[0], Weight))
+
+
 def of_weights(capture: Capture, call: Call) -> Any:
     """Weights for the results of a call on weights and real tensors."""
     parents = [item for item in call.records() if isinstance(item, Weight)]
@@ -124,7 +133,7 @@ def _kind(call: Call, parents: list[Weight], values: Tensor) -> str:
     """What the entries of a function of weights share."""
     kinds = {parent.distribution.kind for parent in parents} - {INDEPENDENT}
     given = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, Tensor) and item.numel() > 1]
-    if any(item.is_floating_point() for item in given):
+    if any(item.is_floating_point() for item in given) and not _is_elementwise(call):
         return UNKNOWN  # numbers of the model, as those of spectral_norm: they may have been made from the weights
     return kinds.pop() if len(kinds) == 1 else STRUCTURED if kinds else kind_of_derived(values)
 

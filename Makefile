@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: kills corpus stress demo test lint format docs bench studies clean
+.PHONY: kills corpus stress demo test lint format docs newcomer bench studies clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -77,8 +77,8 @@ def play(page: str, room: Environment) -> list[str]:
                 (folder / step.name).write_text(step.text)
                 continue
             printed = python(step, session) if step.kind == "python" else command(step, folder, room)
-            broke = step.kind == "python" and "Traceback (most" in printed
-            if broke or "a fault of sigprop" in printed or (step.shown and not agrees(step.shown, printed)):
+            broke = "Traceback (most recent call last)" in printed or "command not found" in printed
+            if broke or (step.shown and not agrees(step.shown, printed)):
                 told.append(f"{page}: {step.text}\n{printed}")
         session.stdin.close()  # type: ignore[union-attr]
     print(f"{page}: {'otherwise' if told else 'as shown'} ({time.monotonic() - begun:.0f} s)", flush=True)

@@ -9,7 +9,7 @@ import typer
 
 from sigprop.cli.console import show
 from sigprop.cli.options import Json
-from sigprop.grid import Grid
+from sigprop.grid import Grid, thinned
 
 if TYPE_CHECKING:
     from sigprop.theory.criticality import Criticality
@@ -75,11 +75,11 @@ def _points(result: Criticality) -> Grid:
     return Grid(headings, rows, title="critical points", wrapped=(3,))
 
 
-def _line(result: Criticality, most: int = 12) -> Grid:
+def _line(result: Criticality, most: int = 9) -> Grid:
     rows = [row for row in result.line if 1e-3 <= row["kernel"] <= 1e3] or result.line
     cells = [
-        [*(f"{row[key]:.6g}" for key in ("sigma_w", "sigma_b", "kernel", "kernel_slope")), _yes(row["stable"])]
-        for row in rows[:: max(1, len(rows) // most)]
+        [*(f"{row[key]:.4g}" for key in ("sigma_w", "sigma_b", "kernel", "kernel_slope")), _yes(row["stable"])]
+        for row in thinned(rows, most)
     ]
     return Grid(["sigma_w", "sigma_b", "K*", "chi_K", "reached"], cells, title="critical line", names=())
 

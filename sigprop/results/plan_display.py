@@ -32,7 +32,7 @@ class ShownPlan(Shown):
             [f"module {row.module}", text, *[""] * len(shown), row.why]
             for row, text in zip(self.scales, scales, strict=True)
         ]
-        cells = rows if all else _collapsed(rows)
+        cells = rows if all else _collapsed(self._unprefixed(rows))
         why = len(shown) + 2
         kept = len(self.parameters) - len(changed)
         notes = [f"{kept} more parameters keep what they have."] if kept else []
@@ -40,6 +40,11 @@ class ShownPlan(Shown):
         loss = self.meta.get("initial_loss")
         notes += [f"The loss starts at {loss:.3g}, predicted for cross entropy."] if loss is not None else []
         return Grid(["parameter", "init", *shown, "why"], cells, notes=notes, names=(0,), wrapped=(1, why))
+
+    def _unprefixed(self: Plan, rows: list[list[str]]) -> list[list[str]]:  # type: ignore[misc]
+        """Reasons without the recipe's name before them, which the summary has said."""
+        prefix = f"{self.meta.get('recipe', '')}: "
+        return [[*row[:-1], row[-1].removeprefix(prefix)] for row in rows]
 
     def explain(self: Plan) -> Grid:  # type: ignore[misc]
         """The plan as a table: `print(plan.explain())`."""

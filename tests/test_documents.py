@@ -17,7 +17,7 @@ PAGES = ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "d
 ELSEWHERE = {"docs/do/places.md": "tests/integrations/test_examples.py runs its programs and reads what they leave"}
 RUN = [page for page in pages() if page not in ELSEWHERE]
 BEFORE = re.compile(r"pip install |make \w+( |$)|python -m studies\.\w+|sigprop explore$")
-"""What a `shell` block may hold: what comes before the package, long studies, whose results are stored, and a server."""
+"""What a `shell` block may hold: what comes before the package, studies, whose results are stored, and a server."""
 SLOW = {
     "docs/do/situations.md": "a check of 48 layers, a Llama of width 2048",
     "docs/learn/tutorial.md": "several predictions of deep models",

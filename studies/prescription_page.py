@@ -1,6 +1,7 @@
-"""Table and figure of the training study: `python -m studies.prescription_page`.
+"""Tables and figures of the training study: `python -m studies.prescription_page`.
 
-Reads `docs/data/prescription_training.json`, prints the table of the evidence page and writes the figure.
+Reads `docs/data/prescription_training.json` and `prescription_long.json`, prints the tables of the evidence page and
+writes the figures.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMES = {"default": "own init", "mup": "muP", "mup+linear": "muP, 1/depth", "ours": "unit + mup"}
+OPTIMIZERS = {"adamw": "AdamW", "momentum": "SGD, momentum 0.9", "muon:rms": "Muon"}
 Size = tuple[str, int, int]
 Curves = dict[Size, dict[str, dict[float, list[float]]]]
 
 
-def curves() -> Curves:
+def curves(optimizer: str = "adamw") -> Curves:
     """Final losses over seeds by family and size, scheme and rate."""
     found: Curves = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for row in json.loads((DOCS / "data/prescription_training.json").read_text())["rows"]:
+        if row.get("optimizer", "adamw") != optimizer:
+            continue
         size = (row["family"], row["layers"], row["width"])
         found[size][row["scheme"]][row["rate"]].append(row["last"])
     return found
@@ -75,10 +80,31 @@ def figure(found: Curves, path: Path) -> None:
     drawing.savefig(path, dpi=150)
 
 
+def long_runs() -> list[dict[str, Any]]:
+    return json.loads((DOCS / "data/prescription_long.json").read_text())["rows"]
+
+
+def long_figure(path: Path) -> None:
+    """Loss against step of the runs of 3,000 steps, with those that were cut."""
+    colours = {"default": "C3", "mup": "C1", "ours": "C0"}
+    drawing = Figure(figsize=(9, 3.6), layout="constrained")
+    for axis, (layers, width) in zip(drawing.subplots(1, 2, sharey=True), ((12, 512), (48, 256)), strict=True):
+        for row in (row for row in long_runs() if row["layers"] == layers):
+            steps = [50 * (place + 1) for place in range(len(row["curve"]))]
+            label = SCHEMES[row["scheme"]] if row["seed"] == 0 else None
+            axis.plot(steps, row["curve"], color=colours[row["scheme"]], lw=0.9, label=label)
+        axis.set(title=f"{layers} layers, width {width}", xlabel="step", ylim=(0.65, 1.6))
+        axis.legend(frameon=False)
+        axis.label_outer()
+    drawing.axes[0].set_ylabel("training loss, means over 50 steps")
+    drawing.savefig(path, dpi=150)
+
+
 def main() -> None:
-    found = curves()
-    print(table(found))
-    figure(found, DOCS / "figures/prescription_training.png")
+    for optimizer, name in OPTIMIZERS.items():
+        print(f"\n{name}\n\n{table(curves(optimizer))}")
+    figure(curves(), DOCS / "figures/prescription_training.png")
+    long_figure(DOCS / "figures/prescription_long.png")
 
 
 if __name__ == "__main__":

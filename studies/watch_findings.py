@@ -42,20 +42,20 @@ def named_right(run: Run, findings: list[Any]) -> bool:
     return run.where in " ".join((*first.sites, *first.parameters, first.title))
 
 
-def main(seeds: int = 3, only: str = "", out: Path = DATA / "watch_findings.json") -> None:
-    """Both forms of each illness, and the healthy runs, over seeds."""
+def main(seeds: int = 3, first: int = 1, only: str = "", out: Path = DATA / "watch_findings.json") -> None:
+    """Both forms of each illness, and the healthy runs, over seeds from `first` on (100 more for the held-out form)."""
     command = "python -m studies.watch_findings " + " ".join(sys.argv[1:])
-    stamp = {"command": command.strip(), "date": str(datetime.date.today()), "seeds": seeds}
+    stamp = {"command": command.strip(), "date": str(datetime.date.today()), "seeds": seeds, "first": first}
     results: dict[str, Any] = {**stamp, "sick": {}, "healthy": {}}
     for name, forms in SICK.items():
         for form, make in zip(("tuned", "held out"), forms, strict=True):
             if only in name:
-                first = 1 if form == "tuned" else 101
-                results["sick"][f"{name}, {form}"] = [sick_row(make(seed)) for seed in range(first, first + seeds)]
+                start = first if form == "tuned" else 100 + first
+                results["sick"][f"{name}, {form}"] = [sick_row(make(seed)) for seed in range(start, start + seeds)]
                 report(results, f"{name}, {form}", out)
     for name, make in HEALTHY.items():
         if only in name:
-            runs = [watched(make(seed)) for seed in range(1, 1 + seeds)]
+            runs = [watched(make(seed)) for seed in range(first, first + seeds)]
             results["healthy"][name] = [[f"{f.name}: {f.title}" for f in findings] for findings in runs]
             report(results, name, out)
 

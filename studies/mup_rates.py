@@ -31,7 +31,7 @@ TOGETHER = 1_000_000_000
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    widths, powers, steps = ((128, 256, 512, 1024, 2048), range(-14, -4), 200)
+    widths, powers, steps = ((128, 256, 512, 1024, 2048), range(-13, -3), 200)
     seeds, passages = (0, 1), 16
     if not setting.is_full:
         widths, powers, steps, seeds, passages = (32, 64, 128), range(-10, -3), 120, (0,), 4

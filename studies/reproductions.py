@@ -10,6 +10,7 @@ from studies.reproduction import Reproduction
 FILES = (
     "component_accuracy",
     "stack_accuracy",
+    "dslm_figure6",
     "dslm_table7",
     "dslm_table10",
     "dslm_table24",
@@ -21,6 +22,8 @@ FILES = (
     "abc_slopes",
     "abc_alignment",
     "mup_rates",
+    "completep_depth",
+    "entropy_collapse",
 )
 
 

@@ -27,18 +27,22 @@ class Branch:
 
 
 def find_branches(subject: Subject) -> list[Branch]:
-    """The skip of a block's branches is the output of the block before; of the first, what the stream starts with."""
+    """The skip of a branch is the site that the sum adds to; where that is none, the last one before it that is: a
+    sum's of the same block, the block before, or the start of the stream."""
     structure, profile = subject.structure, subject.profile
     if structure is None or profile is None:
         return []
     found = []
+    labels = {} if structure.trace is None else {id(item): label for label, item in structure.trace.sites}
+    skips = [subject.row(labels.get(id(spot.skip), "")) for spot in structure.sums]
     for stream in subject.streams:
         rows = stream.rows(profile)
         skip = _start(profile.sites, rows[0]) if rows else None
         for place, block in enumerate(rows):
-            for junction in structure.junctions:
+            for junction, own in zip(structure.junctions, skips, strict=True):
                 exit_row = subject.row(junction.exit) if junction.exit else None
                 inside = junction.name.startswith((block.name.removesuffix("[0]") + ".", block.name + "@"))
+                skip = own if inside and own is not None else skip
                 if exit_row is not None and inside and skip is not None and skip.variance > 0:
                     branch = junction.branch_scale**2 * exit_row.variance
                     found.append(Branch(exit_row.name, block.depth, branch, skip.variance, place == 0))

@@ -83,3 +83,58 @@ def test_masks_of_any_size_hide_scores(hidden):
 def test_large_scores_are_not_hidden():
     scores = 300.0 * torch.randn(1, 2, 8, 64, generator=torch.Generator().manual_seed(0))
     assert bool(allowed_scores(scores).all())
+
+
+def drawn(rule, shapes, seed=0):
+    """Linear layers whose standard deviations go by a rule of (fan in, fan out)."""
+    generator = torch.Generator().manual_seed(seed)
+    layers = [nn.Linear(fan_in, fan_out, bias=False) for fan_in, fan_out in shapes]
+    with torch.no_grad():
+        for layer in layers:
+            layer.weight.normal_(0.0, rule(layer.in_features, layer.out_features), generator=generator)
+    return nn.ModuleList(layers)
+
+
+SHAPES = [(256, 256)] * 8 + [(256, 1024), (1024, 256)] * 2 + [(240, 768), (256, 512)]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda fan_in, fan_out: 0.02,
+        lambda fan_in, fan_out: max(fan_in, fan_out) ** -0.5,
+        lambda fan_in, fan_out: (2 / (fan_in + fan_out)) ** 0.5,
+        lambda fan_in, fan_out: fan_in**-0.5,
+    ],
+    ids=["one std, fans 240 and 256", "orthogonal", "Xavier", "fan-in"],
+)
+def test_one_rule_for_all_matrices_swaps_no_fans(rule):
+    """A speech model with std 0.02 has fans 240 and 256; RWKV draws orthogonal matrices."""
+    assert not list(checks()["fans_swapped"](Subject(drawn(rule, SHAPES), None)))
+
+
+def test_swapped_fans_among_a_rule_are_found():
+    shapes = [(64, 256), (256, 64), (128, 512), (512, 128), (256, 256)] * 2
+    model = drawn(lambda fan_in, fan_out: fan_in**-0.5, shapes)
+    with torch.no_grad():
+        model[6].weight.mul_(2.0)  # 256 in, 64 out, drawn by its fan-out
+    (item,) = checks()["fans_swapped"](Subject(model, None))
+    assert item.parameters == ("6.weight",)
+
+
+@pytest.mark.parametrize(
+    ("name", "finding", "settings"),
+    [
+        ("RoFormerForMaskedLM", "embedding_scale", {"embedding_size": 64, "intermediate_size": 128}),
+        ("RwkvForCausalLM", "embedding_scale", {"attention_hidden_size": 64, "intermediate_size": 256}),
+    ],
+)
+def test_tables_that_are_not_added_and_norms_inside_the_first_block(name, finding, settings):
+    """RoFormer's positions turn queries; RWKV draws tiny embeddings and normalizes them inside its first block."""
+    transformers = pytest.importorskip("transformers")
+    kind = getattr(transformers, name)
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 128}
+    model = kind(kind.config_class(**shape, **settings, use_cache=False)).eval()
+    ids = torch.randint(3, 128, (1, 16), generator=torch.Generator().manual_seed(0))
+    assert not found(finding, model, {"input_ids": ids, "labels": ids})

@@ -14,6 +14,7 @@ from sigprop.results import SiteRow
 from sigprop.results.report import Evidence, Finding, Prescription
 
 POSITION = re.compile(r"pos|wpe", re.IGNORECASE)
+ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
 OTHER = re.compile(r"type|segment|lang", re.IGNORECASE)
 
 
@@ -72,4 +73,12 @@ def _embeddings(subject: Subject) -> tuple[SiteRow | None, SiteRow | None]:
             positions = positions or row
         elif isinstance(module, nn.Embedding) and not OTHER.search(leaf):
             tokens = tokens or row
+    if tokens is None or positions is None or not _can_add(modules.get(tokens.name), modules.get(positions.name)):
+        return tokens, None
     return tokens, positions
+
+
+def _can_add(tokens: nn.Module | None, positions: nn.Module | None) -> bool:
+    """Rotary tables turn queries and keys instead: they are as wide as a head, or say what they are."""
+    widths = [getattr(module, "embedding_dim", None) for module in (tokens, positions)]
+    return not ROTARY.search(type(positions).__name__) and (None in widths or widths[0] == widths[1])

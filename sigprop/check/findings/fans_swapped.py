@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sigprop.check.draws import Draw
@@ -13,6 +13,15 @@ from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.results import Init
 from sigprop.results.report import Evidence, Finding, Prescription
+
+APART = 1.5
+"""Ratio of two fans from which on a rule can be told from a single std."""
+BLIND: dict[str, Callable[[Draw], float]] = {
+    "one std": lambda row: 1.0,
+    "Xavier": lambda row: row.fan_in + row.fan_out,
+    "orthogonal": lambda row: max(row.fan_in, row.fan_out),
+}
+"""Rules that do not tell fan-in from fan-out: where one of them fits as well, nothing was swapped."""
 
 
 @check("fans_swapped", "draw", "a matrix drawn by its fan-out where the others are drawn by their fan-in")
@@ -28,6 +37,8 @@ def fans_swapped(subject: Subject) -> Iterator[Finding]:
     if not explained:
         return
     mine = max(explained, key=explained.__getitem__)
+    if any(_explained(rows, fan) >= explained[mine] for fan in BLIND.values()):
+        return
     other = "fan_out" if mine == "fan_in" else "fan_in"
     gain = dict(rules)[mine]
     assert gain is not None
@@ -61,12 +72,18 @@ def _finding(bad: list[Draw], mine: str, other: str, gain: float) -> Finding:
 
 
 def _shared_gain(rows: list[Draw], fan: str) -> float | None:
-    """`std * sqrt(fan)` where most matrices, of at least two sizes, share it."""
+    """`std * sqrt(fan)` where most matrices, of at least two sizes, share it; sizes of one tolerance are one size."""
     scaled = [replace(row, std=row.std * math.sqrt(getattr(row, fan))) for row in rows]
     usual = majority(scaled)
-    if not usual or len({getattr(row, fan) for row in usual}) < 2:
+    sizes = [getattr(row, fan) for row in usual]
+    if not usual or max(sizes) < APART * min(sizes):
         return None
     return math.exp(sum(math.log(row.std) for row in usual) / len(usual))
+
+
+def _explained(rows: list[Draw], fan: Callable[[Draw], float]) -> int:
+    """How many matrices share `std * sqrt(fan)`."""
+    return len(majority([replace(row, std=row.std * math.sqrt(fan(row))) for row in rows]))
 
 
 def _has(row: Draw, fan: str, gain: float) -> bool:

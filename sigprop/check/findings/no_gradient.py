@@ -49,7 +49,8 @@ def no_gradient(subject: Subject) -> Iterator[Finding]:
             f"{len(dead)} matrices have a gradient of exactly zero, {dead[0]} first",
             f"They lie behind {zeros[0]}, which is zero: they start to learn once it has moved, as schemes with "
             "zero-initialized branches intend." if zeros else
-            "Everything that they make is cut off: dead units, or a factor of exactly zero behind them.",
+            "Everything that they make is cut off: dead units, a factor of exactly zero behind them, or weights that "
+            "are normalized over a single choice (a router that takes one expert).",
             parameters=tuple(dead),
             evidence=(Evidence("matrices with zero gradient", len(dead), "measured"),),
             prescription=None if zeros else Prescription("find the zero factor between them and the loss"),

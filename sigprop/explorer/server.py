@@ -43,6 +43,7 @@ class Explorer(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(self, port: int = PORT):
+        self.computing = ThreadPoolExecutor(1)  # one at a time, in one thread: torch makes workers for every new one
         try:
             super().__init__((HOST, port), _Answers)
         except OverflowError as error:
@@ -53,7 +54,6 @@ class Explorer(ThreadingHTTPServer):
                     f"port {port} is in use: end what uses it, or take another with --port (0: any that is free)"
                 ) from error
             raise InputError(f"port {port} cannot be opened: {error.strerror or error}") from error
-        self.computing = ThreadPoolExecutor(1)  # one at a time, in one thread: torch makes workers for every new one
 
     @property
     def address(self) -> str:

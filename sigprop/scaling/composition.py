@@ -73,6 +73,7 @@ def compose(
         item, place = structure.parameters[row.name], dims[row.name]
         row = replace(row, why=f"{recipe}: {row.why}")
         row = _with_width(row, item, place, rule, structure, optimizer, reference_width, base is not None)
+        row = _with_table_scale(row, structure, rule, optimizer) if base is None else row
         rows.append(_with_depth(row, item, place, depth, bool(made.junctions), structure, optimizer))
     meta = {**made.meta, "recipe": recipe, "width": width or "none", "depth": depth, "optimizer": optimizer}
     meta |= {"reference_width": reference_width} if base is None and rule is not None else {}
@@ -155,6 +156,17 @@ def _with_width(
     return replace(row, why=f"{row.why}; {rule.name}: {', '.join(told)}") if told else row
 
 
+def _with_table_scale(
+    row: ParameterPlan, structure: Structure, rule: WidthRule | None, optimizer: str
+) -> ParameterPlan:
+    """Rates of a table whose rows the model multiplies by a number: those of the rows that then enter the stream."""
+    if rule is None or row.name not in structure.table_scales:
+        return row
+    number = structure.table_scales[row.name].number
+    row = _multiplied(row, Sizes().gauged(1.0 / number), None, optimizer)
+    return replace(row, why=f"{row.why}; the model multiplies its rows by {number:.4g}")
+
+
 def _with_depth(
     row: ParameterPlan,
     item: Parameter,
@@ -194,19 +206,20 @@ def _with_tied_readout(
 
     A table of fixed size takes `update 1` and the factor `m^{-A}`, `m` the ratio of widths, of which the recipe may
     have given `m^{-1/2}`. One that the recipe draws for the readout, of size `d^{-1/2}`, is the same function written
-    as `m^{-1/2}` times that table.
+    as `m^{-1/2}` times that table; where the model multiplies its rows, that factor is in the rates already.
     """
     tied = structure.tied_table
     if tied is None:
         return made
     ratio = dims[tied.name].fan_out
     shrinks = bool(made.meta.get("tied_as_readout"))
+    scaled = tied.name in structure.table_scales
     factor = rule.tied_multiplier(ratio) * (ratio**0.5 if shrinks or "tied_factor" in made.meta else 1.0)
     factor = min(factor, 1.0) if "reference_width" in made.meta else factor
-    gauge = Sizes().gauged(ratio**-0.5 if shrinks else 1.0)
+    gauge = Sizes().gauged(ratio**-0.5 if shrinks and not scaled else 1.0)
     rows, scales = [], list(made.scales)
     for row in made.parameters:
-        if row.name == tied.name and shrinks:
+        if row.name == tied.name and shrinks and not scaled:
             told = f"{row.why}; {rule.name}: also the readout, size x{ratio**-0.5:.4g}"
             row = replace(_multiplied(row, gauge, None, optimizer), why=told)
         if row.name in structure.readout_input:

@@ -41,6 +41,20 @@ class Pair:
             return {}
         return {name: junction.shift for junction in self.model.junctions for name in junction.weights}
 
+    def table_scale(self, name: str) -> float:
+        """The number that the model multiplies a table's rows with, relative to the base's."""
+        numbers = [each.table_scales[name].number for each in self._both() if name in each.table_scales]
+        return numbers[0] / numbers[1] if len(numbers) == 2 else 1.0
+
+    def tables_scaled_outside(self) -> dict[str, float]:
+        """By module of a table that is multiplied after it: what its output is multiplied by, relative to the base."""
+        scales = self.model.table_scales if self.model is not None else {}
+        outside = [name for name, scale in scales.items() if not scale.inside]
+        return {name.rpartition(".")[0]: 1.0 / self.table_scale(name) for name in outside}
+
+    def _both(self) -> list[Structure]:
+        return [each for each in (self.model, self.base) if each is not None]
+
     def scores(self) -> list[tuple[Scores, Scores]]:
         """Every attention of the model with that of the base."""
         if self.model is None or self.base is None:

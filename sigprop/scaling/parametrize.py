@@ -104,13 +104,13 @@ def plan_between(
                 lr=found.lr,
                 weight_decay=found.weight_decay,
                 eps=found.eps,
-                why=_why(item, scores.gauges.get(item.name, 1.0)),
+                why=_why(item, scores.gauges.get(item.name, 1.0), pair.table_scale(item.name)),
                 role=item.role,
             )
         )
     rows = _with_shifted_ends(rows, dims, pair, depth, optimizer)
-    rows, tied = _with_tied_readouts(rows, _tied_readouts(model, base, dims, width), pair, optimizer)
-    scales = scores.scales + tied + _embedding_scales(model, base)
+    rows, tied = _with_tied_readouts(rows, _tied_readouts(model, base, dims, width, pair), pair, optimizer)
+    scales = scores.scales + tied + ([] if pair.known else _embedding_scales(model, base))
     meta = {"recipe": width.name, "optimizer": optimizer, "depth": depth, "roles": _count_roles(dims)}
     meta["structure"] = "traced" if pair.known else f"by names and shapes: {pair.reason}"
     made = Plan(rows, scales=scales, meta=meta)
@@ -123,7 +123,7 @@ def tied_gauges(
     model: nn.Module, base: nn.Module, dims: list[Dimensions], width: WidthRule, pair: Pair
 ) -> dict[str, float]:
     """By parameter of the norm before a tied readout: the factor that it carries."""
-    scales = _tied_readouts(model, base, dims, width)
+    scales = _tied_readouts(model, base, dims, width, pair)
     names = pair.model.readout_input if pair.model is not None and len(scales) == 1 else ()
     return dict.fromkeys(names, scales[0].factor) if names else {}
 
@@ -168,7 +168,8 @@ def relative_sizes(
     found = {}
     for item in dims:
         deep, ends = depths.get(item.name, (DepthFactors(), False))
-        found[item.name] = with_depth(width.factors(item), deep, ends).gauged(scores.gauges.get(item.name, 1.0))
+        gauge = scores.gauges.get(item.name, 1.0) / (1.0 if pair is None else pair.table_scale(item.name))
+        found[item.name] = with_depth(width.factors(item), deep, ends).gauged(gauge)
     return found
 
 
@@ -184,7 +185,7 @@ def output_scales(
     for name, (deep, ends) in _depths(dims, depth, branches, pair).items():
         if ends:
             found[name.rpartition(".")[0]] = deep.branch
-    return found | scores.outputs
+    return found | scores.outputs | (pair.tables_scaled_outside() if pair is not None else {})
 
 
 def _depths(
@@ -211,7 +212,9 @@ def _depths(
     }
 
 
-def _tied_readouts(model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: WidthRule) -> list[ScalePlan]:
+def _tied_readouts(
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: WidthRule, pair: Pair
+) -> list[ScalePlan]:
     """A forward factor on every readout whose weight is an embedding's."""
     owners = {plain_name(name): module for name, module in unwrap(model).named_modules()}
     found = []
@@ -220,7 +223,7 @@ def _tied_readouts(model: nn.Module, base: nn.Module, dims: list[Dimensions], ru
         readouts = [place for place in places if not isinstance(owners[place], nn.Embedding)]
         if item.role != "embedding" or len(readouts) == len(places):
             continue
-        factor = rule.tied_multiplier(item.fan_out) / _own_output_scale(model, base)
+        factor = rule.tied_multiplier(item.fan_out) * pair.table_scale(item.name) / _own_output_scale(model, base)
         why = f"readout tied to {item.name}, width x{item.fan_out:g}"
         found += [ScalePlan(place, factor, "input", why) for place in readouts]
     return found
@@ -251,11 +254,12 @@ def _count_roles(dims: list[Dimensions]) -> dict[str, int]:
     return {role: roles.count(role) for role in dict.fromkeys(roles)}
 
 
-def _why(item: Dimensions, gauge: float) -> str:
+def _why(item: Dimensions, gauge: float, table: float) -> str:
     told = [item.role]
     told += [f"fan-in x{item.fan_in:g}"] * (item.fan_in != 1.0)
     told += [f"fan-out x{item.fan_out:g}"] * (item.fan_out != 1.0)
     told += [f"layers x{item.depth:g}"] * (item.depth != 1.0)
     told += [f"attention 1/d as x{gauge:.3g}"] * (gauge != 1.0)
+    told += [f"the model multiplies its rows by x{table:.3g}"] * (table != 1.0)
     told += ["also the readout"] * (item.role == "embedding" and len(item.aliases) > 1)
     return ", ".join(told)

@@ -16,6 +16,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.results.roles import MATRICES, TABLES
 from sigprop.structure.attention import Attention, visible_keys
 from sigprop.structure.scores import Scores
+from sigprop.structure.table_scales import TableScale
 from sigprop.trace.record import Field
 
 STARTS = (*TABLES, "input")
@@ -121,7 +122,7 @@ class Structure:
     `kinds`: for each stream, how many embeddings add up to its start. `blocks`: lists of alike modules that hold the
     junctions, each in order. `final_norm`: the module of the norm that the stream passes after the last junction.
     `readout_input`: the parameters that what the readout reads is linear in (gain and bias of the final norm), where
-    nothing else reads it. `scores`: every attention.
+    nothing else reads it. `scores`: every attention. `table_scales`: numbers that multiply what is looked up, by table.
     """
 
     parameters: dict[str, Parameter]
@@ -134,6 +135,7 @@ class Structure:
     final_norm: str | None = None
     readout_input: tuple[str, ...] = ()
     scores: tuple[Scores, ...] = ()
+    table_scales: dict[str, TableScale] = field(default_factory=dict)
     trace: Any = field(default=None, repr=False)
     model: nn.Module | None = field(default=None, repr=False)
     batch: Any = field(default=None, repr=False)

@@ -51,7 +51,7 @@ class Size:
 
 
 FULL = Size(8, 50, 500, 60_000, 256, 58, 2340, 160)
-SMALL = Size(3, 30, 100, 6_000, 64, 20, 250, 45)
+SMALL = Size(4, 30, 100, 6_000, 64, 20, 250, 80)
 
 
 def run(setting: Setting) -> dict[str, Any]:

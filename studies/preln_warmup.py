@@ -14,14 +14,14 @@ from studies.reproduction import Judgement, Reproduction, Row, Setting, told
 from studies.text_runs import Method, Program, best_of
 
 FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9, 8, 7)), (0, 1, 2), 16, 128, 600, clip=0.0)
-SMALL = Program(tuple(2.0**-power for power in (11, 9, 7)), (0, 1), 4, 64, 150, clip=0.0)
+SMALL = Program(tuple(2.0**-power for power in (9, 8, 7, 6)), (0, 1), 4, 64, 300, clip=0.0)
 LEARNS = 0.1
 """A rate is usable if its mean loss lies within this of the placement's best one with warm-up."""
 
 
 def run(setting: Setting) -> dict[str, Any]:
     program = FULL if setting.is_full else SMALL
-    depth, width = (12, 256) if setting.is_full else (12, 32)
+    depth, width = (12, 256) if setting.is_full else (6, 64)
     batches = program.batches(setting)
     found = []
     for placement in ("post", "pre"):

@@ -26,16 +26,18 @@ def run_command(
     ray: Annotated[bool, typer.Option("--ray", help="Run on the Ray cluster that is already started.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every trial that has no result yet. Exit code 1 when some could not be run."""
+    """Run every trial that has no result yet. Exit code 1 when some could not be run, 2 when none could."""
     from sigprop.lab.sweep import ResultFolder, read_sheet, run_locally, run_on_ray
 
     trials = read_sheet(sheet).trials()
     with progress("trials", len(trials), quiet) as done:
         run = run_on_ray if ray else partial(run_locally, workers=workers)
         left = run(trials, folder, progress=done)
+    reasons = Counter(ResultFolder(folder).reason(trial) or "its process ended each time" for trial in left)
+    if len(left) == len(trials):
+        raise InputError(f"no trial could be run: {reasons.most_common(1)[0][0]}")
     show(f"{len(trials) - len(left)} of {len(trials)} trials have results in {folder}")
     if left:
-        reasons = Counter(ResultFolder(folder).reason(trial) or "its process ended each time" for trial in left)
         for reason, count in reasons.most_common(3):
             show(f"no result, {count} of {len(trials)}: {reason}")
         raise typer.Exit(1)

@@ -27,6 +27,16 @@ def write_file(path: Path, content: str | bytes) -> None:
         raise InputError(f"{path} could not be written: {error.strerror or error}") from error
 
 
+def append_to(path: Path, content: str) -> None:
+    """Put at the end of a file, in a folder that is made where it is missing; a full disk is said as such."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(content)
+    except OSError as error:
+        raise InputError(f"{path} could not be written: {error.strerror or error}") from error
+
+
 def save_run(
     path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], facts: dict[str, Any], ranks: Ranks
 ) -> None:

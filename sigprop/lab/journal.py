@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sigprop.lab.checkpoint import append_to, write_file
+
 
 class Journal:
     """Entries in memory and, with a path, on disk. Resuming at a step forgets what was written after it."""
@@ -17,15 +19,13 @@ class Journal:
     def write(self, **entry: Any) -> None:
         self.entries.append(entry)
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+            append_to(self.path, json.dumps(entry) + "\n")
 
     def rewind(self, step: int) -> None:
         """Forget the entries of this step and later ones."""
         self.entries = [entry for entry in self.entries if entry["step"] < step]
         if self.path is not None and self.path.is_file():
-            self.path.write_text("".join(json.dumps(entry) + "\n" for entry in self.entries), encoding="utf-8")
+            write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import InputError
-from sigprop.lab.checkpoint import write_file
+from sigprop.lab.checkpoint import append_to, write_file
 from sigprop.lab.sweep.sheet import Trial, identity
 
 FORMAT = 1
@@ -65,8 +65,7 @@ class ResultFolder:
 
     def begin(self, trial: Trial) -> None:
         """Count one more try, before it is made: it may end the process."""
-        with open(self._file(trial).with_suffix(".tries"), "ab") as file:
-            file.write(b".")
+        append_to(self._file(trial).with_suffix(".tries"), ".")
 
     def put(self, trial: Trial, result: dict[str, Any]) -> None:
         content = {"format": FORMAT, "trial": trial, "result": result}

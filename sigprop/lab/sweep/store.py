@@ -18,6 +18,8 @@ RATE, SEED = "train.lr", "train.seed"
 
 def rows_of(folder: str | Path) -> list[dict[str, Any]]:
     """One flat row per trial: `section.name` for settings, plain names for results."""
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder} has no results: there is no such folder")
     rows = []
     for item in ResultFolder(folder).results():
         row = {f"{section}.{name}": value for section, given in item["trial"].items() for name, value in given.items()}

@@ -2,8 +2,8 @@
 
 Draws of a deep network are skewed: a few large ones carry the mean, and a handful may miss them. So a number differs
 only where the mean of the draws says so *and* the mean of their logarithms (corrected to that of a lognormal) does,
-both by Student's t at one in ten thousand, and by more than a tenth. It agrees where it is within a fifth, noise
-included.
+both by Student's t at one in ten thousand, and by more than a tenth. It agrees where it is within a tenth, and within
+a fifth with the noise included.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def judged(predicted: float, draws: Sequence[float], scale: float | None = None,
         sure = _improbable(*_in_logarithms(predicted, draws), len(draws))
     if sure and abs(difference) > MATTERS:
         judgement = Judgement.DIFFERS
-    elif abs(difference) + ROOM * relative <= AGREES and len(draws) != 2:
+    elif abs(difference) <= MATTERS and abs(difference) + ROOM * relative <= AGREES and len(draws) != 2:
         judgement = Judgement.AGREES
     else:
         judgement = Judgement.UNCLEAR

@@ -148,9 +148,10 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trust
     wrong = [column for column, verdict in verdicts.items() if verdict.judgement is Judgement.DIFFERS]
     unclear = [column for column, verdict in verdicts.items() if verdict.judgement is Judgement.UNCLEAR]
     doubted = [column for column in unclear if verdicts[column].is_doubtful or not trusted]
+    for column in (*wrong, *unclear):  # what theory says of the unclear is known no better than the draws tell
+        row.errors[column] = max(drawn.errors.get(column, 0.0), verdicts[column].standard_error)
     for column in (*wrong, *doubted):
         setattr(row, column, verdicts[column].simulated)
-        row.errors[column] = max(drawn.errors.get(column, 0.0), verdicts[column].standard_error)
     _state(row, drawn, verdicts, {*wrong, *doubted})
     if wrong or doubted:
         row.status = "disputed" if wrong else "sampled"

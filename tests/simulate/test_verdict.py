@@ -44,3 +44,10 @@ def test_correlations_are_compared_absolutely():
     draws = [0.01, -0.02, 0.015, 0.0, -0.01, 0.005]
     assert judged(0.02, draws, scale=0.5).judgement is Judgement.AGREES
     assert judged(0.4, draws, scale=0.5).judgement is Judgement.DIFFERS
+
+
+def test_a_number_off_by_more_than_a_tenth_does_not_agree():
+    """Even where it differs by no more than a fifth for sure: the next draws may say more."""
+    draws = [1.0, 1.01, 0.99, 1.0, 1.005, 0.995]
+    assert judged(1.08, draws).judgement is Judgement.AGREES
+    assert judged(1.15, draws).judgement is not Judgement.AGREES

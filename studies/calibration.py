@@ -94,7 +94,7 @@ def entry_of(head: dict[str, Any], way: str, profile: Profile, measured: Measure
 
 def _short(value: Any) -> Any:
     if isinstance(value, float):
-        return float(f"{value:.3g}") if math.isfinite(value) else 1e9
+        return float(f"{value:.2g}") if math.isfinite(value) else 1e9
     return value
 
 

@@ -73,3 +73,9 @@ def test_the_walk_sees_a_wrong_arrow(tmp_path):
     path = tmp_path / "wrong.py"
     path.write_text("from sigprop.measure import measure\nimport sigprop.trace.capture\n")
     assert imports(path) == {"measure", "trace"}
+
+
+def test_no_file_loads_the_slowest_part_of_scipy():
+    """`scipy.stats` takes as long to import as half of torch; `scipy.special` has its distributions."""
+    for path in ROOT.rglob("*.py"):
+        assert "scipy.stats" not in path.read_text(), path.relative_to(ROOT)

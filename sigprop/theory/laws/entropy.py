@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 ROWS, LEVELS, NODES = 512, 40, 8
 LEAST, MOST = 1e-3, 1e4
@@ -38,7 +38,7 @@ def softmax_sharpness(variance: np.ndarray, keys: int, head_width: int | None = 
     levels, entropy, largest = _table(keys)
     factors = np.ones(1)
     if head_width is not None:
-        factors = chi2.ppf((np.arange(NODES) + 0.5) / NODES, head_width) / head_width
+        factors = 2.0 * gammaincinv(head_width / 2.0, (np.arange(NODES) + 0.5) / NODES) / head_width
         factors /= factors.mean()
     places = np.log(np.clip(variance[..., None] * factors, LEAST, MOST))
     small = variance < LEAST

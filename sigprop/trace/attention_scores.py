@@ -23,8 +23,9 @@ from sigprop.trace.replay import Replay
 from sigprop.trace.rules.attention import attention_scores
 from sigprop.trace.tracing import TracedModel
 
-HEADS, MOST, FEWEST = 4096, 512, 16
-"""Heads that are drawn for all attentions of a model together, and for each at most and at least.
+MOST, FEWEST, EXACT = 512, 32, 8
+"""Heads that are drawn for one attention: at most, and at least. Up to `EXACT` attentions have the most; beyond, the
+number falls with the square of how many there are, as the rows of many layers vary smoothly.
 
 The variance of one head's scores fluctuates by about sqrt(2 / head width)."""
 ENTRIES = 1 << 22
@@ -38,7 +39,7 @@ def score_rows(found: TracedModel, seed: int) -> list[SiteRow]:
     """One row per attention of the trace, named like the sites of `measure(scores=True)`."""
     rows, calls, depth = [], CallCounter(), DepthCounter()
     ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]
-    wanted = min(max(HEADS // max(len(ops), 1), FEWEST), MOST)
+    wanted = min(max(MOST * EXACT**2 // max(len(ops), 1) ** 2, FEWEST), MOST)
     for op in ops:
         source = _before_softmax(op.weight)
         if source is None or source.call is None:

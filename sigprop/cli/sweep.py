@@ -50,9 +50,13 @@ def show_command(
     figure: Figure = None,
     json: Json = False,
 ) -> None:
-    """The best learning rate of every cell, with the loss over seeds and its spread."""
+    """The best learning rate of every cell, with the loss over seeds and its spread.
+
+    The figure has loss against rate, and, where widths or depths differ, the best rate against them.
+    """
     from sigprop.lab.sweep import best_rates, query
     from sigprop.lab.sweep.figure import rate_figure
+    from sigprop.lab.sweep.store import differing
 
     if sql is not None:
         rows = query(folder, sql)
@@ -63,11 +67,12 @@ def show_command(
         raise InputError(f"{folder} has no results: needs the folder that `sigprop sweep run` was given")
     if figure is not None:
         rate_figure(folder, figure)
-    differing = [key for key in best[0].cell if len({str(item.cell.get(key)) for item in best}) > 1]
+    varied = differing([item.cell for item in best])
     rows = [
-        {key: item.cell.get(key) for key in differing}
+        {key: item.cell.get(key) for key in varied}
         | {
             "best rate": f"{item.rate:.4g}" + (" (at the edge)" if item.at_edge else ""),
+            "of seeds": f"{item.low:.4g}" + (f" to {item.high:.4g}" if item.high > item.low else ""),
             "loss": f"{item.loss:.4f}",
             "spread": f"{item.spread:.4f}",
             "seeds": item.seeds,

@@ -1,12 +1,15 @@
 """Sweeps: sheets, results that survive being killed, questions to them."""
 
 import json
+import math
 
 import pytest
+from matplotlib.figure import Figure
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.lab.sweep import ResultFolder, best_rates, query, read_sheet, run_locally, run_on_ray
 from sigprop.lab.sweep.cluster import _computed
+from sigprop.lab.sweep.figure import rate_figure
 from sigprop.lab.sweep.sheet import identity
 from sigprop.lab.sweep.trial import run_trial
 from tests.lab import counted_work
@@ -79,12 +82,13 @@ def test_trials_are_trained_and_asked_about(tmp_path):
 
 def test_the_best_rate_is_the_lowest_mean_over_seeds(tmp_path):
     folder = ResultFolder(tmp_path)
-    losses = {0.1: (3.0, 2.0), 0.2: (1.0, 2.0), 0.4: (0.5, None)}
+    losses = {0.1: (3.0, 2.1), 0.2: (1.0, 2.0), 0.4: (0.5, None)}
     for rate, pair in losses.items():
         for seed, last in enumerate(pair):
             folder.put({"train": {"lr": rate, "seed": seed}}, {"last": last})
     (best,) = best_rates(tmp_path)
     assert (best.rate, best.loss, best.seeds, best.at_edge) == (0.2, 1.5, 2, False)
+    assert (best.low, best.high) == (0.2, 0.4)  # of seed 1 and of seed 0 alone
     assert best.spread == pytest.approx(0.5**0.5)
 
 
@@ -196,3 +200,21 @@ def test_a_cluster_goes_on_after_lost_workers_and_wrong_trials(tmp_path, monkeyp
     assert left == trials[:2]
     assert folder.reason(trials[1]) == "ValueError: no such recipe"
     assert "lost 3 times with its worker" in folder.reason(trials[0])
+
+
+def test_the_optimum_is_drawn_against_width_with_its_spread(tmp_path, monkeypatch):
+    folder = ResultFolder(tmp_path / "out")
+    for width, best in ((32, 0.2), (64, 0.1)):
+        for rate in (0.05, 0.1, 0.2, 0.4):
+            for seed in range(2):
+                loss = abs(math.log2(rate / best)) + 0.1 * seed
+                trial = {"model": {"width": width}, "train": {"lr": rate, "seed": seed}}
+                folder.put(trial, {"last": loss})
+    assert [(item.cell["model.width"], item.rate) for item in best_rates(tmp_path / "out")] == [(32, 0.2), (64, 0.1)]
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: drawn.append(figure))
+    rate_figure(tmp_path / "out", tmp_path / "figure.png")
+    losses, optima = drawn[0].axes
+    assert len(losses.lines) >= 2
+    points = optima.containers[0].lines[0].get_xydata().tolist()
+    assert points == [[32.0, 0.2], [64.0, 0.1]]

@@ -56,43 +56,73 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Curve:
-    """Losses over seeds by learning rate, of one combination of all other settings; failed runs are infinite."""
+    """Losses by learning rate and seed, of one combination of all other settings; failed runs are infinite."""
 
     cell: dict[str, Any]
-    losses: dict[float, list[float]]
+    by_rate: dict[float, dict[int, float]]
 
+    @property
+    def losses(self) -> dict[float, list[float]]:
+        """Over seeds, by learning rate."""
+        return {rate: list(found.values()) for rate, found in self.by_rate.items()}
 
-def curves(folder: str | Path) -> list[Curve]:
-    """One curve for every cell of the sweep."""
-    cells: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows_of(folder):
-        settings = {key: value for key, value in row.items() if "." in key and key not in (RATE, SEED)}
-        loss = row["last"] if row["last"] is not None else math.inf
-        cells[json.dumps(settings, sort_keys=True)][row.get(RATE, math.nan)].append(loss)
-    return [Curve(json.loads(cell), dict(rates)) for cell, rates in cells.items()]
+    def best(self) -> BestRate:
+        """The rate with the lowest mean loss, and those of the single seeds."""
+        means = {rate: sum(losses) / len(losses) for rate, losses in self.losses.items()}
+        rate = min(means, key=means.__getitem__)
+        mean, losses = means[rate], self.losses[rate]
+        squares = sum((loss - mean) ** 2 for loss in losses) if mean < math.inf else 0.0
+        own = [self._best_of(seed) for seed in self.by_rate[rate]]
+        spread = math.sqrt(squares / max(len(losses) - 1, 1))
+        at_edge = len(means) > 1 and rate in (min(means), max(means))
+        return BestRate(self.cell, rate, min(own), max(own), mean, spread, len(losses), at_edge)
+
+    def _best_of(self, seed: int) -> float:
+        """The best rate of one seed."""
+        return min(self.by_rate, key=lambda rate: self.by_rate[rate].get(seed, math.inf))
 
 
 @dataclass(frozen=True)
 class BestRate:
-    """The best learning rate of one cell: mean loss over seeds, its spread, and whether the grid may end too early."""
+    """The best learning rate of one cell: mean loss over seeds, its spread, and whether the grid may end too early.
+
+    `low` and `high`: the lowest and highest of the single seeds' best rates.
+    """
 
     cell: dict[str, Any]
     rate: float
+    low: float
+    high: float
     loss: float
     spread: float
     seeds: int
     at_edge: bool
 
 
+def curves(folder: str | Path) -> list[Curve]:
+    """One curve for every cell of the sweep."""
+    cells: dict[str, dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows_of(folder):
+        settings = {key: value for key, value in row.items() if "." in key and key not in (RATE, SEED)}
+        loss = row["last"] if row["last"] is not None else math.inf
+        cells[json.dumps(settings, sort_keys=True)][row.get(RATE, math.nan)][row.get(SEED, 0)] = loss
+    return [Curve(json.loads(cell), dict(rates)) for cell, rates in cells.items()]
+
+
 def best_rates(folder: str | Path) -> list[BestRate]:
-    """For every cell, the rate with the lowest mean loss."""
-    return [_best(curve.cell, curve.losses) for curve in curves(folder)]
+    """For every cell, the rate with the lowest mean loss; cells in the order of their settings."""
+    return sorted((curve.best() for curve in curves(folder)), key=lambda best: _order(best.cell))
 
 
-def _best(cell: dict[str, Any], rates: dict[float, list[float]]) -> BestRate:
-    means = {rate: sum(losses) / len(losses) for rate, losses in rates.items()}
-    rate = min(means, key=means.__getitem__)
-    losses, mean = rates[rate], means[rate]
-    spread = math.sqrt(sum((loss - mean) ** 2 for loss in losses) / max(len(losses) - 1, 1)) if mean < math.inf else 0.0
-    at_edge = len(rates) > 1 and rate in (min(rates), max(rates))
-    return BestRate(cell, rate, mean, spread, len(losses), at_edge)
+def differing(cells: list[dict[str, Any]]) -> list[str]:
+    """Settings that are not the same in all cells."""
+    keys = dict.fromkeys(key for cell in cells for key in cell)
+    return [key for key in keys if len({str(cell.get(key)) for cell in cells}) > 1]
+
+
+def _order(cell: dict[str, Any]) -> list[tuple[str, bool, float, str]]:
+    """Numbers by size, the rest by name."""
+    return [
+        (key, isinstance(value, str), value if isinstance(value, (int, float)) else 0.0, str(value))
+        for key, value in sorted(cell.items())
+    ]

@@ -30,12 +30,12 @@ def ending(branch: Field) -> Ending:
         return Ending() if shifts or shift is None else Ending(_names(weights), shift)
     if name in SUMS and len(fields) == 2:
         biased = _with_bias(fields)
-        return biased if biased.names else _shared(fields)
+        shared = biased if biased.names else _shared(fields)
+        return shared if shared.names else _union([ending(item) for item in fields])
     if name == "cat" and len(fields) > 1:
         return _shared(fields)
     if name in GATHERED:
-        found = [ending(item) for item in fields]
-        return _union(found) if all(item.names and item.shift == 0.0 for item in found) else Ending()
+        return _union([ending(item) for item in fields])
     if name in ("mul", "expert_sum") and len(fields) == 2:
         fields = [item for item in fields if item.shape[-1:] == branch.shape[-1:] != (1,)]
     return ending(fields[0]) if name in CARRIED and len(fields) == 1 else Ending()
@@ -58,6 +58,9 @@ def _shared(fields: list[Field]) -> Ending:
 
 
 def _union(found: list[Ending]) -> Ending:
+    """Of a sum of parts that each end in weights: all of them; nothing where a part does not."""
+    if not all(item.names and item.shift == 0.0 for item in found):
+        return Ending()
     return Ending(tuple(dict.fromkeys(name for item in found for name in item.names)))
 
 

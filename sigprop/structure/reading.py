@@ -136,7 +136,7 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
             made.append(
                 Junction(
                     exit=_exit(branch, exits),
-                    entry=entries.get(item.source if item.source is plain(item.skip) else item.skip, ""),
+                    entry=entries.get(item.source if plain(item.source) is plain(item.skip) else item.skip, ""),
                     weights=last.names,
                     inside=graph.parameters(passed),
                     stream=stream,

@@ -63,6 +63,7 @@ class Graph:
                 if isinstance(item, Field):
                     self.readers.setdefault(item, []).append(reader)
         self.uses = Readers(everything(self.index))
+        self._outputs = {item for _, item in found.sites}
         self.sums: dict[Field, Sum] = {}
         for item in self.index:
             operands = [operand for operand in item.inputs if isinstance(operand, Field)]
@@ -132,12 +133,14 @@ class Graph:
         return chain
 
     def _leaves(self, branch: Field) -> list[Field]:
-        """Summands of a branch that is itself a sum of branches (parallel blocks)."""
+        """Summands of a branch that is a sum of branches (parallel blocks), unless a module puts it out whole."""
         added = branch
         while is_view(added) and isinstance(added.inputs[0], Field):
             added = added.inputs[0]
         operands = [item for item in added.inputs if isinstance(item, Field)]
         is_sum = added.call is not None and added.call.name in SUMS and added not in self.sums
+        if {branch, added} & self._outputs:
+            return [branch]
         if is_sum and len(operands) == 2 and operands[0].shape == operands[1].shape == added.shape:
             return [leaf for item in operands for leaf in self._leaves(item)]
         return [branch]

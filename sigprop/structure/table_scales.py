@@ -1,4 +1,4 @@
-"""Numbers that a model multiplies what it looks up with, before anything else reads it (Gemma: the root of the width)."""
+"""Numbers that a model multiplies what it looks up with, before anything else reads it (Gemma: root of the width)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ matrices inside a model and AdamW the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,7 +40,7 @@ def param_groups(
     options: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
-    require(bool(lr > 0) and math.isfinite(lr), "lr", float(lr), "a positive number")
+    rates = _rates(lr)
     require(weight_decay >= 0, "weight_decay", weight_decay, "a number that is not negative")
     require(0 <= merge < 1, "merge", merge, "a relative difference from 0 up to but below 1")
     for role in roles or ():
@@ -54,20 +54,38 @@ def param_groups(
         eps = ADAFACTOR_EPSILON if plan.meta.get("optimizer") == "adafactor" else TORCH_EPSILON
     groups: dict[tuple[float, ...], dict[str, Any]] = {}
     for row, parameter in match(plan, model):
+        own_rate = _rate_of(rates, row, trained_by(own, row.role, row.shape))
         if not parameter.requires_grad or (optimizer is not None and trained_by(own, row.role, row.shape) != optimizer):
             continue
         if roles is not None and row.role not in roles and WIDTH_CLASSES.get(row.role) not in roles:
             continue
         decays = weight_decay and (decay_vectors or not _is_vector(row))
-        rates = (row.lr, row.weight_decay if decays else 0.0, row.eps if eps is not None else 1.0)
-        key = _key(rates, merge)
+        factors = (row.lr, row.weight_decay if decays else 0.0, row.eps if eps is not None else 1.0)
+        key = (*_key(factors, merge), float(own_rate))
         if key not in groups:
-            rate, decay, floor = key if merge else rates
-            made = {"params": [], "param_names": [], "lr": lr * rate, "weight_decay": weight_decay * decay}
+            rate, decay, floor = key[:3] if merge else factors
+            made = {"params": [], "param_names": [], "lr": own_rate * rate, "weight_decay": weight_decay * decay}
             groups[key] = made | ({} if eps is None else {"eps": _multiplied(eps, floor)}) | (options or {})
         groups[key]["params"].append(parameter)
         groups[key]["param_names"].append(row.name)
     return list(groups.values())
+
+
+def _rates(lr: Any) -> dict[str, Any]:
+    """Base rates by role, width class or optimizer, with `default` for the rest."""
+    given = dict(lr) if isinstance(lr, Mapping) else {"default": lr}
+    known = {*ROLES, *WIDTH_CLASSES.values(), "default", "muon", "adamw"}
+    for key, rate in given.items():
+        if key not in known:
+            raise UnknownNameError("role of a learning rate", key, known)
+        require(bool(rate > 0) and math.isfinite(rate), "lr", float(rate), "a positive number")
+    require("default" in given, "lr", sorted(given), "also a rate for `default`, the parameters not named")
+    return given
+
+
+def _rate_of(rates: dict[str, Any], row: ParameterPlan, optimizer: str) -> Any:
+    keys = (row.role, WIDTH_CLASSES.get(row.role, ""), optimizer, "default")
+    return next(rates[key] for key in keys if key in rates)
 
 
 def trained_by(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
@@ -106,11 +124,12 @@ def _multiplied(eps: Epsilon, factor: float) -> Epsilon:
 
 
 def make_optimizers(
-    plan: Plan, model: nn.Module, lr: float, weight_decay: float = 0.0, eps: Epsilon | None = None, **options: Any
+    plan: Plan, model: nn.Module, lr: Any, weight_decay: float = 0.0, eps: Epsilon | None = None, **options: Any
 ) -> list[torch.optim.Optimizer]:
     """The optimizers that the plan was made for, on its groups: one, or Muon and AdamW."""
     name = str(plan.meta.get("optimizer", "adamw"))
     kind, _, scale = name.partition(":")
+    usual = _rates(lr)["default"]
 
     def groups(optimizer: str | None = None) -> list[dict[str, Any]]:
         return param_groups(plan, model, lr, weight_decay, eps, optimizer=optimizer)
@@ -118,8 +137,8 @@ def make_optimizers(
     if kind == "muon":
         hidden, rest = _scaled(groups("muon"), scale), groups("adamw")
         adjust = "match_rms_adamw" if scale == "rms" else "original"
-        muon = torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn=adjust)
-        return [muon, torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay, **options)]
+        muon = torch.optim.Muon(hidden, lr=usual, weight_decay=weight_decay, adjust_lr_fn=adjust)
+        return [muon, torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)]
     made: dict[str, Any] = {
         "sgd": torch.optim.SGD,
         "momentum": lambda found, lr, momentum=0.9, **rest: torch.optim.SGD(found, lr=lr, momentum=momentum, **rest),
@@ -131,7 +150,7 @@ def make_optimizers(
     }
     if kind not in made:
         raise UnknownNameError("optimizer", name, [*made, "muon"])
-    return [made[kind](groups(), lr=lr, **options)]
+    return [made[kind](groups(), lr=usual, **options)]
 
 
 def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:

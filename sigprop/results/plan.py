@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.results import application, checkpoint, optimizers, suggestion
+from sigprop.results import application, checkpoint, optimizers, schedules, suggestion
 from sigprop.results.files import Document, written
 from sigprop.results.init import KEEP, Init, is_finite
 from sigprop.results.plan_display import ShownPlan
@@ -182,7 +182,7 @@ class Plan(ShownPlan):
     def param_groups(
         self,
         model: torch.nn.Module,
-        lr: float,
+        lr: float | Mapping[str, float],
         weight_decay: float = 0.0,
         eps: float | tuple[float | None, float] | None = None,
         roles: Sequence[str] | None = None,
@@ -193,6 +193,7 @@ class Plan(ShownPlan):
     ) -> list[dict[str, Any]]:
         """Parameter groups for a torch optimizer, one per distinct set of multipliers.
 
+        `lr`: one base rate, or several by role, width class or optimizer: `{"embedding": 0.01, "default": 0.002}`.
         `eps` defaults to torch's 1e-8 where the plan multiplies it; of Adafactor's pair, the second is multiplied.
         `optimizer` keeps the rows that this one trains (`muon`, and `adamw` for the rest), `roles` those of some roles
         (`hidden` stands for all matrices inside, `vector` for gains and biases). Gains and biases decay only with
@@ -207,7 +208,7 @@ class Plan(ShownPlan):
     def optimizers(
         self,
         model: torch.nn.Module,
-        lr: float,
+        lr: float | Mapping[str, float],
         weight_decay: float = 0.0,
         eps: float | tuple[float | None, float] | None = None,
         **options: Any,
@@ -221,6 +222,12 @@ class Plan(ShownPlan):
         It comes from the plan alone and carries how far swept optima lay from it; refused where none were swept.
         """
         return suggestion.suggested_lr(self, targets)
+
+    def scheduler(
+        self, optimizer: torch.optim.Optimizer, steps: int, warmup: float = 0.1, final: float = 0.1
+    ) -> torch.optim.lr_scheduler.LambdaLR:
+        """Warm-up and cosine down to `final` of each group's own rate, so that the plan's factors stay."""
+        return schedules.scheduler(optimizer, steps, warmup, final)
 
     def diff(self, other: Plan) -> list[PlanDifference]:
         """Every field in which this plan (left) differs from the other (right)."""

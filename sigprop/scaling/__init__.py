@@ -1,6 +1,7 @@
 """Parametrizations: width and depth rules for any model and optimizer, and the check that they hold."""
 
 from sigprop.scaling.alignment import AlignmentReport, AlignmentRow, measure_alignment
+from sigprop.scaling.budget import AdamSettings, at_batch, at_horizon, averaging_decay, independent_decay
 from sigprop.scaling.composition import compose
 from sigprop.scaling.contributions import Contribution, contribution_table, contributions, expected_contributions
 from sigprop.scaling.coordcheck import coord_check
@@ -18,6 +19,7 @@ __all__ = [
     "REFERENCE_WIDTH",
     "ROLES",
     "WIDTH_RULES",
+    "AdamSettings",
     "AlignmentReport",
     "AlignmentRow",
     "Contribution",
@@ -25,6 +27,9 @@ __all__ = [
     "Dimensions",
     "GroupFactors",
     "WidthRule",
+    "at_batch",
+    "at_horizon",
+    "averaging_decay",
     "compare",
     "compose",
     "contribution_table",
@@ -33,6 +38,7 @@ __all__ = [
     "depth_factors",
     "expected_contributions",
     "family_factors",
+    "independent_decay",
     "measure_alignment",
     "parametrize",
     "width_rule",

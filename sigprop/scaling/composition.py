@@ -8,7 +8,7 @@ Without `base` a rule compares the model with a fixed reference (`reference.py`)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from sigprop.scaling.dimensions import Dimensions, compare
 from sigprop.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, reference_dimensions, reference_sizes
 from sigprop.scaling.responses import responses
 from sigprop.scaling.width import WidthRule, width_rule
+from sigprop.scaling.zeros import with_zeros
 from sigprop.structure import Parameter, Structure, read_structure
 from sigprop.theory.exponents import Alignment, read_optimizer
 
@@ -49,14 +50,18 @@ def compose(
     alignment: Alignment | str | None = None,
     roles: Mapping[str, str] | None = None,
     reference_width: int = REFERENCE_WIDTH,
+    zeros: Sequence[str] = (),
     **options: Any,
 ) -> Plan:
     """One plan of a recipe, a width rule (`mup`, `sp`, `neural_tangent`, `meta:s`), a depth rule and an optimizer.
 
     `base`: a model, factory, configuration or width at which a learning rate was tuned; without it factors are relative
-    to a layer of `reference_width` inputs and four layers. `options` go to the recipe; the others as in
+    to a layer of `reference_width` inputs and four layers. `zeros`: what starts at zero, of `readout`, `query` and
+    `branch ends`. `options` go to the recipe; the others as in
     `sigprop.recipes.plan` and `sigprop.scaling.parametrize`.
     """
+    if recipe == "u_mup" and (width not in (None, "none") or depth != "none" or optimizer not in ("adam", "adamw")):
+        raise InputError("u_mup brings its own width and depth rule, for adam and adamw: give none besides")
     read_optimizer(optimizer)
     require(depth in DEPTH_RULES, "depth", depth, " or ".join(DEPTH_RULES))
     require(reference_width >= 1, "reference_width", reference_width, "a positive number")
@@ -80,6 +85,7 @@ def compose(
     made = Plan(rows, made.junctions, made.scales, meta)
     if rule is not None:
         made = _with_tied_readout(made, structure, dims, rule, optimizer)
+    made = with_zeros(made, structure, zeros)
     made = _with_initial_loss(made, structure)
     made.meta |= {"responses": responses(made, structure), "norms": structure.placement}
     made.check(model)

@@ -25,7 +25,7 @@ from sigprop.scaling.factories import Given, PlanMaker, build_seeded, compare_kn
 from sigprop.scaling.judge import judge
 from sigprop.scaling.pairs import read_pair
 from sigprop.scaling.record import Run
-from sigprop.scaling.runs import Training, worth_stacking
+from sigprop.scaling.runs import OwnOptimizer, Training, worth_stacking
 from sigprop.scaling.training import make_step
 from sigprop.scaling.verdict import find_culprits
 from sigprop.theory.exponents import read_optimizer
@@ -53,6 +53,7 @@ def coord_check(
     plan: str | PlanMaker | None = "mup",
     expect: str = "mup",
     optimizer: str = "adamw",
+    own_optimizer: OwnOptimizer | None = None,
     depth_rule: str = "none",
     lr: float | None = None,
     weight_decay: float = 0.0,
@@ -69,9 +70,10 @@ def coord_check(
 
     `plan`: what is applied before training: a rule's name, a function (model, base) -> Plan, or None for the
     model as it is. `expect`: the rule whose exponents are asked for. `roles`, `branches` and `attention` as in
-    `parametrize`, for the plan and for what is expected. `weight_decay` trains with decay, whose part of each update is
-    judged with it. All widths share the seeds. `vectorize`: train the seeds together; None chooses by device and size
-    (`report.meta["trained"]` says what was done, and why).
+    `parametrize`, for the plan and for what is expected. `own_optimizer`: a function from a build to its optimizer, for
+    a parametrization of your own (`plan=None`); `optimizer` then says which rule it follows. `weight_decay` trains with
+    decay, whose part of each update is judged with it. All widths share the seeds. `vectorize`: train the seeds
+    together; None chooses by device and size (`report.meta["trained"]` says what was done, and why).
     """
     widths, depths = sorted(set(widths)), sorted(set(depths or []))
     require(len(widths) > 1 or len(depths) > 1, "widths", widths, "two or more different widths (or depths)")
@@ -80,7 +82,7 @@ def coord_check(
     along = {axis: shapes for axis, shapes in along.items() if len(shapes) > 1}
     check = _Check(
         build, along, widths, depths, batch, loss, plan, expect, optimizer, depth_rule, lr, weight_decay, roles,
-        branches, attention, steps, tolerance, vectorize, progress,
+        branches, attention, steps, tolerance, vectorize, progress, own_optimizer,
     )  # fmt: skip
     exponents = check.run(range(seeds), level=0.95)
     suspects = [item.key for item in exponents if not item.passed]
@@ -117,6 +119,7 @@ class _Check:
     tolerance: float
     vectorize: bool | None
     progress: bool
+    own_optimizer: OwnOptimizer | None = None
     modules: list[str] = field(default_factory=list)
     queries: dict[str, str] = field(default_factory=dict)
     trained: dict[str, list[Shape]] = field(default_factory=dict)
@@ -142,7 +145,9 @@ class _Check:
             rows[shape] = expected_rows(first, base, dims, self.expect, self.optimizer, given)
             self.queries |= query_owners(first, base, dims, self.expect, given)
             made = make_plan(self.plan, first, base, dims, self.optimizer, given)
-            training = Training(made, step_fn, self.optimizer, self.lr, self.steps, self.weight_decay)
+            training = Training(
+                made, step_fn, self.optimizer, self.lr, self.steps, self.weight_decay, self.own_optimizer
+            )
             models = (first if seed == seeds[0] else build_seeded(self.build, shape, seed) for seed in seeds)
             together = worth_stacking(first, len(seeds)) if self.vectorize is None else self.vectorize
             found, way = training.run(models, together)

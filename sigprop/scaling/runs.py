@@ -23,6 +23,7 @@ from sigprop.scaling.training import make_optimizers
 from sigprop.theory.exponents import read_optimizer
 
 SMALL = 500_000
+OwnOptimizer = Callable[[nn.Module], torch.optim.Optimizer | Sequence[torch.optim.Optimizer]]
 
 
 def worth_stacking(model: nn.Module, seeds: int) -> bool:
@@ -42,11 +43,12 @@ class Training:
     lr: float | None
     steps: int
     weight_decay: float = 0.0
+    own: OwnOptimizer | None = None
 
     def run(self, models: Iterable[nn.Module], together: bool) -> tuple[list[Run], str]:
         """One run per model, and how they were trained. All meet the same random numbers (dropout)."""
-        way = "one by one"
-        if together:
+        way = "one by one" if self.own is None else "one by one, by an optimizer of the user's own"
+        if together and self.own is None:
             models = [self._prepared(model) for model in models]
             try:
                 return self._seeded(self._stacked, models), "together"
@@ -70,9 +72,13 @@ class Training:
     def _alone(self, model: nn.Module) -> list[Run]:
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         recorder = Recorder(model, trained)
-        optimizers = make_optimizers(self.optimizer, model, self.plan, self.lr, self.weight_decay)
+        optimizers = self._own(model) or make_optimizers(self.optimizer, model, self.plan, self.lr, self.weight_decay)
         runs = self._train(recorder, lambda: recorder.follow(self.step_fn, model), optimizers)
         return _with_decays(runs, optimizers)
+
+    def _own(self, model: nn.Module) -> list[torch.optim.Optimizer]:
+        made = self.own(model) if self.own is not None else []
+        return [made] if isinstance(made, torch.optim.Optimizer) else list(made)
 
     def _stacked(self, models: Sequence[nn.Module]) -> list[Run]:
         model = models[0]

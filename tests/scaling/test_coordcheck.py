@@ -196,6 +196,42 @@ def test_a_readout_of_zeros_has_no_exponent_to_judge():
     assert report.passed, [str(item) for item in report.culprits]
 
 
+def own_mup(power):
+    """A user's own muP: weights drawn in the build, rates in the optimizer."""
+
+    def make(width):
+        model = gpt()(width)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            if parameter.ndim > 1 and "embedding" not in name:
+                nn.init.normal_(
+                    parameter, 0.0, parameter.shape[1] ** -0.5 * (32 / width) ** (0.5 * (name[:4] == "head"))
+                )
+            if "attention.query" in name:
+                parameter.data *= (32 / width) ** 0.5
+        return model
+
+    def optimizer(model):
+        def rate(name, parameter):
+            if parameter.ndim < 2 or "embedding" in name:
+                return 1e-2 * (32 / model.config.width) ** (0.5 * ("attention.query" in name))
+            return 1e-2 * (32 / model.config.width) ** (power + 0.5 * ("attention.query" in name))
+
+        groups = [{"params": [p], "lr": rate(name, p)} for name, p in model.named_parameters()]
+        return torch.optim.AdamW(groups, weight_decay=0.0)
+
+    return make, optimizer
+
+
+def test_an_optimizer_of_ones_own_is_checked():
+    for power, causes in ((1.0, set()), (0.0, {"learning rate"})):
+        make, optimizer = own_mup(power)
+        report = check(None, make, widths=[32, 64, 128], own_optimizer=optimizer)
+        assert {item.cause for item in report.culprits} == causes, [str(item) for item in report.culprits]
+        assert list(report.meta["trained"]) == ["one by one, by an optimizer of the user's own"]
+
+
 def test_depth_rules():
     linear = check("mup", widths=[64], depths=[2, 4, 8, 16], depth_rule="linear")
     assert linear.passed, [str(item) for item in linear.culprits]

@@ -14,10 +14,10 @@ from typing import Any
 from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
-from sigprop.initialization import build
+from sigprop.initialization import build, factory_of_model
 from sigprop.long_contexts import simulated_at_length
 from sigprop.losses import LossChoice
-from sigprop.process import undisturbed
+from sigprop.process import observers, undisturbed
 from sigprop.reduced import verified_at_reduced_size
 from sigprop.results import Profile
 from sigprop.simulate import Simulation, verified, with_law_errors
@@ -54,13 +54,27 @@ def predict(
     require(verify is None or verify >= 0, "verify", verify, "None, or a number of initializations")
     require_settings(tokens=tokens, **options)
     with undisturbed() as interrupts, interrupts.let_through():  # drawn copies must not see hooks of another call
-        return _predicted(model, batch, verify, tokens, options)
+        loaded = model if isinstance(model, nn.Module) else build(model)
+        found = _predicted(loaded, batch, verify, tokens, options)
+        return _without_what_hooks_do(found, loaded)
 
 
-def _predicted(
-    model: nn.Module | Callable[[], nn.Module], batch: Any, verify: int | None, tokens: int, options: dict[str, Any]
-) -> Profile:
-    loaded = model if isinstance(model, nn.Module) else build(model)
+def _without_what_hooks_do(found: Profile, model: nn.Module) -> Profile:
+    """Hooks on a given module are its user's and are not run: what they change is not known. Those that a constructor
+    registers are run with the draws, where there are any."""
+    hooked = sorted({name for name, _, _ in observers(model)})
+    if not hooked or (factory_of_model(model) is not None and "verification" in found.meta):
+        return found
+    for row in (*found.sites, *found.parameters):
+        row.status, row.reason = (
+            "assumed",
+            f"forward hooks on {', '.join(hooked)} were not run: what they change is left out",
+        )
+        row.stated_errors.clear()
+    return found
+
+
+def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, options: dict[str, Any]) -> Profile:
     loss, seed = options.get("loss"), options.get("seed", 0)
     try:
         found = predict_by_theory(loaded, batch, tokens=tokens, **options)

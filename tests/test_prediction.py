@@ -130,3 +130,25 @@ def test_weights_as_they_are_judge_a_trained_model(batch):
         nn.init.zeros_(layer.bias)
     profile = sp.predict(model, batch)
     assert profile["2"].variance == pytest.approx(sp.measure(model, batch)["2"].variance, rel=0.11)
+
+
+class Doubled(nn.Module):
+    """A hook that its own constructor registers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(32, 64), nn.Linear(64, 8)
+        self.first.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+    def forward(self, x):
+        return self.head(F.relu(self.first(x)))
+
+
+def test_hooks_of_a_constructor_are_run_and_those_on_a_module_make_guesses(batch):
+    row = sp.predict(Doubled, batch)["head"]
+    measured = sp.measure(None, batch, build=Doubled, seeds=range(50, 80))["head"]
+    assert row.status == "disputed"
+    assert abs(row.variance - measured.variance) < 5 * math.hypot(row.errors["variance"], measured.errors["variance"])
+    for found in sp.predict(Doubled(), batch).sites:
+        assert found.status == "assumed"
+        assert "hooks on first were not run" in found.reason

@@ -20,7 +20,6 @@ from sigprop.initialization.distribution import INDEPENDENT, ORTHOGONAL, UNKNOWN
 from sigprop.initialization.independence import FEWEST
 from sigprop.initialization.model_laws import copied_with, factory_of_model, laws_of, places_of
 from sigprop.initialization.shaking import Shake, independent, shaking
-from sigprop.process import without_observers
 
 FIRST_SEED = 100_003
 
@@ -66,9 +65,7 @@ class Draws:
 
     def __call__(self, number: int) -> nn.Module:
         if self._factory is not None:
-            made = _in_mode_of(self._model, constructed(self._factory, self._seed + number))
-            without_observers(made)
-            return made
+            return _in_mode_of(self._model, constructed(self._factory, self._seed + number))
         made = _real_copy(self._model)
         if number == 0 and not self.on_meta:
             return made

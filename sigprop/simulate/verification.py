@@ -1,9 +1,9 @@
 """A predicted profile judged row by row by the real model at fresh initializations.
 
-Rows that agree are `verified`. Where a number differs the row is `disputed` and shows the simulated number with its
-standard error; what theory said stays beside it in `verification`. Where too few draws leave a doubt the row is
-`sampled`: the simulated number, too. So is all that the draws cannot decide in a model of which theory was wrong
-somewhere; elsewhere it keeps its status.
+Rows that agree are `verified`, with the standard error of the draws that say so. Where a number differs the row is
+`disputed` and shows the simulated number with its standard error; what theory said stays beside it in `verification`.
+Where too few draws leave a doubt the row is `sampled`: the simulated number, too. So is all that the draws cannot
+decide in a model of which theory was wrong somewhere; elsewhere it keeps its status.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trust
     wrong = [column for column, verdict in verdicts.items() if verdict.judgement is Judgement.DIFFERS]
     unclear = [column for column, verdict in verdicts.items() if verdict.judgement is Judgement.UNCLEAR]
     doubted = [column for column in unclear if verdicts[column].is_doubtful or not trusted]
-    for column in (*wrong, *unclear):  # what theory says of the unclear is known no better than the draws tell
-        row.errors[column] = max(drawn.errors.get(column, 0.0), verdicts[column].standard_error)
+    for column, verdict in verdicts.items():  # theory's number, too, is known no better than the draws tell
+        row.errors[column] = max(drawn.errors.get(column, 0.0), verdict.standard_error)
     for column in (*wrong, *doubted):
         setattr(row, column, verdicts[column].simulated)
     _state(row, drawn, verdicts, {*wrong, *doubted})

@@ -27,10 +27,11 @@ def compared(profile: Profile, table: Summary) -> list[list[Any]]:
             ):
                 continue
             if mean == 0.0 or math.isnan(value):
-                found.append([name, column, None, None, row.status])
+                found.append([name, column, None, None, row.status, None])
                 continue
             spread = math.hypot(error, row.errors.get(column, 0.0)) / mean
-            found.append([name, column, round((value - mean) / mean, 5), round(spread, 5), row.status])
+            numbers = [round(x, 5) for x in ((value - mean) / mean, spread, error / mean)]
+            found.append([name, column, numbers[0], numbers[1], row.status, numbers[2]])
     return found
 
 
@@ -44,10 +45,12 @@ def errors_of(row: dict[str, Any], column: str) -> tuple[float, float]:
     return statistics.median(sizes), max(less)
 
 
-def confident_and_wrong(row: dict[str, Any]) -> list[list[Any]]:
-    """Rows marked better than `assumed`, off by more than a fifth and five standard errors."""
+def confident_and_wrong(row: dict[str, Any], of_witness_alone: bool = False) -> list[list[Any]]:
+    """Rows marked better than `assumed`, off by more than a fifth and five standard errors: of witness and prediction
+    together, or of the witness alone."""
     found = [item for item in row.get("rows", []) if item[4] != "assumed"]
-    return [item for item in found if item[2] is None or (abs(item[2]) > 0.2 and abs(item[2]) > 5 * item[3])]
+    error = 5 if of_witness_alone else 3
+    return [item for item in found if item[2] is None or abs(item[2]) > max(0.2, 5 * item[error])]
 
 
 def is_right(row: dict[str, Any], column: str) -> bool:

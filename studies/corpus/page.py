@@ -93,7 +93,7 @@ def _share(part: int, whole: int) -> str:
 def wrong_rows(models: Sequence[dict[str, Any]]) -> str:
     lines = []
     for row in models:
-        for name, column, error, spread, status in confident_and_wrong(row):
+        for name, column, error, spread, status, _ in confident_and_wrong(row):
             size = "no number" if error is None else f"{100 * error:+.0f} % (s.e. {100 * spread:.0f} %)"
             lines.append(_line([row["model"], row["half"], row["given"], f"`{name}` {NAMES[column]}", size, status]))
     if not lines:

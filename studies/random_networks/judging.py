@@ -30,6 +30,6 @@ def _wrong_rows(profile: sp.Profile, case: Case, seeds: int, first: int) -> set[
     rows = compared(profile, witnessed(case.make, case.batch, loss, seeds, first))
     return {
         (name, column, status)
-        for name, column, error, spread, status in rows
+        for name, column, error, spread, status, _ in rows
         if status != "assumed" and (error is None or abs(error) > max(0.2, 5 * spread))
     }

@@ -43,6 +43,11 @@ class Draws:
         self.random = self._factory is not None or bool(self._laws)
 
     @property
+    def has_constructor(self) -> bool:
+        """Whether draws come from the model's own constructor: hooks on them are then the model's."""
+        return self._factory is not None
+
+    @property
     def way(self) -> str:
         """How a fresh initialization is made, in words."""
         if self._factory is not None:

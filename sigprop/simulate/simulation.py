@@ -68,7 +68,7 @@ class Simulation:
     def _measured(self, model: nn.Module, number: int) -> Profile:
         with undisturbed() as interrupts, interrupts.let_through():
             seed_all(self._seed + number)  # what the model itself draws: dropout, noise
-            options = Options(observers=False)
+            options = Options(observers=self._draws.has_constructor)
             return measure_once(model, self._batch, self._loss, options, noise_seed=self._seed + number)
 
     def until_precise(self, most: int, operations: float) -> None:

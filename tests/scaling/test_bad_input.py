@@ -76,6 +76,6 @@ def test_one_line_and_nothing_changed(case):
 
 
 def test_a_plan_that_rescales_is_not_applied_twice():
-    with pytest.raises(SigpropError, match="carries") as error:
+    with pytest.raises(SigpropError, match="already applied: build the model anew") as error:
         twice(gpt(256))
     assert "\n" not in str(error.value)

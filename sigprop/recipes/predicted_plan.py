@@ -82,13 +82,14 @@ def _walked(structure: Structure, name: str, made: Plan) -> PredictedPlan:
     if made.junctions:
         scales = {place: (row.skip, row.branch) for place, row in enumerate(made.junctions)}
     pairs = zip(structure.junctions, structure.sums, strict=True)
-    nodes = [spot.total.node for junction, spot in pairs if not junction.parallel]
+    sums = [spot.total for junction, spot in pairs if not junction.parallel]
+    nodes = [total.node for total in sums]
     walk.backward(structure.trace.differentiate(None, walk)[0])
     found = [walk.gradients.get(node) for node in nodes]
     return PredictedPlan(
         name,
         [variance(node, walk) for node in nodes],
-        [correlation(node, walk) for node in nodes],
+        [correlation(total, walk) for total in sums],
         [math.nan if gradient is None else float(gradient.summary()[0]) for gradient in found],
         _sensitivity(structure, walk, scales),
     )

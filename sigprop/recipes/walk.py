@@ -13,6 +13,7 @@ from sigprop.structure.branch_outputs import shift_of
 from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.evaluate import Evaluation, uses_of
+from sigprop.trace.predict import token_correlation
 from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field
 from sigprop.trace.skeleton import Distribution
@@ -79,9 +80,9 @@ def variance(node: Node, reading: Reading = AS_CAPTURED) -> float:
     return float((signal.kernel.diagonal - 2 * overall * signal.mean + overall**2).mean())
 
 
-def correlation(node: Node, reading: Reading = AS_CAPTURED) -> float:
-    """Average token correlation."""
-    return float(reading.signal(node).summary()[2])
+def correlation(field: Field, reading: Reading = AS_CAPTURED) -> float:
+    """Token correlation as in a profile: over pairs of one sequence."""
+    return token_correlation(reading.signal(field.node), field.layout)
 
 
 def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Distribution:

@@ -233,7 +233,7 @@ class _Rows:
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""
-        axes = tuple((axis.size, axis.role == BATCH) for axis in layout.order)
+        axes = _axes(layout)
         mask = _fitting(self._masks, name, axes)
         key = (state, axes, mask)
         if self._last is None or any(
@@ -241,6 +241,15 @@ class _Rows:
         ):
             self._last = (key, _summary(state.kernel.values, mean, axes, mask), state)
         return self._last[1]
+
+
+def token_correlation(signal: Signal, layout: Layout) -> float:
+    """Of a traced state, by the profile's definition: pairs of different tokens of one sequence."""
+    return _summary(signal.kernel.values, signal.mean, _axes(layout))[2]
+
+
+def _axes(layout: Layout) -> Axes:
+    return tuple((axis.size, axis.role == BATCH) for axis in layout.order)
 
 
 def padding_masks(batch: Any) -> list[Tensor]:

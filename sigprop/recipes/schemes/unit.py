@@ -71,7 +71,7 @@ def unit(
     tests: list[Callable[[Walk], bool]] = []
     if correlation_ceiling is not None:
         require(0 < correlation_ceiling < 1, "correlation_ceiling", correlation_ceiling, "between 0 and 1")
-        tests.append(lambda walk: correlation(structure.sums[-1].total.node, walk) <= correlation_ceiling)
+        tests.append(lambda walk: correlation(structure.sums[-1].total, walk) <= correlation_ceiling)
     if gradient_ratio is not None:
         require(gradient_ratio > 1, "gradient_ratio", gradient_ratio, "a number above 1")
         tests.append(lambda walk: abs(math.log(_gradient_growth(structure, walk, loss))) <= math.log(gradient_ratio))

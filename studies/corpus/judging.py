@@ -10,6 +10,7 @@ from sigprop import Profile
 from studies.corpus.witness import Summary
 
 NEGLIGIBLE = 1e-9
+MISSING = "no number"
 
 
 def compared(profile: Profile, table: Summary) -> list[list[Any]]:
@@ -27,7 +28,8 @@ def compared(profile: Profile, table: Summary) -> list[list[Any]]:
             ):
                 continue
             if mean == 0.0 or math.isnan(value):
-                found.append([name, column, None, None, row.status, None])
+                status = MISSING if math.isnan(value) else row.status
+                found.append([name, column, None, None, status, None])
                 continue
             spread = math.hypot(error, row.errors.get(column, 0.0)) / mean
             numbers = [round(x, 5) for x in ((value - mean) / mean, spread, error / mean)]
@@ -48,7 +50,7 @@ def errors_of(row: dict[str, Any], column: str) -> tuple[float, float]:
 def confident_and_wrong(row: dict[str, Any], of_witness_alone: bool = False) -> list[list[Any]]:
     """Rows marked better than `assumed`, off by more than a fifth and five standard errors: of witness and prediction
     together, or of the witness alone."""
-    found = [item for item in row.get("rows", []) if item[4] != "assumed"]
+    found = [item for item in row.get("rows", []) if item[4] not in ("assumed", MISSING)]
     error = 5 if of_witness_alone else 3
     return [item for item in found if item[2] is None or abs(item[2]) > max(0.2, 5 * item[error])]
 

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.corpus.judging import confident_and_wrong, errors_of, is_right
+from studies.corpus.judging import MISSING, confident_and_wrong, errors_of, is_right
 from studies.corpus.models import all_cases
 from studies.corpus.run import OUT
 
 COLUMNS = ("variance", "grad_variance")
 NAMES = {"variance": "variance", "grad_variance": "gradient", "grad_second_moment": "weight gradient"}
 HALVES = ("development", "held-out")
-STATUSES = ("verified", "disputed", "exact", "asymptotic", "quadrature", "sampled", "fitted", "assumed")
+STATUSES = ("verified", "disputed", "exact", "asymptotic", "quadrature", "sampled", "fitted", "assumed", MISSING)
 PAGE = """# Anybody's model
 
 Written by `python -m studies.corpus.page` from `docs/data/corpus.json` ({date}). {count} models that are not classes of

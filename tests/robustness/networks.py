@@ -43,6 +43,32 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
 
 
+class OneKey(nn.Module):
+    """Attention with one head of keys and values for all heads of queries."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(width, width), nn.Linear(width, width // 4), nn.Linear(width, width // 4)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        q = self.q(x).unflatten(-1, (4, -1)).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(q, self.k(x)[:, None], self.v(x)[:, None], is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class LinearAttention(nn.Module):
+    """Without a softmax: keys and values are summed first."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x):
+        q, k = F.elu(self.q(x)) + 1, F.elu(self.k(x)) + 1
+        return q @ (k.mT @ self.v(x)) / (q @ k.sum(1)[..., None])
+
+
 class Gated(nn.Module):
     def __init__(self, width, gate):
         super().__init__()
@@ -69,6 +95,33 @@ class Experts(nn.Module):
             kept = torch.zeros_like(weights).scatter(-1, weights.topk(2, -1).indices, 1.0)
             weights = weights * kept
         return sum(weights[..., number : number + 1] * expert(x) for number, expert in enumerate(self.experts))
+
+
+class StackedExperts(nn.Module):
+    """Weights of all experts in one tensor, called as Hugging Face calls them."""
+
+    def __init__(self, width, count=4):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(count, width, width) / math.sqrt(width))
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        total = torch.zeros_like(hidden_states)
+        for number in top_k_index.unique():
+            tokens, place = torch.where(top_k_index == number)
+            found = F.gelu(F.linear(hidden_states[tokens], self.weight[number])) * top_k_weights[tokens, place, None]
+            total.index_add_(0, tokens, found)
+        return total
+
+
+class Routed(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.router, self.experts = nn.Linear(width, 4, bias=False), StackedExperts(width)
+
+    def forward(self, x):
+        rows = x.flatten(0, 1)
+        shares, index = self.router(rows).softmax(-1).topk(2, -1)
+        return self.experts(rows, index, shares).view_as(x)
 
 
 class Recurrent(nn.Module):
@@ -100,6 +153,33 @@ class Twice(nn.Module):
         return self.inner(torch.tanh(self.inner(x)))
 
 
+class ThereAndBack(nn.Module):
+    """Shared weights: a matrix and its transpose."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width, bias=False)
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x)) @ self.inner.weight
+
+
+class NormByHand(nn.Module):
+    def forward(self, x):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+class OverChannels(nn.Module):
+    """A norm that wants channels second."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.inner = norm
+
+    def forward(self, x):
+        return self.inner(x.transpose(1, 2)).transpose(1, 2)
+
+
 class Residual(nn.Module):
     def __init__(self, inner, norm, place):
         super().__init__()
@@ -109,9 +189,22 @@ class Residual(nn.Module):
         return x + self.inner(self.norm(x)) if self.place == "pre" else self.norm(x + self.inner(x))
 
 
+WHOLE = {
+    "attention:one key": OneKey,
+    "attention:linear": LinearAttention,
+    "experts:stacked": Routed,
+    "there and back": ThereAndBack,
+    "norm:by hand": lambda width: NormByHand(),
+    "norm:group": lambda width: OverChannels(nn.GroupNorm(4, width)),
+    "norm:batch": lambda width: OverChannels(nn.BatchNorm1d(width)),
+}
+
+
 def part(word, width):
     """One part by its word: `kind:argument`."""
     kind, _, argument = word.partition(":")
+    if word in WHOLE:
+        return WHOLE[word](width)
     if kind == "attention":
         return Attention(width, *argument.split("-")[:1], causal=argument.endswith("causal"))
     if kind == "act":
@@ -159,6 +252,11 @@ class Recipe:
     norm: str
     place: str
     idiom: str
+    factory: bool = False
+
+    def brought(self):
+        """What a user brings: a function that builds the network, or one with its weights drawn."""
+        return self if self.factory else self()
 
     def __call__(self):
         layers = [
@@ -177,6 +275,7 @@ PARTS = [
     *(f"act:{name}" for name in ("relu", "gelu", "tanh", "silu")),
     *("norm:layer", "norm:rms", "linear", "twice", "experts:all", "experts:top"),
     *(f"gate:{name}" for name in ("silu", "sigmoid", "gelu")),
+    *WHOLE,
     *("recurrent:gru", "recurrent:lstm", "recurrent:rnn", "convolution:full", "convolution:depthwise"),
 ]
 IDIOMS = ("torch", "xavier", "normal", "truncated", "orthogonal", "scaled", "data", "uniform")
@@ -188,6 +287,7 @@ recipes = st.builds(
     norm=st.sampled_from(["layer", "rms"]),
     place=st.sampled_from(["pre", "post", "none"]),
     idiom=st.sampled_from(IDIOMS),
+    factory=st.booleans(),
 )
 
 

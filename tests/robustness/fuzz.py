@@ -1,0 +1,95 @@
+"""The judge of random networks, and its long run: `python -m tests.robustness.fuzz FILE` goes on where it stopped.
+
+FILE is one line of JSON for each network: its recipe, and `predicted`, `refused` with the words, or `wrong` with rows.
+"""
+
+import json
+import math
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+
+import sigprop as sp
+from sigprop.errors import SigpropError
+from tests.robustness.networks import ids, recipes
+
+SURE = ("exact", "asymptotic", "quadrature", "sampled", "fitted", "verified")
+ALLOWED, ERRORS = 0.30, 5.0
+FIRST, CONFIRM = 8, 64
+CASES = 500
+
+
+def wrong_rows(profile, actual):
+    """Rows marked better than assumed that are off by more than 30 % and five standard errors."""
+    found = []
+    pairs = [(row, actual, "variance", "grad_variance") for row in profile.sites]
+    pairs += [(row, actual, "grad_second_moment") for row in profile.parameters]
+    for row, measured, *columns in pairs:
+        other = _named(measured, row)
+        for column in columns if other is not None and row.status in SURE else ():
+            value, truth = getattr(row, column), getattr(other, column)
+            error = math.hypot(other.errors.get(column, 0.0), row.errors.get(column, 0.0))
+            if truth > 1e-12 and abs(value - truth) > max(ALLOWED * truth, ERRORS * error):
+                found.append(f"{row.name} {column}: {value:.3g} ({row.status}), measured {truth:.3g} ± {error:.1g}")
+    return found
+
+
+def _named(profile, row):
+    table = profile.sites if hasattr(row, "depth") else profile.parameters
+    return next((other for other in table if other.name == row.name), None)
+
+
+def judged(recipe, verify=24):
+    """What became of a network: `predicted`, `refused` or `wrong`, and why. Any other error is raised."""
+    batch = ids()
+    torch.manual_seed(0)
+    try:
+        profile = sp.predict(recipe.brought(), batch, verify=verify)
+    except SigpropError as error:
+        return "refused", [str(error)]
+    if not wrong_rows(profile, sp.measure(None, batch, build=recipe, seeds=range(10_000, 10_000 + FIRST))):
+        return "predicted", []
+    confirmed = wrong_rows(profile, sp.measure(None, batch, build=recipe, seeds=range(20_000, 20_000 + CONFIRM)))
+    return ("wrong" if confirmed else "predicted"), confirmed
+
+
+def drawn(count):
+    """A decorator: the function is called with so many recipes, the same in every run."""
+    quiet = settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    return lambda function: quiet(given(recipe=recipes)(function))
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    file = Path(sys.argv[1])
+    done = {line["recipe"]: line for line in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
+
+    @drawn(CASES)
+    def run(recipe):
+        if repr(recipe) in done:
+            return
+        try:
+            verdict, why = judged(recipe)
+        except Exception as error:  # what the fuzz is after
+            verdict, why = "raw error", [f"{type(error).__name__}: {error}"]
+        done[repr(recipe)] = {"recipe": repr(recipe), "verdict": verdict, "why": why}
+        with file.open("a") as lines:
+            lines.write(json.dumps(done[repr(recipe)]) + "\n")
+
+    run()
+    print(Counter(line["verdict"] for line in done.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -121,6 +121,7 @@ class ReplayedAttention(ReplayedOp):
         self._shape = (self.heads, math.prod(a.size for a in query), math.prod(a.size for a in keys))
         self._whole = layout.shape
         self._rows, self._columns = _attended(layout, self.value.layout, self.out)
+        self._blocks = _sequences_apart(self._rows, self._columns, self.value.layout.positions)
 
     def _replicas(self, heads: float) -> int:
         """Replicas, in whole groups, that draw so many heads."""
@@ -173,17 +174,19 @@ class ReplayedAttention(ReplayedOp):
             return self._drawn(*settings)
 
     def _matrix(self, values: Tensor) -> Tensor:
-        """Attention weights as `[replica, head, output position, value position]`."""
+        """Attention weights as `[replica, head, sequence, output position, value position]`, one sequence if it does
+        not tell them apart."""
         full = values.detach().reshape(self._sizes).permute(self._places).reshape(self._shape)
-        if self._columns is not None:
+        if self._columns is not None and self._blocks == 1:
             blocks, full = full, full.new_zeros(self.heads, self.out.positions, self.value.layout.positions)
             full[:, self._rows[:, None], self._columns] = blocks
-        return full.unflatten(0, (self.joined, -1))
+        return full.unflatten(1, (self._blocks, -1)).unflatten(0, (self.joined, -1))
 
     def _entries(self, matrix: Tensor) -> Tensor:
         """The inverse of `_matrix`."""
-        full = matrix.flatten(0, 1)
-        blocks = full if self._columns is None else full[:, self._rows[:, None], self._columns]
+        blocks = matrix.flatten(2, 3).flatten(0, 1)
+        if self._columns is not None and self._blocks == 1:
+            blocks = blocks[:, self._rows[:, None], self._columns]
         ordered = [self._sizes[place] for place in self._places]
         inverse = torch.argsort(torch.tensor(self._places)).tolist()
         return blocks.reshape(ordered).permute(inverse).reshape(self._whole)
@@ -200,10 +203,10 @@ class ReplayedAttention(ReplayedOp):
         self.replicas = self._replicas(self._most_heads)
         for replay, output in self._draws(keep=True):
             matrix, roots = self._matrix(output), self._value_roots(replay)
-            half = (matrix.flatten(1, 2) @ (roots @ roots.mT)).view_as(matrix)
-            kernel = kernel + (half @ matrix.mT).mean((0, 1)).double()
+            made, energy = over_values(matrix, roots @ roots.mT)
+            kernel = kernel + made.double() / self.heads
             average = average + matrix.mean((0, 1)).double()
-            energies.append((half * matrix).sum((-1, -2)))
+            energies.append(energy)
             if self._are_precise(torch.cat(energies)):
                 break
         replays = len(energies)
@@ -212,7 +215,7 @@ class ReplayedAttention(ReplayedOp):
         evidence = Evidence(Status.SAMPLED, "attention heads sampled from the token kernel")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        made, average = Dense((kernel + kernel.mT) / (2 * replays)), average / replays
+        made, average = Dense((kernel + kernel.mT) / (2 * replays)), torch.block_diag(*average / replays)
         ratio = self.out.channels / value.width
         inherited = value.fluctuation.pair_inherited * in_step(average, value.kernel, made) ** 2
         fluctuation = Fluctuation(pair=value.fluctuation.pair * ratio, pair_inherited=inherited * ratio)
@@ -233,16 +236,13 @@ class ReplayedAttention(ReplayedOp):
         slope, steep = unit_slope(gradient, value)
         for replay, output in self._steadied(reverse):
             matrix = self._matrix(output)
-            half = kernel @ matrix
-            rows = matrix.flatten(0, 2)
-            to_value = to_value + (rows.T @ half.flatten(0, 2)).double() / self.heads
+            to_value = to_value + over_outputs(matrix, kernel).double() / self.heads
             values = self._value_roots(replay) if output.requires_grad else None
             pairs = None if values is None else self._pairs(root, values, replay.generator)
             if slope is not None:
-                leaning = slope[:, None] * matrix if slope.ndim == 1 else slope @ matrix
-                leaning_back = leaning_back + (rows.T @ leaning.flatten(0, 2)).double() / self.heads
+                leaning_back = leaning_back + over_outputs(matrix, slope).double() / self.heads
                 if pairs is not None and values is not None:
-                    mean = leaning @ (values @ values.mT)[:, None]
+                    mean = between(matrix, slope, values @ values.mT)
                     pairs = pairs + mean * (self.value.layout.shape[-1] * steep / level**0.5)
             if pairs is not None:
                 reverse.add(replay, output, self._entries(pairs))
@@ -256,15 +256,16 @@ class ReplayedAttention(ReplayedOp):
         return reverse, self.carries.gradient(gradient, Dense(kernel), along_signal=AlongSignal(leaning))
 
     def _pairs(self, gradient: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws of `g_t . v_t'` for every replica and head, from the roots of the two kernels.
+        """Draws of `g_t . v_t'` for every replica, head and sequence, from the roots of the two kernels.
 
         Only their second moments matter: the noise is one of signs, the steadiest that has the second moments of a
         normal one.
         """
         heads, positions = self.heads // self.joined, gradient.shape[1]
         noise = drawn_signs((self.joined, heads * positions, values.shape[-1]), generator)
-        drawn = (noise @ values.mT).unflatten(1, (heads, positions))
-        return (gradient * self.value.layout.shape[-1] ** 0.5) @ drawn
+        drawn = (noise @ values.mT).unflatten(1, (heads, positions)).unflatten(-1, (self._blocks, -1))
+        rows = (gradient * self.value.layout.shape[-1] ** 0.5).unflatten(0, (self._blocks, -1))
+        return rows @ drawn.permute(0, 1, 3, 2, 4)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         self._reverse, self._to_value = self._run(gradient, inputs[-1])
@@ -279,6 +280,41 @@ class ReplayedAttention(ReplayedOp):
     def _to_source(self, gradient: Gradient, kernel: Tensor, evidence: Evidence) -> Gradient:
         """What goes to queries and keys is drawn: it is along nothing that is followed."""
         return self.carries.gradient(gradient, Dense(kernel), evidence, along_signal=AlongSignal())
+
+
+def over_values(matrix: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """`sum A K A^T` over replicas and heads, and the trace of each; sequences attend within themselves."""
+    replicas, heads, blocks, queries, keys = matrix.shape
+    rows = matrix.transpose(1, 2).reshape(replicas, blocks, heads * queries, keys)
+    half = (rows @ kernel.view(replicas, blocks, keys, -1)).view(replicas, blocks, heads, queries, blocks, keys)
+    own = half.diagonal(dim1=1, dim2=4).permute(0, 1, 4, 2, 3)
+    left = half.permute(4, 1, 3, 0, 2, 5).reshape(blocks, blocks * queries, -1)
+    right = matrix.permute(2, 0, 1, 4, 3).reshape(blocks, -1, queries)
+    return (left @ right).transpose(0, 1).reshape(blocks * queries, -1), (own * matrix).sum((-1, -2, -3))
+
+
+def over_outputs(matrix: Tensor, kernel: Tensor) -> Tensor:
+    """`sum A^T G A` over replicas and heads; a diagonal `G` may be a vector."""
+    replicas, heads, blocks, queries, keys = matrix.shape
+    if kernel.ndim == 1:
+        scaled = (matrix * kernel.view(blocks, queries, 1)).transpose(1, 2).transpose(0, 1).reshape(blocks, -1, keys)
+        return torch.block_diag(*scaled.mT @ matrix.permute(2, 0, 1, 3, 4).reshape(blocks, -1, keys))
+    columns = matrix.permute(2, 3, 0, 1, 4).reshape(blocks, queries, -1)
+    half = kernel.view(-1, blocks, queries).transpose(0, 1) @ columns
+    half = half.view(blocks, blocks, queries, replicas * heads, keys).permute(1, 3, 2, 0, 4)
+    rows = matrix.permute(2, 4, 0, 1, 3).reshape(blocks, keys, -1)
+    return (rows @ half.reshape(blocks, replicas * heads * queries, -1)).view(blocks * keys, -1)
+
+
+def between(matrix: Tensor, slope: Tensor, kernel: Tensor) -> Tensor:
+    """`S A K` within each sequence, for every replica and head; a diagonal `S` may be a vector."""
+    replicas, heads, blocks, queries, keys = matrix.shape
+    if slope.ndim == 1:
+        own = kernel.view(replicas, blocks, keys, blocks, keys).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+        return (matrix * slope.view(blocks, queries, 1)) @ own[:, None]
+    columns = kernel.view(replicas, 1, blocks, keys, -1)
+    half = (matrix @ columns).view(replicas, heads, blocks * queries, blocks, keys)
+    return slope.view(blocks, queries, -1) @ half.permute(0, 1, 3, 2, 4)
 
 
 def in_step(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:
@@ -313,6 +349,17 @@ def _attended(weight: Layout, value: Layout, out: Layout) -> tuple[Tensor, Tenso
     per_query = len(queries) // shared
     assert flat
     return queries, keys.repeat_interleave(per_query, 0)
+
+
+def _sequences_apart(rows: Tensor, columns: Tensor | None, positions: int) -> int:
+    """In how many sequences, one after the other, rows read their own columns alone; 1 where it is not so."""
+    if columns is None:
+        return 1
+    blocks = positions // columns.shape[1] if columns.shape[1] and positions % columns.shape[1] == 0 else 1
+    if blocks == 1 or len(rows) % blocks or not torch.equal(rows, torch.arange(len(rows))):
+        return 1
+    own = torch.arange(positions).view(blocks, -1).repeat_interleave(len(rows) // blocks, 0)
+    return blocks if torch.equal(columns, own) else 1
 
 
 def _position_shape(weight: Layout, value: Layout) -> list[int]:

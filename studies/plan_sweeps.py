@@ -7,7 +7,7 @@
 - `alarms`: correct runs of the coordinate check with its default settings, other seeds each time, and how many of them
   raise an alarm.
 
-Results of each part are stored in `docs/data/plan_sweeps.json`, the others stay.
+Results are stored in `docs/data/plan_sweeps.json`; rows of models that were not run stay.
 """
 
 from __future__ import annotations
@@ -239,9 +239,18 @@ def work(task: tuple[str, Any]) -> dict[str, Any]:
 
 def store(part: str, rows: list[dict[str, Any]]) -> None:
     found = json.loads(STORED.read_text()) if STORED.exists() else {}
+    new = {_key(row): row for row in rows}
+    old = {_key(row): row for row in found.get(part, {}).get("rows", [])}
+    wanted = [_key({"model": item}) for item in PARTS[part][1]]
+    kept = [new.get(key) or old.get(key) for key in wanted]
     found["command"] = "python -m studies.plan_sweeps"
-    found[part] = {"date": date.today().isoformat(), "torch": torch.__version__, "rows": rows}
+    found[part] = {"date": date.today().isoformat(), "torch": torch.__version__, "rows": [row for row in kept if row]}
     STORED.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    model = row["model"]
+    return (model, row.get("run")) if isinstance(model, str) else tuple(model)
 
 
 def main() -> None:
@@ -258,8 +267,7 @@ def main() -> None:
             for row in pool.imap(work, [(part, item) for item in items]):
                 rows.append(row)
                 print(part, row, flush=True)
-        if not args.only:
-            store(part, rows)
+        store(part, rows)
 
 
 if __name__ == "__main__":

@@ -43,11 +43,25 @@ def find_culprits(
 
 
 def _attention_scales(named: list[Culprit], queries: Mapping[str, str]) -> list[Culprit]:
-    """The attentions behind sizes of queries that are off in weight and update alike; none if anything else is off."""
+    """The attentions behind draws and rates of queries that are both off; none if anything else is.
+
+    A bias of zeros has no draw to be off, so that its rate alone tells nothing against it.
+    """
     if not named or any(item.name not in queries or item.cause == "weight decay" for item in named):
         return []
-    weights = {item.name: item for item in named if item.cause == "init"}
-    if {item.name for item in named} != set(weights):
-        return []
-    found = {queries[name]: item for name, item in weights.items()}
-    return [Culprit(owner, "attention scale", item.exponent, item.axis) for owner, item in found.items()]
+    owners = dict.fromkeys(queries[item.name] for item in named)
+    found = []
+    for owner in owners:
+        own = [item for item in named if queries[item.name] == owner]
+        draws = [item for item in own if item.cause == "init"]
+        if not draws or len(draws) == len(own):
+            return []
+        found.append(Culprit(owner, "attention scale", _carried(draws), draws[0].axis))
+    return found
+
+
+def _carried(draws: list[Culprit]) -> float:
+    """The exponent of the scale: that of the queries' draw; of a fused matrix and the output weight, both halves."""
+    up = [item.exponent for item in draws if item.exponent > 0]
+    down = [-item.exponent for item in draws if item.exponent <= 0]
+    return sum(max(half, default=0.0) for half in (up, down)) * (1.0 if up else -1.0)

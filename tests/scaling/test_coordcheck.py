@@ -121,6 +121,22 @@ def test_a_missing_attention_scale_is_named():
     }
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_missing_attention_scale_is_named_where_biases_start_at_zero(fused):
+    """Hugging Face's biases: no draw of theirs can be off, only the rate; a fused matrix carries half of the scale."""
+
+    def make(width):
+        model = build("transformer", vocabulary=64, context=32, width=width, depth=1, heads=4, fused_qkv=fused)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        return model
+
+    report = check(with_unscaled_attention, make, widths=[32, 64, 128])
+    assert [(item.name, item.cause) for item in report.culprits] == [("blocks.0.attention", "attention scale")]
+    assert report.culprits[0].exponent == pytest.approx(0.5, abs=0.05)
+
+
 class Scaled(nn.Module):
     """Attention with a scale number of its own, between an embedding and a readout."""
 

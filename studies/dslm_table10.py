@@ -38,7 +38,7 @@ RECIPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "Noci": ("noci", "post", {}),
 }
 FULL = Program(tuple(2.0**-power for power in (11, 10, 9)), (0, 1, 2), 16, 128, 800)
-SMALL = Program((2.0**-9, 2.0**-7), (0, 1, 2), 4, 64, 250)
+SMALL = Program((2.0**-8,), (0, 1, 2), 4, 64, 150)
 
 
 def run(setting: Setting) -> dict[str, Any]:

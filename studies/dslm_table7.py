@@ -15,7 +15,7 @@ from studies.text_runs import Method, Program, best_of
 LETTERS = 3.0
 """A run that stays above this has learned little more than how frequent letters are: it failed."""
 FULL = Program(tuple(2.0**-power for power in (11, 10, 9)), (0, 1, 2), 16, 128, 2400)
-SMALL = Program(tuple(2.0**-power for power in (9, 7)), (0, 1, 2), 4, 64, 400)
+SMALL = Program(tuple(2.0**-power for power in (9, 7)), (0, 1, 2), 4, 64, 200)
 
 
 def methods(full: bool) -> list[Method]:

@@ -15,6 +15,8 @@ from studies.text_runs import Method, Program, best_of
 
 FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9, 8, 7)), (0, 1, 2), 16, 128, 600, clip=0.0)
 SMALL = Program(tuple(2.0**-power for power in (9, 8, 7, 6)), (0, 1), 4, 64, 300, clip=0.0)
+LETTERS = 3.3
+"""A mean loss above this is no more than the frequencies of letters."""
 LEARNS = 0.1
 """A rate is usable if its mean loss lies within this of the placement's best one with warm-up."""
 
@@ -58,6 +60,9 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"{worse['post']:+.3f} at its best; Pre-LN loses {lost['pre']} of {usable['pre', True]} and ends "
         f"{worse['pre']:+.3f}."
     )
+    if best["post", True].mean > LETTERS:
+        why = f"Too small to tell: even with warm-up Post-LN stays at the frequencies of letters. {said}"
+        return Judgement("not reproduced", why, rows)
     if usable["post", False] == 0 and lost["pre"] <= 0:
         return Judgement("reproduced", said, rows)
     in_order = (lost["post"], worse["post"]) > (lost["pre"], worse["pre"])

@@ -28,7 +28,8 @@ HEAD = """# The papers' claims, run again
 Written by `python -m studies.reproductions_page` from the records in `docs/data/reproductions`. Each item is one file
 in `studies/`; in a checkout, `sigprop reproduce list` shows them and `sigprop reproduce ID` runs one: `--scale small`
 fits two CPU cores in minutes, `--scale full` one large GPU. A verdict follows from the stored numbers by a rule that
-stands in the item's file: *reproduced*, *in order but not in size*, or *not reproduced*, with the reason.
+stands in the item's file: *reproduced*, *in order but not in size*, or *not reproduced*, with the reason. Where *small*
+stands under *run*, the full size has not been run; such a verdict is about the small size alone.
 """
 
 
@@ -80,7 +81,7 @@ def with_table(text: str, table: list[str]) -> str:
     """A paper's page with its table between the marks."""
     before, _, rest = text.partition(MARKS[0])
     after = rest.partition(MARKS[1])[2]
-    return f"{before}{MARKS[0]}\n" + "\n".join(table) + f"{MARKS[1]}{after}"
+    return f"{before}{MARKS[0]}\n\n" + "\n".join(table) + f"\n{MARKS[1]}{after}"
 
 
 def pages(docs: Path = DOCS) -> dict[Path, str]:

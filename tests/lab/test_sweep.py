@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -218,3 +219,10 @@ def test_the_optimum_is_drawn_against_width_with_its_spread(tmp_path, monkeypatc
     assert len(losses.lines) >= 2
     points = optima.containers[0].lines[0].get_xydata().tolist()
     assert points == [[32.0, 0.2], [64.0, 0.1]]
+
+
+@pytest.mark.parametrize("where", ["local", "ray"])
+def test_the_stored_figures_of_ten_kills(where):
+    found = json.loads((Path(__file__).parents[2] / "docs" / "data" / "killed_sweeps.json").read_text())[where]
+    assert_nothing_lost(found, kills=10)
+    assert found["trials killed between their end and their file"] == 0

@@ -25,7 +25,10 @@ def critical_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Where gradients survive any depth: chi_J = 1 in the (sigma_w, sigma_b) plane."""
+    """How to draw weights for an activation at any depth.
+
+    Lists where chi_J = 1 in the plane of sigma_w and sigma_b.
+    """
     from sigprop.sources import parse_settings, read_activation
     from sigprop.theory.criticality import architecture, criticality
 

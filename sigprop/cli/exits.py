@@ -29,6 +29,9 @@ def exit_code(app: typer.Typer, arguments: list[str] | None = None) -> int:
     except typer.Abort:
         return INTERRUPTED
     except ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message(), err=True)
+            return WRONG_INPUT
         return _refused(_usage(error))
     except SigpropError as error:
         place = _user_place(error.__cause__)

@@ -13,7 +13,10 @@ def explore_command(
     port: Annotated[int, typer.Option(help="Port of loopback; 0 takes any that is free.")] = 8765,
     browser: Annotated[bool, typer.Option("--browser", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Serve a page on this machine where settings of a network are changed and its prediction follows."""
+    """Change settings on a page and see the prediction.
+
+    Serves the page on this machine alone.
+    """
     import webbrowser
 
     from sigprop.explorer import Explorer

@@ -22,7 +22,10 @@ def exponents_command(
     depth: Annotated[int, typer.Option(help="Hidden layers in the chain.")] = 2,
     json: Json = False,
 ) -> None:
-    """Exact exponents per role: init, multiplier, largest stable learning rate; exit code 1 when unstable."""
+    """Judge a parametrization by its width exponents.
+
+    Exact numbers for each role: init, multiplier, largest stable learning rate. Exit code 1 when it is unstable.
+    """
     from sigprop.theory.exponents import classify, read_alignment, read_optimizer, read_parametrization
 
     entry = read_parametrization(parametrization)

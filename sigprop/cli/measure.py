@@ -32,7 +32,10 @@ def measure_command(
     quiet: Quiet = False,
     figure: Figure = None,
 ) -> None:
-    """Run a model once, forward and backward, and report its moments. Exit code 1 when a value is not finite."""
+    """Run a model and report its moments.
+
+    One forward and one backward pass, for each of the seeds. Exit code 1 when a value is not finite.
+    """
     from sigprop.measure import measure
     from sigprop.sources import open_source, parse_settings
 

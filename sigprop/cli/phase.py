@@ -45,7 +45,10 @@ def phase_command(
     figure: Figure = None,
     json: Json = False,
 ) -> None:
-    """Phase diagram: ordered (chi_J < 1), critical, chaotic (chi_J > 1)."""
+    """Draw a phase diagram: ordered, critical, chaotic.
+
+    These are chi_J below, at and above 1, by theory or measured.
+    """
     if model not in MODELS:
         raise UnknownNameError("model", model, MODELS)
     x, y, fixed = _axes(sigma_w, sigma_b, residual, model)

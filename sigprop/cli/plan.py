@@ -36,7 +36,10 @@ def plan_command(
     json: Json = False,
     out: Annotated[Path | None, typer.Option(callback=writable, help="Write the plan to this file.")] = None,
 ) -> None:
-    """Prescribe initialization, residual scales and optimizer multipliers; predict before and after."""
+    """Prescribe draws, residual scales and learning rates.
+
+    Shows what changes, and what the model would do before and after, predicted.
+    """
     from sigprop.api import plan
     from sigprop.recipes import get_recipe
     from sigprop.scaling import WIDTH_RULES

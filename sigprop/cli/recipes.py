@@ -12,7 +12,7 @@ KEYS = ("name", "paper", "applies_to", "effect", "data")
 
 
 def recipes_command(json: Json = False) -> None:
-    """List the initializations and residual scalings that `sigprop plan` knows."""
+    """List the recipes that `sigprop plan` knows."""
     from sigprop.recipes import recipes
 
     found = [{key: getattr(item, key) for key in KEYS} for item in recipes().values()]

@@ -25,7 +25,10 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="Where the record is stored; docs/data by default.")] = None,
     json: Json = False,
 ) -> None:
-    """Run a claim of a paper again and say in words how it went; `list` shows all, with what was found before."""
+    """Run a claim of a paper again.
+
+    Says in words how it went; `list` shows all claims, with what was found before.
+    """
     protocol = _studies("reproduction")
     known = _studies("reproductions")
     if name == "list":

@@ -74,7 +74,7 @@ def show_command(
             "best rate": f"{item.rate:.4g}" + (" (at the edge)" if item.at_edge else ""),
             "of seeds": f"{item.low:.4g}" + (f" to {item.high:.4g}" if item.high > item.low else ""),
             "loss": f"{item.loss:.4f}",
-            "spread": f"{item.spread:.4f}",
+            "spread": f"{item.spread:.4f}" if item.seeds > 1 else "-",
             "seeds": item.seeds,
         }
         for item in best

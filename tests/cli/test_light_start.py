@@ -51,3 +51,14 @@ def test_every_public_name_has_a_home():
 def test_python_m_sigprop_and_version():
     done = subprocess.run([sys.executable, "-m", "sigprop", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("sigprop ")
+
+
+def test_no_line_of_the_list_of_commands_is_cut_short():
+    done = subprocess.run([sys.executable, "-m", "sigprop", "-h"], capture_output=True, text=True, check=True)
+    assert "..." not in done.stdout.partition("Commands:")[2]
+
+
+def test_a_group_without_a_command_shows_its_help():
+    done = subprocess.run([sys.executable, "-m", "sigprop", "sweep"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Commands:\n  run" in done.stderr

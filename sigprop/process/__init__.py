@@ -9,7 +9,7 @@ from sigprop.process.compiled import as_written, eagerly
 from sigprop.process.copies import copied
 from sigprop.process.interrupts import Interrupts, interrupts_held
 from sigprop.process.modes import Mode
-from sigprop.process.observers import observers, without_observers
+from sigprop.process.observers import observers, without_backward_hooks, without_observers
 from sigprop.process.undisturbed import cuda_devices, seed_all, undisturbed
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "observers",
     "seed_all",
     "undisturbed",
+    "without_backward_hooks",
     "without_observers",
 ]

@@ -7,6 +7,7 @@ multipliers of a plan.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -33,6 +34,25 @@ def without_observers(model: nn.Module) -> list[str]:
     for _, hooks, key in found:
         del hooks[key]
     return list(dict.fromkeys(name for name, _, _ in found))
+
+
+@contextmanager
+def without_backward_hooks(model: nn.Module) -> Iterator[list[str]]:
+    """For a while, a model without hooks that see, and may change, gradients; names of the modules that have some."""
+    found: list[str] = []
+    taken: list[tuple[dict[int, Any], dict[int, Any]]] = []
+    for name, module in model.named_modules():
+        tables = [table for table in (module._backward_hooks, module._backward_pre_hooks) if table]
+        if tables:
+            found.append(name or type(module).__name__)
+        taken += [(table, dict(table)) for table in tables]
+    for table, _ in taken:
+        table.clear()
+    try:
+        yield found
+    finally:
+        for table, hooks in taken:
+            table.update(hooks)
 
 
 def _belongs(hook: Any, own: set[int]) -> bool:

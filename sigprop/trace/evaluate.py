@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sigprop.theory import Dense, Evidence, Gradient, Node, Signal
+from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op
 from sigprop.trace.reading import Reading
 from sigprop.trace.record import Field, Weight
@@ -30,6 +30,12 @@ class Start:
     weights: dict[Weight, float] = field(default_factory=dict)
     passed: dict[Field, Gradient] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
+
+    def note(self, status: Status, reason: str) -> Start:
+        """The same gradients with the evidence worsened."""
+        seeds = [(node, gradient.note(status, reason)) for node, gradient in self.seeds]
+        passed = {site: gradient.note(status, reason) for site, gradient in self.passed.items()}
+        return Start(seeds, self.weights, passed, self.evidence.join(Evidence(status, reason)))
 
 
 class Evaluation(Reading):

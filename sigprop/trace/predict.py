@@ -15,7 +15,7 @@ from sigprop.process import as_written, undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.results.stated_errors import stated_by_theory
-from sigprop.theory import Evidence, Gradient, Node, Signal
+from sigprop.theory import Evidence, Gradient, Node, Signal, Status
 from sigprop.trace.attention_scores import placed, score_rows
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.inputs import shortened
@@ -158,6 +158,8 @@ def _followed(
     note = {}
     if found.unheard:
         note["hooks"] = f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"
+    if found.unfollowed:
+        start = start.note(Status.ASSUMED, f"backward hooks on {', '.join(found.unfollowed)} are not followed")
     rows = _Rows(found, states, start)
     states.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": differentiated, **note}

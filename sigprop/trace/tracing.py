@@ -11,7 +11,16 @@ from torch import nn
 
 from sigprop.errors import InputError, SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
-from sigprop.process import as_written, copied, eagerly, observers, seed_all, undisturbed, without_observers
+from sigprop.process import (
+    as_written,
+    copied,
+    eagerly,
+    observers,
+    seed_all,
+    undisturbed,
+    without_backward_hooks,
+    without_observers,
+)
 from sigprop.theory import Node, Tape
 from sigprop.theory.tape import SingleNode
 from sigprop.trace.capture import Capture, record_of
@@ -26,7 +35,8 @@ from sigprop.trace.skeleton import skeleton_of
 class TracedModel:
     """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution.
 
-    `unheard` names the modules whose forward hooks, put there by the user, were not run.
+    `unheard` names the modules whose forward hooks, put there by the user, were not run, `unfollowed` those with hooks
+    on gradients, which no theory follows.
     The graph is only read from then on; see `Evaluation`.
     """
 
@@ -34,6 +44,7 @@ class TracedModel:
     output: Any
     batch: Any = None
     unheard: list[str] = field(default_factory=list)
+    unfollowed: list[str] = field(default_factory=list)
 
     @property
     def sites(self) -> list[tuple[str, Field]]:
@@ -90,9 +101,15 @@ def trace(
         capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
         batch = copied(batch)
         seed_all(seed)
-        with eagerly(twin.modules()), followed_as_one(capture), capture.watching(), interrupts.let_through():
+        with (
+            without_backward_hooks(twin) as unfollowed,
+            eagerly(twin.modules()),
+            followed_as_one(capture),
+            capture.watching(),
+            interrupts.let_through(),
+        ):
             output = _call(twin, batch)
-    return TracedModel(capture, output, batch, unheard=unheard)
+    return TracedModel(capture, output, batch, unheard=unheard, unfollowed=unfollowed)
 
 
 def _plain_settings(model: nn.Module) -> None:

@@ -150,3 +150,22 @@ def test_layers_that_are_copies_of_one_draw_are_a_guess():
         assert predicted["layers.1"].status == "assumed"
         assert "another layer" in predicted["layers.1"].reason
     assert predict(lambda: stack(1), x, loss="noise")["layers.0"].status != "assumed"
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_backward_hooks_of_modules_make_gradients_a_guess(as_module):
+    """They may change what they see; theory stopped at them with a message about the batch."""
+
+    def make():
+        model = perceptron(nn.Linear)
+        model[2].register_full_backward_hook(lambda module, below, above: tuple(10.0 * item for item in below))
+        return model
+
+    given = make() if as_module else make
+    for _ in range(2):
+        predicted = predict(given, ROWS, loss="noise")
+        assert predicted["0"].status == "assumed"
+        assert predicted["0"].reason == "backward hooks on 2 are not followed"
+        assert "variance" in predicted["0"].stated_errors
+    if as_module:
+        assert len(given[2]._backward_hooks) == 1

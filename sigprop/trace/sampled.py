@@ -64,19 +64,20 @@ class Sampled(ReplayedOp):
     def forward(self, *inputs: Signal) -> Signal:
         layout = self.target.layout
         kernel = torch.zeros(layout.positions, layout.positions, dtype=torch.float64)
-        mean, fourth = torch.zeros(2, layout.positions, dtype=torch.float64)
+        mean, norms = torch.zeros(layout.positions, dtype=torch.float64), []
         for replay in self._replays():
             rows = layout.to_rows(replay(self.target)).double()
             kernel += kernel_of(rows) / self.replicas
             mean += rows.mean(1) / self.replicas
-            fourth += rows.pow(4).mean(1) / self.replicas
+            norms.append(rows.square().mean(1))
         evidence = Evidence(Status.SAMPLED, self.reason)
         calls = [record.call.name for record in records_between(self.target, self.parts) if record.call is not None]
         if any("fft" in name for name in calls):
             evidence = Evidence(Status.ASSUMED, "channels of a Fourier transform are taken as independent")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        return Signal(Dense(kernel), mean, layout.channels, _fluctuation(kernel, fourth), evidence=evidence)
+        fluctuation = _fluctuation(torch.stack(norms), layout.channels)
+        return Signal(Dense(kernel), mean, layout.channels, fluctuation, evidence=evidence)
 
     def _run(self, gradient: Gradient) -> Reverse:
         if self._reverse is None:
@@ -109,8 +110,8 @@ class Sampled(ReplayedOp):
         return tuple(None if k is None else Gradient(Dense(k), evidence=evidence) for k in kernels)
 
 
-def _fluctuation(kernel: Tensor, fourth: Tensor) -> Fluctuation:
-    """That of independent channels with these moments: `E x^4 / (E x^2)^2 - 1`, averaged over tokens."""
-    level = kernel.diagonal().square()
+def _fluctuation(norms: Tensor, channels: int) -> Fluctuation:
+    """That of squared norms `[replica, position]`, relative to their average, averaged over positions."""
+    level = norms.mean(0).square()
     known = level > 0.0
-    return Fluctuation((fourth[known] / level[known]).mean() - 1.0) if bool(known.any()) else Fluctuation()
+    return Fluctuation((norms.var(0)[known] / level[known]).mean() * channels) if bool(known.any()) else Fluctuation()

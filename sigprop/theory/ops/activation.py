@@ -89,14 +89,21 @@ class Activation(Op):
         """
         before = x.fluctuation
         if x.kernel.tokens < 2:
-            return replace(before, norm=before.norm + 3.0)
+            return replace(before, norm=self._norm(x))
         covariance = x.covariance
         level, mean = covariance.token_average(covariance.diagonal), covariance.token_average(x.mean)
         pair = torch.minimum(covariance.pair_average().clamp_min(0.0), level)
         slope = self.function.derivative_cross_moment(level, level, pair, mean, mean)
         passed = (slope * _apart(covariance) / _apart(made)) ** 2
         fresh = fresh_fluctuation(self.function, pair, level - pair, mean)
-        return Fluctuation(before.norm + 3.0, fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
+        return Fluctuation(self._norm(x), fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
+
+    def _norm(self, x: Signal) -> Tensor:
+        """3 more than before, as for ReLU, and no more than `E f^4 / (E f^2)^2 - 3` more, if `f` is nearly constant."""
+        variance, mean = _average(x)
+        square = self.function.second_moment(variance, mean).square().clamp_min(1e-300)
+        fourth = self.function._expectation(lambda values: self.function(values) ** 4, variance, mean)
+        return (x.fluctuation.norm + (fourth / square - 3.0).clamp_max(3.0)).clamp_min(0.0)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (x,) = inputs

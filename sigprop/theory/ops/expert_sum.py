@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
@@ -25,7 +24,8 @@ class ExpertSum(Op):
     Backward  `G_y = M G_z`, the sum over all experts; `G_w = width G_z K_y`; the slope along the signal like `G_y`
 
     Exact where outputs of different experts are independent and have mean zero, as fresh weights without bias make
-    them. Of the squared norm of `z` one expert brings the part `1 / chosen`.
+    them. Of the squared norm of `z` one expert brings the part `1 / chosen`; `sum_e w_te^2`, by which it is multiplied,
+    varies as the squared norm of the shares does.
     """
 
     carries = Carries(
@@ -42,7 +42,7 @@ class ExpertSum(Op):
         y, shares = inputs
         kernel, evidence = Dense(y.kernel.values * self._together(shares)), joined_evidence(y, shares)
         own, part = y.fluctuation, 1.0 / self.chosen
-        spread = torch.as_tensor((shares.fluctuation.norm + 1.0) / shares.width - part).clamp_min(0.0)
+        spread = shares.fluctuation.norm / shares.width
         fluctuation = Fluctuation(
             2.0 + (own.norm - 2.0) * part + y.width * spread, 1.0 + (own.pair - 1.0) * part, own.pair_inherited * part
         )

@@ -49,6 +49,8 @@ corpus: $(READY)        ## two hundred models of other people against a witness;
 
 studies: $(READY)       ## slow validation studies; results are stored under docs/data
 	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m studies.plan_sweeps --processes 2
+	$(BIN)/python -m studies.suggested_rates
 
 clean:
 	rm -rf $(VENV) site out build dist

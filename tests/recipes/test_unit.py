@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnsupportedError
+from sigprop.measure import measure
 from sigprop.models import build
 from sigprop.recipes import plan, read_structure
 from sigprop.recipes.predicted_plan import predict_plan
@@ -191,3 +192,25 @@ def test_refuses_what_it_cannot_set():
         plan(build("mlp", depth=2, width=8, inputs=8), "unit", batch=torch.randn(4, 8))
     with pytest.raises(InputError, match="positive"):
         plan(model_of(), "unit", batch=ids(), ratio=0.0)
+
+
+def test_the_bound_holds_for_gates_and_experts_when_measured():
+    """In the plan's own scale: folded, the stream is divided by its level, and gradients are multiplied by it."""
+    hf = pytest.importorskip("transformers")
+    config = hf.MixtralConfig(
+        hidden_size=32, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, intermediate_size=64,
+        vocab_size=48, num_local_experts=4, num_experts_per_tok=2, pad_token_id=1,
+    )  # fmt: skip
+    model = hf.MixtralForCausalLM(config).eval()
+    tokens = torch.randint(2, 48, (2, 16), generator=torch.Generator().manual_seed(1))
+    batch = {"input_ids": tokens, "labels": tokens}
+    made = plan(model, "unit", batch=batch, gradient_ratio=1.8)
+    assert made.meta["k"] < 1.0
+    level = (made.junctions[0].level / made.junctions[-1].level) ** 2
+    ratios = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        rows = [row for row in measure(made.apply_(model), batch, junctions=True).sites if ".add" in row.name]
+        ratios.append(math.log(rows[0].grad_variance / rows[-1].grad_variance / level))
+    ratios = torch.tensor(ratios)
+    assert ratios.mean() < math.log(1.8) + 4 * ratios.std() / math.sqrt(8)

@@ -143,6 +143,14 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def counted(value: int) -> str:
+    """A large count as people say it: 75, 102 thousand, 1.24 million, 70.6 billion."""
+    for size, word in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if value >= size:
+            return f"{value / size:.3g} {word}"
+    return str(value)
+
+
 def factor(value: float) -> str:
     """A ratio as people say it: 13x, 0.02x, 1x."""
     return "-" if math.isnan(value) else f"{value:.3g}x"

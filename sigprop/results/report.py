@@ -220,7 +220,7 @@ class Report(Shown):
         return self.text()
 
     def _repr_html_(self) -> str:
-        return f"<pre style='font-family:monospace'>{html.escape(self.text())}</pre>"
+        return f"<pre style='font-family:monospace;line-height:1.4'>{html.escape(self.text())}</pre>"
 
     def fails(self, level: str) -> bool:
         """Whether there is a finding at this severity or a worse one."""

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sigprop.grid import WIDTH, clean, number, thinned
+from sigprop.grid import WIDTH, clean, counted, number, thinned
 
 if TYPE_CHECKING:
     from sigprop.results.report import Curve, Finding, Report
@@ -50,7 +50,7 @@ def sparkline(values: Sequence[float], logarithmic: bool = False, size: int = SP
 
 def _head(report: Report, width: int) -> list[str]:
     meta = report.meta
-    size = number(meta.get("parameters", math.nan))
+    size = counted(meta.get("parameters", 0))
     how = " and ".join(word for word in ("predicted", "measured") if meta.get(word))
     what = f"{meta.get('model', 'model')}: {meta.get('layers', 0)} layers, {size} parameters"
     seconds = f", {meta['seconds']:g} s" if "seconds" in meta else ""

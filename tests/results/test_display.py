@@ -9,7 +9,7 @@ from torch import nn
 import sigprop
 from sigprop.blueprints import Transformer
 from sigprop.errors import UnsupportedError
-from sigprop.grid import Grid, filled
+from sigprop.grid import Grid, counted, filled
 from sigprop.models import build
 from sigprop.results import CoordinateReport, Culprit, Exponent, ParameterRow, Profile, SiteRow
 from sigprop.results.blocks import streams
@@ -94,6 +94,12 @@ def test_every_result_has_a_figure_and_a_page_of_a_notebook(tmp_path):
         result.plot(path)
         assert path.stat().st_size > 5000
         assert "<" in result._repr_html_()
+
+
+def test_counts_are_words():
+    assert [counted(n) for n in (75, 102_400, 1_240_000, 70_600_000_000)] == [
+        "75", "102 thousand", "1.24 million", "70.6 billion",
+    ]  # fmt: skip
 
 
 def test_a_plan():

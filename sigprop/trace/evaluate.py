@@ -149,6 +149,8 @@ class Evaluation(Reading):
             self.passed[site] = made if before is None else before + made
 
     def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:
+        if weight.parents and math.prod(weight.shape) == 1:
+            evidence = evidence.join(Evidence(Status.ASSUMED, "parameters that make one number for a whole tensor"))
         for name, share in weight.roots():
             self.energy[name] = self.energy.get(name, 0.0) + amount * share
             self.evidence[name] = self.evidence.get(name, Evidence()).join(evidence)

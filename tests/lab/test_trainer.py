@@ -1,9 +1,14 @@
 """One run: what it learns, what it leaves on disk, how it goes on after it was stopped."""
 
 import json
+import random
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
@@ -128,3 +133,27 @@ def test_wrong_settings_are_named(given, message):
 def test_an_unknown_setting_is_named():
     with pytest.raises(UnknownNameError, match="wamup"):
         Settings.of(wamup=0.1)
+
+
+@pytest.mark.slow
+def test_a_training_killed_at_random_moments_is_bitwise_the_whole_one(tmp_path):
+    chance = random.Random(3)
+    sizes = ["kind=decoder", "depth=3", "width=48", "heads=2", "context=48", "dropout=0.1"]
+    command = [sys.executable, "-m", "sigprop", "train", "transformer", "--passages", "4", "--length", "48", "--quiet"]
+    command += [word for size in sizes for word in ("--set", size)]
+    command += ["--train", "steps=240", "--train", "checkpoint_every=7", "--folder"]
+    subprocess.run([*command, tmp_path / "whole"], check=True)
+    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
+    for _ in range(4):
+        process = subprocess.Popen([*command, tmp_path / "killed"])
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
+            time.sleep(0.02)
+        time.sleep(chance.random())
+        process.kill()
+        process.wait()
+    subprocess.run([*command, tmp_path / "killed"], check=True)
+    whole, killed = load_file(tmp_path / "whole" / "checkpoint.safetensors"), load_file(checkpoint)
+    assert whole.keys() == killed.keys()
+    for name, value in whole.items():
+        assert torch.equal(value, killed[name]), name

@@ -31,7 +31,7 @@ from studies.predict_coverage import Late, limited, quiet, reason_of
 TITLES = {"variance": "variance", "grad_variance": "gradient variance"}
 TOKENS = 16
 MEASURED = Path("docs/data/class_measurements.json")
-OUT = Path("docs/data/coverage_check.json")
+OUT = Path("docs/data/class_checks.json")
 
 
 def batch_of(model: Any) -> Any:

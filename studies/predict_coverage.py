@@ -144,7 +144,7 @@ def main(
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
     out: Annotated[Path | None, typer.Option(help="JSON file for the rows.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page, e.g. docs/evidence/coverage.md.")] = None,
-    checks: Annotated[Path, typer.Option(help="Rows of coverage_check.")] = Path("docs/data/coverage_check.json"),
+    checks: Annotated[Path, typer.Option(help="Rows of coverage_check.")] = Path("docs/data/class_checks.json"),
 ) -> None:
     """Predict every class and report the share that works."""
     import transformers

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program, best_of
 
 PAPER = {
     "DeepScaleLM": (12.9, 11.7),
@@ -63,11 +63,15 @@ def judge(data: dict[str, Any]) -> Judgement:
         )
         for place, label in enumerate(order)
     )
+    learned = sum(found.mean < LETTERS for found in best.values())
     agreement = _rank_correlation(best)
     first = data["methods"][0]
     said = f"{first['layers']} layers of width {first['width']}, {data['tokens'] / 1e6:.1f} million bytes. Rank "
     said += f"correlation with the paper's order {agreement:+.2f}; DeepScale is number "
     said += f"{order.index('DeepScaleLM') + 1} of {len(order)}."
+    if learned < len(order) / 2:
+        why = f"Too small to tell: {learned} of {len(order)} methods know more than the frequencies of letters. {said}"
+        return Judgement("not reproduced", why, rows)
     if order[0] == "DeepScaleLM" and agreement > 0.5:
         return Judgement("reproduced", said, rows)
     if agreement > 0.5:

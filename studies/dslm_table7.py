@@ -10,10 +10,8 @@ import math
 from typing import Any
 
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told
-from studies.text_runs import Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program, best_of
 
-LETTERS = 3.0
-"""A run that stays above this has learned little more than how frequent letters are: it failed."""
 FULL = Program(tuple(2.0**-power for power in (11, 10, 9)), (0, 1, 2), 16, 128, 2400)
 SMALL = Program(tuple(2.0**-power for power in (9, 7)), (0, 1, 2), 4, 64, 200)
 
@@ -47,6 +45,11 @@ def judge(data: dict[str, Any]) -> Judgement:
         Row(f"{label}, {sizes[label]}: loss at its best rate", papers[label], told(item.losses))
         for label, item in best.items()
     )
+    if min(found.mean for found in best.values()) > LETTERS:
+        why = (
+            f"Too small to tell: after {data['tokens'] / 1e6:.1f} million bytes none of the three knows more than "
+        )
+        return Judgement("not reproduced", why + "the frequencies of letters.", rows)
     fails = min(xavier.losses) > LETTERS
     gain = math.exp(shallow.mean - scaled.mean) - 1.0
     noise = math.hypot(mean_and_spread(scaled.losses)[1], mean_and_spread(shallow.losses)[1])

@@ -11,12 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program, best_of
 
 FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9, 8, 7)), (0, 1, 2), 16, 128, 600, clip=0.0)
 SMALL = Program(tuple(2.0**-power for power in (9, 8, 7, 6)), (0, 1), 4, 64, 300, clip=0.0)
-LETTERS = 3.3
-"""A mean loss above this is no more than the frequencies of letters."""
 LEARNS = 0.1
 """A rate is usable if its mean loss lies within this of the placement's best one with warm-up."""
 

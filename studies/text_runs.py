@@ -17,6 +17,8 @@ from sigprop.lab.many import train_many
 from sigprop.models import build
 from studies.reproduction import Setting, mean_and_spread
 
+LETTERS = 3.3
+"""A loss above this is no more than how frequent letters are: nothing was learned, and nothing can be compared."""
 KEPT = 60
 """Points of a stored loss curve."""
 

@@ -73,7 +73,7 @@ HEALTHY: dict[str, Callable[[], nn.Module]] = {
     "Qwen2 (biased queries, grouped keys)": qwen2,
     "ConvNeXt (layer scale)": convnext,
     "torch.nn.TransformerEncoderLayer": torch_encoder,
-    "reference Mixer": lambda: build("mixer", depth=4),
+    "reference Mixer": lambda: build("mixer", depth=4, image=16),
 }
 
 

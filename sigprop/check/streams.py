@@ -49,14 +49,19 @@ class Law:
 
 
 def find_streams(structure: Structure | None, model: nn.Module, profile: Profile | None) -> list[Stream]:
-    """Blocks joined by the residual stream that they add to; else the chain of equally wide matrices."""
+    """Blocks joined by the residual stream that they add to, those of one shape: where a stage halves an image, the
+    gradient of an entry changes with their number. Else the chain of equally wide matrices."""
     if structure is not None and structure.junctions and structure.blocks:
         order = {} if profile is None else {row.name: place for place, row in enumerate(profile.sites)}
-        joined: dict[int, list[str]] = {}
+        joined: dict[tuple, list[str]] = {}
+        sizes = {
+            junction.name: tuple(spot.total.shape)
+            for junction, spot in zip(structure.junctions, structure.sums, strict=True)
+        }
         for block in (name for group in structure.blocks for name in group):
             inside = [item for item in structure.junctions if item.name.startswith((block + ".", block + "@"))]
             if inside:
-                joined.setdefault(inside[0].stream, []).append(block)
+                joined.setdefault((inside[-1].stream, sizes[inside[-1].name]), []).append(block)
         found = [
             sorted(names, key=lambda name: order.get(name, order.get(f"{name}[0]", 0))) for names in joined.values()
         ]

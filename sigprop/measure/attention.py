@@ -32,6 +32,8 @@ def score_summary(scores: Tensor) -> dict[str, Tensor]:
         }
 
 
+HIDDEN_ROW = 1e8
+"""Below minus this a score is hidden even where all scores of its query are: models mask with -1e9 and beyond."""
 OUT_OF_REACH = 5000.0
 """How far below the largest score of its query a mask puts one: -1e4 is the smallest that models use."""
 
@@ -40,7 +42,8 @@ def allowed_scores(scores: Tensor) -> Tensor:
     """True where no mask has lowered the score out of reach; not-a-number counts as a score."""
     scores = scores.detach()
     largest = scores.amax(-1, keepdim=True)
-    return ~((scores < torch.finfo(scores.dtype).min / 2) | (scores < largest - OUT_OF_REACH))
+    lowest = max(torch.finfo(scores.dtype).min / 2, -HIDDEN_ROW)
+    return ~((scores < lowest) | (scores < largest - OUT_OF_REACH))
 
 
 def attention_weights(scores: Tensor) -> Tensor:

@@ -24,6 +24,15 @@ def batch():
 
 def broken():
     raise RuntimeError("no such data")
+
+def wide_batch():
+    return torch.randn(16, 99)
+
+def needs(width):
+    return nn.Linear(width, width)
+
+def nothing():
+    return 3
 """
 
 
@@ -77,7 +86,19 @@ def test_json_is_a_report(sick, capsys):
         (["nothing.py:model"], "nothing.py"),
         (["SICK:missing"], "missing"),
         (["SICK:broken"], "no such data"),
+        (["SICK:broken"], "sick.py, line 15"),
         (["SICK:model(colour=3)"], "colour"),
+        (["SICK:needs"], "width"),
+        (["SICK:nothing"], "int"),
+        (["SICK:model", "--data", "SICK:broken"], "no such data"),
+        (["SICK:model", "--data", "SICK:broken"], "sick.py, line 15"),
+        (["SICK:model", "--data", "SICK:absent"], "absent"),
+        (["SICK:model", "--data", "SICK:wide_batch"], "99"),
+        (["SICK:model", "--html", "/proc/no/report.html"], "report.html"),
+        (["SICK:model", "--fix", "FOLDER"], "is a folder"),
+        (["SICK:model", "--optimizer", "madam"], "madam"),
+        (["SICK:model", "--lr", "-1"], "lr"),
+        (["SICK:model", "--tokens", "1"], "tokens"),
         (["SICK:model", "--html", "FOLDER"], "is a folder"),
         (["SICK:model", "--fail-on", "sometimes"], "sometimes"),
         (["SICK:model", "--plan", "absent.json"], "absent.json"),

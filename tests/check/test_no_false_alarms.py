@@ -80,6 +80,14 @@ def test_masks_of_any_size_hide_scores(hidden):
     )
 
 
+def test_a_query_that_may_look_nowhere_has_no_scores():
+    """LongT5 pads its last block with queries that see only -1e10."""
+    scores = torch.randn(1, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+    padded = scores.clone()
+    padded[..., 4:, :] = -1e10
+    assert float(score_summary(padded)["variance"]) == pytest.approx(float(scores[..., :4, :].var(correction=0)))
+
+
 def test_large_scores_are_not_hidden():
     scores = 300.0 * torch.randn(1, 2, 8, 64, generator=torch.Generator().manual_seed(0))
     assert bool(allowed_scores(scores).all())
@@ -136,5 +144,18 @@ def test_tables_that_are_not_added_and_norms_inside_the_first_block(name, findin
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 128}
     model = kind(kind.config_class(**shape, **settings, use_cache=False)).eval()
-    ids = torch.randint(3, 128, (1, 16), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(3, 128, (1, 6), generator=torch.Generator().manual_seed(0))
     assert not found(finding, model, {"input_ids": ids, "labels": ids})
+
+
+def test_stages_of_different_shapes_are_no_stream():
+    """ConvNeXt halves its image three times: the gradient of an entry falls with their number, not with depth."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.ConvNextConfig(
+        hidden_sizes=[16, 32, 32, 64], depths=[1, 1, 2, 1], image_size=32, num_labels=10
+    )
+    model, images = transformers.ConvNextForImageClassification(config).eval(), torch.randn(2, 3, 32, 32)
+    batch = {"pixel_values": images, "labels": torch.tensor([1, 2])}
+    assert not found("gradient_vanishes", model, batch)
+    assert not found("gradient_explodes", model, batch)

@@ -65,6 +65,8 @@ def work(kind, model, batch, folder):
         sp.plan(model, "xavier", batch=batch).to_json(folder / "plan.json")
     elif kind.endswith("apply"):
         sp.plan(model, "lecun", batch=batch).apply_(model, torch.Generator().manual_seed(0))
+    elif kind.endswith("check"):
+        sp.check(model, batch, prescription=kind == "check")
     elif kind.endswith("file"):
         sp.measure(model, batch).to_json(folder / "profile.json")
 

@@ -11,7 +11,8 @@ from tests.robustness.scale import LONG, cases
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["counting measure", "counting predict", "file"]
-KINDS = [*SHORT, "measure", "counting seeds", "predict", "plan", "apply"] if LONG else [*SHORT, "apply"]
+LONGER = ["measure", "counting seeds", "predict", "plan", "check", "counting check"]
+KINDS = [*SHORT, *LONGER, "apply"] if LONG else [*SHORT, "apply"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs interval timers")

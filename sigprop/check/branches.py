@@ -27,8 +27,8 @@ class Branch:
 
 
 def find_branches(subject: Subject) -> list[Branch]:
-    """The skip of a branch is the site that the sum adds to; where that is none, the last one before it that is: a
-    sum's of the same block, the block before, or the start of the stream."""
+    """The skip of a branch is the site that the sum adds to; where that is none, the sum of the junction before it
+    (variances add), the block before, or the start of the stream."""
     structure, profile = subject.structure, subject.profile
     if structure is None or profile is None:
         return []
@@ -37,16 +37,20 @@ def find_branches(subject: Subject) -> list[Branch]:
     skips = [subject.row(labels.get(id(spot.skip), "")) for spot in structure.sums]
     for stream in subject.streams:
         rows = stream.rows(profile)
-        skip = _start(profile.sites, rows[0]) if rows else None
+        start = _start(profile.sites, rows[0]) if rows else None
+        skip = 0.0 if start is None else start.variance
         for place, block in enumerate(rows):
             for junction, own in zip(structure.junctions, skips, strict=True):
                 exit_row = subject.row(junction.exit) if junction.exit else None
                 inside = junction.name.startswith((block.name.removesuffix("[0]") + ".", block.name + "@"))
-                skip = own if inside and own is not None else skip
-                if exit_row is not None and inside and skip is not None and skip.variance > 0:
-                    branch = junction.branch_scale**2 * exit_row.variance
-                    found.append(Branch(exit_row.name, block.depth, branch, skip.variance, place == 0))
-            skip = block
+                if exit_row is None or not inside:
+                    continue
+                skip = skip if own is None else own.variance
+                branch = junction.branch_scale**2 * exit_row.variance
+                if skip > 0:
+                    found.append(Branch(exit_row.name, block.depth, branch, skip, place == 0))
+                skip = junction.skip_scale**2 * skip + branch
+            skip = block.variance
     return found
 
 

@@ -169,3 +169,23 @@ def test_backward_hooks_of_modules_make_gradients_a_guess(as_module):
         assert "variance" in predicted["0"].stated_errors
     if as_module:
         assert len(given[2]._backward_hooks) == 1
+
+
+class Interpolated(nn.Module):
+    """Learned positions brought to another size, as image models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(1, 16, 64))
+        self.first, self.second = nn.Linear(32, 64), nn.Linear(64, 96)
+
+    def forward(self, x):
+        table = self.positions.reshape(1, 4, 4, 64).permute(0, 3, 1, 2)
+        table = F.interpolate(table, size=(2, 3), mode="bilinear").reshape(1, 64, 6).permute(0, 2, 1)
+        return self.second(torch.relu(self.first(x) + table))
+
+
+def test_positions_that_are_interpolated_are_followed():
+    sequences = torch.randn(4, 6, 32, generator=torch.Generator().manual_seed(0))
+    predicted = predict(Interpolated, sequences, loss="noise")
+    assert predicted.parameter("positions").grad_second_moment > 0.0

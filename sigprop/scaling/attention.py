@@ -27,7 +27,7 @@ HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head",
 SCALES = ("scaling", "scale", "softmax_scale", "scale_factor")
 QUERIES = ("q_proj", "query", "q", "wq", "to_q", "q_lin", "query_proj", "q_linear")
 FUSED = ("qkv", "c_attn", "query_key_value", "qkv_proj", "in_proj", "Wqkv", "to_qkv", "wqkv")
-OUTPUTS = ("out_proj", "o_proj", "output", "c_proj", "proj", "dense", "wo", "o", "to_out", "out_lin", "out")
+OUTPUTS = ("out_proj", "o_proj", "output", "c_proj", "proj", "dense", "wo", "Wo", "o", "to_out", "out_lin", "out")
 
 
 @dataclass

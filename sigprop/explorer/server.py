@@ -75,6 +75,7 @@ class _Answers(BaseHTTPRequestHandler):
     server: Explorer
     server_version, sys_version = "sigprop", ""
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet: two small ones wait for each other on loopback
     timeout = 60
 
     def do_GET(self) -> None:
@@ -117,8 +118,8 @@ class _Answers(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Type", f"{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
-        self._headers_buffer.append(b"\r\n" + body)  # one packet: two small ones wait for each other on loopback
-        self.flush_headers()
+        self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing is written for a request that went well."""

@@ -42,7 +42,10 @@ def written_through(capture: Capture, view: Tensor, record: Record) -> None:
     parts = _parts(behind, before, index, record)
     made = _joined(capture, behind, parts)
     if made is None:
-        call = Call(_replace, "setitem", (before if before is not None else behind, index, record), {}, capture.module)
+        target = before if before is not None else behind
+        start = next((start for start, part in parts.items() if part is record), None)
+        given = (_replace, index) if start is None else (_replace_range, start)  # an index of all entries is large
+        call = Call(given[0], "setitem", (target, given[1], record), {}, capture.module)
         made = written(capture, call, before if before is not None else behind, _fields(before, record))
     setattr(behind, _PARTS, (made, parts))
     capture.attach(behind, made)
@@ -97,6 +100,11 @@ def _replace(input: Tensor, index: Tensor, value: Tensor) -> Tensor:
     flat = input.clone().reshape(-1)
     flat = flat.index_put((index.reshape(-1),), value.expand(index.shape).reshape(-1))
     return flat.reshape(input.shape)
+
+
+def _replace_range(input: Tensor, start: int, value: Tensor) -> Tensor:
+    """Along the last dimension."""
+    return torch.cat((input[..., :start], value, input[..., start + value.shape[-1] :]), -1)
 
 
 def is_view(call: Call, first: Any) -> bool:

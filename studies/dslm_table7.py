@@ -46,9 +46,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         for label, item in best.items()
     )
     if min(found.mean for found in best.values()) > LETTERS:
-        why = (
-            f"Too small to tell: after {data['tokens'] / 1e6:.1f} million bytes none of the three knows more than "
-        )
+        why = f"Too small to tell: after {data['tokens'] / 1e6:.1f} million bytes none of the three knows more than "
         return Judgement("not reproduced", why + "the frequencies of letters.", rows)
     fails = min(xavier.losses) > LETTERS
     gain = math.exp(shallow.mean - scaled.mean) - 1.0

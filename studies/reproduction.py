@@ -97,7 +97,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """`minutes`: of the small run on two CPU cores and of the full one on an H200, as far as measured.
+    """`minutes`: about how long the small run takes on two CPU cores and the full one on an H200; estimates.
 
     `earlier`: what a full run left in docs/data before the records existed: one file, which `judge` reads as it is, or
     several, which it reads by name.

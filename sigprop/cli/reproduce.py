@@ -57,7 +57,7 @@ def _listed(items: dict[str, Any], stored: dict[tuple[str, str], Any]) -> list[d
         record = stored.get((item.id, "full")) or stored.get((item.id, "small"))
         found = f"{record['judgement']['verdict']} ({record['scale']})" if record else "not run yet"
         minutes = " / ".join(f"{value:g}" for value in item.minutes)
-        rows.append({"id": item.id, "place": item.place, "minutes small / full": minutes, "found": found})
+        rows.append({"id": item.id, "place": item.place, "minutes, about: small / full": minutes, "found": found})
     return rows
 
 

@@ -21,13 +21,13 @@ Written by `python -m studies.calibration_page` from `docs/data/calibration.json
 Every number of a prediction that is not `assumed` states an error, relative to it, in the field `stated_errors` of its
 row: in 99 of 100 cases the average over initializations is to lie within it. Theory states
 {by_status}.
-Where the real model was run, the draws state it: 99 % intervals by Student's t, or of the logarithms where the draws are
-so skewed that these are wider; a `verified` number adds how far the draws are from it.
+Where the real model was run, the draws state it: 99 % intervals by Student's t, or of the logarithms where the draws
+are so skewed that these are wider; a `verified` number adds how far the draws are from it.
 
 Measured were a sample of the classes of transformers, chosen by a hash of their names (a quarter of each kind, half of
 the image classes, quick ones only: {classes} were predicted, {late} models were not, for want of time or of a rule),
-with {draws} initializations by a witness of its own (`docs/data/class_measurements.json`), and {settings} settings of the
-accuracy study with {accuracy_draws} (`docs/data/accuracy_measurements.json`): variance of every module output, its
+with {draws} initializations by a witness of its own (`docs/data/class_measurements.json`), and {settings} settings of
+the accuracy study with {accuracy_draws} (`docs/data/accuracy_measurements.json`): variance of every module output, its
 gradient, and the gradient of every parameter. A number is within its stated error when it is off by no more than the
 stated error and the 99 % interval of the measurement, added in squares. One tensor under several names counts once.
 

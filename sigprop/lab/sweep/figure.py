@@ -17,7 +17,7 @@ SIZES = ("model.width", "model.depth")
 
 
 def rate_figure(folder: str | Path, path: str | Path) -> None:
-    """Losses: mean over seeds, bars from the lowest seed to the highest, the best one circled; failed runs are left out.
+    """Losses: mean over seeds, bars from the lowest seed to the highest, the best one circled; failed runs not drawn.
 
     Best rates: bars from the lowest best rate of a seed to the highest.
     """

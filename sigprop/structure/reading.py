@@ -161,16 +161,17 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
 
 
 def _readout_input(graph: Graph) -> tuple[str, ...]:
-    """The last parameters of the tensor that the readout reads; none where they enter with a shift or it is shared."""
+    """The last parameters of the tensor that the readout reads; none where they enter with a shift, or where it is the
+    stream itself or is shared."""
     output = graph.trace.signal
     names = set(nearest_matrices(output)) if output is not None else set()
     for item in reversed(graph.index):
         weights = [source for source in item.inputs if isinstance(source, Weight)]
         reads = item.call is not None and item.call.name in CONTRACTIONS and isinstance(item.inputs[0], Field)
         if reads and weights and names & {name for name, _ in weights[0].roots()}:
-            source = item.inputs[0]
-            alone = isinstance(source, Field) and len(graph.readers.get(source, [])) == 1
-            found = ending(source) if isinstance(source, Field) and alone else None
+            source: Any = item.inputs[0]
+            alone = len(graph.readers.get(source, [])) == 1 and plain(source) not in graph.sums
+            found = ending(source) if alone else None
             return found.names if found is not None and found.shift == 0.0 else ()
     return ()
 

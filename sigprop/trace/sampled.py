@@ -21,8 +21,11 @@ from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay, parts_of_sources, records_between, sites_between
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
 
-ENTRIES = 2048
+ENTRIES, MOST = 2048, 64
+"""Entries of the result that are drawn at least, in no more replicas than this."""
 LARGEST = 1 << 23
+MANY_ENTRIES, CHEAP = 16384, 1 << 19
+"""Entries that are drawn where all replicas together hold no more than `CHEAP` numbers."""
 
 __all__ = ["ReplayedAttention", "Sampled"]
 
@@ -52,8 +55,9 @@ class Sampled(ReplayedOp):
     def replicas(self) -> int:
         size = sum(math.prod(source.shape) for source in self.sources) + math.prod(self.target.shape)
         drawn = [part.layout.channels for parts in self.parts.values() for part in parts]
-        wanted = math.ceil(ENTRIES / max(1, min([self.target.layout.channels, *drawn])))
-        return max(2, min(64, wanted, LARGEST // size))
+        channels = max(1, min([self.target.layout.channels, *drawn]))
+        few = min(MOST, math.ceil(ENTRIES / channels), LARGEST // size)
+        return max(2, few, min(math.ceil(MANY_ENTRIES / channels), CHEAP // size))
 
     def _replays(self, gradients: bool = False) -> Iterator[Replay]:
         ensemble = Ensemble(self.replicas, generator_of(self.seed, 0), self.reading)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sigprop.errors import InputError
 from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import diagonal
@@ -99,10 +100,16 @@ class Activation(Op):
         return Fluctuation(self._norm(x), fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
 
     def _norm(self, x: Signal) -> Tensor:
-        """3 more than before, as for ReLU, and no more than `E f^4 / (E f^2)^2 - 3` more, if `f` is nearly constant."""
+        """3 more than before, as for ReLU, and no more than `E f^4 / (E f^2)^2 - 3` more, if `f` is nearly constant.
+
+        A function that grows so fast that its fourth moment is out of reach is not nearly constant.
+        """
         variance, mean = _average(x)
         square = self.function.second_moment(variance, mean).square().clamp_min(1e-300)
-        fourth = self.function._expectation(lambda values: self.function(values) ** 4, variance, mean)
+        try:
+            fourth = self.function._expectation(lambda values: self.function(values) ** 4, variance, mean)
+        except InputError:
+            return x.fluctuation.norm + 3.0
         return (x.fluctuation.norm + (fourth / square - 3.0).clamp_max(3.0)).clamp_min(0.0)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:

@@ -15,7 +15,7 @@ from sigprop.theory.gradient_through_activation import ActivationGradient
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.pair_fluctuation import fresh_fluctuation
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -99,7 +99,7 @@ class Activation(Op):
         fresh = fresh_fluctuation(self.function, pair, level - pair, mean)
         return Fluctuation(self._norm(x), fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
 
-    def _norm(self, x: Signal) -> Tensor:
+    def _norm(self, x: Signal) -> Number:
         """3 more than before, as for ReLU, and no more than `E f^4 / (E f^2)^2 - 3` more, if `f` is nearly constant.
 
         A function that grows so fast that its fourth moment is out of reach is not nearly constant.

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.results.stated_errors import COLUMNS
 from sigprop.simulate.simulation import Simulation
-from sigprop.simulate.spread import POSITIVE
 
 TWINS = 6
 TOO_MUCH = 0.2
@@ -43,7 +43,7 @@ def _widen(rows: Sequence[Row], drawn: Sequence[Sequence[Row]], twins: Sequence[
                 pairs.setdefault(row.name, []).append((row, named[row.name]))
     for row in rows:
         found = pairs.get(row.name, [])
-        doubts = {column: _difference(found, column) for column in POSITIVE if hasattr(row, column)}
+        doubts = {column: _difference(found, column) for column in COLUMNS if hasattr(row, column)}
         for column, doubt in doubts.items():
             if doubt > NEGLIGIBLE:
                 row.errors[column] = math.hypot(row.errors.get(column, 0.0), doubt * abs(getattr(row, column)))

@@ -15,10 +15,10 @@ from typing import Any
 from scipy.special import stdtrit
 
 from sigprop.results import ParameterRow, SiteRow
+from sigprop.results.stated_errors import COLUMNS
 
 PRIOR = 4.0
 """Degrees of freedom that the other rows of a column count for."""
-POSITIVE = ("variance", "grad_variance", "grad_second_moment")
 Row = SiteRow | ParameterRow
 
 
@@ -30,8 +30,13 @@ def standard_error(draws: Sequence[float]) -> float:
     plain = statistics.stdev(draws) / math.sqrt(count)
     if min(draws) <= 0.0:
         return plain
-    spread = statistics.variance([math.log(value) for value in draws])
-    return max(plain, statistics.fmean(draws) * math.sqrt(spread / count + spread**2 / (2.0 * (count - 1))))
+    return max(plain, statistics.fmean(draws) * error_of_logarithm(draws))
+
+
+def error_of_logarithm(draws: Sequence[float]) -> float:
+    """Standard error of the logarithm of a lognormal's mean."""
+    spread, count = statistics.variance(map(math.log, draws)), len(draws)
+    return math.sqrt(spread / count + spread**2 / (2.0 * (count - 1)))
 
 
 def widen(rows: Sequence[Row], tables: Sequence[Sequence[Row]]) -> None:
@@ -44,7 +49,7 @@ def widen(rows: Sequence[Row], tables: Sequence[Sequence[Row]]) -> None:
         for row in table:
             named.setdefault(row.name, []).append(row)
     widening = float(stdtrit(count - 1 + PRIOR, 0.975)) / 1.96
-    for column in POSITIVE:
+    for column in COLUMNS:
         found = [row for row in rows if row.errors.get(column) and getattr(row, column, 0.0) > 0.0]
         own = {row.name: _relative(row, column, named[row.name]) for row in found}
         usual = statistics.median(own.values()) if own else 0.0

@@ -16,7 +16,7 @@ from enum import Enum
 
 from scipy.special import stdtr, stdtrit
 
-from sigprop.simulate.spread import standard_error
+from sigprop.simulate.spread import error_of_logarithm, standard_error
 
 CHANCE = 1e-4
 MATTERS = 0.10
@@ -100,7 +100,7 @@ def left_open(draws: Sequence[float]) -> float:
     plain = quantile * statistics.stdev(draws) / math.sqrt(count) / mean
     if min(draws) <= 0.0:
         return plain
-    return max(plain, math.expm1(min(quantile * _error_of_logarithm(draws), 50.0)))
+    return max(plain, math.expm1(min(quantile * error_of_logarithm(draws), 50.0)))
 
 
 def _improbable(difference: float, error: float, count: int) -> bool:
@@ -111,10 +111,4 @@ def _improbable(difference: float, error: float, count: int) -> bool:
 
 def _in_logarithms(predicted: float, draws: Sequence[float]) -> tuple[float, float]:
     logs = [math.log(value) for value in draws]
-    return math.log(predicted) - statistics.fmean(logs) - statistics.variance(logs) / 2.0, _error_of_logarithm(draws)
-
-
-def _error_of_logarithm(draws: Sequence[float]) -> float:
-    """Standard error of the logarithm of a lognormal's mean."""
-    spread, count = statistics.variance(map(math.log, draws)), len(draws)
-    return math.sqrt(spread / count + spread**2 / (2.0 * (count - 1)))
+    return math.log(predicted) - statistics.fmean(logs) - statistics.variance(logs) / 2.0, error_of_logarithm(draws)

@@ -13,10 +13,8 @@ from torch import Tensor
 
 from sigprop.theory.gradient_along_signal import crossed
 from sigprop.theory.kernels import Exchangeable, Kernel
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
 from sigprop.theory.status import EXACT, Evidence, Status
-
-Number = Tensor | float
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,11 @@ from sigprop.structure import Parameter, Structure
 def gpt2(structure: Structure, std: float = 0.02) -> Plan:
     """`std` for all, `std / sqrt(2N)` for the last weight of each of the 2N branches of a stream."""
     structure.require_junctions("gpt2")
+    return ends_over_root(structure, std)
+
+
+def ends_over_root(structure: Structure, std: float) -> Plan:
+    """Everything with `std`; the last weight of a branch over the root of the number of branches of its stream."""
 
     def rule(item: Parameter, role: str, size: int) -> Init:
         junction = structure.junction_of(item)

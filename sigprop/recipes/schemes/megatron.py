@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from sigprop.recipes.registry import recipe
-from sigprop.recipes.rows import draw_all
-from sigprop.results import Init, Plan
-from sigprop.structure import Parameter, Structure
+from sigprop.recipes.schemes.gpt2 import ends_over_root
+from sigprop.results import Plan
+from sigprop.structure import Structure
 
 
 @recipe(
@@ -19,12 +19,4 @@ from sigprop.structure import Parameter, Structure
 def megatron(structure: Structure) -> Plan:
     """`sqrt(1/(3 d))` for all, over `sqrt(number of branches)` for the last weight of each branch."""
     structure.require_junctions("megatron")
-    std = math.sqrt(1.0 / (3.0 * structure.width))
-
-    def rule(item: Parameter, role: str, size: int) -> Init:
-        junction = structure.junction_of(item)
-        if role != "output" or junction is None:
-            return Init("normal", std=std)
-        return Init("normal", std=std / math.sqrt(len(structure.streams[junction.stream])))
-
-    return draw_all(structure, rule, embedding=std)
+    return ends_over_root(structure, math.sqrt(1.0 / (3.0 * structure.width)))

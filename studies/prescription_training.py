@@ -3,8 +3,9 @@
 Byte-level Hugging Face models on a text file (or ViT on a folder of Fashion-MNIST), AdamW, bf16 autocast on CUDA, clip
 at 1, warm-up over the first tenth, then cosine to a tenth. One JSON line per cell: settings, first loss, mean loss of
 the last tenth, milliseconds a step. On CUDA the whole step (batch, forward, backward, clipping, schedule, AdamW) is one
-CUDA graph, so that the number of optimizer groups costs nothing; other optimizers step outside it. `--processes` run
-side by side on one device.
+CUDA graph, so that the number of optimizer groups costs nothing; other optimizers step outside it. `--together` runs
+of one process share the device, each on a stream of its own; `--processes` take turns on it, which only helps where
+Python is what a step waits for. With `--curve` a long run that is cut leaves rows with fewer steps `done`.
 
 A cell is `family,width,layers,scheme,rate,seed`, with the rate as a number or a power like 2^-7. `--grid` makes cells
 of lists instead: `--grid "llama;128,256;4,16;default,mup,mup+linear,ours;-11:-5;0,1,2"` (rates are powers of two).
@@ -15,6 +16,7 @@ Schemes: `default` (the model's own draw, one rate), `mup` (base: width 128), `m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import itertools
 import json
@@ -35,9 +37,10 @@ from torch.nn import functional as F
 import sigprop as sp
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
-TOLD_EVERY = 500
+TOLD_EVERY, CURVE = 500, 50
+Cell = tuple[str, int, int, str, float, int]
 PLANS: dict[tuple[str, int, int, str], Any] = {}
-"""The plan of the last size and scheme: rates and seeds share it."""
+"""The plan of each size and scheme: rates and seeds share it."""
 
 
 # -- models
@@ -219,56 +222,54 @@ class Trainer:
             self.optimizers[0].step()
         self.place.add_(1)
 
-    def run(self, steps: int, told: Callable[[list[float]], None]) -> list[float]:
-        """All losses; `told` those so far, now and then, since a long run may be cut."""
-        work = self._captured() if self.device == "cuda" else self.gradients
-        for step in range(steps):
-            work()
-            if (step + 1) % TOLD_EVERY == 0:
-                told(self.losses[: step + 1].tolist())
+    def ready(self) -> None:
+        """Capture the step as a CUDA graph, warmed up with all rates at zero; the plain step where that fails."""
+        self.stream = torch.cuda.Stream() if self.device == "cuda" else None
+        self.work = self._captured() if self.device == "cuda" else self.gradients
+
+    def step(self, step: int) -> None:
+        with torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext():
+            self.work()
             if not self.inside:
                 for group, peak in self.groups:
                     group["lr"] = peak * self.shape[step]
                 for each in self.optimizers:
                     each.step()
-        return self.losses.tolist()
 
     def _captured(self) -> Callable[[], None]:
-        """The step as a CUDA graph, warmed up with all rates at zero; the plain step where it cannot be captured."""
+        """Warm-up, capture and replay happen on one stream, which no other run uses: so do cuBLAS's workspaces."""
         if self.inside:
             peaks = self.peaks.clone()
             self.peaks.zero_()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.stream):
             for _ in range(3):
                 self.gradients()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
         graph: Any = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
                 self.gradients()
         except RuntimeError as error:
             print("no graph:", str(error).splitlines()[0], file=sys.stderr, flush=True)
-            torch.cuda.synchronize()
-            graph = None
+            graph, self.stream = None, torch.cuda.Stream()
+        torch.cuda.synchronize()
         if self.inside:
             for state in self.optimizers[0].state.values():
                 for value in state.values():
                     value.zero_()
             self.peaks.copy_(peaks)
         self.place.zero_()
+        torch.cuda.synchronize()
         return self.gradients if graph is None else graph.replay
 
 
-def train(cell: tuple[str, int, int, str, float, int], args: argparse.Namespace) -> dict[str, Any]:
+def trainer_of(cell: Cell, args: argparse.Namespace) -> Trainer:
     family, width, layers, scheme, rate, seed = cell
     torch.manual_seed(seed)
-    begun = time.perf_counter()
     model = build(family, width, layers, args.tokens)
     key = (family, width, layers, scheme)
     if key not in PLANS:
-        PLANS.clear()
         PLANS[key] = prescribe(scheme, model, family, layers, args.tokens, args.optimizer)
     plan = PLANS[key]
     torch.manual_seed(seed)
@@ -281,20 +282,50 @@ def train(cell: tuple[str, int, int, str, float, int], args: argparse.Namespace)
     groups = groups_of(plan, model, rate, args.decay) if others is None else []
     batches = Batches(family, args.source, args.steps, args.batch, args.tokens, seed, args.device)
     trainer = Trainer(model, batches, groups, args.steps, args.device, others)
-    ready = time.perf_counter()
-    partial = args.out.with_name(f"{args.out.stem}-{family}-{width}-{layers}-{scheme}-{rate}-{seed}.partial")
-    losses = trainer.run(args.steps, lambda found: partial.write_text(json.dumps(found)) if args.curve else None)
+    trainer.ready()
+    return trainer
+
+
+def row_of(cell: Cell, trainer: Trainer, done: int, milliseconds: float, args: argparse.Namespace) -> dict[str, Any]:
+    """What a run came to; `last` only when it is whole."""
+    losses = trainer.losses[:done].tolist()
     tenth = max(args.steps // 10, 1)
-    return {
-        "family": family, "width": width, "layers": layers, "scheme": scheme, "rate": rate, "seed": seed,
-        "optimizer": args.optimizer, "decay": args.decay,
-        "steps": args.steps, "batch": args.batch, "tokens": args.tokens,
-        "first": losses[0], "middle": sum(losses[args.steps // 2 :][:tenth]) / tenth,
-        "last": sum(losses[-tenth:]) / tenth, "groups": len(trainer.groups),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "setup_s": round(ready - begun, 1), "ms": round(1000 * (time.perf_counter() - ready) / args.steps, 2),
-        **({"curve": [round(value, 4) for value in losses]} if args.curve else {}),
-    }  # fmt: skip
+    row = dict(zip(("family", "width", "layers", "scheme", "rate", "seed"), cell, strict=True))
+    row |= {"optimizer": args.optimizer, "decay": args.decay, "steps": args.steps, "done": done}
+    row |= {"batch": args.batch, "tokens": args.tokens, "first": losses[0], "groups": len(trainer.groups)}
+    row |= {"parameters": sum(p.numel() for p in trainer.model.parameters()), "ms": round(milliseconds, 2)}
+    if done == args.steps:
+        row |= {"middle": sum(losses[done // 2 :][:tenth]) / tenth, "last": sum(losses[-tenth:]) / tenth}
+    if args.curve:
+        row["curve"] = [round(sum(losses[at : at + CURVE]) / CURVE, 4) for at in range(0, done - CURVE + 1, CURVE)]
+    return row
+
+
+def train(cells: list[Cell], args: argparse.Namespace) -> None:
+    """Train cells side by side, step by step, and write a row for each."""
+    trainers = {}
+    for cell in cells:
+        try:
+            trainers[cell] = trainer_of(cell, args)
+        except Exception as error:
+            traceback.print_exc()
+            write({"cell": cell, "error": f"{type(error).__name__}: {error}"[:300]}, args.out)
+    begun = time.perf_counter()
+    for step in range(args.steps):
+        for trainer in trainers.values():
+            trainer.step(step)
+        if step + 1 == args.steps or (args.curve and (step + 1) % TOLD_EVERY == 0):
+            if args.device == "cuda":
+                torch.cuda.synchronize()
+            took = 1000 * (time.perf_counter() - begun) / (step + 1)
+            for cell, trainer in trainers.items():
+                write(row_of(cell, trainer, step + 1, took, args), args.out)
+
+
+def write(row: dict[str, Any], path: Path) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps({key: value for key, value in row.items() if key != "curve"}), flush=True)
 
 
 # -- cells
@@ -304,12 +335,12 @@ def read_rate(text: str) -> float:
     return 2.0 ** float(text[2:]) if text.startswith("2^") else float(text)
 
 
-def read_cell(text: str) -> tuple[str, int, int, str, float, int]:
+def read_cell(text: str) -> Cell:
     family, width, layers, scheme, rate, seed = text.split(",")
     return family, int(width), int(layers), scheme, read_rate(rate), int(seed)
 
 
-def read_grid(text: str) -> list[tuple[str, int, int, str, float, int]]:
+def read_grid(text: str) -> list[Cell]:
     families, widths, layers, schemes, powers, seeds = [part.split(",") for part in text.split(";")]
     if len(powers) == 1 and ":" in powers[0]:
         low, high = powers[0].split(":")
@@ -318,7 +349,7 @@ def read_grid(text: str) -> list[tuple[str, int, int, str, float, int]]:
     return [(f, w, n, scheme, 2.0 ** float(power), seed) for f, n, w, scheme, power, seed in made]
 
 
-def cost(cell: tuple[str, int, int, str, float, int]) -> float:
+def cost(cell: Cell) -> float:
     return cell[2] * cell[1] ** 1.5
 
 
@@ -334,7 +365,8 @@ def main() -> None:
     parser.add_argument("--decay", type=float, default=0.1)
     parser.add_argument("--optimizer", default="adamw", choices=("adamw", "momentum", "muon:rms"))
     parser.add_argument("--spread", action="store_true", help="share out single runs instead of sizes: for long runs")
-    parser.add_argument("--curve", action="store_true", help="keep every loss")
+    parser.add_argument("--curve", action="store_true", help="keep means over 50 steps")
+    parser.add_argument("--together", type=int, default=1, help="runs that share the device, on streams of their own")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--part", type=int, default=None, help="run every PROCESSES-th cell from this one")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -348,15 +380,9 @@ def main() -> None:
         sys.exit(max(part.wait() for part in parts))
     keys = [cell if args.spread else cell[:4] for cell in cells]
     mine = list(dict.fromkeys(keys))[args.part or 0 :: args.processes]
-    for cell in [cell for key in mine for cell in cells if cell[: len(key)] == key]:
-        try:
-            row = train(cell, args)
-        except Exception as error:
-            traceback.print_exc()
-            row = {"cell": cell, "error": f"{type(error).__name__}: {error}"[:300]}
-        with args.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(json.dumps({key: value for key, value in row.items() if key != "curve"}), flush=True)
+    cells = [cell for key in mine for cell in cells if cell[: len(key)] == key]
+    for start in range(0, len(cells), args.together):
+        train(cells[start : start + args.together], args)
         if args.device == "cuda":
             torch.cuda.empty_cache()
 

@@ -1,12 +1,15 @@
 """Many trainings as one program: a 12-layer, width-256 decoder at 8 learning rates x 3 seeds, against one by one.
 
-python -m bench.many [cpu|cuda]
+python -m bench.many [cpu|cuda] [profile]
+
+`profile` prints the kernels of one step of all networks, dearest first, instead.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -24,7 +27,7 @@ def decoder(layers: int, width: int, seed: int) -> nn.Module:
     return build("transformer", kind="decoder", depth=layers, width=width, heads=max(width // 64, 1), context=128)
 
 
-def main(device: str = "cpu") -> None:
+def main(device: str = "cpu", what: str = "") -> None:
     """Seconds per step of all networks, both ways."""
     on_gpu = device == "cuda"
     layers, width, steps = (12, 256, 40) if on_gpu else (4, 64, 4)
@@ -52,12 +55,22 @@ def main(device: str = "cpu") -> None:
         return time.perf_counter() - start
 
     alone(2), together(2)
+    if what == "profile":
+        profile(lambda: together(10), on_gpu)
+        return
     one = (alone(3 * steps) - alone(steps)) / (2 * steps) * len(jobs)
     many = (together(3 * steps) - together(steps)) / (2 * steps)
     eager = (alone(3 * steps, "eager") - alone(steps, "eager")) / (2 * steps) * len(jobs)
     print(f"{len(jobs)} decoders of {layers} x {width}, batch 16 x 128, {precision}, {mode}:")
     print(f"  one by one {one * 1e3:.1f} ms, as one program {many * 1e3:.1f} ms: {one / many:.1f} times faster")
     print(f"  one by one and eagerly {eager * 1e3:.1f} ms: {eager / many:.1f} times")
+
+
+def profile(work: Callable[[], float], on_gpu: bool) -> None:
+    with torch.profiler.profile() as found:
+        work()
+    order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    print(found.key_averages().table(sort_by=order, row_limit=45, max_name_column_width=90))
 
 
 if __name__ == "__main__":

@@ -25,14 +25,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.errors import InputError, SigpropError, require
+from sigprop.process import seed_of
 
 LossFunction = Callable[..., Tensor]
 LossChoice = str | LossFunction | None
 
 OWN = "the model's own loss"
 NOISE = "noise"
-NOISE_STREAM = 0x5EED << 32
-"""Far from the seeds that people give their weights, so that noise and weights are independent."""
 NAMED = ("cross_entropy", "mse", NOISE)
 
 
@@ -116,8 +115,8 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def white_noise(tensor: Tensor, seed: int = 0) -> Tensor:
-    """Unit variance at every entry, the same numbers for the same seed."""
-    generator = torch.Generator(tensor.device).manual_seed(NOISE_STREAM + seed)
+    """Unit variance at every entry, the same numbers for the same seed, independent of all else that it draws."""
+    generator = torch.Generator(tensor.device).manual_seed(seed_of(NOISE, seed))
     noise = torch.randn(tensor.shape, generator=generator, device=tensor.device, dtype=torch.float32)
     return noise.to(tensor.dtype)
 

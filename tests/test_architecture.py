@@ -13,7 +13,7 @@ ALLOWED = {
     "process": {"compat"},
     "errors": set(),
     "compat": {"errors"},
-    "losses": {"errors"},
+    "losses": {"errors", "process"},
     "grid": {"errors"},
     "sites": set(),
     "results": {"errors", "grid", "process"},

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.measure.batch import signals_in
+from sigprop.process import seed_of
 
 
 class Cuts:
@@ -66,7 +67,7 @@ class Cuts:
     def _cut(self, signal: Tensor) -> Tensor:
         if self.tangent_seed is None:
             return signal.detach().requires_grad_()
-        generator = torch.Generator(signal.device).manual_seed(self.tangent_seed)
+        generator = torch.Generator(signal.device).manual_seed(seed_of("tangent", self.tangent_seed))
         direction = torch.randn(signal.shape, generator=generator, device=signal.device)
         return forward_ad.make_dual(signal.detach(), direction.to(signal.dtype))
 

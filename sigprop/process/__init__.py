@@ -2,7 +2,7 @@
 
 `undisturbed` is entered by every call that runs a user's model: one at a time, whatever the number of threads.
 `copied` gives such a call a batch of its own, `as_written` and `eagerly` a model that is not compiled,
-`without_observers` one without the hooks of the user.
+`without_observers` one without the hooks of the user, `seed_of` random numbers that nobody else draws.
 """
 
 from sigprop.process.compiled import as_written, eagerly
@@ -10,6 +10,7 @@ from sigprop.process.copies import copied
 from sigprop.process.interrupts import Interrupts, interrupts_held
 from sigprop.process.modes import Mode
 from sigprop.process.observers import observers, without_backward_hooks, without_observers
+from sigprop.process.streams import seed_of
 from sigprop.process.undisturbed import cuda_devices, seed_all, undisturbed
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "interrupts_held",
     "observers",
     "seed_all",
+    "seed_of",
     "undisturbed",
     "without_backward_hooks",
     "without_observers",

@@ -11,7 +11,7 @@ from sigprop.initialization import Draws
 from sigprop.losses import LossChoice
 from sigprop.measure.initializations import summarize
 from sigprop.measure.once import Options, measure_once
-from sigprop.process import seed_all, undisturbed
+from sigprop.process import seed_all, seed_of, undisturbed
 from sigprop.results import Profile
 from sigprop.results.stated_errors import stated_columns
 from sigprop.simulate.spread import widen
@@ -67,7 +67,7 @@ class Simulation:
 
     def _measured(self, model: nn.Module, number: int) -> Profile:
         with undisturbed() as interrupts, interrupts.let_through():
-            seed_all(self._seed + number)  # what the model itself draws: dropout, noise
+            seed_all(seed_of("model", self._seed + number))  # what the model itself draws: dropout, noise
             options = Options(observers=self._draws.has_constructor)
             return measure_once(model, self._batch, self._loss, options, noise_seed=self._seed + number)
 

@@ -186,6 +186,25 @@ def test_white_noise_is_independent_of_weights_of_the_same_seed():
     assert all(abs(one - other) > 1e-4 for one, other in zip(weights, noises, strict=True))
 
 
+class Noisy(nn.Module):
+    """Draws noise in every pass, as slot attention and variational models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(48))
+
+    def forward(self, x):
+        return x + self.scale * torch.randn(x.shape)
+
+
+def test_noise_that_a_model_draws_is_independent_of_the_gradient_it_meets():
+    """Of a seed torch's generator on a CPU reads 32 bits: a stream that stood above them drew the model's numbers."""
+    rows = 16
+    actual = measure(None, torch.randn(rows, 48), build=Noisy, seeds=20).parameter("scale")
+    deviation = rows * math.sqrt(2 * (1 + 3 / rows) / (48 * 20))  # of sums of products of normal numbers
+    assert abs(actual.grad_second_moment - rows) < 5 * deviation
+
+
 def _unit_normal(factory):
     def make():
         layer = factory()

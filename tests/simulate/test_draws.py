@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from sigprop.initialization import Draws, build
+from sigprop.simulate import Simulation
 
 
 def test_random_parameters_are_drawn_from_their_laws_and_others_stay():
@@ -84,3 +85,31 @@ def test_a_few_numbers_that_may_be_a_formula_stay():
     made = Draws(model)(1)
     assert torch.equal(made.mixing, model.mixing)
     assert not torch.equal(made.bias, model.bias)
+
+
+class Slots(nn.Module):
+    """Draws noise in every pass, as slot attention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.mix = nn.Parameter(torch.ones(48)), nn.Linear(48, 48)
+
+    def forward(self, x):
+        return self.mix(x) + self.scale * torch.randn(x.shape)
+
+
+def test_what_a_model_draws_is_independent_of_the_batch_and_of_the_gradient():
+    """All from seeds that people take: a model of seed 0, a batch of seed 0, the default seed of predict."""
+    torch.manual_seed(0)
+    model, rows = Slots(), 16
+    batch = torch.randn(rows, 48, generator=torch.Generator().manual_seed(0))
+    simulation = Simulation(model, batch, "noise")
+    simulation.extend(20)
+    deviation = rows * math.sqrt(2 * (1 + 3 / rows) / 48)  # of sums of products of normal numbers
+    draws = [
+        next(row.grad_second_moment for row in drawn.parameters if row.name == "scale") for drawn in simulation.profiles
+    ]
+    assert all(abs(value - rows) < 5 * deviation for value in draws)
+    assert abs(sum(draws) / 20 - rows) < 5 * deviation / math.sqrt(20)
+    variances = [drawn["(output)"].variance for drawn in simulation.profiles]
+    assert all(abs(value - 1 - 1 / 3) < 5 * 2 * math.sqrt(2 / (48 * rows)) for value in variances)

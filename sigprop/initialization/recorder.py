@@ -173,11 +173,13 @@ class Recorder(Mode):
         """`count` entries of the target's storage take a law; None: what was written is not known."""
         storage = target.untyped_storage().nbytes() // target.element_size()
         share = (target.numel() if count is None else count) / max(storage, 1)
+        if law is not None and share >= 1.0:
+            return self.keep(target, law)
         before = self.distribution(target)
         if law is None:
             known = before if before is not None else Distribution.constant(0.0)
             self.keep(target, replace(known, kind=UNKNOWN))
-        elif share >= 1.0 or before is None:
+        elif before is None:
             self.keep(target, law)
         else:
             self.keep(target, _mixture(before, law if isinstance(law, Distribution) else measured_law(law), share))

@@ -1,6 +1,6 @@
 """Cost of a prescription in a training step: scaled residual sums, and a folded plan's optimizer groups.
 
-python -m bench.residual [cpu|cuda] [compile|eager]
+python -m bench.residual [cpu|cuda] [compile|eager] [layers,width]
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 import sigprop as sp
 from sigprop.models import build
 
+Made = Callable[[bool], torch.optim.Optimizer]
 SIZES = {"cpu": (4, 64, 2, 64, 3), "cuda eager": (64, 256, 16, 512, 5), "cuda compile": (12, 768, 16, 512, 10)}
 """Layers, width, examples, tokens and rounds of five steps."""
 
@@ -27,13 +29,14 @@ def decoder(layers: int, width: int, tokens: int) -> nn.Module:
 
 
 class Training:
-    """Steps of one model on one batch, with AdamW on the groups of a plan or on one group."""
+    """Steps of one model on one batch, with an optimizer of its own or with plain AdamW."""
 
-    def __init__(self, model: nn.Module, groups: list[dict] | None, batch: Tensor, compiled: bool):
+    def __init__(self, model: nn.Module, batch: Tensor, compiled: bool, made: Made | None = None):
         self.batch, self.device = batch, batch.device.type
         model.to(self.device).train()
         self.run = torch.compile(model) if compiled else model
-        self.optimizer = torch.optim.AdamW(groups or model.parameters(), lr=1e-4, fused=self.device == "cuda")
+        fused = self.device == "cuda"
+        self.optimizer = made(fused) if made else torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
 
     def gradients(self) -> None:
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
@@ -76,10 +79,11 @@ class Training:
             torch.cuda.synchronize()
 
 
-def main(device: str = "cpu", mode: str = "compile") -> None:
+def main(device: str = "cpu", mode: str = "compile", size: str = "") -> None:
     """Milliseconds and ratios to the plain model, measured in turns."""
     warnings.simplefilter("ignore")
     layers, width, examples, tokens, rounds = SIZES[device if device == "cpu" else f"{device} {mode}"]
+    layers, width = map(int, size.split(",")) if size else (layers, width)
     batch = torch.randint(0, 256, (examples, tokens), device=device)
     compiled = mode == "compile" and device == "cuda"
     plain, scaled, folded = (decoder(layers, width, tokens) for _ in range(3))
@@ -87,11 +91,16 @@ def main(device: str = "cpu", mode: str = "compile") -> None:
     sp.plan(scaled, "unit", batch=example, surgery=True).apply_(scaled)
     plan = sp.plan(folded, "unit", width="mup", batch=example)
     plan.apply_(folded)
-    runs = {"plain": (plain, None), "plain once more": (plain, None), "scaled in the forward pass": (scaled, None)}
-    for merge in (0.0, 0.1, 0.2):
+    runs: dict[str, tuple[nn.Module, Made | None]] = {"plain": (plain, None), "plain once more": (plain, None)}
+    runs["scaled in the forward pass"] = (scaled, None)
+    runs["folded, plan.optimizers"] = folded, lambda fused: plan.optimizers(folded, 2**-7, 0.1, fused=fused)[0]
+    for merge in (0.0, 0.1):
         groups = plan.param_groups(folded, lr=2**-7, weight_decay=0.1, merge=merge)
-        runs[f"folded, {len(groups)} groups"] = (folded, groups)
-    trainings = {name: Training(model, groups, batch, compiled) for name, (model, groups) in runs.items()}
+        runs[f"folded, {len(groups)} groups"] = (
+            folded,
+            lambda fused, groups=groups: torch.optim.AdamW(groups, fused=fused),
+        )
+    trainings = {name: Training(model, batch, compiled, made) for name, (model, made) in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in trainings}
     for training in trainings.values():
         training.steps(3)

@@ -16,7 +16,7 @@ ALLOWED = {
     "losses": {"errors", "process"},
     "grid": {"errors"},
     "sites": set(),
-    "results": {"errors", "grid", "process"},
+    "results": {"compat", "errors", "grid", "process"},
     "theory": BASE,
     "initialization": BASE,
     "blueprints": BASE | {"theory"},

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.results import own_scale
 from sigprop.results.application import match
-from sigprop.results.lion import Lion
 from sigprop.results.roles import ROLES, VECTORS, WIDTH_CLASSES
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _multiplied(eps: Epsilon, factor: float) -> Epsilon:
 def make_optimizers(
     plan: Plan, model: nn.Module, lr: Any, weight_decay: float = 0.0, eps: Epsilon | None = None, **options: Any
 ) -> list[torch.optim.Optimizer]:
-    """The optimizers that the plan was made for, on its groups: one, or Muon and AdamW."""
+    """The optimizers that the plan was made for: one, on few groups (`own_scale`), or Muon and AdamW."""
     name = str(plan.meta.get("optimizer", "adamw"))
     kind, _, scale = name.partition(":")
     usual = _rates(lr)["default"]
@@ -140,17 +140,17 @@ def make_optimizers(
         muon = torch.optim.Muon(hidden, lr=usual, weight_decay=weight_decay, adjust_lr_fn=adjust)
         return [muon, torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)]
     made: dict[str, Any] = {
-        "sgd": torch.optim.SGD,
-        "momentum": lambda found, lr, momentum=0.9, **rest: torch.optim.SGD(found, lr=lr, momentum=momentum, **rest),
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-        "lion": Lion,
-        "sign": lambda found, lr, **rest: Lion(found, lr=lr, betas=(0.0, 0.0), **rest),
+        "sgd": own_scale.SGD,
+        "momentum": lambda found, lr, momentum=0.9, **rest: own_scale.SGD(found, lr=lr, momentum=momentum, **rest),
+        "adam": own_scale.Adam,
+        "adamw": own_scale.AdamW,
+        "lion": own_scale.Lion,
+        "sign": lambda found, lr, **rest: own_scale.Lion(found, lr=lr, betas=(0.0, 0.0), **rest),
         "adafactor": torch.optim.Adafactor,
     }
     if kind not in made:
         raise UnknownNameError("optimizer", name, [*made, "muon"])
-    return [made[kind](groups(), lr=usual, **options)]
+    return [made[kind](own_scale.merged_groups(groups(), kind), lr=usual, **options)]
 
 
 def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:

@@ -1,0 +1,115 @@
+r"""Few optimizer groups for many learning rates: a weight that carries a factor is stepped in the scale it had without.
+
+A folded branch scale gives every layer's last weight a rate of its own, and torch runs one kernel for each group. But
+written as `p = s q`, the weight `q` takes the same rate, decay and epsilon as its neighbours (the table of
+`recipes.optimizers`, read backwards):
+
+    adam, adamw, lion   lr = s lr_q      eps = eps_q / s     lr decay = lr_q decay_q  (adam's L2: lr^2 decay)
+    sgd, momentum       lr = s^2 lr_q                        lr decay = lr_q decay_q
+
+So groups that agree in these products become one, which holds the factors in `own_scale`. A step divides the few
+weights with a factor by it, multiplies their gradients with it, steps, and puts both back: the same trajectory. The
+optimizer's state is that of `q`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from sigprop.compat import foreach_div_, foreach_mul, foreach_mul_
+from sigprop.results import lion
+
+KEY = "own_scale"
+POWERS = {"adamw": (1, 1), "adam": (1, 2), "lion": (1, 1), "sign": (1, 1), "sgd": (2, 1), "momentum": (2, 1)}
+"""By optimizer: the power of `s` in the rate, and the power of the rate whose product with the decay is kept."""
+EXACT_ENOUGH = (torch.float32, torch.float64)
+DIGITS = 12
+Group = dict[str, Any]
+
+
+def merged_groups(groups: list[Group], optimizer: str) -> list[Group]:
+    """The groups with those that differ by a scale alone put together; as they are where that is not exact."""
+    if optimizer not in POWERS or any(p.dtype not in EXACT_ENOUGH for group in groups for p in group["params"]):
+        return groups
+    alike: dict[tuple[float, ...], list[Group]] = {}
+    for group in groups:
+        alike.setdefault(_products(group, optimizer), []).append(group)
+    return [_together(found, optimizer) if len(found) > 1 else found[0] for found in alike.values()]
+
+
+def _products(group: Group, optimizer: str) -> tuple[float, ...]:
+    """What a scale leaves as it is."""
+    found = (group["lr"] ** POWERS[optimizer][1] * group["weight_decay"], group["lr"] * group.get("eps", 0.0))
+    return tuple(float(f"{value:.{DIGITS}g}") for value in found)
+
+
+def _together(groups: list[Group], optimizer: str) -> Group:
+    """One group at the settings of the largest, which needs no factors."""
+    largest = max(groups, key=lambda group: sum(parameter.numel() for parameter in group["params"]))
+    scales = [(group["lr"] / largest["lr"]) ** (1 / POWERS[optimizer][0]) for group in groups]
+    return largest | {
+        "params": [parameter for group in groups for parameter in group["params"]],
+        "param_names": [name for group in groups for name in group["param_names"]],
+        KEY: [scale for scale, group in zip(scales, groups, strict=True) for _ in group["params"]],
+    }
+
+
+class InOwnScale(torch.optim.Optimizer):
+    """A step that honours `own_scale`, in front of any of torch's optimizers; gradients are left as they are."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        weights, scales = self._with_a_factor()
+        gradients = [cast("Tensor", weight.grad) for weight in weights]
+        try:
+            if weights:
+                foreach_div_(weights, scales)
+                for weight, scaled in zip(weights, foreach_mul(gradients, scales), strict=True):
+                    weight.grad = scaled
+            _unhooked(super().step)(self)
+        finally:
+            if weights:
+                foreach_mul_(weights, scales)
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.grad = gradient
+        return loss
+
+    def _with_a_factor(self) -> tuple[list[Tensor], list[float]]:
+        """Weights that have a gradient and a factor other than one, with the factors."""
+        pairs = [
+            pair
+            for group in self.param_groups
+            for pair in zip(group["params"], group.get(KEY, ()), strict=False)
+            if pair[1] != 1.0 and pair[0].grad is not None
+        ]
+        return [weight for weight, _ in pairs], [scale for _, scale in pairs]
+
+
+def _unhooked(step: Any) -> Callable[[torch.optim.Optimizer], Any]:
+    """The method as a function, without the wrapper that would call the user's step hooks a second time."""
+    function = step.__func__
+    return function.__wrapped__ if getattr(function, "hooked", False) else function
+
+
+class AdamW(InOwnScale, torch.optim.AdamW):
+    pass
+
+
+class Adam(InOwnScale, torch.optim.Adam):
+    pass
+
+
+class SGD(InOwnScale, torch.optim.SGD):
+    pass
+
+
+class Lion(InOwnScale, lion.Lion):
+    pass

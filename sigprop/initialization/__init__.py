@@ -30,6 +30,7 @@ from sigprop.initialization.model_laws import (
     is_copied,
     parameters_on_meta,
     set_distribution,
+    zero_rows,
 )
 from sigprop.initialization.redraw import Draws
 
@@ -50,4 +51,5 @@ __all__ = [
     "kind_of_derived",
     "parameters_on_meta",
     "set_distribution",
+    "zero_rows",
 ]

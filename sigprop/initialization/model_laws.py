@@ -26,6 +26,7 @@ FEW = 8
 _LAW = "_sigprop_distribution"
 _FACTORY = "_sigprop_factory"
 _COPIED = "_sigprop_copied"
+_ZERO_ROWS = "_sigprop_zero_rows"
 
 
 def distribution(parameter: Tensor) -> Distribution:
@@ -44,6 +45,16 @@ def set_distribution(parameter: Tensor, law: Distribution) -> None:
 def is_copied(parameter: Tensor) -> bool:
     """Whether another parameter of the model holds the same draw, as layers that are deep copies of one do."""
     return getattr(parameter, _COPIED, False)
+
+
+def zero_rows(table: Tensor) -> tuple[int, ...]:
+    """Rows of a table that are zero although the others are drawn, as that of a padding id is."""
+    found = getattr(table, _ZERO_ROWS, None)
+    if found is not None or table.is_meta or table.dim() != 2 or not table.numel():
+        return found or ()
+    suspects = (table[:, 0] == 0.0).nonzero()[:, 0]
+    rows = suspects[(table[suspects] == 0.0).all(1)]
+    return tuple(rows.tolist()) if len(rows) < len(table) else ()
 
 
 def factory_of_model(model: nn.Module) -> Factory | None:
@@ -145,6 +156,7 @@ def _on_meta(parameter: Tensor, law: Distribution, copied: bool) -> nn.Parameter
     twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
     setattr(twin, _LAW, law)
     setattr(twin, _COPIED, copied)
+    setattr(twin, _ZERO_ROWS, zero_rows(parameter))
     return twin
 
 
@@ -174,6 +186,7 @@ def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
     found = refined(known, {place.name: place.parameter for place in places}, factory)
     for place in places:
         law, parameter = found[place.name], place.parameter
+        setattr(parameter, _ZERO_ROWS, recorder.zero_rows(parameter))
         if isinstance(law, Tensor) and not parameter.requires_grad and law.shape == parameter.shape:
             place.module._parameters[place.key] = nn.Parameter(law.to(parameter.dtype), requires_grad=False)
         elif not hasattr(parameter, _LAW):

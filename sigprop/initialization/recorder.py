@@ -47,6 +47,7 @@ class Recorder(Mode):
         super().__init__()
         self._laws: dict[int, tuple[Any, Law]] = {}
         self._draws: dict[int, int] = {}
+        self._zero_rows: dict[int, tuple[int, ...]] = {}
         self._count = 0
 
     # -- laws by storage
@@ -59,12 +60,17 @@ class Recorder(Mode):
         """A law, of a draw of its own or of one that was copied."""
         storage = tensor.untyped_storage()
         self._laws[storage._cdata] = (storage, law)  # the storage is held, so that its address stays its own
+        self._zero_rows.pop(storage._cdata, None)
         self._count += 1
         self._draws[storage._cdata] = self._count if copied is None else self.draw(copied)
 
     def draw(self, tensor: Tensor) -> int:
         """The number of the draw that a storage holds; copies have one number."""
         return self._draws.get(tensor.untyped_storage()._cdata, 0)
+
+    def zero_rows(self, table: Tensor) -> tuple[int, ...]:
+        """Rows that were set to zero after the rest was drawn."""
+        return self._zero_rows.get(table.untyped_storage()._cdata, ())
 
     def distribution(self, tensor: Tensor) -> Distribution | None:
         """The law of a storage as a distribution; numbers are measured once."""
@@ -167,7 +173,8 @@ class Recorder(Mode):
             law = measured_law(value)
         elif not isinstance(value, Tensor):
             law = Distribution.constant(float(value))
-        return self._write(target, law, part.numel())
+        is_view = part.untyped_storage()._cdata == target.untyped_storage()._cdata
+        return self._write(part, law) if is_view else self._write(target, law, part.numel())
 
     def _write(self, target: Tensor, law: Law | None, count: int | None = None) -> None:
         """`count` entries of the target's storage take a law; None: what was written is not known."""
@@ -175,14 +182,18 @@ class Recorder(Mode):
         share = (target.numel() if count is None else count) / max(storage, 1)
         if law is not None and share >= 1.0:
             return self.keep(target, law)
-        before = self.distribution(target)
+        before, zeros = self.distribution(target), self.zero_rows(target)
         if law is None:
             known = before if before is not None else Distribution.constant(0.0)
             self.keep(target, replace(known, kind=UNKNOWN))
         elif before is None:
             self.keep(target, law)
         else:
-            self.keep(target, _mixture(before, law if isinstance(law, Distribution) else measured_law(law), share))
+            after = law if isinstance(law, Distribution) else measured_law(law)
+            self.keep(target, _mixture(before, after, share))
+            if count is None and target.dim() == 1 and after.second_moment == 0.0:
+                row = target.storage_offset() // target.numel()
+                self._zero_rows[target.untyped_storage()._cdata] = (*zeros, row)
 
     def _follow(self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any]) -> None:
         if name == "copy_":

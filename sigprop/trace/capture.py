@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from sigprop.compat import custom_functions
 from sigprop.errors import InputError, SigpropError, UnsupportedError
+from sigprop.initialization import zero_rows
 from sigprop.process import Mode
 from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
@@ -87,7 +88,7 @@ class Capture(Mode):
                 law = law_of(parameter)
                 if not math.isfinite(law.mean) or not math.isfinite(law.variance):
                     raise InputError(f"parameter {name!r} has entries that are not finite: nothing follows from it")
-                weight = Weight(tuple(parameter.shape), law, name)
+                weight = Weight(tuple(parameter.shape), law, name, zero_rows=zero_rows(parameter))
                 weight.requires_grad = parameter.requires_grad
                 self.parameters[name] = weight
                 setattr(parameter, _RECORD, weight)

@@ -77,6 +77,7 @@ class Weight(Record):
     """A tensor made of parameters only: its entries are independent draws of one distribution.
 
     `parents` are the weights it was made from with the share of this tensor's gradient energy that each receives.
+    `zero_rows`: rows of a table that are set to zero.
     """
 
     shape: tuple[int, ...]
@@ -85,6 +86,7 @@ class Weight(Record):
     parents: tuple[tuple[Weight, float], ...] = ()
     call: Call | None = None
     output: int | None = None
+    zero_rows: tuple[int, ...] = ()
 
     def roots(self) -> list[tuple[str, float]]:
         """Names of the parameters behind, each with its share."""

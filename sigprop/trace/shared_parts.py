@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.base import Carried
@@ -41,7 +42,13 @@ class SharedParts:
     def __init__(self) -> None:
         self._parts: dict[Node, int] = {}
         self._held: dict[Node, tuple[tuple[Node, Carried], ...]] = {}
+        self._origins: dict[Node, tuple[Node, Carried]] = {}
         self._count = 0
+
+    def take_from(self, node: Node, origin: Node, index: Tensor) -> None:
+        """From now on a node counts as positions of another one that it was not made of: rows of a table."""
+        self._origins[node] = (origin, Carried(1.0, index))
+        self._parts, self._held = {}, {}
 
     def of(self, node: Node) -> int:
         found = self._parts.get(node)
@@ -60,7 +67,8 @@ class SharedParts:
         """The inputs that a node holds, and how; not those of which it holds nothing, as a product with a tensor of
         mean zero does of its other factor."""
         if node not in self._held:
-            self._held[node] = tuple(_held(node))
+            origin = self._origins.get(node)
+            self._held[node] = tuple(_held(node)) if origin is None else (origin,)
         return self._held[node]
 
     def forks(self, first: Node, second: Node) -> set[Node]:

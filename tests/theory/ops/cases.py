@@ -33,6 +33,7 @@ from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.input_convolution import InputConvolution
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.lookup import Lookup
 from sigprop.theory.ops.mean_pool import MeanPool
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.narrow import Narrow
@@ -181,6 +182,18 @@ def source(op: ParameterSource, draws: int) -> Simulation:
     return simulate
 
 
+def rows_of(ids: Tensor, op: Lookup, draws: int) -> Simulation:
+    """Rows of a table: one is zero, one is not trained."""
+
+    def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
+        table = op.average + op.variance**0.5 * torch.randn(draws, *op.shape, generator=generator, dtype=torch.float64)
+        table[:, ids[op.drawn == 0]] = 0.0
+        rows = table.requires_grad_()[:, ids]
+        return torch.where(op.trained[:, None] > 0, rows, rows.detach()), {"weight": table}
+
+    return simulate
+
+
 def looked_up(ids: Tensor, op: embedding.Embedding, draws: int) -> Simulation:
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
         table = drawn(generator, draws, op.rows, op.width, variance=float(op.variance))
@@ -208,6 +221,7 @@ WINDOWS = torch.randn(P, 6, generator=torch.Generator().manual_seed(6), dtype=to
 POOL = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.2, 0.3, 0.5]], dtype=torch.float64)
 GAIN = Gain(1.3, 1.1, ONES, (C,), C)
 BIAS = ParameterSource(0.5, 0.3, ONES, (C,), C)
+LOOKUP = Lookup(0.7, 0.3, (IDS[:, None] == IDS).double(), (5, C), C, (IDS != 2).double(), (IDS != 1).double())
 TABLE = embedding.Embedding(embedding.equal_ids(IDS), 0.7, C, 5)
 PATCHES = InputConvolution(WINDOWS @ WINDOWS.T, 16, 0.2, None, 6)
 CONTACT = Contact.of(signal(3), 0.2, torch.full((P,), 0.5, dtype=torch.float64), Dense(EYE), Dense(EYE * 0.5))
@@ -353,6 +367,7 @@ CASES: dict[str, Case] = {
         },
     ),
     "narrow": Case(Narrow(0.25, C // 4), (signal(),), fixed(lambda x: x[..., : C // 4]), linear=True),
+    "lookup": Case(LOOKUP, (), rows_of(IDS, LOOKUP, DRAWS)),
     "parameter source": Case(BIAS, (), source(BIAS, DRAWS)),
     "positions to channels": Case(
         PositionsToChannels(ROWS, 3 * C),

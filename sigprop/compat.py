@@ -36,6 +36,7 @@ PRIVATE = {
     "foreach_norm": ("torch", "_foreach_norm", "norms cannot be taken together"),
     "foreach_sub": ("torch", "_foreach_sub", "differences cannot be taken together"),
     "foreach_zero_": ("torch", "_foreach_zero_", "gradients cannot be cleared together"),
+    "fused_adamw_": ("torch", "_fused_adamw_", "stacked networks cannot be trained with AdamW"),
     "function_modes": ("torch._C", "_len_torch_function_stack", "an interrupted capture leaves its mode behind"),
     "leave_function_mode": (
         "torch._C",

@@ -63,7 +63,11 @@ class _Program:
         self.models, self.settings, self.loss = models, settings, loss
         self.model = models[0]
         self.parameters, self.buffers = stack_module_state(list(models))
-        self.trained = {name: value for name, value in self.parameters.items() if value.requires_grad}
+        self.trained = {
+            name: _by_columns(value) if name in _linear_weights(self.model) else value
+            for name, value in self.parameters.items()
+            if value.requires_grad
+        }
         self.fixed = {name: value for name, value in self.parameters.items() if name not in self.trained}
         first = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self.aliases = {name: first[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
@@ -92,11 +96,12 @@ class _Program:
         """Losses of all networks before the update. Leaves are made anew: old ones would belong to another stream."""
         leaves = {name: value.detach().requires_grad_() for name, value in self.trained.items()}
         work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
-        with _Batched():
+        with _Batched(self.settings.device):
             losses = work(leaves, self.fixed, self.buffers, batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         gradients = dict(zip(self.trained, found, strict=True))
-        self.optimizer.step(_clipped(gradients, self.settings.clip), self.schedule)
+        shrink = _shrink(found, self.settings.clip) if self.settings.clip else None
+        self.optimizer.step(gradients, self.schedule, shrink)
         return losses.detach()
 
     def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: Batch) -> Tensor:
@@ -146,24 +151,38 @@ class _Captured:
 
 
 class _Batched(TorchFunctionMode):
-    """Linear layers and fused attention of all networks as one product each."""
+    """Layers of all networks as one kernel each; what several linear layers read is rounded to bfloat16 once."""
+
+    def __init__(self, device: str):
+        super().__init__()
+        self.device = device
+        self.read: tuple[Any, Any] = (None, None)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is nn.functional.linear and torch.is_autocast_enabled(self.device):
+            args = (self._rounded(args[0]), *args[1:])
         rule = RULES.get(func) or func
         return rule(*args, **(kwargs or {}))
 
+    def _rounded(self, x: Tensor) -> Tensor:
+        if x is not self.read[0]:
+            self.read = (x, x.to(torch.get_autocast_dtype(self.device)))
+        return self.read[1]
 
-def _clipped(gradients: dict[str, Tensor], most: float) -> dict[str, Tensor]:
-    """Every network's gradient brought to at most this norm."""
-    if not most:
-        return gradients
-    norms = (
-        torch.stack([value.reshape(len(value), -1).float().square().sum(1) for value in gradients.values()])
-        .sum(0)
-        .sqrt()
-    )
-    factor = (most / (norms + 1e-6)).clamp(max=1.0)
-    return {name: value * factor.reshape(-1, *[1] * (value.dim() - 1)) for name, value in gradients.items()}
+
+def _shrink(gradients: Sequence[Tensor], most: float) -> Tensor:
+    """The factor of every network that brings its gradient to at most this norm."""
+    parts = [value.abs() if value.dim() == 1 else value.norm(dim=tuple(range(1, value.dim()))) for value in gradients]
+    return (most / (torch.linalg.vector_norm(torch.stack(parts), dim=0) + 1e-6)).clamp(max=1.0)
+
+
+def _linear_weights(model: nn.Module) -> set[str]:
+    return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def _by_columns(stack: Tensor) -> Tensor:
+    """The same numbers in the layout that a linear layer's gradient comes in: an update reads both side by side."""
+    return stack.detach().mT.contiguous().mT.requires_grad_()
 
 
 def _factors(plan: Plan, model: nn.Module) -> dict[str, tuple[float, float, float]]:

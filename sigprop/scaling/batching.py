@@ -1,12 +1,13 @@
-"""Seeds under `vmap`: the tensor behind a batched one, and rules for the two operations that torch batches badly.
+"""Seeds under `vmap`: the tensor behind a batched one, and rules for the operations that torch batches badly.
 
-A linear layer whose weight is batched copies the weight for every sequence, and fused attention has no rule that goes
-both ways. Here both run once on the tensors of all seeds, which autograd sees as usual.
+A linear layer whose weight is batched copies the weight for every sequence, fused attention has no rule that goes both
+ways, and the gain and bias of a layer norm cost a pass each. Here each runs once on the tensors of all seeds, which
+autograd sees as usual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -52,4 +53,21 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: A
     return add_batch_dim(out.unflatten(0, (-1, query.shape[0])), 0, maybe_get_level(query))
 
 
-RULES: dict[Callable, Callable] = {F.linear: linear, F.scaled_dot_product_attention: attention}
+def layer_norm(
+    x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """The norm of all seeds, then gain and bias in one pass."""
+    if weight is None or bias is None or any(maybe_get_bdim(each) < 0 for each in (x, weight, bias)):
+        return F.layer_norm(x, shape, weight, bias, eps)
+    inputs = lead(x)
+    between = (len(inputs), *[1] * (inputs.dim() - 1 - len(shape)), *shape)
+    gain, shift = (lead(each).reshape(between) for each in (weight, bias))
+    out = torch.addcmul(shift, F.layer_norm(inputs, shape, None, None, eps), gain)
+    return add_batch_dim(out, 0, maybe_get_level(x))
+
+
+RULES: dict[Callable, Callable] = {
+    F.linear: linear,
+    F.scaled_dot_product_attention: attention,
+    F.layer_norm: layer_norm,
+}

@@ -66,6 +66,35 @@ def test_together_is_one_by_one(optimizer):
             assert torch.allclose(value, dict(second.named_parameters())[name], atol=1e-6), name
 
 
+def test_a_plan_is_followed_by_every_network():
+    base, wide = decoder(0), decoder(0)
+    plan = sigprop.plan(wide, "mup", base=build("transformer", depth=2, width=8, heads=2, vocabulary=20, context=8))
+    settings = Settings(steps=5, weight_decay=0.1, clip=0.0, warmup=0.0, decay="constant")
+    run = train_many([wide], BATCHES, (0.01,), settings, plan=plan)[0]
+    optimizer = torch.optim.AdamW(plan.param_groups(base, lr=0.01, weight_decay=0.1), betas=(0.9, 0.95))
+    losses = []
+    for step in range(settings.steps):
+        loss = next_token(base(BATCHES(step)["input_ids"]), BATCHES(step))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert run.losses == pytest.approx(losses, abs=1e-6)
+
+
+def test_bfloat16_rounds_as_autocast_does():
+    settings = Settings(steps=4, precision="bfloat16")
+    models, alone = [decoder(seed).float() for seed in range(2)], [decoder(seed).float() for seed in range(2)]
+    runs = train_many(models, BATCHES, (0.01, 0.01), settings)
+    exact = train_many([decoder(seed).float() for seed in range(2)], BATCHES, (0.01, 0.01), Settings(steps=4))
+    for run, reference, model in zip(runs, exact, alone, strict=True):
+        with torch.autocast("cpu", torch.bfloat16):
+            first = next_token(model(BATCHES(0)["input_ids"]), BATCHES(0)).item()
+        assert run.losses[0] == pytest.approx(first, rel=1e-3)
+        assert run.losses != reference.losses
+        assert run.losses == pytest.approx(reference.losses, rel=2e-2)
+
+
 def test_a_network_that_breaks_does_not_touch_the_others():
     models = [decoder(0), decoder(1)]
     with torch.no_grad():

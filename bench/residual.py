@@ -1,6 +1,8 @@
 """Cost of a prescription in a training step: scaled residual sums, and a folded plan's optimizer groups.
 
-python -m bench.residual [cpu|cuda] [compile|eager] [layers,width]
+python -m bench.residual [cpu|cuda] [compile|graph|eager] [layers,width]
+
+`graph`: forward and backward are one CUDA graph, so that the device is what a step waits for; the optimizer is outside.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ import sigprop as sp
 from sigprop.models import build
 
 Made = Callable[[bool], torch.optim.Optimizer]
-SIZES = {"cpu": (4, 64, 2, 64, 3), "cuda eager": (64, 256, 16, 512, 5), "cuda compile": (12, 768, 16, 512, 10)}
+SIZES = {
+    "cpu": (4, 64, 2, 64, 3),
+    "cuda eager": (64, 256, 16, 512, 5),
+    "cuda graph": (64, 256, 16, 512, 5),
+    "cuda compile": (12, 768, 16, 512, 10),
+}
 """Layers, width, examples, tokens and rounds of five steps."""
 
 
@@ -28,35 +35,44 @@ def decoder(layers: int, width: int, tokens: int) -> nn.Module:
     return build("transformer", kind="decoder", depth=layers, width=width, heads=max(width // 64, 1), context=tokens)
 
 
-class Training:
-    """Steps of one model on one batch, with an optimizer of its own or with plain AdamW."""
+class Passes:
+    """Forward and backward of one model on one batch, as asked: eager, compiled or a CUDA graph."""
 
-    def __init__(self, model: nn.Module, batch: Tensor, compiled: bool, made: Made | None = None):
-        self.batch, self.device = batch, batch.device.type
-        model.to(self.device).train()
-        self.run = torch.compile(model) if compiled else model
-        fused = self.device == "cuda"
-        self.optimizer = made(fused) if made else torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+    def __init__(self, model: nn.Module, batch: Tensor, mode: str):
+        self.batch, self.device, self.model = batch, batch.device.type, model.to(batch.device).train()
+        self.run = torch.compile(model) if mode == "compile" else model
+        self.gradients = captured(self._gradients) if mode == "graph" else self._gradients
 
-    def gradients(self) -> None:
+    def _gradients(self) -> None:
         with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
             logits = self.run(self.batch)
-        F.cross_entropy(logits[:, :-1].float().flatten(0, 1), self.batch[:, 1:].flatten()).backward()
+        loss = F.cross_entropy(logits[:, :-1].float().flatten(0, 1), self.batch[:, 1:].flatten())
+        wanted = list(self.model.parameters())
+        for parameter, gradient in zip(wanted, torch.autograd.grad(loss, wanted), strict=True):
+            parameter.grad = gradient
+
+
+class Training:
+    """Steps of one model, with an optimizer of its own or with plain AdamW."""
+
+    def __init__(self, passes: Passes, made: Made | None = None):
+        self.passes, self.device = passes, passes.device
+        fused = self.device == "cuda"
+        self.optimizer = made(fused) if made else torch.optim.AdamW(passes.model.parameters(), lr=1e-4, fused=fused)
 
     def steps(self, count: int = 5) -> float:
         """Seconds a step."""
         self.wait()
         start = time.perf_counter()
         for _ in range(count):
-            self.gradients()
+            self.passes.gradients()
             self.optimizer.step()
-            self.optimizer.zero_grad()
         self.wait()
         return (time.perf_counter() - start) / count
 
     def update(self, count: int = 10) -> float:
         """Seconds of the device for the optimizer's step alone; the host runs ahead meanwhile."""
-        self.gradients()
+        self.passes.gradients()
         self.optimizer.step()
         self.wait()
         if self.device != "cuda":
@@ -71,12 +87,24 @@ class Training:
             self.optimizer.step()
         end.record()
         self.wait()
-        self.optimizer.zero_grad()
         return begin.elapsed_time(end) / count / 1e3
 
     def wait(self) -> None:
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+def captured(work: Callable[[], None]) -> Callable[[], None]:
+    """The work as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
 
 
 def main(device: str = "cpu", mode: str = "compile", size: str = "") -> None:
@@ -85,7 +113,7 @@ def main(device: str = "cpu", mode: str = "compile", size: str = "") -> None:
     layers, width, examples, tokens, rounds = SIZES[device if device == "cpu" else f"{device} {mode}"]
     layers, width = map(int, size.split(",")) if size else (layers, width)
     batch = torch.randint(0, 256, (examples, tokens), device=device)
-    compiled = mode == "compile" and device == "cuda"
+    mode = mode if device == "cuda" else "eager"
     plain, scaled, folded = (decoder(layers, width, tokens) for _ in range(3))
     example = batch[:1, :64].cpu()
     sp.plan(scaled, "unit", batch=example, surgery=True).apply_(scaled)
@@ -100,14 +128,15 @@ def main(device: str = "cpu", mode: str = "compile", size: str = "") -> None:
             folded,
             lambda fused, groups=groups: torch.optim.AdamW(groups, fused=fused),
         )
-    trainings = {name: Training(model, batch, compiled, made) for name, (model, made) in runs.items()}
+    passes = {model: Passes(model, batch, mode) for model in (plain, scaled, folded)}
+    trainings = {name: Training(passes[model], made) for name, (model, made) in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in trainings}
     for training in trainings.values():
         training.steps(3)
     for _ in range(rounds):
         for name, training in trainings.items():
             times[name].append(training.steps())
-    print(f"decoder {layers} x {width}, batch {examples} x {tokens}, AdamW{', compiled' * compiled}, {device}:")
+    print(f"decoder {layers} x {width}, batch {examples} x {tokens}, AdamW, {mode}, {device}:")
     for name, found in times.items():
         ratio = statistics.median(b / a for a, b in zip(times["plain"], found, strict=True))
         step, update = 1e3 * statistics.median(found), 1e3 * trainings[name].update()

@@ -33,6 +33,7 @@ PRIVATE = {
     "foreach_div_": ("torch", "_foreach_div_", "weights cannot be stepped in a scale of their own"),
     "foreach_mul": ("torch", "_foreach_mul", "weights cannot be stepped in a scale of their own"),
     "foreach_mul_": ("torch", "_foreach_mul_", "weights cannot be stepped in a scale of their own"),
+    "foreach_copy_": ("torch", "_foreach_copy_", "stacked networks cannot be rounded together"),
     "foreach_norm": ("torch", "_foreach_norm", "norms cannot be taken together"),
     "foreach_sub": ("torch", "_foreach_sub", "differences cannot be taken together"),
     "foreach_zero_": ("torch", "_foreach_zero_", "gradients cannot be cleared together"),

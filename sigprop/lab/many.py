@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.overrides import TorchFunctionMode
 
+from sigprop.compat import foreach_copy_
 from sigprop.errors import InputError, require
 from sigprop.lab.settings import Settings
 from sigprop.lab.stacked_optimizer import StackedOptimizer
@@ -63,11 +65,13 @@ class _Program:
         self.models, self.settings, self.loss = models, settings, loss
         self.model = models[0]
         self.parameters, self.buffers = stack_module_state(list(models))
+        linear = _of_linear_layers(self.model)
         self.trained = {
-            name: _by_columns(value) if name in _linear_weights(self.model) else value
+            name: _by_columns(value) if name in linear and value.dim() == 3 else value
             for name, value in self.parameters.items()
             if value.requires_grad
         }
+        self.rounded = [name for name in self.trained if name in linear and settings.precision == "bfloat16"]
         self.fixed = {name: value for name, value in self.parameters.items() if name not in self.trained}
         first = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self.aliases = {name: first[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
@@ -94,15 +98,22 @@ class _Program:
 
     def step(self, batch: Batch) -> Tensor:
         """Losses of all networks before the update. Leaves are made anew: old ones would belong to another stream."""
-        leaves = {name: value.detach().requires_grad_() for name, value in self.trained.items()}
+        leaves = self._leaves()
         work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
         with _Batched(self.settings.device):
             losses = work(leaves, self.fixed, self.buffers, batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
-        gradients = dict(zip(self.trained, found, strict=True))
-        shrink = _shrink(found, self.settings.clip) if self.settings.clip else None
+        gradients = dict(zip(leaves, found, strict=True))
+        gradients |= _copies({name: gradients[name] for name in self.rounded}, torch.float32)
+        shrink = _shrink(list(gradients.values()), self.settings.clip) if self.settings.clip else None
         self.optimizer.step(gradients, self.schedule, shrink)
         return losses.detach()
+
+    def _leaves(self) -> dict[str, Tensor]:
+        """What is differentiated. Linear layers are rounded here, all at once, and not by autocast one by one."""
+        values = {name: value.detach() for name, value in self.trained.items()}
+        values |= _copies({name: values[name] for name in self.rounded}, torch.bfloat16)
+        return {name: value.requires_grad_() for name, value in values.items()}
 
     def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: Batch) -> Tensor:
         own = {**trained, **fixed}
@@ -176,8 +187,20 @@ def _shrink(gradients: Sequence[Tensor], most: float) -> Tensor:
     return (most / (torch.linalg.vector_norm(torch.stack(parts), dim=0) + 1e-6)).clamp(max=1.0)
 
 
-def _linear_weights(model: nn.Module) -> set[str]:
-    return {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+def _of_linear_layers(model: nn.Module) -> set[str]:
+    """Names of weights and biases that linear layers alone use: not tied ones, and no scales hooked onto a layer."""
+    layers = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    named = dict(model.named_parameters(remove_duplicate=False))
+    users = Counter(map(id, named.values()))
+    own = {f"{name}.{kind}" for name in layers for kind in ("weight", "bias")}
+    return {name for name, value in named.items() if name in own and users[id(value)] == 1}
+
+
+def _copies(values: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    made = {name: torch.empty_like(value, dtype=dtype) for name, value in values.items()}
+    if made:
+        foreach_copy_(list(made.values()), list(values.values()))
+    return made
 
 
 def _by_columns(stack: Tensor) -> Tensor:

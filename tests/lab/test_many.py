@@ -8,7 +8,7 @@ import sigprop
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, zipf_tokens
-from sigprop.lab.many import train_many
+from sigprop.lab.many import _of_linear_layers, train_many
 from sigprop.models import build
 
 RATES = (0.003, 0.01, 0.03)
@@ -93,6 +93,17 @@ def test_bfloat16_rounds_as_autocast_does():
         assert run.losses[0] == pytest.approx(first, rel=1e-3)
         assert run.losses != reference.losses
         assert run.losses == pytest.approx(reference.losses, rel=2e-2)
+
+
+def test_only_what_linear_layers_alone_use_is_rounded():
+    tied = build("transformer", depth=1, width=16, heads=2, vocabulary=20, context=8, tied_head=True)
+    plan = sigprop.plan(tied, "rezero", batch=BATCHES(0)["input_ids"], surgery=True)
+    plan.apply_(tied)
+    names = {name for name, _ in tied.named_parameters()}
+    others = names - _of_linear_layers(tied)
+    assert {"token_embedding.weight", "position_embedding.weight"} < others
+    assert {name for name in names if name.endswith("branch_scale")} < others
+    assert all(name.endswith(("embedding.weight", "scale")) or "norm" in name for name in others)
 
 
 def test_a_network_that_breaks_does_not_touch_the_others():

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Case:
-    """`make` builds the model, `batch` its input; of `fresh` models the half follows from the name alone, once and for
-    all. The others have been looked at."""
+    """`make` builds the model, `batch` its input. The first set has been looked at; of the sets `added` later the half
+    follows from the name alone, once and for all."""
 
     name: str
     kind: str
     make: Callable[[], nn.Module]
     batch: Callable[[], Any]
     loss: Callable[..., Tensor] | None = None
-    fresh: bool = False
+    added: int = 1
 
     @property
     def number(self) -> int:
@@ -29,7 +29,7 @@ class Case:
 
     @property
     def half(self) -> str:
-        return "held-out" if self.fresh and self.number % 2 else "development"
+        return f"held out of set {self.added}" if self.added > 1 and self.number % 2 else "development"
 
     @property
     def given_as_module(self) -> bool:

@@ -41,7 +41,7 @@ def simple(
     prepare: Callable[[Any], None] | None = None,
 ) -> None:
     make = lambda: Made(parts(), run, prepare)  # noqa: E731
-    CASES.append(Case(f"construct/{name}", kind, make, batch, loss, fresh=True))
+    CASES.append(Case(f"construct/{name}", kind, make, batch, loss, added=2))
 
 
 # -- initialization

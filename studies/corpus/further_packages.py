@@ -35,7 +35,7 @@ def timm_cases() -> Iterator[Case]:
         def make(name=name, s=settings) -> nn.Module:
             return timm.create_model(name, num_classes=10, **s)
 
-        yield Case(f"timm/{name}", "timm", make, lambda size=size: noise(4, 3, size, size), fresh=True)
+        yield Case(f"timm/{name}", "timm", make, lambda size=size: noise(4, 3, size, size), added=2)
 
 
 def vit_pytorch_cases() -> Iterator[Case]:
@@ -56,7 +56,7 @@ def vit_pytorch_cases() -> Iterator[Case]:
         batch = {"levit": lambda: noise(2, 3, 64, 64), "vit_1d": lambda: noise(4, 5, 24)}.get(module, image)
         label = f"{module} of five channels" if module == "vit_1d" else module
         yield Case(
-            f"vit-pytorch/{label}", "vit-pytorch", built(f"vit_pytorch.{module}", name, settings), batch, fresh=True
+            f"vit-pytorch/{label}", "vit-pytorch", built(f"vit_pytorch.{module}", name, settings), batch, added=2
         )
 
 
@@ -82,7 +82,7 @@ def x_transformers_cases() -> Iterator[Case]:
         def make(s=settings) -> nn.Module:
             return TransformerWrapper(num_tokens=50, max_seq_len=32, attn_layers=Decoder(**layers | s))
 
-        yield Case(f"x-transformers/{name}", "x-transformers", make, tokens, fresh=True)
+        yield Case(f"x-transformers/{name}", "x-transformers", make, tokens, added=2)
     yield Case(
         "x-transformers/continuous",
         "x-transformers",
@@ -90,7 +90,7 @@ def x_transformers_cases() -> Iterator[Case]:
             dim_in=12, dim_out=8, max_seq_len=32, attn_layers=Encoder(**layers)
         ),
         lambda: noise(2, 16, 12),
-        fresh=True,
+        added=2,
     )
     yield Case(
         "x-transformers/vision",
@@ -99,14 +99,14 @@ def x_transformers_cases() -> Iterator[Case]:
             image_size=32, patch_size=8, num_classes=10, attn_layers=Encoder(**layers)
         ),
         lambda: noise(2, 3, 32, 32),
-        fresh=True,
+        added=2,
     )
     yield Case(
         "x-transformers/tied embedding",
         "x-transformers",
         lambda: TransformerWrapper(num_tokens=50, max_seq_len=32, tie_embedding=True, attn_layers=Decoder(**layers)),
         tokens,
-        fresh=True,
+        added=2,
     )
 
 
@@ -142,8 +142,8 @@ def sequence_cases() -> Iterator[Case]:
         ("attended residuals", "x_mlps_pytorch", "AttnResidualNormedMLP", {"dim": 48, "depth": 4, "dim_in": 12, "dim_out": 5}, lambda: noise(16, 12)),
         ("slots", "slot_attention", "SlotAttention", {"num_slots": 4, "dim": 48, "hidden_dim": 64}, lambda: noise(2, 12, 48)),
     ]:  # fmt: skip
-        yield Case(f"various/{name}", "sequences and sets", built(module, kind, settings), batch, fresh=True)
-    yield Case("various/mamba", "state space", _mamba, lambda: noise(2, 16, 32), fresh=True)
+        yield Case(f"various/{name}", "sequences and sets", built(module, kind, settings), batch, added=2)
+    yield Case("various/mamba", "state space", _mamba, lambda: noise(2, 16, 32), added=2)
 
 
 def _mamba() -> nn.Module:
@@ -163,7 +163,7 @@ def diffusion_cases() -> Iterator[Case]:
         ("PriorTransformer", {"num_attention_heads": 4, "attention_head_dim": 12, "num_layers": 2, "embedding_dim": 20, "num_embeddings": 6, "additional_embeddings": 4},
             lambda: {"hidden_states": noise(2, 20), "timestep": steps, "proj_embedding": noise(2, 20, seed=1), "encoder_hidden_states": noise(2, 6, 20)}),
     ]:  # fmt: skip
-        yield Case(f"diffusers/{name}", "diffusion", built("diffusers", name, settings), batch, fresh=True)
+        yield Case(f"diffusers/{name}", "diffusion", built("diffusers", name, settings), batch, added=2)
 
 
 class Isomorphism(nn.Module):
@@ -197,10 +197,8 @@ def graph_cases() -> Iterator[Case]:
         ("FeaStConv", {"heads": 2}),
         ("GENConv", {}),
     ]:
-        yield Case(
-            f"torch_geometric/{kind}", "graph", lambda kind=kind, s=settings: Graph(kind, **s), batch, fresh=True
-        )
-    yield Case("torch_geometric/GINConv", "graph", Isomorphism, batch, fresh=True)
+        yield Case(f"torch_geometric/{kind}", "graph", lambda kind=kind, s=settings: Graph(kind, **s), batch, added=2)
+    yield Case("torch_geometric/GINConv", "graph", Isomorphism, batch, added=2)
 
 
 def imaging_cases() -> Iterator[Case]:
@@ -219,15 +217,15 @@ def imaging_cases() -> Iterator[Case]:
         ("DiffusionModelUNet", flat | {"out_channels": 1, "channels": (8, 16), "attention_levels": (False, True), "num_res_blocks": 1, "norm_num_groups": 4, "num_head_channels": 8}, lambda: {"x": noise(2, 1, 16, 16), "timesteps": torch.tensor([3, 7])}),
         ("PatchDiscriminator", flat | {"channels": 8, "num_layers_d": 2, "out_channels": 1}, image),
     ]:  # fmt: skip
-        yield Case(f"monai/{name}", "convolutional", built("monai.networks.nets", name, settings), batch, fresh=True)
+        yield Case(f"monai/{name}", "convolutional", built("monai.networks.nets", name, settings), batch, added=2)
     for name, settings in (("mobilenet_v2", {"width_mult": 0.35}), ("regnet_y_400mf", {})):
         size = 64 if name == "regnet_y_400mf" else 32
         make = built("torchvision.models", name, {"num_classes": 10, **settings})
-        yield Case(f"torchvision/{name}", "convolutional", make, lambda size=size: noise(4, 3, size, size), fresh=True)
+        yield Case(f"torchvision/{name}", "convolutional", make, lambda size=size: noise(4, 3, size, size), added=2)
     for name in ("PSPNet", "DeepLabV3Plus", "MAnet"):
         settings = {"encoder_name": "timm-mobilenetv3_small_minimal_100", "encoder_weights": None}
         make = built("segmentation_models_pytorch", name, settings)
-        yield Case(f"segmentation_models/{name}", "convolutional", make, lambda: noise(2, 3, 64, 64), fresh=True)
+        yield Case(f"segmentation_models/{name}", "convolutional", make, lambda: noise(2, 3, 64, 64), added=2)
 
 
 def contrastive_cases() -> Iterator[Case]:
@@ -242,7 +240,7 @@ def contrastive_cases() -> Iterator[Case]:
         "contrastive",
         built("open_clip", "CLIP", convolved),
         lambda: (noise(2, 3, 64, 64), ids(60, 2, 16)),
-        fresh=True,
+        added=2,
     )
 
 

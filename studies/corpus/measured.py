@@ -54,12 +54,14 @@ def stored_tables(path: Path = STORED) -> dict[str, Summary]:
 def main(
     seeds: Annotated[int, typer.Option(help="Initializations.")] = 32,
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
+    added: Annotated[int, typer.Option(help="The set: 1, 2 or 3; all by default.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     out: Annotated[Path, typer.Option(help="JSON file; models that are in it are not measured again.")] = STORED,
 ) -> None:
     """Measure every model of the corpus that has not been measured."""
     models = json.loads(out.read_text())["models"] if out.exists() else {}
-    wanted = [case.name for case in all_cases() if only in case.name and "rows" not in models.get(case.name, {})]
+    wanted = [case.name for case in all_cases() if only in case.name and added in (0, case.added)]
+    wanted = [name for name in wanted if "rows" not in models.get(name, {})]
     command = f"python -m studies.corpus.measured --seeds {seeds}"
     head = {"command": command, "first seed": FIRST, "date": str(date.today()), "torch": torch.__version__}
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 
-from studies.corpus import constructs, further_constructs, further_packages, packages
+from studies.corpus import (
+    constructs,
+    further_constructs,
+    further_packages,
+    packages,
+    third_constructs,
+    third_packages,
+)
 from studies.corpus.case import Case
 
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    return (*constructs.cases(), *packages.cases(), *further_constructs.cases(), *further_packages.cases())
+    sets = (constructs, packages, further_constructs, further_packages, third_constructs, third_packages)
+    return tuple(case for found in sets for case in found.cases())

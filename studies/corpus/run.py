@@ -55,8 +55,9 @@ def judged(name: str, table: Summary) -> dict[str, Any]:
 
 
 def main(
-    half: Annotated[str, typer.Option(help="development, held-out, or all.")] = "development",
+    half: Annotated[str, typer.Option(help="development, held out, or all.")] = "development",
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
+    added: Annotated[int, typer.Option(help="The set: 1, 2 or 3; all by default.")] = 0,
     out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
     again: Annotated[bool, typer.Option(help="Also models that are in the file.")] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
@@ -65,7 +66,8 @@ def main(
     stored = json.loads(out.read_text()) if out.exists() else {"models": []}
     rows = {row["model"]: row for row in stored["models"]}
     tables = stored_tables()
-    wanted = [case.name for case in all_cases() if half in ("all", case.half) and only in case.name]
+    cases = [case for case in all_cases() if only in case.name and added in (0, case.added)]
+    wanted = [case.name for case in cases if half == "all" or case.half.startswith(half)]
     wanted = [name for name in wanted if name in tables and (again or name not in rows)]
     data: dict[str, Any] = {"command": "python -m studies.corpus.run --half all", "date": str(date.today())}
     data["notes"] = stored.get("notes", [])

@@ -1,7 +1,8 @@
 """preln: Pre-LN and Post-LN decoders with and without a learning-rate warm-up, over learning rates.
 
-The paper trains translation; here decoders on bytes, with its Xavier initialization. What is compared is how much each
-placement loses when the warm-up is left out, at each placement's own best rate and at all rates.
+The paper trains translation; here decoders of as many layers, six, on bytes, with its Xavier initialization. What is
+compared is how much each placement loses when the warm-up is left out, at each placement's own best rate and at all
+rates.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
 from studies.text_runs import LETTERS, Method, Program, best_of
 
-FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9, 8, 7)), (0, 1, 2), 16, 128, 600, clip=0.0)
+FULL = Program(tuple(2.0**-power for power in (14, 13, 12, 11, 10, 9)), (0, 1, 2), 16, 128, 600, clip=0.0)
 SMALL = Program(tuple(2.0**-power for power in (9, 8, 7, 6)), (0, 1), 4, 64, 300, clip=0.0)
 LEARNS = 0.1
 """A rate is usable if its mean loss lies within this of the placement's best one with warm-up."""
@@ -21,11 +22,11 @@ LEARNS = 0.1
 
 def run(setting: Setting) -> dict[str, Any]:
     program = FULL if setting.is_full else SMALL
-    depth, width = (12, 256) if setting.is_full else (6, 64)
+    depth, width = (6, 256) if setting.is_full else (6, 64)
     batches = program.batches(setting)
     found = []
     for placement in ("post", "pre"):
-        for warmup in (0.1, 0.0):
+        for warmup in (0.2, 0.0):
             method = Method(f"{placement}, {'warm-up' if warmup else 'none'}", "xavier", placement, depth, width)
             found.append(replace(program, warmup=warmup).train(method, batches, setting) | {"warmup": warmup})
     return {**program.described(setting), "methods": found}

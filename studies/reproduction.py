@@ -210,6 +210,8 @@ def told(values: list[float], digits: int = 3) -> str:
     fine = [value for value in values if value < float("inf")]
     if not fine:
         return f"all {len(values)} seeds failed"
+    if len(values) == 1:
+        return f"{fine[0]:.{digits}f} (1 seed)"
     mean, spread = mean_and_spread(fine)
     failed = f", {len(values) - len(fine)} failed" if len(fine) < len(values) else ""
     return f"{mean:.{digits}f} ± {spread:.{digits}f} ({len(values)} seeds{failed})"

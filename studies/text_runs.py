@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, tokens_of
 from sigprop.lab.many import train_many
 from sigprop.models import build
+from sigprop.results import Plan
 from studies.reproduction import Setting, mean_and_spread
 
 LETTERS = 3.3
@@ -32,7 +34,7 @@ class Method:
     placement: str
     depth: int
     width: int
-    options: dict[str, Any] = field(default_factory=dict)
+    surgery: bool = False
 
     def network(self, seed: int, context: int) -> nn.Module:
         torch.manual_seed(seed)
@@ -40,6 +42,15 @@ class Method:
             "transformer", kind="decoder", norm_placement=self.placement, depth=self.depth, width=self.width,
             heads=max(self.width // 64, 1), context=context, activation="relu",
         )  # fmt: skip
+
+    def plan(self, batches: TextBatches) -> Plan:
+        if self not in _PLANS:
+            network, batch = self.network(0, batches.length), batches(0)["input_ids"][:1]
+            _PLANS[self] = prescribe(network, self.recipe, batch=batch, surgery=self.surgery)
+        return _PLANS[self]
+
+
+_PLANS: dict[Method, Plan] = {}
 
 
 @dataclass(frozen=True)
@@ -57,19 +68,22 @@ class Program:
     def batches(self, setting: Setting) -> TextBatches:
         return TextBatches(tokens_of(setting.text()), self.passages, self.length)
 
-    def train(self, method: Method, batches: TextBatches, setting: Setting) -> dict[str, Any]:
-        """Losses of every rate and seed; a run that broke has none."""
-        found = setting.part(method.label, lambda: self._trained(method, batches, setting.device))
+    def train(
+        self, method: Method, batches: TextBatches, setting: Setting, cells: Sequence[tuple[float, int]] = ()
+    ) -> dict[str, Any]:
+        """Losses of every rate and seed, or of the `cells` (rate, seed) given; a run that broke has none."""
+        name = f"{method.label}, again" if cells else method.label
+        chosen = list(cells) or [(rate, seed) for rate in self.rates for seed in self.seeds]
+        found = setting.part(name, lambda: self._trained(method, chosen, batches, setting.device))
         best = best_of(found)
-        print(f"{method.label}: best rate {best.rate:.3g}, loss {best.losses}, {found['trained_s']} s", flush=True)
+        print(f"{name}: best rate {best.rate:.3g}, loss {best.losses}, {found['trained_s']} s", flush=True)
         return found
 
-    def _trained(self, method: Method, batches: TextBatches, device: str) -> dict[str, Any]:
+    def _trained(
+        self, method: Method, cells: list[tuple[float, int]], batches: TextBatches, device: str
+    ) -> dict[str, Any]:
         started = time.perf_counter()
-        cells = [(rate, seed) for rate in self.rates for seed in self.seeds]
-        plan = prescribe(
-            method.network(0, self.length), method.recipe, batch=batches(0)["input_ids"][:1], **method.options
-        )
+        plan = method.plan(batches)
         models = []
         for _, seed in cells:
             model = method.network(seed, self.length)
@@ -118,7 +132,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Best:
-    """The rate with the lowest mean loss over seeds; runs that broke count as infinite."""
+    """The rate with the lowest mean loss over seeds; runs that broke count as infinite.
+
+    Where some rates have more seeds than others, only the former are compared: one seed more is one chance more.
+    """
 
     rate: float
     losses: list[float]
@@ -133,4 +150,6 @@ def best_of(found: dict[str, Any]) -> Best:
     by_rate: dict[float, list[float]] = {}
     for run in found["runs"]:
         by_rate.setdefault(run["rate"], []).append(math.inf if run["last"] is None else run["last"])
-    return min((Best(rate, losses) for rate, losses in by_rate.items()), key=lambda best: best.mean)
+    seeds = max(map(len, by_rate.values()))
+    tried = [Best(rate, losses) for rate, losses in by_rate.items() if len(losses) == seeds]
+    return min(tried, key=lambda best: best.mean)

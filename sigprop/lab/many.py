@@ -86,7 +86,7 @@ class _Program:
         started, losses = time.perf_counter(), []
         step_of: Callable[[Batch], Tensor] | None = None
         for step in range(self.settings.steps):
-            batch = {key: value.to(self.settings.device) for key, value in batches(step).items()}
+            batch = {key: value.to(self.settings.device, non_blocking=True) for key, value in batches(step).items()}
             if step_of is None:
                 step_of = _Captured(self, batch) if self.settings.mode == "graph" else self.step
             self.schedule.fill_(self.settings.schedule(step))

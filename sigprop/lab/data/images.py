@@ -36,7 +36,9 @@ class ImageBatches:
 
     def __call__(self, step: int) -> dict[str, Tensor]:
         epoch, place = divmod(step, len(self.images) // self.size)
-        chosen = _order(len(self.images), self.seed, epoch)[place * self.size : (place + 1) * self.size]
+        chosen = _order(len(self.images), self.seed, epoch, self.images.device)[
+            place * self.size : (place + 1) * self.size
+        ]
         return dict(zip(self.keys, (self.images[chosen], self.labels[chosen].long()), strict=True))
 
     def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor:
@@ -45,8 +47,9 @@ class ImageBatches:
 
 
 @lru_cache(maxsize=4)
-def _order(count: int, seed: int, epoch: int) -> Tensor:
-    return torch.randperm(count, generator=generator_at(seed, epoch))
+def _order(count: int, seed: int, epoch: int, device: torch.device) -> Tensor:
+    """Drawn on the CPU, the same everywhere; kept where the images are, so that no step waits for it."""
+    return torch.randperm(count, generator=generator_at(seed, epoch)).to(device)
 
 
 def labelled_idx(folder: str | Path, part: str = "train", count: int | None = None) -> tuple[Tensor, Tensor]:

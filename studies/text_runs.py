@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,10 @@ KEPT = 60
 
 @dataclass(frozen=True)
 class Method:
-    """One way to build and initialize a decoder; `label` names it in tables."""
+    """One way to build and initialize a decoder; `label` names it in tables.
+
+    `scales`: of skip and branch, built into the network. `options`: of the recipe, by name.
+    """
 
     label: str
     recipe: str
@@ -35,18 +38,27 @@ class Method:
     depth: int
     width: int
     surgery: bool = False
+    scales: tuple[float, float] = (1.0, 1.0)
+    options: tuple[tuple[str, Any], ...] = ()
 
     def network(self, seed: int, context: int) -> nn.Module:
         torch.manual_seed(seed)
         return build(
             "transformer", kind="decoder", norm_placement=self.placement, depth=self.depth, width=self.width,
-            heads=max(self.width // 64, 1), context=context, activation="relu",
+            heads=max(self.width // 64, 1), context=context, activation="relu", skip_scale=self.scales[0],
+            branch_scale=self.scales[1],
         )  # fmt: skip
+
+    def drawn(self, seed: int, batches: TextBatches) -> nn.Module:
+        """The network as the recipe draws it."""
+        model = self.network(seed, batches.length)
+        self.plan(batches).apply_(model, torch.Generator().manual_seed(seed))
+        return model
 
     def plan(self, batches: TextBatches) -> Plan:
         if self not in _PLANS:
             network, batch = self.network(0, batches.length), batches(0)["input_ids"][:1]
-            _PLANS[self] = prescribe(network, self.recipe, batch=batch, surgery=self.surgery)
+            _PLANS[self] = prescribe(network, self.recipe, batch=batch, surgery=self.surgery, **dict(self.options))
         return _PLANS[self]
 
 
@@ -69,26 +81,35 @@ class Program:
         return TextBatches(tokens_of(setting.text()), self.passages, self.length)
 
     def train(
-        self, method: Method, batches: TextBatches, setting: Setting, cells: Sequence[tuple[float, int]] = ()
+        self,
+        method: Method,
+        batches: TextBatches,
+        setting: Setting,
+        cells: Sequence[tuple[float, int]] = (),
+        look: Callable[[nn.Module], dict[str, Any]] | None = None,
     ) -> dict[str, Any]:
-        """Losses of every rate and seed, or of the `cells` (rate, seed) given; a run that broke has none."""
+        """Losses of every rate and seed, or of the `cells` (rate, seed) given; a run that broke has none.
+
+        look: what else is stored of every trained network, under `seen`.
+        """
         name = f"{method.label}, again" if cells else method.label
         chosen = list(cells) or [(rate, seed) for rate in self.rates for seed in self.seeds]
-        found = setting.part(name, lambda: self._trained(method, chosen, batches, setting.device))
+        found = setting.part(name, lambda: self._trained(method, chosen, batches, setting.device, look))
         best = best_of(found)
         print(f"{name}: best rate {best.rate:.3g}, loss {best.losses}, {found['trained_s']} s", flush=True)
         return found
 
     def _trained(
-        self, method: Method, cells: list[tuple[float, int]], batches: TextBatches, device: str
+        self,
+        method: Method,
+        cells: list[tuple[float, int]],
+        batches: TextBatches,
+        device: str,
+        look: Callable[[nn.Module], dict[str, Any]] | None,
     ) -> dict[str, Any]:
         started = time.perf_counter()
         plan = method.plan(batches)
-        models = []
-        for _, seed in cells:
-            model = method.network(seed, self.length)
-            plan.apply_(model, torch.Generator().manual_seed(seed))
-            models.append(model)
+        models = [method.drawn(seed, batches) for _, seed in cells]
         on_gpu = device == "cuda"
         settings = Settings(
             steps=self.steps, warmup=self.warmup, clip=self.clip, weight_decay=0.01, device=device,
@@ -113,7 +134,8 @@ class Program:
                     "ended": run.ended,
                     "curve": [round(value, 3) if math.isfinite(value) else None for value in run.losses[::stride]],
                 }
-                for (rate, seed), run in zip(cells, runs, strict=True)
+                | ({} if look is None else {"seen": look(model)})
+                for (rate, seed), run, model in zip(cells, runs, models, strict=True)
             ],
         }
 

@@ -44,7 +44,8 @@ CHECKED = (
     "ModernBert", "ViT", "Dinov2",
 )  # fmt: skip
 ALARMED = ("Llama", "Llama, six layers", "GPT2", "Bert", "ViT", "Qwen3", "Bloom", "Mixtral", "GPTNeoX")
-REPEATS = 12
+REPEATS, FEW_REPEATS = 12, 4
+"""Correct runs of each class of `ALARMED`, and of each other class of `CHECKED`."""
 
 
 # -- functions
@@ -223,7 +224,11 @@ def alarms(item: tuple[str, int]) -> dict[str, Any]:
 PARTS: dict[str, tuple[Callable, list[Any]]] = {
     "functions": (functions, [*CAUSAL, *MASKED, *IMAGES]),
     "widths": (widths, list(CHECKED)),
-    "alarms": (alarms, [(name, run) for name in ALARMED for run in range(REPEATS)]),
+    "alarms": (
+        alarms,
+        [(name, run) for run in range(REPEATS) for name in ALARMED]
+        + [(name, run) for run in range(FEW_REPEATS) for name in CHECKED if name not in ALARMED],
+    ),
 }
 
 
@@ -237,12 +242,11 @@ def work(task: tuple[str, Any]) -> dict[str, Any]:
         return {"model": item, "error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
 
 
-def store(part: str, rows: list[dict[str, Any]]) -> None:
+def store(part: str, row: dict[str, Any]) -> None:
+    """A row among those that are stored, in the order of the models."""
     found = json.loads(STORED.read_text()) if STORED.exists() else {}
-    new = {_key(row): row for row in rows}
-    old = {_key(row): row for row in found.get(part, {}).get("rows", [])}
-    wanted = [_key({"model": item}) for item in PARTS[part][1]]
-    kept = [new.get(key) or old.get(key) for key in wanted]
+    rows = {_key(row): row for row in found.get(part, {}).get("rows", [])} | {_key(row): row}
+    kept = [rows.get(_key({"model": item})) for item in PARTS[part][1]]
     found["command"] = "python -m studies.plan_sweeps"
     found[part] = {"date": date.today().isoformat(), "torch": torch.__version__, "rows": [row for row in kept if row]}
     STORED.write_text(json.dumps(found, indent=1) + "\n")
@@ -258,16 +262,17 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--only", nargs="*", default=[], help="models")
+    parser.add_argument("--missing", action="store_true", help="only what is not stored")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     for part in args.parts.split(","):
         items = [item for item in PARTS[part][1] if not args.only or item in args.only or item[0] in args.only]
+        stored = json.loads(STORED.read_text()).get(part, {}).get("rows", []) if args.missing else []
+        items = [item for item in items if _key({"model": item}) not in {_key(row) for row in stored}]
         with get_context("spawn").Pool(args.processes) as pool:
-            rows = []
-            for row in pool.imap(work, [(part, item) for item in items]):
-                rows.append(row)
+            for row in pool.imap_unordered(work, [(part, item) for item in items]):
+                store(part, row)
                 print(part, row, flush=True)
-        store(part, rows)
 
 
 if __name__ == "__main__":

@@ -79,16 +79,25 @@ def build(factory: Factory) -> nn.Module:
     return made
 
 
-def parameters_on_meta(model: nn.Module) -> dict[int, Any]:
-    """For each trainable parameter, by `id`, a twin on meta that knows its law."""
+def parameters_on_meta(model: nn.Module, frozen: bool = False) -> dict[int, Any]:
+    """For each trainable parameter, by `id`, a twin on meta that knows its law.
+
+    With `frozen` also for weights that are not trained, but not for tables that a class computes (sinusoids).
+    """
     laws = laws_of(model)
     parameters = {id(place.parameter): place.parameter for place in places_of(model)}
     copies = _copies({key: _numbers(item) for key, item in parameters.items() if laws[key].variance})
+    drawn = {id(place.parameter) for place in places_of(model) if frozen and _is_drawn(place)}
     return {
         key: _on_meta(parameter, laws[key], key in copies or is_copied(parameter))
         for key, parameter in parameters.items()
-        if parameter.requires_grad or parameter.is_meta
+        if parameter.requires_grad or parameter.is_meta or key in drawn
     }
+
+
+def _is_drawn(place: Place) -> bool:
+    computed = isinstance(place.module, nn.Embedding) and type(place.module) is not nn.Embedding
+    return place.key in ("weight", "bias") and place.parameter.is_floating_point() and not computed
 
 
 def laws_of(model: nn.Module) -> dict[int, Distribution]:

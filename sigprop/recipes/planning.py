@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from sigprop.recipes.fold import fold, with_levels
+from sigprop.recipes.frozen import require_untouched
 from sigprop.recipes.registry import get_recipe
 from sigprop.recipes.surgery import check_surgery, with_learned_scales
 from sigprop.recipes.tied import with_tied_readout
@@ -45,6 +46,6 @@ def plan(
         made = check_surgery(with_levels(made, structure))
     else:
         made = fold(made, structure, optimizer, match_epsilon)
-    made = with_tied_readout(made, structure, optimizer)
+    made = require_untouched(with_tied_readout(made, structure, optimizer), structure)
     made.check(model)
     return made

@@ -11,6 +11,7 @@ from dataclasses import replace
 from sigprop.errors import UnsupportedError
 from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
 from sigprop.results.application import APPLIED
+from sigprop.results.init import KEEP
 from sigprop.results.junctions import LEARNED
 from sigprop.results.roles import TABLES
 from sigprop.structure import Junction, Parameter, Part, Structure
@@ -40,6 +41,8 @@ def draw_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02,
 def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str, planned: bool) -> ParameterPlan:
     """`planned`: the model carries a plan already, whose factors in the gains of norms are not its own."""
     role = item.role
+    if item.frozen:
+        return kept_row(item)
     if item.is_matrix:
         parts = item.parts or (Part(role, item.fan_out),)
         inits = tuple(matrix(item, part.role, part.size) for part in parts)
@@ -54,6 +57,11 @@ def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str, plan
     else:
         init = Init("keep") if item.constant is None else Init("constant", value=item.constant)
     return ParameterPlan(item.name, item.shape, init, why=NAMES.get(role, role), role=role)
+
+
+def kept_row(item: Parameter) -> ParameterPlan:
+    told = ", frozen" if item.frozen else ""
+    return ParameterPlan(item.name, item.shape, KEEP, why=NAMES.get(item.role, item.role) + told, role=item.role)
 
 
 def scale_rows(

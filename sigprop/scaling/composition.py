@@ -17,6 +17,7 @@ from torch import nn
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.recipes import plan as plan_recipe
 from sigprop.recipes.fold import carrying
+from sigprop.recipes.frozen import require_untouched
 from sigprop.recipes.optimizers import Sizes, multipliers
 from sigprop.recipes.predicted_plan import initial_loss
 from sigprop.recipes.registry import get_recipe
@@ -72,7 +73,7 @@ def compose(
     dims = _compared(model, structure, base, roles, reference_width)
     rows = []
     for row in made.parameters:
-        if row.name not in structure.parameters:
+        if row.name not in structure.parameters or structure.parameters[row.name].frozen:
             rows.append(row)
             continue
         item, place = structure.parameters[row.name], dims[row.name]
@@ -89,7 +90,7 @@ def compose(
     made = _with_initial_loss(made, structure)
     made.meta |= {"responses": responses(made, structure), "norms": structure.placement}
     made.check(model)
-    return made
+    return require_untouched(made, structure)
 
 
 def _with_initial_loss(made: Plan, structure: Structure) -> Plan:

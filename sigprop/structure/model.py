@@ -35,8 +35,8 @@ class Parameter:
     """One parameter: role, fans as the contraction uses them, and the junction whose branch it lies in.
 
     `parts` split its output axis `axis`; `tied` says that an embedding is also the readout; `expert` that only the
-    tokens sent to it see it; `block` is the repeated block that holds it; `constant` the value that the model itself
-    gives to all its entries, if it does.
+    tokens sent to it see it; `frozen` that it is not trained; `block` is the repeated block that holds it; `constant`
+    the value that the model itself gives to all its entries, if it does.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Parameter:
     head_width: int = 0
     constant: float | None = None
     expert: bool = False
+    frozen: bool = False
     block: str = ""
 
     @property

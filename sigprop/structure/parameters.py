@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def find_parameters(
-    traced: TracedModel, graph: Graph, junctions: list[Junction], blocks: tuple[tuple[str, ...], ...] = ()
+    traced: TracedModel,
+    graph: Graph,
+    junctions: list[Junction],
+    blocks: tuple[tuple[str, ...], ...] = (),
+    frozen: Collection[str] = (),
 ) -> dict[str, Parameter]:
     """Every parameter of the traced model by its first name."""
     uses = find_roles(traced, list(graph.index))
@@ -57,6 +62,7 @@ def find_parameters(
             head_width=next((width for _, _, width in attention.get(name, [])), 0),
             constant=_constant(traced, name),
             expert=use.expert,
+            frozen=name in frozen,
             block=next((block for group in blocks for block in group if name.startswith(block + ".")), ""),
         )
     return found

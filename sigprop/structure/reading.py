@@ -35,7 +35,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         context = getattr(getattr(model, "config", None), "context", TOKENS)
         batch = made_up_batch(model, min(TOKENS, context))
     with _entries() as entered:
-        found = trace(_single(model), _in_single_precision(batch))
+        found = trace(_traceable(model), _in_single_precision(batch))
     names = {id(module): name or ROOT for name, module in found.capture.model.named_modules()}
     calls = Counter(id(module) for module, _ in entered)
     entries: dict[Record, str] = {}
@@ -50,7 +50,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
     starts = {junction.stream: spot for junction, spot in reversed(list(zip(junctions, spots, strict=True)))}
     blocks = _blocks(found.capture.model, [junction.name for junction in junctions])
     return Structure(
-        find_parameters(found, graph, junctions, blocks),
+        find_parameters(found, graph, junctions, blocks, _frozen(model)),
         junctions,
         spots,
         width=next((item.total.layout.channels for item in sums), 0),
@@ -67,11 +67,16 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
     )
 
 
-def _single(model: nn.Module) -> nn.Module:
-    """The model itself, or a skeleton of it in float32: some forwards mix float32 numbers of their own with weights."""
-    if all(item.dtype == torch.float32 or not item.is_floating_point() for item in model.parameters()):
-        return model
-    return skeleton_of(model).float()
+def _traceable(model: nn.Module) -> nn.Module:
+    """The model itself, or a skeleton of it: in float32, since some forwards mix float32 numbers of their own with
+    weights, and with its frozen weights as weights, not as numbers."""
+    if any(item.is_floating_point() and item.dtype != torch.float32 for item in model.parameters()):
+        return skeleton_of(model, frozen=True).float()
+    return skeleton_of(model, frozen=True) if _frozen(model) else model
+
+
+def _frozen(model: nn.Module) -> set[str]:
+    return {name for name, item in model.named_parameters() if item.is_floating_point() and not item.requires_grad}
 
 
 def _in_single_precision(batch: Any) -> Any:

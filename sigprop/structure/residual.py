@@ -96,15 +96,20 @@ class Graph:
         return steps > 0 and names <= {*SUMS, *VIEWS} and any(self._becomes_scores(r, steps - 1) for r in readers)
 
     def _projected(self, total: Field, first: Field, second: Field) -> Sum | None:
-        """`P x + f(x)` with `P` one weight without an activation, and more than one weight in `f`."""
+        """`P x + f(x)` with `P` one weight without an activation, and more than one weight in `f`, which is not linear
+        too: `W x + B A x`, a low-rank adapter, is one linear map."""
         source = self._meeting(first, second)
         if source is None:
             return None
         for skip, branch in ((first, second), (second, first)):
             _, path = self._passed(skip, [source])
             reached, inside = self._passed(branch, [source])
-            linear = all(item.call is not None and item.call.name in LINEAR for item in path if isinstance(item, Field))
-            if reached is not None and linear and matrices(path) == 1 < matrices(inside):
+            if (
+                reached is not None
+                and is_linear(path)
+                and matrices(path) == 1 < matrices(inside)
+                and not is_linear(inside)
+            ):
                 return Sum(total, skip, source, [branch], [inside], projected=True)
         return None
 
@@ -248,6 +253,11 @@ def plain(item: Field) -> Field:
     while is_view(item) and isinstance(item.inputs[0], Field):
         item = core(item.inputs[0])
     return item
+
+
+def is_linear(passed: set[Record]) -> bool:
+    """Whether a path has nothing but linear maps and norms."""
+    return all(item.call is not None and item.call.name in LINEAR for item in passed if isinstance(item, Field))
 
 
 def matrices(passed: set[Record]) -> int:

@@ -9,6 +9,6 @@ from sigprop.initialization import Distribution, build, copied_with, distributio
 __all__ = ["Distribution", "build", "distribution", "skeleton_of"]
 
 
-def skeleton_of(model: nn.Module) -> nn.Module:
-    """A copy of a model with its trainable parameters on meta; the model itself is not touched."""
-    return copied_with(model, parameters_on_meta(model))
+def skeleton_of(model: nn.Module, frozen: bool = False) -> nn.Module:
+    """A copy of a model with its trainable (and `frozen`) parameters on meta; the model itself is not touched."""
+    return copied_with(model, parameters_on_meta(model, frozen))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sigprop.recipes.registry import recipe
-from sigprop.recipes.rows import NAMES
-from sigprop.results import Init, ParameterPlan, Plan
+from sigprop.recipes.rows import kept_row
+from sigprop.results import Plan
 from sigprop.structure import Structure
 
 
@@ -16,8 +16,4 @@ from sigprop.structure import Structure
 )
 def own(structure: Structure) -> Plan:
     """`w` as it is."""
-    rows = [
-        ParameterPlan(item.name, item.shape, Init("keep"), why=NAMES.get(item.role, item.role), role=item.role)
-        for item in structure
-    ]
-    return Plan(rows)
+    return Plan([kept_row(item) for item in structure])

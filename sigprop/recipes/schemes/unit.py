@@ -10,7 +10,7 @@ A number that the model itself multiplies its branches with (Granite) is part of
 Embeddings are drawn so that it starts with 1. Where the embedding is also the readout, the norm before the readout
 takes the factor that the logits need (`tied.py`); without such a norm the embedding is drawn for the readout, with std
 `width^{-1/2}` (over the root of the number of embeddings that are added), and the stream keeps the variance that this
-gives it. A branch of experts has several last weights,
+gives it; so it does where an embedding is frozen. A branch of experts has several last weights,
 which take one factor; a gain that enters as `1 + w` is set to a constant. Other matrices have variance `1 / fan_in`.
 Predicted states include causal masks, repeated tokens, gates, grouped queries, rotary positions and norms, because they
 are the interpreter's.
@@ -99,7 +99,8 @@ def _solve(structure: Structure, k: float, alpha: float, ratio: float, score_var
     plan = draw_all(structure, lecun_rule, embedding=1.0)
     tied = structure.tied_table is not None and not structure.readout_input
     start = 1.0 / (max(structure.kinds) * structure.width) if tied else 1.0 / start_variance(structure, plan)
-    factors = dict.fromkeys(structure.starting, math.sqrt(start))
+    kept = any(structure.parameters[name].frozen for name in structure.starting)
+    factors = {} if kept else dict.fromkeys(structure.starting, math.sqrt(start))
     walk = Walk(structure)
     walk.draw_all(scale_rows(plan, factors))
     for junction, spot in zip(structure.junctions, structure.sums, strict=True):

@@ -181,7 +181,8 @@ class Recorder(Mode):
         storage = target.untyped_storage().nbytes() // target.element_size()
         share = (target.numel() if count is None else count) / max(storage, 1)
         if law is not None and share >= 1.0:
-            return self.keep(target, law)
+            self.keep(target, law)
+            return
         before, zeros = self.distribution(target), self.zero_rows(target)
         if law is None:
             known = before if before is not None else Distribution.constant(0.0)

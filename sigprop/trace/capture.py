@@ -40,6 +40,7 @@ from sigprop.trace.rules.views import on_meta
 from sigprop.trace.rules.weights import makes_fields, of_weights
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.shared_parts import SharedParts
+from sigprop.trace.shared_weights import WeightsBehind
 from sigprop.trace.tied import TiedLogits
 
 _RECORD = "_sigprop_record"
@@ -69,6 +70,8 @@ class Capture(Mode):
         self.embedded: dict[Node, tuple[str, Tensor]] = {}
         self.contacts: dict[Node, TiedLogits] = {}
         self.shared_parts = SharedParts()
+        self.weights_behind = WeightsBehind(self)
+        self.doubts: dict[Node, str] = {}
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
         self._names = {id(module): name for name, module in model.named_modules()}
         self._calls: dict[str, int] = {}
@@ -107,6 +110,11 @@ class Capture(Mode):
             self.bindings[node] = weights
             note_dependent_entries(node, [weight for weight, _ in weights.values()])
         return node
+
+    def doubt(self, node: Node, reason: str) -> None:
+        """What an op does not follow of this use of it; its gradients say so too."""
+        self.doubts[node] = reason
+        node.signal = node.signal.note(Status.ASSUMED, reason)
 
     def source(self, signal: Signal) -> Node:
         return self.tape.source(signal)

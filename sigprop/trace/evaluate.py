@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.lookup import Lookup
 from sigprop.trace.reading import Reading
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.reverse import ReplayedOp
+from sigprop.trace.shared_weights import IN_STEP, Entries, entries_of, in_step
 from sigprop.trace.skeleton import Distribution
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Evaluation(Reading):
         self.passed: dict[Field, Gradient] = {}
         self.energy: dict[str, float] = {}
         self.evidence: dict[str, Evidence] = {}
+        self._uses: dict[Entries, list[float]] = {}
 
     # -- what replays read
 
@@ -94,14 +97,15 @@ class Evaluation(Reading):
         for node in self.nodes if nodes is None else nodes:
             op = self.op(node)
             if op is not None:
-                self._signals[node] = op.forward(*map(self.signal, node.inputs))
+                signal, doubt = op.forward(*map(self.signal, node.inputs)), self.capture.doubts.get(node)
+                self._signals[node] = signal if doubt is None else signal.note(Status.ASSUMED, doubt)
 
     def backward(self, start: Start, done: Callable[[Node, Gradient], None] | None = None) -> None:
         """Send the gradient from its start to every node it depends on.
 
         With `done`, which sees each node once, gradients are let go as soon as nothing needs them.
         """
-        self.gradients, self.passed, self.energy, self.evidence = {}, dict(start.passed), {}, {}
+        self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
         for weight, amount in start.weights.items():
             self._book(weight, amount, start.evidence)
         for node, gradient in start.seeds:
@@ -114,6 +118,9 @@ class Evaluation(Reading):
             if done is not None:
                 done(node, gradient)
                 del self.gradients[node]
+        for (name, *_), energies in self._uses.items():
+            if in_step(energies):
+                self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))
 
     def _receive(self, node: Node, gradient: Gradient | None) -> None:
         if gradient is not None:
@@ -125,9 +132,9 @@ class Evaluation(Reading):
         if op is None:
             return
         signals = [self.signal(source) for source in node.inputs]
-        parameters = op.parameters(gradient, *signals)
+        parameters, doubt = op.parameters(gradient, *signals), self.capture.doubts.get(node)
         for source, arrived in zip(node.inputs, op.backward(gradient, self.signal(node), *signals), strict=True):
-            self._receive(source, arrived)
+            self._receive(source, arrived if arrived is None or doubt is None else arrived.note(Status.ASSUMED, doubt))
         evidence = self.signal(node).evidence.join(gradient.evidence)
         if isinstance(op, ReplayedOp):
             self._book_replay(op, gradient, evidence)
@@ -138,7 +145,11 @@ class Evaluation(Reading):
         for state in parameters:
             if state.name in sizes:
                 weight, entries = sizes[state.name]
-                self._book(weight, float(state.grad_second_moment) * entries, evidence)
+                amount = float(state.grad_second_moment) * entries
+                self._book(weight, amount, evidence)
+                if not isinstance(op, (Lookup, ReplayedOp)):
+                    for key in entries_of(weight):
+                        self._uses.setdefault(key, []).append(amount)
 
     def _book_replay(self, op: ReplayedOp, gradient: Gradient, evidence: Evidence) -> None:
         for source, change in op.corrections.items():

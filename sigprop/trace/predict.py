@@ -200,6 +200,7 @@ class _Rows:
             with found.capture.lock:
                 signal = states.signal(item.node)
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
+            variance = max(variance - _of_the_average(signal), 0.0)
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
             row.stated_errors = stated_by_theory(variance=row.status)
@@ -243,6 +244,16 @@ class _Rows:
         ):
             self._last = (key, _summary(state.kernel.values, mean, axes, mask), state)
         return self._last[1]
+
+
+def _of_the_average(signal: Signal) -> float:
+    """Variance over networks of the average over all entries, about which each network's variance is taken.
+
+    `u / d` of the average covariance of two positions, with `d` channels and `u` their uniform share: it counts where
+    channels are few, as in a gate of one channel whose tokens have much in common.
+    """
+    average = float(signal.covariance.total() / signal.kernel.tokens**2)
+    return float(signal.common.uniform) * max(average, 0.0) / signal.width
 
 
 def token_correlation(signal: Signal, layout: Layout) -> float:

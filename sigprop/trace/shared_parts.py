@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.base import Carried
+from sigprop.theory.ops.cat_positions import CatPositions
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.shared_residual import Piece, SharedResidual
 
@@ -29,11 +30,21 @@ def added(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     parts = capture.shared_parts
     if capture.preview or not parts.of(first) & parts.of(second):
         return capture.apply(op, first, second)
-    forks = parts.forks(first, second)
-    mine, theirs = parts.pieces(first, forks), parts.pieces(second, forks)
-    pairs = [(node, (one, other)) for node, found in mine.items() for one in found for other in theirs.get(node, [])]
-    made = SharedResidual(op.skip, op.branch, tuple(pair for _, pair in pairs))
-    return capture.apply(made, first, second, *(node for node, _ in pairs))
+    found = parts.in_common(first, second)
+    made = SharedResidual(op.skip, op.branch, tuple((one, other) for _, one, other in found))
+    return capture.apply(made, first, second, *(node for node, _, _ in found))
+
+
+def joined(capture: Capture, *nodes: Node, doubt: str = "") -> Node:
+    """Positions of several tensors one after another, with what they have in common."""
+    parts = capture.shared_parts
+    found: list[tuple[Node, tuple[int, Piece, int, Piece]]] = []
+    for second, other in enumerate(nodes):
+        for first, node in enumerate(nodes[:second]):
+            if not capture.preview and parts.of(node) & parts.of(other):
+                found += [(part, (first, one, second, two)) for part, one, two in parts.in_common(node, other)]
+    op = CatPositions(len(nodes), tuple(pieces for _, pieces in found), doubt)
+    return capture.apply(op, *nodes, *(part for part, _ in found))
 
 
 class SharedParts:
@@ -71,15 +82,21 @@ class SharedParts:
             self._held[node] = tuple(_held(node)) if origin is None else (origin,)
         return self._held[node]
 
+    def in_common(self, first: Node, second: Node) -> list[tuple[Node, Piece, Piece]]:
+        """Each part of both, with what either holds of it."""
+        forks = self.forks(first, second)
+        mine, theirs = self.pieces(first, forks), self.pieces(second, forks)
+        return [(node, one, other) for node, held in mine.items() for one in held for other in theirs.get(node, [])]
+
     def forks(self, first: Node, second: Node) -> set[Node]:
         """The last nodes that both are sums of; the parts themselves where one of those is made of another."""
-        common = self._above(first) & self._above(second)
-        found = self._above(first, common) & common | self._above(second, common) & common
-        if any(other is not node and other in self._above(node) for node in found for other in found):
+        common = self.all_above(first) & self.all_above(second)
+        found = self.all_above(first, common) & common | self.all_above(second, common) & common
+        if any(other is not node and other in self.all_above(node) for node in found for other in found):
             return {node for node in common if not self.held(node)}
         return found
 
-    def _above(self, node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[Node]:
+    def all_above(self, node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[Node]:
         """A node and all that it is a sum of, down to the stops."""
         found, waiting = {node}, [node]
         while waiting:
@@ -89,6 +106,10 @@ class SharedParts:
                 found.update(new)
                 waiting += new
         return found
+
+    def ends(self, node: Node) -> set[Node]:
+        """The parts that a node is a sum of and that are no sums themselves."""
+        return {item for item in self.all_above(node) if not self.held(item)}
 
     def pieces(self, target: Node, forks: set[Node]) -> Pieces:
         """Pieces of the forks in a node."""

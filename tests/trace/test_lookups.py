@@ -51,4 +51,4 @@ def test_padding_of_a_module_with_weights(zero):
     real, built = predict(Padded(zero), IDS), predict(build(lambda: Padded(zero)), IDS)
     assert real["words"].variance == pytest.approx(built["words"].variance, rel=0.2)
     share = (IDS != 0).double().mean() if zero else 1.0
-    assert built["words"].variance == pytest.approx(float(share))
+    assert built["words"].variance == pytest.approx(float(share), rel=0.01)

@@ -113,3 +113,22 @@ class Written(nn.Module):
 
 def test_a_parameter_written_into_a_tensor(agreement):
     agreement(Written, X, loss, seeds=48, skip=("table",))
+
+
+class SideBySide(nn.Module):
+    """Two streams that begin with one tensor, one after the other, and tokens that are averaged."""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.first, self.readout, self.out = nn.Linear(24, width), nn.Linear(width, 8), nn.Identity()
+        self.shift, self.pooled = nn.Parameter(torch.randn(width)), nn.Identity()
+
+    def forward(self, x):
+        x = self.first(x)
+        both = self.out(torch.cat([x, 0.5 * x + self.shift]))
+        return self.readout(self.pooled(both.mean(0, keepdim=True)))
+
+
+def test_what_stands_side_by_side_has_its_parts_in_common(agreement):
+    """The average of both was 40 % too small."""
+    agreement(SideBySide, X, seeds=64)

@@ -10,13 +10,23 @@ from torch import Tensor
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Op, joined_evidence
+from sigprop.theory.ops.shared_residual import Piece, between_pieces
 from sigprop.theory.parts import AlongSignal, Common, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Evidence, Status
+
+MATTERS = 0.05
+"""Of the gradient's kernel: what may stand between two tensors, unmentioned."""
 
 
 @dataclass(frozen=True, eq=False)
 class CatPositions(Op):
-    """Positions of several independent tensors one after another; fluctuations are averages over positions.
+    """Positions of several tensors one after another; fluctuations are averages over positions.
+
+    Tensors are independent but for the `pieces`: the numbers of two of the first `count` inputs, what each holds of one
+    of the further inputs, in order. Their covariance stands between the two blocks, and the further input receives the
+    gradient between them: its two gradients are in step. `doubt`: why they have more in common than that, which is not
+    followed; it lowers the evidence of the output, and of gradients where blocks of `G` are not zero between tensors.
 
     Backward  each gets the block of its positions of `G`, `B` and `H`. What `sum_t g_t x_t` has over all positions
               cannot be told apart again: that ends
@@ -30,29 +40,56 @@ class CatPositions(Op):
         through_activation=TRANSFORMED,
     )
 
+    count: int | None = None
+    pieces: tuple[tuple[int, Piece, int, Piece], ...] = ()
+    doubt: str = ""
+
     def forward(self, *inputs: Signal) -> Signal:
+        inputs, parts = inputs[: self.count], inputs[len(inputs[: self.count]) :]
         covariance = torch.block_diag(*(x.covariance.values for x in inputs))
+        for (first, mine, second, other), part in zip(self.pieces, parts, strict=True):
+            rows, columns = self._block_of(first, inputs), self._block_of(second, inputs)
+            cross = part.covariance.values[mine.index][:, other.index] * mine.share[:, None] * other.share
+            covariance[rows, columns] += cross
+            covariance[columns, rows] += cross.T
         mean = torch.cat([x.mean for x in inputs])
         counts = [len(x.mean) / len(mean) for x in inputs]
 
         def average(part: str, name: str) -> Tensor | float:
             return sum(n * getattr(getattr(x, part), name) for n, x in zip(counts, inputs, strict=True))
 
+        evidence = joined_evidence(*inputs)
         return self.carries.signal(
             inputs[0],
             Dense(covariance + mean[:, None] * mean),
             mean,
-            evidence=joined_evidence(*inputs),
+            evidence=evidence.join(Evidence(Status.ASSUMED, self.doubt)) if self.doubt else evidence,
             fluctuation=Fluctuation(*(average("fluctuation", name) for name in ("norm", "pair", "pair_inherited"))),
             common=Common(*(average("common", name) for name in ("uniform", "share", "mixed"))),
         )
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
-        found, start = [], 0
-        for x in inputs:
-            found.append(self._block(gradient, slice(start, start + len(x.mean))))
-            start += len(x.mean)
+        inputs, parts = inputs[: self.count], inputs[len(inputs[: self.count]) :]
+        if self.doubt and self._between(gradient, inputs) > MATTERS:
+            gradient = gradient.note(Status.ASSUMED, self.doubt)
+        found = [self._block(gradient, self._block_of(number, inputs)) for number in range(len(inputs))]
+        for (first, mine, second, other), part in zip(self.pieces, parts, strict=True):
+            between = gradient.kernel.values[self._block_of(first, inputs), self._block_of(second, inputs)]
+            found.append(between_pieces(between, mine, other, part, gradient))
         return tuple(found)
+
+    def _between(self, gradient: Gradient, inputs: tuple[Signal, ...]) -> float:
+        """The largest entry of the gradient's kernel between two tensors, in units of the largest of all."""
+        values = gradient.kernel.values.abs()
+        apart = values.clone()
+        for number in range(len(inputs)):
+            apart[self._block_of(number, inputs), self._block_of(number, inputs)] = 0.0
+        return float(apart.max() / values.max().clamp_min(1e-300))
+
+    @staticmethod
+    def _block_of(number: int, inputs: tuple[Signal, ...]) -> slice:
+        start = sum(len(x.mean) for x in inputs[:number])
+        return slice(start, start + len(inputs[number].mean))
 
     def _block(self, gradient: Gradient, own: slice) -> Gradient:
         def cut(values: Tensor | float) -> Tensor | float:

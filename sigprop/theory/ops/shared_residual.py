@@ -52,9 +52,14 @@ class SharedResidual(Residual):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
         found = list(super().backward(gradient, output, *inputs[:2]))
         for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
-            values = gradient.kernel.values * mine.share[:, None] * other.share * self.skip * self.branch
-            count = len(part.mean)
-            total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
-            total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)
-            found.append(Gradient(Dense(total + total.T), evidence=gradient.evidence))
+            scaled = gradient.kernel.values * self.skip * self.branch
+            found.append(between_pieces(scaled, mine, other, part, gradient))
         return tuple(found)
+
+
+def between_pieces(values: Tensor, mine: Piece, other: Piece, part: Signal, gradient: Gradient) -> Gradient:
+    """What a part receives because gradients at two pieces of it are in step, `values` the kernel between them."""
+    values, count = values * mine.share[:, None] * other.share, len(part.mean)
+    total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
+    total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)
+    return Gradient(Dense(total + total.T), evidence=gradient.evidence)

@@ -29,6 +29,7 @@ from sigprop.trace.rules import rule
 from sigprop.trace.rules.attention import attended, scored
 from sigprop.trace.rules.elementwise import add, replayed
 from sigprop.trace.rules.views import viewed
+from sigprop.trace.shared_weights import note_return
 from sigprop.trace.tied import meet
 
 if TYPE_CHECKING:
@@ -297,6 +298,7 @@ def _linear(
     if bias is not None and bias.distribution.mean:
         made.signal = _shifted(made.signal, bias.distribution.mean)
     meet(capture, made, weight)
+    note_return(capture, made)
     if law.mean**2 * fan_in > 1e-3 * law.variance:
         made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")
     return made

@@ -39,7 +39,7 @@ from sigprop.trace.layout import BATCH, CHANNEL, KEY, LARGEST, TOKEN, Axis, Layo
 from sigprop.trace.record import Call, Field, Record, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.normalization import centred, normalized
-from sigprop.trace.shared_parts import added
+from sigprop.trace.shared_weights import summed
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -308,7 +308,7 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
         return Field(wide, make, united((first, second)), call=call, inputs=(first, second))
     try:
         left, right = aligned(capture, first, layout, own_first), aligned(capture, second, layout, own_second)
-        node = added(capture, op, left, right) if isinstance(op, Residual) else capture.apply(op, left, right)
+        node = summed(capture, op, left, right) if isinstance(op, Residual) else capture.apply(op, left, right)
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
         return replayed(capture, call)
     gaussian = isinstance(op, Residual) and not first.is_curved and not second.is_curved

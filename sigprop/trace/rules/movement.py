@@ -11,7 +11,6 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.cat_channels import CatChannels
-from sigprop.theory.ops.cat_positions import CatPositions
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
@@ -22,6 +21,7 @@ from sigprop.trace.rules import rule
 from sigprop.trace.rules.fallback import sample as replayed
 from sigprop.trace.rules.values import CHOICE
 from sigprop.trace.rules.views import copied_like, expand, on_meta, result_shape, viewed
+from sigprop.trace.shared_weights import side_by_side
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -365,7 +365,7 @@ def _position_join(capture: Capture, fields: list[Field], place: int, layout: La
             starts[node] = size
             size += len(node.signal.mean)
         pieces = [rows_of(item) + starts[item.node] for item in fields]
-        whole = distinct[0] if len(distinct) == 1 else capture.apply(CatPositions(), *distinct)
+        whole = distinct[0] if len(distinct) == 1 else side_by_side(capture, *distinct)
         return capture.apply(Gather(torch.cat(pieces, place).flatten()), whole)
 
     return make

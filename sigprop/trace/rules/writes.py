@@ -15,7 +15,7 @@ from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, Weight, independent, united
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.views import expand, viewed
-from sigprop.trace.shared_parts import added
+from sigprop.trace.shared_weights import summed
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -39,7 +39,7 @@ def index_add(capture: Capture, call: Call, input: Any, dim: int, index: Tensor,
     target[source.layout.index().flatten()] = rows.flatten()
     node = capture.apply(Scatter(target, layout.positions), source.node)
     if base is not None:
-        node = added(capture, Residual(), base.node, node)
+        node = summed(capture, Residual(), base.node, node)
     inputs = (source,) if base is None else (base, source)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 

@@ -32,6 +32,8 @@ from sigprop.trace.tracing import TracedModel, trace
 
 LARGEST = 1024
 SHORTEST = 16
+FEW = 32
+"""Channels up to which their own average counts: beyond it is at most 3 % of a variance."""
 Axes = tuple[tuple[int, bool], ...]
 """For each axis of positions its size and whether it is the batch."""
 
@@ -252,6 +254,8 @@ def _of_the_average(signal: Signal) -> float:
     `u / d` of the average covariance of two positions, with `d` channels and `u` their uniform share: it counts where
     channels are few, as in a gate of one channel whose tokens have much in common.
     """
+    if signal.width > FEW:
+        return 0.0
     average = float(signal.covariance.total() / signal.kernel.tokens**2)
     return float(signal.common.uniform) * max(average, 0.0) / signal.width
 

@@ -1,8 +1,8 @@
 """The atlas: `check` over every class of transformers that builds, with the draws that it publishes.
 
-    python -m studies.check_atlas             # writes docs/data/check_atlas.json, class by class; run again to go on
-    python -m studies.check_atlas Bert...     # only classes whose name begins so, again
-    python -m studies.check_atlas --page      # writes docs/evidence/atlas.md from it
+    python -m studies.check_atlas --workers 16      # writes docs/data/check_atlas.json; run again to go on
+    python -m studies.check_atlas Bert --again      # only classes whose names begin so
+    python -m studies.check_atlas --page            # writes docs/evidence/atlas.md from it
 
 A class is built from its default config as it is, where that has at most 150 million parameters. Else it gets two
 layers (or one of each kind) and at most 1,024 words, and is narrower where that has more than 40 million parameters.
@@ -13,14 +13,16 @@ two other initializations, measured again, have it too.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from sigprop.check import checks
 from sigprop.check.evaluation import Evaluation
@@ -33,24 +35,25 @@ from studies.coverage_configs import KINDS, checkable, classes, default_config
 from studies.predict_coverage import Late, limited, quiet, reason_of
 
 STORED, PAGE = Path("docs/data/check_atlas.json"), Path("docs/evidence/atlas.md")
-SECONDS, GIGABYTES, AS_IT_IS, MOST_COUNTED = 90, 16, 150_000_000, 10
+AS_IT_IS, MOST_COUNTED = 150_000_000, 10
 AGAIN = (1, 2)
 """Seeds of the initializations that confirm a problem."""
 
 
-def attempt(kind: str, config_class: Any, model_class: Any) -> dict[str, Any]:
+def attempt(kind: str, number: int, seconds: int) -> dict[str, Any]:
     """One class: what was found, and whether problems are found again."""
+    config_class, model_class = classes(kind)[number]
     row: dict[str, Any] = {"model": model_class.__name__, "kind": kind}
     start = time.perf_counter()
     try:
-        with limited(SECONDS):
+        with limited(seconds):
             make, row["parameters"], row["size"] = _buildable(kind, config_class, model_class)
             found = examined(make, 0)
         told = [item for item in found if item.severity != "note"]
         row["findings"] = [[item.severity, item.name, item.title] for item in told]
         row["notes"] = sorted({item.name for item in found if item.severity == "note"})
         if problems := {item.name for item in told if item.severity == "problem"}:
-            row["confirmed"] = sorted(problems & _problems(make))
+            row["confirmed"] = sorted(problems & _problems(make, seconds))
     except (Exception, Late) as error:
         row["reason"] = reason_of(error)
     return row | {"seconds": round(time.perf_counter() - start, 1)}
@@ -89,33 +92,32 @@ def examined(make: Callable[[], Any], seed: int) -> list[Finding]:
     return [item for kind in checks().values() for item in kind(subject)]
 
 
-def _problems(make: Callable[[], Any]) -> set[str]:
+def _problems(make: Callable[[], Any], seconds: int) -> set[str]:
     """Problems that every other initialization has."""
     found: list[set[str]] = []
     for seed in AGAIN:
-        with limited(SECONDS):
+        with limited(seconds):
             found.append({item.name for item in examined(make, seed) if item.severity == "problem"})
     return set.intersection(*found)
 
 
-def study(begins: tuple[str, ...] = ()) -> None:
-    quiet(GIGABYTES)
-    rows = json.loads(STORED.read_text()) if STORED.exists() else []
-    done = {(row["kind"], row["model"]): place for place, row in enumerate(rows)}
-    for kind in KINDS:
-        for config_class, model_class in classes(kind):
-            key = (kind, model_class.__name__)
-            again = bool(begins) and key[1].startswith(begins)
-            if (key in done and not again) or (begins and not again):
-                continue
-            row = attempt(kind, config_class, model_class)
+def study(wanted: list[tuple[str, int]], workers: int, seconds: int, gigabytes: int, out: Path) -> None:
+    """The classes asked for, in processes of their own; the file is written after each."""
+    stored = json.loads(out.read_text()) if out.exists() else []
+    rows = {(row["kind"], row["model"]): row for row in stored}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
+        for job in as_completed([pool.submit(attempt, kind, number, seconds) for kind, number in wanted]):
+            row = job.result()
             print(row["model"], row["seconds"], row.get("reason", row.get("findings")), flush=True)
-            if key in done:
-                rows[done[key]] = row
-            else:
-                done[key] = len(rows)
-                rows.append(row)
-            STORED.write_text(json.dumps(rows, indent=1) + "\n")
+            rows[row["kind"], row["model"]] = row
+            kept = [rows[place] for place in {**places(), **rows} if place in rows]
+            out.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def places() -> dict[tuple[str, str], tuple[str, int]]:
+    """Every class by kind and name, in order: its kind and its number among them."""
+    return {(kind, item.__name__): (kind, number) for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -194,8 +196,25 @@ def _order(row: dict[str, Any]) -> int:
     return ("problem", "warning", "healthy").index(_verdict(row))
 
 
+def main(
+    begins: Annotated[
+        list[str] | None, typer.Argument(help="Only classes whose names begin so; all by default.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Classes that are stored already, too.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    seconds: Annotated[int, typer.Option(help="For one initialization of a class.")] = 90,
+    gigabytes: Annotated[int, typer.Option(help="Memory of a process.")] = 16,
+    out: Annotated[Path, typer.Option(help="JSON file, which is added to.")] = STORED,
+    page: Annotated[bool, typer.Option("--page", help="Write the page from the file instead.")] = False,
+) -> None:
+    """Check every class of transformers."""
+    if page:
+        PAGE.write_text(markdown(json.loads(out.read_text())))
+        return
+    done = {(row["kind"], row["model"]) for row in json.loads(out.read_text())} if out.exists() and not again else set()
+    chosen = {key: place for key, place in places().items() if not begins or key[1].startswith(tuple(begins))}
+    study([place for key, place in chosen.items() if key not in done], workers, seconds, gigabytes, out)
+
+
 if __name__ == "__main__":
-    if "--page" in sys.argv:
-        PAGE.write_text(markdown(json.loads(STORED.read_text())))
-    else:
-        study(tuple(sys.argv[1:]))
+    typer.run(main)

@@ -34,10 +34,11 @@ def kind_of(tensor: Tensor) -> str:
         return INDEPENDENT
     matrix = tensor.detach().reshape(tensor.shape[0], -1)[:SIDE, :SIDE].double()
     if matrix.shape[1] > 1:
-        matrix = matrix[(matrix != matrix[:, :1]).any(1)]  # padding rows are constants of their own
+        varied = (matrix[:, 1:] != matrix[:, :1]).any(1)
+        matrix = matrix if varied.all() else matrix[varied]  # padding rows are constants of their own
     if matrix.numel() < FEWEST:
         return INDEPENDENT
-    numbers = matrix[matrix != 0]
+    numbers = matrix.flatten() if matrix.all() else matrix[matrix != 0]
     numbers = numbers if tensor.dtype == torch.float64 else numbers.float()
     if 2 * _different(numbers) < len(numbers):
         return STRUCTURED if bool((numbers != numbers[0]).any()) or len(numbers) < matrix.numel() else INDEPENDENT
@@ -45,8 +46,8 @@ def kind_of(tensor: Tensor) -> str:
     level = float(centred.square().mean())
     if level <= 1e-14 * float(matrix.square().mean()):
         return INDEPENDENT
-    unit = centred / math.sqrt(level)
-    tailed = float(unit.pow(4).mean())
+    unit = (centred / math.sqrt(level)).float()  # six digits are plenty for sums of independent numbers
+    tailed = float(unit.square().square().mean())
     if min(unit.shape) >= 2 and _orthogonal(matrix):
         return ORTHOGONAL if tailed < 4.0 or min(unit.shape) < 8 else STRUCTURED
     return STRUCTURED if any(abs(value) > SURE for value in _deviations(unit, tailed)) else INDEPENDENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -218,12 +218,18 @@ def _blocks(model: nn.Module, sums: list[str]) -> tuple[tuple[str, ...], ...]:
         numbered = re.fullmatch(r"(.*?)\.?(\d+)", name)
         if numbered and any(total.startswith(name + ".") for total in sums):
             groups.setdefault((numbered.group(1), type(module)), []).append(name)
-    outer = [names for names in groups.values() if not any(_within(names, other) for other in groups.values())]
+    lists = [names for names in groups.values() if not _is_container(names, groups.values())]
+    outer = [names for names in lists if not any(_within(names, other) for other in lists)]
     return tuple(tuple(names) for names in outer)
 
 
 def _within(names: list[str], others: list[str]) -> bool:
     return names is not others and all(any(n.startswith(o + ".") for o in others) for n in names)
+
+
+def _is_container(names: list[str], groups: Iterable[list[str]]) -> bool:
+    """One numbered module around a list of blocks: `nn.Sequential(embedding, encoder)`."""
+    return len(names) == 1 and any(len(other) > 1 and _within(other, names) for other in groups)
 
 
 def _origin(sums: dict[Field, int], item: Field) -> Field | None:

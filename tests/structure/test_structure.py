@@ -127,3 +127,11 @@ def test_experts_and_router():
         "mlp.experts.down_proj",
     }
     assert roles["lm_head.weight"] == "readout"
+
+
+def test_a_numbered_container_is_no_block():
+    """`nn.Sequential(embedding, encoder)`: the blocks are the encoder's layers, not the one module that holds them."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.Sequential(nn.Embedding(32, 16), nn.TransformerEncoder(layer, 3, enable_nested_tensor=False))
+    found = read_structure(model.eval(), torch.zeros(1, 8, dtype=torch.long))
+    assert found.blocks == (("1.layers.0", "1.layers.1", "1.layers.2"),)

@@ -40,11 +40,15 @@ def llama(layers: int = DEPTH, **settings: Any) -> nn.Module:
     return hugging_face("LlamaForCausalLM", num_hidden_layers=layers, **(shape | settings))
 
 
-def bert(layers: int = DEPTH) -> nn.Module:
+def bert(layers: int = DEPTH, **settings: Any) -> nn.Module:
     return hugging_face(
         "BertForMaskedLM", num_hidden_layers=layers, hidden_size=WIDTH, num_attention_heads=4,
-        intermediate_size=4 * WIDTH, vocab_size=512, max_position_embeddings=TOKENS,
+        intermediate_size=4 * WIDTH, vocab_size=512, max_position_embeddings=TOKENS, **settings,
     )  # fmt: skip
+
+
+BERT_BASE_STD = 0.02 * math.sqrt(768 / WIDTH)
+"""What gives the narrow model the branches of BERT-base: they go by `width * std^2`."""
 
 
 def vit() -> nn.Module:
@@ -357,6 +361,11 @@ def _plan() -> nn.Module:
 @ill("24 Post-LN layers, Xavier", "rank_collapse", "blocks.")
 def _post() -> nn.Module:
     return initialize_(transformer(kind="encoder", norm_placement="post", depth=24), "xavier", embedding_std=1.0)
+
+
+@ill("48 layers of BERT", "sensitivity", "encoder.layer.47")
+def _deep_bert() -> nn.Module:
+    return bert(48, initializer_range=BERT_BASE_STD)
 
 
 @ill("no norm at all: the stream explodes", "stream_growth", "blocks.")

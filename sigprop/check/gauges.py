@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sigprop.check.branches import find_branches, normed_streams, sensitivity_of
 from sigprop.check.thresholds import limit
 from sigprop.results import Profile
 
@@ -41,6 +42,12 @@ def token_correlation(subject: Subject, profile: Profile) -> float:
     """Largest token correlation at the last block of a stream."""
     found = [stream.values(profile, "token_correlation")[-1:] for stream in subject.streams if stream.residual]
     return max((value for values in found for value in values if math.isfinite(value)), default=math.nan)
+
+
+def sensitivity(subject: Subject, profile: Profile) -> float:
+    """Largest sensitivity of a stream whose sums are normalized."""
+    found = normed_streams(find_branches(subject.structure, subject.streams, profile))
+    return max(map(sensitivity_of, found), default=math.nan)
 
 
 def score_variance(subject: Subject, profile: Profile) -> float:
@@ -81,6 +88,7 @@ GAUGES = {
     "gradient_vanishes": Gauge("gradient variance, first block / last", gradient_ratio, 1 / _GRADIENT, _GRADIENT),
     "criticality": Gauge("gradient variance, first block / last", gradient_ratio, 1 / _GRADIENT, _GRADIENT),
     "rank_collapse": Gauge("token correlation at the last block", token_correlation, -1.0, limit("rank_collapse")),
+    "sensitivity": Gauge("sensitivity of normalized sums", sensitivity, 0.0, limit("sensitivity")),
     "attention_saturated": Gauge("largest score variance", score_variance, 0.0, limit("scores_large")),
     "initial_loss": Gauge("logit variance", logit_variance, 0.0, 2 * limit("initial_loss")),
     "tied_readout": Gauge("logit variance", logit_variance, 0.0, 2 * limit("initial_loss")),

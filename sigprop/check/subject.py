@@ -21,6 +21,7 @@ from sigprop.errors import SigpropError
 from sigprop.initialization import build
 from sigprop.losses import OWN
 from sigprop.results import Plan, Profile, SiteRow
+from sigprop.results.application import APPLIED, unwrap
 from sigprop.results.depth import BLOCK_NUMBER
 from sigprop.structure import Parameter, Structure, read_structure
 
@@ -74,9 +75,10 @@ class Subject:
 
     @cached_property
     def class_laws(self) -> dict[str, Draw] | None:
-        """How the model's own class draws every parameter, for models that are built of a config."""
+        """How the model's own class draws every parameter, for models that are built of a config; None under a plan."""
         config = getattr(self.model, "config", None)
-        if config is None or not hasattr(config, "to_dict") or self.draws.recorded:
+        planned = self.plan is not None or hasattr(unwrap(self.model), APPLIED)
+        if config is None or not hasattr(config, "to_dict") or self.draws.recorded or planned:
             return None
         kind, copied = type(self.model), copy.deepcopy(config)
         try:
@@ -162,7 +164,7 @@ class Subject:
     @cached_property
     def branches(self) -> list[Branch]:
         """Every residual branch with the variance of its output and of the stream that it is added to."""
-        return find_branches(self)
+        return find_branches(self.structure, self.streams, self.profile)
 
     @property
     def is_transformer(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -64,6 +65,16 @@ THRESHOLDS = {
     "update_ratio": Threshold(1.0, "first update over weight, root mean square: the step is the weight itself"),
     "update_nothing": Threshold(
         1e-7, "below float32's half unit in the last place (6e-8) the first updates are rounded away"
+    ),
+    "sensitivity": Threshold(
+        math.log(100.0),
+        "branch over skip, summed over the sums that a norm reads: exp(-4.6) of the variance still comes along the "
+        "skips, a tenth in scale, as little as behind one branch that drowns its skip. BERT with 12 layers has 2.1, "
+        "unit and deepscale 2 to 4 at any depth",
+    ),
+    "sensitivity_problem": Threshold(
+        math.log(1e4),
+        "a hundredth in scale, as for gradients. BERT-large, the deepest of its kind that trains, has 8.8",
     ),
     # tokens
     "rank_collapse": Threshold(0.9, "token correlation: cosine above 0.9 leaves a tenth of the variance to tokens"),

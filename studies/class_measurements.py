@@ -94,17 +94,18 @@ def main(
     seconds: Annotated[float, typer.Option(help="After which a class gets no more than eight of them.")] = 90.0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
-    out: Annotated[Path, typer.Option(help="JSON file; classes named again replace those in it.")] = OUT,
+    out: Annotated[Path, typer.Option(help="JSON file; classes of as many draws in it are not measured again.")] = OUT,
 ) -> None:
     """Measure every class, in the order of a hash of their names, and keep the numbers."""
     chosen = [name for name in only.split(",") if name]
     known = {row["model"] for row in json.loads(leave_out.read_text())["classes"]} if leave_out else set()
     places = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
-    names = sorted(places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
-    names = [(kind, name) for kind, name in names if name not in known and (not chosen or name in chosen)]
-    wanted = [(place[0], places[place], draws, seconds) for place in names]
     stored = json.loads(out.read_text())["classes"] if out.exists() else []
     rows = {(row["kind"], row["model"]): row for row in stored}
+    done = {place for place, row in rows.items() if row.get("draws", 0) >= draws}
+    names = sorted(places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
+    names = [(kind, name) for kind, name in names if name not in known and (not chosen or name in chosen)]
+    wanted = [(place[0], places[place], draws, seconds) for place in names if place not in done]
     out.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
         for job in as_completed([pool.submit(attempt, *item) for item in wanted]):

@@ -10,6 +10,8 @@ from studies.reproduction import Reproduction
 FILES = (
     "component_accuracy",
     "stack_accuracy",
+    "dslm_depth_width",
+    "dslm_figure5",
     "dslm_figure6",
     "dslm_table7",
     "dslm_table10",

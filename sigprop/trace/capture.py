@@ -31,7 +31,7 @@ from sigprop.trace.aliases import is_view, remember, written_through
 from sigprop.trace.dependent_entries import law_of, note_dependent_entries
 from sigprop.trace.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
 from sigprop.trace.layout import LARGEST, Misaligned
-from sigprop.trace.record import Call, Field, Record, Weight, fields_made, leaves, mapped
+from sigprop.trace.record import Call, Field, Record, Skipped, Uneven, Weight, fields_made, leaves, mapped
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules import Rule, find_rule
 from sigprop.trace.rules.fallback import recorded, sample
@@ -69,6 +69,7 @@ class Capture(Mode):
         self.bindings: dict[Node, dict[str, tuple[Weight, int]]] = {}
         self.embedded: dict[Node, tuple[str, Tensor]] = {}
         self.contacts: dict[Node, TiedLogits] = {}
+        self.edges: set[Node] = set()
         self.shared_parts = SharedParts()
         self.weights_behind = WeightsBehind(self)
         self.doubts: dict[Node, str] = {}
@@ -219,6 +220,8 @@ class Capture(Mode):
     def _argument(self, item: Any) -> Any:
         """The record of a traced tensor; one that was made where gradients were off has none where they are on."""
         found = _record(item) if isinstance(item, Tensor) else None
+        if isinstance(found, Skipped):
+            raise Uneven(f"{self.module!r} reads what a block that is not followed hands on")
         if found is None or not found.without_gradient or not torch.is_grad_enabled():
             return item if found is None else found
         if found not in self._stopped:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.lookup import Lookup
-from sigprop.trace.reading import Reading
+from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.reverse import ReplayedOp
 from sigprop.trace.shared_weights import IN_STEP, Entries, entries_of, in_step
@@ -68,12 +68,15 @@ class Evaluation(Reading):
 
     def op(self, node: Node) -> Op | None:
         op = self._ops.get(node, node.op)
-        if isinstance(op, ReplayedOp) and op.reading is not self:
+        if isinstance(op, BoundOp) and op.reading is not self:
             op = self._ops[node] = op.bound(self)
         return op
 
     def law(self, weight: Weight) -> Distribution:
         return self._laws.get(weight, weight.distribution)
+
+    def gradient(self, node: Node) -> Gradient:
+        return self.gradients[node]
 
     # -- laws in
 
@@ -117,7 +120,8 @@ class Evaluation(Reading):
             self._through(node, gradient)
             if done is not None:
                 done(node, gradient)
-                del self.gradients[node]
+                if node not in self.capture.edges:
+                    del self.gradients[node]
         for (name, *_), energies in self._uses.items():
             if in_step(energies):
                 self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))

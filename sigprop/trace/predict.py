@@ -22,12 +22,13 @@ from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.length import continued
 from sigprop.trace.networks import average, averaged
-from sigprop.trace.record import Field
+from sigprop.trace.record import Field, Uneven
 from sigprop.trace.replay import sites_between
 from sigprop.trace.roles import find_roles
 from sigprop.trace.sampled import Sampled
 from sigprop.trace.sequences import Started, first_sequences, pairs_of, two_sequences
 from sigprop.trace.skeleton import build
+from sigprop.trace.skipped_rows import with_skipped_rows
 from sigprop.trace.tracing import TracedModel, trace
 
 LARGEST = 1024
@@ -128,11 +129,20 @@ def _of_sequences(model: Any, loaded: nn.Module, batch: Any, settings: dict[str,
     return average(found) if len(found) > 1 else found[0]
 
 
-def _followed(
+def _followed(model: Any, loaded: nn.Module, batch: Any, **settings: Any) -> Profile:
+    """With jumps over alike blocks where there are many; all of them where they turn out to be uneven."""
+    try:
+        return _followed_once(model, loaded, batch, jumps=True, **settings)
+    except Uneven:
+        return _followed_once(model, loaded, batch, jumps=False, **settings)
+
+
+def _followed_once(
     model: Any,
     loaded: nn.Module,
     batch: Any,
     *,
+    jumps: bool,
     loss: LossChoice,
     state: str,
     dtype: torch.dtype,
@@ -148,6 +158,7 @@ def _followed(
         "seed": seed + (network or 0),
         "single": network is not None,
         "dtype": dtype,
+        "jumps": jumps,
     }
 
     def started(count: int | None) -> Started:
@@ -171,7 +182,10 @@ def _followed(
         meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, followed in pairs"
     if scores:
         sites = placed(sites, score_rows(found, seed))
-    return Profile(sites, _parameter_rows(found, states), meta)
+    profile = Profile(sites, _parameter_rows(found, states), meta)
+    for run in found.runs:
+        profile = with_skipped_rows(profile, run)
+    return profile
 
 
 def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:

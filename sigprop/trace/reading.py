@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from sigprop.theory import Node, Signal
+from copy import copy
+from typing import TypeVar
+
+from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.ops.base import Op
 from sigprop.trace.record import Weight
 from sigprop.trace.skeleton import Distribution
@@ -22,5 +25,22 @@ class Reading:
     def law(self, weight: Weight) -> Distribution:
         return weight.distribution
 
+    def gradient(self, node: Node) -> Gradient:
+        """What reached a node that is an edge of a followed block; known while a gradient goes down."""
+        raise LookupError("no gradient goes down a graph as it was captured")
+
 
 AS_CAPTURED = Reading()
+Bound = TypeVar("Bound", bound="BoundOp")
+
+
+class BoundOp(Op):
+    """An op that looks beyond the states of its inputs, as a reading gives them."""
+
+    reading: Reading = AS_CAPTURED
+
+    def bound(self: Bound, reading: Reading) -> Bound:
+        """The same op for another reading; nothing that it finds is written into this one."""
+        made = copy(self)
+        made.reading = reading
+        return made

@@ -188,6 +188,20 @@ class Statistic:
     count: float = 1.0
 
 
+class Uneven(Exception):
+    """Blocks that looked alike are not, or what is between them is read by others: all must be followed."""
+
+
+class Skipped(Record):
+    """What a block that is not followed hands to the next one; nothing else may read it."""
+
+    call = None
+    output = None
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+
+
 def fields_made() -> int:
     """A number that is less than that of every field made from now on in this thread."""
     return _NUMBERS.next()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import copy
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.gradient_along_signal import diagonal
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.trace.reading import AS_CAPTURED, Reading
+from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
 
@@ -21,6 +21,7 @@ SMALLEST_SLOPE = 1e-6
 
 FEW = 12
 """Replicas that tell how much they scatter."""
+Replayed = TypeVar("Replayed", bound="ReplayedOp")
 
 
 def generator_of(seed: int, replica: int) -> torch.Generator:
@@ -123,17 +124,15 @@ class Reverse:
         ]
 
 
-class ReplayedOp(Op):
+class ReplayedOp(BoundOp):
     """An op that replays its sources, as `reading` says they are; what it finds going backward is kept for who asks."""
 
     parts: dict[Field, list[Field]]
-    reading: Reading = AS_CAPTURED
     _reverse: Reverse | None
 
-    def bound(self, reading: Reading) -> ReplayedOp:
-        """The same op for another reading; nothing that it finds is written into this one."""
-        made = copy(self)
-        made.reading, made._reverse = reading, None
+    def bound(self: Replayed, reading: Reading) -> Replayed:
+        made = super().bound(reading)
+        made._reverse = None
         return made
 
     def with_law(self, parameter: str, law: Law) -> Op:

@@ -67,7 +67,7 @@ def meet(capture: Capture, node: Node, weight: Weight) -> None:
     sources = {made: ids for made, (name, ids) in capture.embedded.items() if name in names}
     if not sources or not isinstance(node.op, Linear):
         return
-    carried = _carried(capture, node.inputs[0], sources)
+    carried = _carried(capture.tape.nodes, node.inputs[0], sources)
     if carried is None:
         return
     signal, variance = node.inputs[0].signal, weight.distribution.variance
@@ -82,10 +82,18 @@ def meet(capture: Capture, node: Node, weight: Weight) -> None:
     node.signal = replace(node.signal, kernel=Dense(values))
 
 
-def _carried(capture: Capture, target: Node, sources: dict[Node, Tensor]) -> CarriedRows | None:
+def share_carried(capture: Capture, source: Node, target: Node) -> Tensor:
+    """How much of a node another one, made of it, holds, position by position."""
+    nodes, none = capture.tape.nodes, torch.zeros(len(source.signal.mean), dtype=torch.float64)
+    start = next(place for place in range(len(nodes) - 1, -1, -1) if nodes[place] is source)
+    found = _carried(nodes[start:], target, {source: torch.arange(len(none))})
+    return none if found is None else found.share
+
+
+def _carried(nodes: list[Node], target: Node, sources: dict[Node, Tensor]) -> CarriedRows | None:
     """Follow the rows forward along everything that keeps them: skips, norms, scales and views."""
     found: dict[Node, CarriedRows] = {}
-    for node in capture.tape.nodes:
+    for node in nodes:
         if node in sources:
             ids = sources[node].flatten()
             found[node] = CarriedRows(torch.ones(len(ids), dtype=torch.float64), ids)

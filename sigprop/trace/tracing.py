@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,8 @@ from sigprop.trace.capture import Capture, record_of
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.experts import followed_as_one
 from sigprop.trace.gradient_start import loss_start, white_noise
-from sigprop.trace.record import Field, Weight
+from sigprop.trace.record import Field, Uneven, Weight
+from sigprop.trace.repeated import Run, jumped_over
 from sigprop.trace.skeleton import skeleton_of
 
 
@@ -45,6 +47,7 @@ class TracedModel:
     batch: Any = None
     unheard: list[str] = field(default_factory=list)
     unfollowed: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def sites(self) -> list[tuple[str, Field]]:
@@ -85,11 +88,13 @@ def trace(
     single: bool = False,
     copy: bool = True,
     dtype: torch.dtype = torch.float64,
+    jumps: bool = False,
 ) -> TracedModel:
     """Run the model's own forward on the batch with its parameters on meta.
 
     The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
     for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
+    `jumps` follows only a part of many alike blocks (`repeated`); `Uneven` is raised where that cannot be done.
     """
     model = as_written(model)
     unheard = list(dict.fromkeys(name for name, _, _ in observers(model)))
@@ -105,11 +110,12 @@ def trace(
             without_backward_hooks(twin) as unfollowed,
             eagerly(twin.modules()),
             followed_as_one(capture),
+            jumped_over(capture) if jumps else nullcontext([]) as runs,
             capture.watching(),
             interrupts.let_through(),
         ):
             output = _call(twin, batch)
-    return TracedModel(capture, output, batch, unheard=unheard, unfollowed=unfollowed)
+    return TracedModel(capture, output, batch, unheard, unfollowed, runs)
 
 
 def _plain_settings(model: nn.Module) -> None:
@@ -129,7 +135,7 @@ def _call(model: nn.Module, batch: Any) -> Any:
         if isinstance(batch, Mapping):
             return model(**batch)
         return model(*batch) if isinstance(batch, tuple) else model(batch)
-    except SigpropError:
+    except (SigpropError, Uneven):
         raise
     except Exception as error:
         raise InputError(_refusal(model, error)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,11 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from sigprop.errors import InputError
+from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.ops.base import Op
+from sigprop.trace.jump import FollowedBlock, Jump
+from sigprop.trace.reading import Reading
 from sigprop.trace.rules import rule, rule_names
 from sigprop.trace.tracing import trace
 from tests.theory.ops.cases import Case
-from tests.theory.ops.test_battery import complaints
+from tests.theory.ops.test_battery import complaints, upstream
 
 
 class Both(nn.Module):
@@ -42,6 +46,23 @@ def drawn_ops() -> set[type[Op]]:
     return {item for item in found if not item.__abstractmethods__}
 
 
+class Above(Reading):
+    """A gradient at every edge of a followed block."""
+
+    def gradient(self, node: Node) -> Gradient:
+        return upstream(5, node.signal.kernel)
+
+
+def jump(x: Signal) -> Jump:
+    """Over two blocks, between followed ones that add to the kernel."""
+    edges = [Node(replace(x, kernel=x.kernel.scale(1.0 + number / 20))) for number in range(5)]
+    followed = [
+        FollowedBlock(number, before, after, torch.ones(5, dtype=torch.float64))
+        for number, before, after in zip((1, 2, 5, 6), edges[:-1], edges[1:], strict=True)
+    ]
+    return Jump((followed[0], followed[1]), 5, followed[2:]).bound(Above())
+
+
 def cases() -> dict[str, Case]:
     found = trace(Both(), torch.tensor([[3, 1, 4, 1, 5]]))
     _ = [item.node for _, item in found.sites]
@@ -49,7 +70,8 @@ def cases() -> dict[str, Case]:
     for node in found.capture.tape.nodes:
         if node.op is not None and type(node.op) in drawn_ops():
             made[type(node.op).__name__] = Case(node.op, tuple(above.signal for above in node.inputs))
-    return made
+    x = found.capture.tape.nodes[0].signal
+    return made | {"Jump": Case(jump(x), (x,))}
 
 
 def test_declared_parts_are_what_happens():

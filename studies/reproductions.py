@@ -22,6 +22,7 @@ FILES = (
     "dslm_table24",
     "dslm_query_key",
     *(f"apjn_figure{number}" for number in range(1, 11)),
+    "apjn_figure11",
     "apjn_figure12",
     "preln_warmup",
     "effective_slopes",

@@ -5,7 +5,7 @@ A step changes an entry by `lr * (normalized gradient)`; asking it to have the s
     adam, adamw, lion, sign   lr = update                 eps = gradient (adam, adamw)
     sgd, momentum             lr = update / gradient
     adafactor                 lr = update / weight        second eps = weight (a floor for the weight's size)
-    muon (2-d hidden)         lr = update * m_in^alpha / (scale * sqrt(m_in / m_out))    eps = gradient
+    muon (hidden)             lr = update * m_in^alpha / (scale * sqrt(m_in / m_out))    eps = gradient
 
 Decay keeps `lr * weight_decay` fixed (decoupled, and SGD's), or, as an L2 term inside Adam, the ratio of the
 term to the gradient. What Muon does not train takes AdamW's rule.

@@ -1,7 +1,7 @@
 """A plan's optimizers: parameter groups by multipliers, and torch's optimizers on them.
 
-Groups carry torch's `param_names`. Gains and biases are not decayed unless asked for. Muon trains the two-dimensional
-matrices inside a model and AdamW the rest.
+Groups carry torch's `param_names`. Gains and biases are not decayed unless asked for. Muon trains the matrices inside a
+model, convolutions and stacks of experts among them, and AdamW the rest.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.results import own_scale
 from sigprop.results.application import match
+from sigprop.results.muon import Muon, groups_of
 from sigprop.results.roles import ROLES, VECTORS, WIDTH_CLASSES
 
 if TYPE_CHECKING:
@@ -89,10 +90,10 @@ def _rate_of(rates: dict[str, Any], row: ParameterPlan, optimizer: str) -> Any:
 
 
 def trained_by(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
-    """The optimizer of one parameter: Muon takes the two-dimensional matrices inside, AdamW what it leaves."""
+    """The optimizer of one parameter: Muon takes the matrices inside, AdamW what it leaves."""
     if optimizer.partition(":")[0] != "muon":
         return optimizer
-    return "muon" if len(shape) == 2 and WIDTH_CLASSES.get(role) == "hidden" else "adamw"
+    return "muon" if len(shape) > 1 and WIDTH_CLASSES.get(role) == "hidden" else "adamw"
 
 
 def _is_vector(row: ParameterPlan) -> bool:
@@ -135,9 +136,12 @@ def make_optimizers(
         return param_groups(plan, model, lr, weight_decay, eps, optimizer=optimizer)
 
     if kind == "muon":
-        hidden, rest = _scaled(groups("muon"), scale), groups("adamw")
+        hidden, rest = _scaled(_by_shape(groups("muon"), model), scale), groups("adamw")
         adjust = "match_rms_adamw" if scale == "rms" else "original"
-        muon = torch.optim.Muon(hidden, lr=usual, weight_decay=weight_decay, adjust_lr_fn=adjust)
+        plain = all(parameter.ndim == 2 for group in hidden for parameter in group["params"])
+        hidden = [{key: value for key, value in group.items() if key != "filters" or not plain} for group in hidden]
+        trains = torch.optim.Muon if plain else Muon
+        muon = trains(hidden, lr=usual, weight_decay=weight_decay, adjust_lr_fn=adjust)
         return [muon, torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)]
     made: dict[str, Any] = {
         "sgd": own_scale.SGD,
@@ -153,6 +157,19 @@ def make_optimizers(
     return [made[kind](own_scale.merged_groups(groups(), kind), lr=usual, **options)]
 
 
+def _by_shape(groups: list[dict[str, Any]], model: nn.Module) -> list[dict[str, Any]]:
+    """Muon's groups with convolutions apart, which are matrices of another shape (`muon.py`)."""
+    owners = {id(item): module for module in model.modules() for item in module.parameters(recurse=False)}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for place, group in enumerate(groups):
+        for parameter, name in zip(group["params"], group["param_names"], strict=True):
+            filters = groups_of(owners.get(id(parameter)))
+            own = found.setdefault((place, filters), group | {"params": [], "param_names": [], "filters": filters})
+            own["params"].append(parameter)
+            own["param_names"].append(name)
+    return list(found.values())
+
+
 def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     """Muon's groups with the scales that torch lacks, by parameter: `none` and `unit` on top of its `shape`."""
     if scale in ("", "shape", "rms"):
@@ -160,7 +177,8 @@ def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     found = []
     for group in groups:
         for parameter, name in zip(group["params"], group["param_names"], strict=True):
-            rows, columns = parameter.shape
+            count = group["filters"]
+            rows, columns = (len(parameter) // count, parameter[0].numel()) if count else parameter.shape[-2:]
             tall = math.sqrt(max(1.0, rows / columns))
             factor = (1.0 if scale == "none" else math.sqrt(rows / columns)) / tall
             own = {"params": [parameter], "param_names": [name], "lr": group["lr"] * factor}

@@ -4,12 +4,12 @@ A folded branch scale gives every layer's last weight a rate of its own, and tor
 written as `p = s q`, the weight `q` takes the same rate, decay and epsilon as its neighbours (the table of
 `recipes.optimizers`, read backwards):
 
-    adam, adamw, lion   lr = s lr_q      eps = eps_q / s     lr decay = lr_q decay_q  (adam's L2: lr^2 decay)
+    adam, adamw, lion   lr = s lr_q      eps = eps_q / s     lr decay = lr_q decay_q  (not adam's, which is a gradient)
     sgd, momentum       lr = s^2 lr_q                        lr decay = lr_q decay_q
 
-So groups that agree in these products become one, which holds the factors in `own_scale`. A step divides the few
-weights with a factor by it, multiplies their gradients with it, steps, and puts both back: the same trajectory. The
-optimizer's state is that of `q`.
+So groups that agree in `lr eps` and `lr decay` become one, which holds the factors in `own_scale`. A step divides the
+few weights with a factor by it, multiplies their gradients with it, steps, and puts both back: the same trajectory.
+The optimizer's state is that of `q`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sigprop.compat import foreach_div_, foreach_mul, foreach_mul_
 from sigprop.results import lion
 
 KEY = "own_scale"
-POWERS = {"adamw": (1, 1), "adam": (1, 2), "lion": (1, 1), "sign": (1, 1), "sgd": (2, 1), "momentum": (2, 1)}
-"""By optimizer: the power of `s` in the rate, and the power of the rate whose product with the decay is kept."""
+POWERS = {"adamw": 1, "adam": 1, "lion": 1, "sign": 1, "sgd": 2, "momentum": 2}
+"""By optimizer, the power of `s` in the rate."""
 EXACT_ENOUGH = (torch.float32, torch.float64)
 DIGITS = 12
 Group = dict[str, Any]
@@ -33,24 +33,26 @@ Group = dict[str, Any]
 
 def merged_groups(groups: list[Group], optimizer: str) -> list[Group]:
     """The groups with those that differ by a scale alone put together; as they are where that is not exact."""
-    if optimizer not in POWERS or any(p.dtype not in EXACT_ENOUGH for group in groups for p in group["params"]):
+    short = any(p.dtype not in EXACT_ENOUGH for group in groups for p in group["params"])
+    added = optimizer == "adam" and any(group["weight_decay"] for group in groups)
+    if optimizer not in POWERS or short or added:
         return groups
     alike: dict[tuple[float, ...], list[Group]] = {}
     for group in groups:
-        alike.setdefault(_products(group, optimizer), []).append(group)
+        alike.setdefault(_products(group), []).append(group)
     return [_together(found, optimizer) if len(found) > 1 else found[0] for found in alike.values()]
 
 
-def _products(group: Group, optimizer: str) -> tuple[float, ...]:
+def _products(group: Group) -> tuple[float, ...]:
     """What a scale leaves as it is."""
-    found = (group["lr"] ** POWERS[optimizer][1] * group["weight_decay"], group["lr"] * group.get("eps", 0.0))
+    found = (group["lr"] * group["weight_decay"], group["lr"] * group.get("eps", 0.0))
     return tuple(float(f"{value:.{DIGITS}g}") for value in found)
 
 
 def _together(groups: list[Group], optimizer: str) -> Group:
     """One group at the settings of the largest, which needs no factors."""
     largest = max(groups, key=lambda group: sum(parameter.numel() for parameter in group["params"]))
-    scales = [(group["lr"] / largest["lr"]) ** (1 / POWERS[optimizer][0]) for group in groups]
+    scales = [(group["lr"] / largest["lr"]) ** (1 / POWERS[optimizer]) for group in groups]
     return largest | {
         "params": [parameter for group in groups for parameter in group["params"]],
         "param_names": [name for group in groups for name in group["param_names"]],

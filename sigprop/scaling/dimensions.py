@@ -20,6 +20,7 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.recipes.optimizers import Matrix
 from sigprop.results.application import parameter_names, plain_name, unwrap
+from sigprop.results.muon import matrix_shape
 from sigprop.results.roles import WIDTH_CLASSES
 from sigprop.structure import Structure
 
@@ -84,8 +85,9 @@ def compare(
         if item is None:
             unclear.append(f"{name} {base_shape} -> {shape}")
             continue
-        sizes = _sizes(shape, base_shape)
-        rest = (depths[pattern(name)], *sizes, tuple(aliases), partners[name])
+        owner = owners.get(name.rpartition(".")[0])
+        rows, columns = zip(matrix_shape(shape, owner), matrix_shape(base_shape, owner), strict=True)
+        rest = (depths[pattern(name)], rows, columns, tuple(aliases), partners[name])
         found.append(Dimensions(name, shape, base_shape, *item, *rest))
     if unclear:
         raise InputError(
@@ -237,10 +239,3 @@ def _as_asked(role: str, ratios: list[float]) -> tuple[str, float, float]:
     fan_in = grown if role in ("hidden", "readout") else 1.0
     fan_out = grown if role in ("hidden", "embedding", "vector") else 1.0
     return role, fan_in, fan_out
-
-
-def _sizes(shape: tuple, base_shape: tuple) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(model, base) rows and columns of the parameter as a matrix, as it is stored."""
-    rows = [size[0] if size else 1 for size in (shape, base_shape)]
-    columns = [math.prod(size) // max(row, 1) for size, row in zip((shape, base_shape), rows, strict=True)]
-    return (rows[0], rows[1]), (columns[0], columns[1])

@@ -15,9 +15,11 @@ the rate of a layer with 128 inputs, and of every vector. A rate tuned at anothe
 
 from __future__ import annotations
 
-import math
+from torch import nn
 
 from sigprop.recipes.optimizers import Sizes
+from sigprop.results.application import plain_name
+from sigprop.results.muon import matrix_shape
 from sigprop.results.roles import WIDTH_CLASSES
 from sigprop.scaling.dimensions import Dimensions
 from sigprop.scaling.width import WidthRule
@@ -29,17 +31,18 @@ REFERENCE_LAYERS = 4
 
 def reference_dimensions(structure: Structure, width: int = REFERENCE_WIDTH) -> list[Dimensions]:
     """Every parameter beside the reference; `depth` is 1 outside residual branches."""
-    return [_dimensions(structure, item, width) for item in structure]
+    modules = () if structure.model is None else structure.model.named_modules()
+    owners = {plain_name(name): module for name, module in modules}
+    return [_dimensions(structure, item, width, owners.get(item.name.rpartition(".")[0])) for item in structure]
 
 
-def _dimensions(structure: Structure, item: Parameter, width: int) -> Dimensions:
+def _dimensions(structure: Structure, item: Parameter, width: int, owner: nn.Module | None) -> Dimensions:
     kind = WIDTH_CLASSES[item.role] if len(item.shape) > 1 else "vector"
     stream = (structure.width or item.fan_out) / width
     fan_in = item.fan_in / width if len(item.shape) > 1 and item.role not in ("embedding", "positional") else 1.0
     junction = structure.junction_of(item)
     depth = structure.layers(junction.stream) / REFERENCE_LAYERS if junction is not None else 1.0
-    rows = item.shape[0] if item.shape else 1
-    columns = math.prod(item.shape) // max(rows, 1)
+    rows, columns = matrix_shape(item.shape, owner)
     grows = 1.0 if kind == "readout" or not item.shape or _beside_readout(structure, item) else stream
     fan_out = item.fan_out / width if kind == "hidden" else grows
     return Dimensions(

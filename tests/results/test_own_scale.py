@@ -15,7 +15,7 @@ from sigprop.results import own_scale
 
 IDS = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
 PLAIN = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-RATES = {"sgd": 0.1, "momentum": 0.02}
+RATES, DECAYS = {"sgd": 0.1, "momentum": 0.02}, {"adam": 0.0}
 
 
 def planned(optimizer="adamw"):
@@ -34,7 +34,7 @@ def made(optimizer):
 
 
 def many_groups(plan, model, optimizer, **options):
-    groups = plan.param_groups(model, lr=RATES.get(optimizer, 0.01), weight_decay=0.1, eps=1e-4)
+    groups = plan.param_groups(model, lr=RATES.get(optimizer, 0.01), weight_decay=DECAYS.get(optimizer, 0.1), eps=1e-4)
     if optimizer in ("sgd", "momentum"):
         for group in groups:
             group.pop("eps")
@@ -48,7 +48,8 @@ def many_groups(plan, model, optimizer, **options):
 
 def few_groups(plan, model, optimizer, **options):
     eps = {"eps": 1e-4} if optimizer in ("adam", "adamw") else {}
-    return plan.optimizers(model, lr=RATES.get(optimizer, 0.01), weight_decay=0.1, **eps, **options)[0]
+    decay = DECAYS.get(optimizer, 0.1)
+    return plan.optimizers(model, lr=RATES.get(optimizer, 0.01), weight_decay=decay, **eps, **options)[0]
 
 
 def train(model, optimizer, steps=6, schedule=None):

@@ -1,0 +1,92 @@
+r"""Muon for weights of more than two dimensions, which torch's refuses.
+
+A convolution is one matrix, outputs by all that a filter reads (or one for each of its groups); any other weight
+(stacked experts) is a stack of matrices along its first dimensions, each with an orthogonal update of its own. Two
+dimensions train as with `torch.optim.Muon`: momentum, Newton-Schulz steps in bfloat16, decoupled decay, and its two
+scales of the rate.
+References: Jordan et al. 2024, Muon (convolutions flattened); Liu et al. 2025, Muon is Scalable (experts one by one).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+SMALLEST = 1e-7
+
+
+def matrix_shape(shape: tuple[int, ...], owner: nn.Module | None = None) -> tuple[int, int]:
+    """Rows and columns of the matrix, or of each matrix of a stack, as stored; `owner` is the module of the weight."""
+    if len(shape) < 2:
+        return (shape[0] if shape else 1), 1
+    groups = groups_of(owner)
+    return (shape[0] // groups, math.prod(shape[1:])) if groups else (shape[-2], shape[-1])
+
+
+def groups_of(owner: nn.Module | None) -> int:
+    """In how many matrices a convolution falls apart; 0 for any other module."""
+    return owner.groups if isinstance(owner, CONVOLUTIONS) else 0
+
+
+class Muon(torch.optim.Optimizer):
+    """`filters` is a convolution's number of groups; with 0 a weight is a stack of its last two dimensions."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        eps: float = SMALLEST,
+        adjust_lr_fn: str = "original",
+    ):
+        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "eps": eps, "filters": 0}
+        super().__init__(params, {**defaults, "adjust_lr_fn": adjust_lr_fn})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, weight.grad, group)
+        return loss
+
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        average = state.setdefault("momentum_buffer", torch.zeros_like(gradient))
+        average.lerp_(gradient, 1 - group["momentum"])
+        update = gradient.lerp(average, group["momentum"])
+        count = group["filters"]
+        rows, columns = (len(update) // count, -1) if count else update.shape[-2:]
+        matrices = update.reshape(count or -1, rows, columns)
+        step = orthogonal(matrices, group["eps"]).reshape(weight.shape)
+        rate = group["lr"] * _adjusted(group["adjust_lr_fn"], *matrices.shape[-2:])
+        weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(step.to(weight.dtype), alpha=-rate)
+
+
+def orthogonal(matrices: Tensor, smallest: float = SMALLEST) -> Tensor:
+    """An approximate orthogonal factor of each matrix of a stack, in bfloat16."""
+    first, second, third = COEFFICIENTS
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    found = matrices.bfloat16()
+    found = found.mT if tall else found
+    found = found / found.norm(dim=(-2, -1), keepdim=True).clamp(min=smallest)
+    for _ in range(ITERATIONS):
+        gram = found @ found.mT
+        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=second, alpha=third), found, beta=first)
+    return found.mT if tall else found
+
+
+def _adjusted(kind: str, rows: int, columns: int) -> float:
+    return 0.2 * math.sqrt(max(rows, columns)) if kind == "match_rms_adamw" else math.sqrt(max(1.0, rows / columns))

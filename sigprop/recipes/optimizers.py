@@ -3,6 +3,7 @@ r"""The one table of optimizers: from sizes to what lr, weight decay and epsilon
 A step changes an entry by `lr * (normalized gradient)`; asking it to have the size `update` gives
 
     adam, adamw, lion, sign   lr = update                 eps = gradient (adam, adamw)
+    soap, shampoo             lr = update                 eps = gradient (soap)
     sgd, momentum             lr = update / gradient
     adafactor                 lr = update / weight        second eps = weight (a floor for the weight's size)
     muon (hidden)             lr = update * m_in^alpha / (scale * sqrt(m_in / m_out))    eps = gradient
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 from sigprop.theory.exponents import read_optimizer
 
-WITH_EPSILON = ("adam", "adamw")
+WITH_EPSILON = ("adam", "adamw", "soap")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sigprop.errors import InputError, UnknownNameError, require
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
 from sigprop.results import own_scale
 from sigprop.results.application import match
 from sigprop.results.muon import Muon, groups_of
@@ -26,6 +26,8 @@ Epsilon = float | tuple[float | None, float]
 TORCH_EPSILON = 1e-8
 ADAFACTOR_EPSILON = (None, 1e-3)
 DIGITS = 12
+ELSEWHERE = ("soap", "shampoo")
+"""Optimizers whose settings a plan knows, of packages beside torch."""
 
 
 def param_groups(
@@ -152,6 +154,10 @@ def make_optimizers(
         "sign": lambda found, lr, **rest: own_scale.Lion(found, lr=lr, betas=(0.0, 0.0), **rest),
         "adafactor": torch.optim.Adafactor,
     }
+    if kind in ELSEWHERE:
+        raise UnsupportedError(
+            f"torch has no {kind}: give plan.param_groups(model, lr, weight_decay) to the one you use"
+        )
     if kind not in made:
         raise UnknownNameError("optimizer", name, [*made, "muon"])
     return [made[kind](own_scale.merged_groups(groups(), kind), lr=usual, **options)]

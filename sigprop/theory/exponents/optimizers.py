@@ -3,7 +3,7 @@ r"""Optimizers as rules for the size of an update.
 With gradient `RMS(W'_l) = d^{-g_l}` the entries of the update are `d^{-e_l}`,
 
     sgd, momentum           e = c + g
-    adam, adamw, sign, lion e = c
+    adam, adamw, sign, lion e = c            (also soap, and shampoo grafted to adam)
     adafactor               e = c + b            (relative step: times RMS(W))
     muon                    e = c + (entry of the orthogonal factor) - (exponent of its scale)
 
@@ -11,7 +11,8 @@ and the change of the layer's output is `d^{-a} RMS(dW h) = d^{-(a + e - alpha)}
 hidden matrix preserves the norm of what it acts on, so its response does not depend on the alignment: a full
 rank factor has entries d^{-1/2} and alpha = 1/2, a factor of rank one has entries 1/d and alpha = 1.
 
-Muon's scales, for a matrix of `rows` outputs and `columns` inputs:
+SOAP is Adam in another basis; Shampoo is meant as it is run, with each tensor's update given the size of Adam's
+(without that it is `muon:none`). Muon's scales, for a matrix of `rows` outputs and `columns` inputs:
 `none` 1; `shape` sqrt(max(1, rows/columns)) (torch's "original"); `rms` sqrt(max(rows, columns)) (torch's
 "match_rms_adamw", Megatron's "spectral"); `unit` sqrt(rows/columns) (Megatron's "unit_rms_norm").
 Reference: Stratos, eq. (12); for Muon derived here from the singular values of the update.
@@ -73,6 +74,8 @@ OPTIMIZERS: dict[str, OptimizerRule] = {
     "adamw": OptimizerRule("adamw"),
     "sign": OptimizerRule("sign"),
     "lion": OptimizerRule("lion"),
+    "soap": OptimizerRule("soap"),
+    "shampoo": OptimizerRule("shampoo"),
     "adafactor": OptimizerRule("adafactor", weight=1),
     **{f"muon:{scale}": OptimizerRule(f"muon:{scale}", scale=scale) for scale in MUON_SCALES},
 }

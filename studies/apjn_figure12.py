@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from studies.apjn_figure3 import FULL, SMALL, TRAINED, Panel, images_of
+from studies.apjn_figure3 import FULL, SMALL, measured_panel
+from studies.image_runs import TRAINED, Point, images_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 
 POWERS = tuple(range(-3, 6))
@@ -19,9 +20,9 @@ RATES = tuple(10.0**power for power in range(-5, 4))
 def run(setting: Setting) -> dict[str, Any]:
     size = FULL if setting.is_full else SMALL
     batches = images_of(setting, size)
-    points = [(10.0 ** (power / 2), 0.0) for power in POWERS]
-    panel = Panel({"activation": "erf", "norm_placement": "preactivation", "mu": 0.0}, size, setting.device, batches)
-    found = setting.part("erf", lambda: panel.measured(points, RATES))
+    points: list[Point] = [(10.0 ** (power / 2), 0.0) for power in POWERS]
+    work = ("erf", "preactivation", 0.0, points, size, setting.device, batches, RATES)
+    found = setting.part("erf", lambda: measured_panel(*work))
     sizes = {"depth": size.depth, "width": size.width, "epochs": size.epochs, "seeds": [0]}
     return {**sizes, "powers": POWERS, "panel": found}
 

@@ -8,46 +8,23 @@ ReLU.
 from __future__ import annotations
 
 import itertools
-import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sigprop.lab import Settings
-from sigprop.lab.data import ImageBatches, labelled_idx
-from sigprop.lab.many import train_many
+from sigprop.lab.data import ImageBatches
 from sigprop.models import mlp
 from sigprop.theory.criticality import architecture, factor_at_depth
 from studies.apjn_shared import axis
+from studies.image_runs import TRAINED, Panel, Point, Size, images_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 
 PANELS = tuple(itertools.product(("erf", "relu"), ("none", "preactivation"), (0.0, 1.0)))
 RATES = tuple(10.0**-power for power in range(5))
-COUNTED = 10_000
-"""Images of the training set that the accuracy is taken over."""
-TRAINED = 0.6
-"""Training accuracy from which a point counts as trained; chance is 0.1."""
 CLOSE = 0.1
 """Points with |log chi_J| below this are close to criticality: over 50 layers gradients change by less than e^2.5."""
-
-
-@dataclass(frozen=True)
-class Size:
-    points: int
-    depth: int
-    width: int
-    images: int
-    batch: int
-    probe: int
-    steps: int
-    together: int
-
-    @property
-    def epochs(self) -> float:
-        return round(self.steps * self.batch / self.images, 1)
 
 
 FULL = Size(8, 50, 500, 60_000, 256, 58, 2340, 160)
@@ -60,83 +37,32 @@ def run(setting: Setting) -> dict[str, Any]:
     points = list(itertools.product(axis(0.25, 3.0, size.points), axis(0.0, 1.5, size.points)))
     panels = []
     for activation, norm, mu in PANELS:
-        panel = Panel({"activation": activation, "norm_placement": norm, "mu": mu}, size, setting.device, batches)
-        panels.append(setting.part(f"{activation} {norm} {mu:g}", partial(panel.measured, points)))
+        work = partial(measured_panel, activation, norm, mu, points, size, setting.device, batches)
+        panels.append(setting.part(f"{activation} {norm} {mu:g}", work))
         print(panels[-1] | {"rate": None, "loss": None, "chi": None}, flush=True)
     sizes = {"depth": size.depth, "width": size.width, "epochs": size.epochs, "probe_steps": size.probe}
     return {**sizes, "batch": size.batch, "rates": RATES, "points": points, "seeds": [0], "panels": panels}
 
 
-def images_of(setting: Setting, size: Size) -> ImageBatches:
-    """Fashion-MNIST on the device."""
-    images, labels = labelled_idx(setting.folder("fashion-mnist"), count=size.images)
-    return ImageBatches(images.to(setting.device), labels.to(setting.device), size.batch)
+def measured_panel(
+    activation: str,
+    norm: str,
+    mu: float,
+    points: list[Point],
+    size: Size,
+    device: str,
+    batches: ImageBatches,
+    rates: tuple[float, ...] = RATES,
+) -> dict[str, Any]:
+    """Rates, accuracies and losses of all points of one architecture, beside chi_J of theory."""
 
+    def network(point: Point) -> nn.Module:
+        settings = {"activation": activation, "norm_placement": norm, "mu": mu}
+        return mlp(depth=size.depth, width=size.width, sigma_w=point[0], sigma_b=point[1], **settings)
 
-class Panel:
-    """One architecture; its networks are trained together, products in TF32 on a GPU."""
-
-    def __init__(self, architecture: dict[str, Any], size: Size, device: str, batches: ImageBatches):
-        self.architecture, self.size, self.device, self.batches = architecture, size, device, batches
-
-    def measured(self, points: list[tuple[float, float]], rates: tuple[float, ...] = RATES) -> dict[str, Any]:
-        """Probe every rate, train the best anew, and take the accuracy."""
-        started = time.perf_counter()
-        tried = [(point, rate) for point in points for rate in rates]
-        best = _best(points, tried, self.train(tried, self.size.probe)[1])
-        models, losses = self.train(list(zip(points, best, strict=True)), self.size.steps)
-        images, labels = self.batches.images[:COUNTED], self.batches.labels[:COUNTED]
-        activation, norm, mu = (self.architecture[key] for key in ("activation", "norm_placement", "mu"))
-        return {
-            "activation": activation,
-            "norm": norm,
-            "mu": mu,
-            "rate": best,
-            "accuracy": [round(_accuracy(model, images, labels), 4) for model in models],
-            "loss": [round(value, 4) if value < float("inf") else None for value in losses],
-            "chi": _factors(activation, norm, mu, points, self.size.depth),
-            "seconds": round(time.perf_counter() - started, 1),
-        }
-
-    def train(self, cells: list[tuple[tuple[float, float], float]], steps: int) -> tuple[list[nn.Module], list[float]]:
-        """Networks after training, and the mean loss of their last tenth (infinite: it broke)."""
-        torch.set_float32_matmul_precision("high")
-        mode = "graph" if self.device == "cuda" else "eager"
-        settings = Settings(
-            steps=steps, optimizer="sgd", weight_decay=0.0, warmup=0.0, decay="constant", clip=0.0, mode=mode,
-            device=self.device,
-        )  # fmt: skip
-        models, losses = [], []
-        for start in range(0, len(cells), self.size.together):
-            chunk = cells[start : start + self.size.together]
-            made = [self._network(*point) for point, _ in chunk]
-            runs = train_many(made, self.batches, [rate for _, rate in chunk], settings)
-            losses += [run.last for run in runs]
-            models += made if steps == self.size.steps else []
-        return models, losses
-
-    def _network(self, sigma_w: float, sigma_b: float) -> nn.Module:
-        torch.manual_seed(0)
-        with torch.device(self.device):
-            return mlp(
-                depth=self.size.depth, width=self.size.width, sigma_w=sigma_w, sigma_b=sigma_b, **self.architecture
-            )
-
-
-def _best(points: list, tried: list, losses: list[float]) -> list[float]:
-    """For every point the rate with the lowest loss."""
-    found = dict.fromkeys(points, RATES[-1])
-    lowest = dict.fromkeys(points, float("inf"))
-    for (point, rate), loss in zip(tried, losses, strict=True):
-        if loss < lowest[point]:
-            lowest[point], found[point] = loss, rate
-    return list(found.values())
-
-
-@torch.no_grad()
-def _accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    right = [(model(part).argmax(-1) == truth).sum() for part, truth in zip(images.split(2000), labels.split(2000))]  # noqa: B905
-    return float(sum(right)) / len(labels)
+    found = Panel(network, size, device, batches).measured(points, rates)
+    chi = _factors(activation, norm, mu, points, size.depth)
+    return {"activation": activation, "norm": norm, "mu": mu, **found, "chi": chi}
 
 
 def _factors(activation: str, norm: str, mu: float, points: list, depth: int) -> list[float]:

@@ -81,7 +81,7 @@ def plan_of(strategy: str, model: nn.Module, width: int) -> Plan:
 def run(setting: Setting) -> dict[str, Any]:
     width, depth, powers, seeds, steps, batch = 256, 6, range(-13, -7), (0, 1, 2), 900, 128
     if not setting.is_full:
-        width, depth, powers, seeds, steps, batch = 64, 3, range(-11, -6), (0,), 200, 64
+        width, depth, powers, seeds, steps, batch = 64, 3, range(-11, -6), (0, 1), 200, 64
     folder = setting.folder("fashion-mnist")
     images, labels = (values.to(setting.device) for values in labelled_idx(folder))
     tests = tuple(values.to(setting.device) for values in labelled_idx(folder, "t10k"))

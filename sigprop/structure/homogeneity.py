@@ -20,6 +20,7 @@ EPSILON = 1e-3
 NORMS = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "normalize", "cosine_similarity")
 PRODUCTS = ("mul", "rmul", "multiply", "matmul", "mm", "bmm", "mv", "einsum", "linear", "conv1d", "conv2d", "conv3d")
 QUOTIENTS = ("div", "truediv", "true_divide", "divide")
+INVERSES = ("rdiv", "rtruediv")
 SUMS = ("add", "radd", "sub", "rsub", "subtract", "cat", "stack", "maximum", "minimum", "clamp", "clamp_min")
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0, "var": 2.0}
 KEPT = frozenset(
@@ -131,6 +132,8 @@ class Degrees:
             return None if stops else sum(own)
         if name in QUOTIENTS:
             return (self.of(given[0]) or 0.0) - (self.of(given[1]) or 0.0)
+        if name in INVERSES:
+            return (self.of(given[1]) or 0.0) - (self.of(given[0]) or 0.0)
         if name in SUMS:
             return _agreed(given, own)
         if name in POWERS:

@@ -14,6 +14,16 @@ from sigprop.structure import read_structure
 WIDTH, TINY = 16, 1e-30
 
 
+def of_two(both):
+    """A norm by a function that gives the spread and the mean together."""
+
+    def norm(x):
+        spread, mean = both(x, -1, keepdim=True, correction=0)
+        return (x - mean) * (torch.rsqrt(spread + TINY) if both is torch.var_mean else 1.0 / (spread + TINY))
+
+    return norm
+
+
 def centred(x):
     return x - x.mean(-1, keepdim=True)
 
@@ -30,6 +40,8 @@ NORMS = {
     "x / norm": lambda x: x / x.norm(dim=-1, keepdim=True),
     "x / (norm of x over the root of the width)": lambda x: x / (x.norm(2, dim=-1, keepdim=True) * WIDTH**-0.5 + TINY),
     "vector norm, clamped": lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(TINY),
+    "variance and mean together": of_two(torch.var_mean),
+    "standard deviation and mean together": of_two(torch.std_mean),
     "behind a reshape": lambda x: F.layer_norm(x.reshape(-1, WIDTH), (WIDTH,), eps=TINY).view(x.shape),
 }
 NO_NORMS = {

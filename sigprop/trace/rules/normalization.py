@@ -198,6 +198,23 @@ def var(capture: Capture, call: Call, input: Field, dim: Any = None, *args: Any,
     return _statistic(capture, call, input, layout, Statistic(_centre(capture, input), torch.square))
 
 
+@rule("var_mean", "std_mean")
+def spread_and_mean(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
+    """The two calls that it stands for."""
+    from sigprop.trace.rules.views import on_meta
+
+    spread = torch.var if call.name == "var_mean" else torch.std
+    dim = kwargs.get("dim", args[0] if args and not isinstance(args[0], bool) else None)
+    keepdim = input.shape != () and on_meta(call)[1].dim() == len(input.shape)
+    made = []
+    for function, given, named in ((spread, call.args, kwargs), (torch.mean, (input, dim), {"keepdim": keepdim})):
+        step, apply = Call(function, function.__name__, given, named, call.module), find_rule(function.__name__)
+        assert apply is not None
+        made.append(apply(capture, step, *given, **named))
+        made[-1].call = step
+    return tuple(made)
+
+
 def reduced(layout: Layout, places: Sequence[int], keepdim: bool) -> Layout:
     dims = tuple(
         () if place in places else dim for place, dim in enumerate(layout.dims) if keepdim or place not in places

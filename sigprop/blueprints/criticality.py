@@ -55,7 +55,7 @@ def block_factor(blueprint: Blueprint) -> Tensor:
         blocks = [node for node in tape.nodes if re.fullmatch(r"(.*\.)?blocks\.\d+", node.name)]
         require(len(blocks) >= 3, "depth", len(blocks), "at least three blocks, to have a penultimate one")
         before, after = blocks[-3], blocks[-2]
-    tape.backward((after, loss.white_noise(after.signal)))
+    tape.backward((after, loss.white_noise(after.signal)), until=before)
     assert before.gradient is not None
     return before.gradient.summary()[0]
 

@@ -30,7 +30,7 @@ Layer = int | slice
 Part = TypeVar("Part", Fluctuation, Common, Directions)
 Step = Callable[[Tensor], Tensor]
 SMALLEST_DEPTH = 16
-_LEVELS = (-4.0, 14.0, 28)
+_LEVELS = (-4.0, 14.0, 14)
 _STEP = 1e-6
 _TOLERANCE = 1e-6
 _ITERATIONS = 8
@@ -129,7 +129,7 @@ def _walk(step: Step, first: Tensor, layers: int) -> Tensor | None:
     """Guess of the forward trajectory: `step` tabulated over (log variance, -log(1 - r)), walked layer by layer."""
     levels = first[0] + torch.linspace(*_LEVELS, dtype=torch.float64)
     levels[levels.abs().argmin()] = 0.0
-    bends = torch.linspace(0.0, 38.0**0.5, 48, dtype=torch.float64) ** 2
+    bends = torch.linspace(0.0, 38.0**0.5, 24, dtype=torch.float64) ** 2
     grid = torch.cartesian_prod(levels, bends)
     inputs = torch.cat((grid, first[2:].expand(len(grid), -1)), 1)[:, None]
     table = step(inputs)
@@ -236,9 +236,10 @@ class _Codec:
         return Signal(kernel, torch.zeros_like(same), self.width, fluctuation, Common(states[..., 3]))
 
     def precision(self, states: Tensor) -> Tensor:
-        """An error of `-log(1 - r)` counts by what it changes in `r`."""
+        """Errors of `-log(1 - r)` and of the fluctuation of pairs count by what they change in `r`: where tokens have
+        become alike, both are rounding."""
         weights = torch.ones_like(states)
-        weights[..., 1] = (-states[..., 1]).exp()
+        weights[..., 1] = weights[..., 4] = (-states[..., 1]).exp()
         return weights
 
     def encode_gradient(self, gradient: Gradient) -> Tensor:

@@ -61,8 +61,13 @@ class Tape:
         signal = op.forward(*(node.signal for node in inputs))
         return self._record(self._kind(signal, op, inputs, name, depth, parameters or name))
 
-    def backward(self, *seeds: tuple[Node, Gradient], done: Callable[[Node], None] | None = None) -> None:
-        """Send gradients from the seeded nodes to every node they depend on.
+    def backward(
+        self,
+        *seeds: tuple[Node, Gradient],
+        done: Callable[[Node], None] | None = None,
+        until: Node | None = None,
+    ) -> None:
+        """Send gradients from the seeded nodes to every node they depend on, or `until` one has all of its own.
 
         `done` sees each node after its gradient has gone on; it may let the gradient go.
         """
@@ -71,6 +76,8 @@ class Tape:
         for node, gradient in seeds:
             node.receive(gradient)
         for node in reversed(self.nodes):
+            if node is until:
+                return
             if node.gradient is None:
                 continue
             if node.op is not None:

@@ -35,6 +35,17 @@ def test_all_layers_at_once_equals_the_chain(blueprint):
         assert abs(difference.error) < 1e-8, difference
 
 
+def test_tokens_that_become_alike_do_not_stop_it():
+    """What is left of their differences is rounding, and queries and keys have a gradient by nothing else."""
+    blueprint = Transformer(depth=40, norm_placement="post", init="kaiming")
+    assert unroll(blueprint, None) is not None
+    chain, fast = profile_of(run(blueprint)[0], {}), predict(blueprint)
+    assert chain["blocks.39"].token_correlation == pytest.approx(1.0, abs=1e-12)
+    for difference in fast.compare(chain).differences:
+        if not any(part in difference.name for part in ("query", "key")):
+            assert abs(difference.error) < 1e-8, difference
+
+
 def test_settings_that_change_by_layer_use_the_chain():
     blueprint = Transformer(depth=20, branch_scale=[1 / (i + 1) for i in range(20)])
     assert unroll(blueprint, None) is None

@@ -31,7 +31,7 @@ def sensitivity(subject: Subject) -> Iterator[Finding]:
             f"{kept:.2g} of the variance still comes along the skips",
             "The norm behind a sum takes from the skip what the branch adds, so that a small change of all weights "
             "moves the output in proportion to the number of layers (with the norm inside the branch: to its "
-            "logarithm); such a model diverges at ordinary learning rates, or without a long warm-up. The share of the "
+            "logarithm); such a model needs a long warm-up and small learning rates, or diverges. The share of the "
             "skips falls exponentially with depth, and with it what the last layers see of the input.",
             "Liu et al. 2020, Theorem 2; dslm, section 5.6 and App. L; preln, section 3",
             sites=tuple(branch.site for branch in branches),

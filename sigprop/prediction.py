@@ -15,7 +15,7 @@ from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.initialization import build, factory_of_model
-from sigprop.long_contexts import simulated_at_length
+from sigprop.long_contexts import LongContext
 from sigprop.losses import LossChoice
 from sigprop.process import observers, undisturbed
 from sigprop.reduced import verified_at_reduced_size
@@ -76,14 +76,19 @@ def _without_what_hooks_do(found: Profile, model: nn.Module) -> Profile:
 
 def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, options: dict[str, Any]) -> Profile:
     loss, seed = options.get("loss"), options.get("seed", 0)
+    long = _long_context(loaded, batch, verify, tokens, options)
+    if isinstance(long, Profile):
+        return long
     try:
         found = predict_by_theory(loaded, batch, tokens=tokens, **options)
     except Exception as error:
         return _simulated(loaded, batch, loss, seed, error)
     if verify == 0 or options.get("state") == "preview":
         return found
+    if isinstance(long, LongContext):
+        return long.continued(found)
     if verify is None and not _is_cheap(loaded, batch):
-        return _long(found, loaded, batch, loss, seed, tokens)
+        return found if long is None else _not_verified(found, long)
     if parameter_count(loaded) > LARGEST:
         return _verified_small(found, loaded, loss, seed, verify or DRAWS)
     return _verified(found, loaded, batch, loss, seed, verify)
@@ -94,16 +99,26 @@ def _is_cheap(model: nn.Module, batch: Any) -> bool:
     return cut is None and parameter_count(model) <= CHEAP_PARAMETERS and batch_entries(batch) <= CHEAP_ENTRIES
 
 
-def _long(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, tokens: int) -> Profile:
-    """What is not cheap: theory alone, or, where the context is too long for it in a model of small size, simulated."""
+def _long_context(
+    model: nn.Module, batch: Any, verify: int | None, tokens: int, options: dict[str, Any]
+) -> Profile | LongContext | Exception | None:
+    """Of a context too long for theory in a model of small size: its simulation, or what can be run of it, or why
+    nothing can."""
     _, cut = shortened(batch, tokens)
-    if cut is None or parameter_count(model) > CHEAP_PARAMETERS:
-        return found
+    asked = verify is None and set(options) <= {"loss", "seed"}
+    if not asked or cut is None or _is_cheap(model, batch) or parameter_count(model) > CHEAP_PARAMETERS:
+        return None
     try:
-        return simulated_at_length(found, model, batch, loss, seed, cut[0])
-    except Exception as error:  # theory has an answer
-        found.meta["verification"] = f"not possible: {error}"
-        return found
+        found = LongContext(model, batch, options.get("loss"), options.get("seed", 0), cut[0])
+        simulated = found.simulated()
+        return found if simulated is None else simulated
+    except Exception as error:  # theory may have an answer
+        return error
+
+
+def _not_verified(found: Profile, error: Exception) -> Profile:
+    found.meta["verification"] = f"not possible: {error}"
+    return found
 
 
 def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, verify: int | None) -> Profile:
@@ -111,8 +126,7 @@ def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, se
         simulation = Simulation(model, batch, loss, seed)
         return verified(found, simulation, verify or DRAWS, math.inf if verify else OPERATIONS)
     except Exception as error:  # theory has an answer: that the model cannot be run here is no reason to refuse it
-        found.meta["verification"] = f"not possible: {error}"
-        return found
+        return _not_verified(found, error)
 
 
 def _verified_small(found: Profile, model: nn.Module, loss: LossChoice, seed: int, most: int) -> Profile:

@@ -9,9 +9,10 @@ from torch import nn
 
 from sigprop.initialization import Draws
 from sigprop.losses import LossChoice
+from sigprop.measure.batch import call, what_to_differentiate
 from sigprop.measure.initializations import summarize
 from sigprop.measure.once import Options, measure_once
-from sigprop.process import seed_all, seed_of, undisturbed
+from sigprop.process import as_written, copied, seed_all, seed_of, undisturbed
 from sigprop.results import Profile
 from sigprop.results.stated_errors import stated_columns
 from sigprop.simulate.spread import widen
@@ -43,19 +44,27 @@ class Simulation:
     def random(self) -> bool:
         return self._draws.random
 
-    def extend(self, count: int) -> None:
-        """Until `count` initializations are measured; the first one is also counted in operations."""
+    def extend(self, count: int, counted: bool = True) -> None:
+        """Until `count` initializations are measured; the first one is also counted in operations, where asked for."""
         count = count if self.random else min(count, 1)
         while len(self.profiles) < count:
             number = len(self.profiles)
             model = self._draws(number)
-            counter = WorkCounter() if number == 0 else None
+            counter = WorkCounter() if number == 0 and counted else None
             if counter is None:
                 self.profiles.append(self._measured(model, number))
                 continue
             with counter:
                 self.profiles.append(self._measured(model, number))
             self.operations = counter.operations + PER_PARAMETER * parameter_count(model)
+
+    def operations_of_a_pass(self) -> int:
+        """Of one pass forward and backward, without its measurement."""
+        model = as_written(self._draws(0))
+        with undisturbed() as interrupts, interrupts.let_through(), WorkCounter() as counter:
+            batch = copied(self._batch)
+            what_to_differentiate(batch, call(model, batch), self._loss).tensor.sum().backward()
+        return counter.operations
 
     def shaken(self, count: int) -> list[Profile]:
         """Twins of initializations 1 to `count`, with laws that the weights of a given module could as well have had;

@@ -38,8 +38,8 @@ class Network(nn.Module):
         self.multipliers = multipliers
         self.layers = nn.ModuleList(nn.Linear(inputs, outputs, bias=False) for outputs, inputs in shapes)
         with torch.no_grad():
-            for layer, std in zip(self.layers, stds, strict=True):
-                layer.weight.normal_(0.0, std, generator=generator)
+            for weight, std in zip(self.parameters(), stds, strict=True):
+                weight.normal_(0.0, std, generator=generator)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         return self.features(pixel_values)[-1]

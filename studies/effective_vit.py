@@ -113,7 +113,7 @@ def _trained(
             "rate": rate,
             "seed": seed,
             "last": round(run.last, 5) if math.isfinite(run.last) else None,
-            "accuracy": round(_accuracy(model, *tests), 4),
+            "accuracy": round(accuracy_of(model, *tests), 4),
             "spikes": spikes(run.losses, steps // 10),
         }
         for (rate, seed), run, model in zip(cells, runs, models, strict=True)
@@ -131,7 +131,7 @@ def spikes(losses: list[float], warmup: int) -> int:
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+def accuracy_of(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     model.eval()
     right = [(model(part).argmax(-1) == truth).sum() for part, truth in zip(images.split(1000), labels.split(1000))]  # noqa: B905
     return float(sum(right)) / len(labels)

@@ -183,8 +183,9 @@ class _Batched(TorchFunctionMode):
 
 def _shrink(gradients: Sequence[Tensor], most: float) -> Tensor:
     """The factor of every network that brings its gradient to at most this norm."""
-    parts = [value.abs() if value.dim() == 1 else value.norm(dim=tuple(range(1, value.dim()))) for value in gradients]
-    return (most / (torch.linalg.vector_norm(torch.stack(parts), dim=0) + 1e-6)).clamp(max=1.0)
+    norm = torch.linalg.vector_norm
+    parts = [value.abs() if value.dim() == 1 else norm(value, dim=tuple(range(1, value.dim()))) for value in gradients]
+    return (most / (norm(torch.stack(parts), dim=0) + 1e-6)).clamp(max=1.0)
 
 
 def _of_linear_layers(model: nn.Module) -> set[str]:

@@ -8,7 +8,7 @@ import sigprop
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, zipf_tokens
-from sigprop.lab.many import _of_linear_layers, train_many
+from sigprop.lab.many import _of_linear_layers, _shrink, train_many
 from sigprop.models import build
 
 RATES = (0.003, 0.01, 0.03)
@@ -80,6 +80,14 @@ def test_a_plan_is_followed_by_every_network():
         optimizer.step()
         losses.append(loss.item())
     assert run.losses == pytest.approx(losses, abs=1e-6)
+
+
+def test_gradients_of_every_shape_are_clipped_together():
+    gradients = [torch.randn(3, *shape).double() for shape in ((), (4,), (4, 5), (4, 2, 3, 3))]
+    flat = torch.cat([value.reshape(3, -1) for value in gradients], dim=1)
+    expected = (0.5 / flat.norm(dim=1)).clamp(max=1.0)
+    assert torch.allclose(_shrink(gradients, 0.5), expected, rtol=1e-5)
+    assert torch.equal(_shrink(gradients, 1e6), torch.ones(3).double())
 
 
 def test_bfloat16_rounds_as_autocast_does():

@@ -1,0 +1,96 @@
+"""dslm Table 9 in reduced size: a Vision Transformer four times deeper and half as wide, with DeepScale.
+
+The paper trains on ImageNet; here Fashion-MNIST, Pre-LN, test accuracy of each model at its own best rate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.api import plan as prescribe
+from sigprop.lab import Settings
+from sigprop.lab.data import ImageBatches, labelled_idx
+from sigprop.lab.many import train_many
+from sigprop.models import vit
+from studies.effective_vit import accuracy_of, max_accuracy
+from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told
+
+PAPER = {"Xavier": "76.5 %, 79.8 % (90, 300 epochs)", "DeepScale": "77.2 %, 80.3 %"}
+
+
+def network(depth: int, width: int, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return vit(width=width, depth=depth, heads=max(width // 32, 1), patch=7, activation="relu")
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    shallow, deep, batch, steps, powers, seeds = (6, 256), (24, 128), 128, 900, (12, 11, 10, 9), (0, 1, 2)
+    if not setting.is_full:
+        shallow, deep, batch, steps, powers, seeds = (2, 64), (8, 32), 64, 200, (10, 9, 8), (0, 1)
+    folder = setting.folder("fashion-mnist")
+    images, labels = (values.to(setting.device) for values in labelled_idx(folder))
+    tests = tuple(values.to(setting.device) for values in labelled_idx(folder, "t10k"))
+    batches = ImageBatches(images, labels, batch)
+    cells = [(2.0**-power, seed) for power in powers for seed in seeds]
+    found = []
+    for label, recipe, shape in (("Xavier", "xavier", shallow), ("DeepScale", "deepscale", deep)):
+        work = (label, recipe, shape, cells, steps, batches, tests, setting.device)
+        found.append(setting.part(label, lambda work=work: _trained(*work)))
+    sizes = {"steps": steps, "batch": batch, "epochs": round(steps * batch / len(images), 2)}
+    return {**sizes, "rates": [2.0**-power for power in powers], "seeds": seeds, "models": found}
+
+
+def _trained(
+    label: str, recipe: str, shape: tuple[int, int], cells: list[tuple[float, int]], steps: int, batches: ImageBatches,
+    tests: tuple[Tensor, ...], device: str,
+) -> dict[str, Any]:  # fmt: skip
+    plan = prescribe(network(*shape, 0), recipe, batch=batches.images[:1].cpu())
+    models = [plan.apply_(network(*shape, seed), torch.Generator().manual_seed(seed)) for _, seed in cells]
+    on_gpu = device == "cuda"
+    settings = Settings(
+        steps=steps, weight_decay=0.01, device=device, mode="graph" if on_gpu else "eager",
+        precision="bfloat16" if on_gpu else "float32",
+    )  # fmt: skip
+    runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
+    rows = [
+        {
+            "rate": rate,
+            "seed": seed,
+            "last": round(run.last, 5) if math.isfinite(run.last) else None,
+            "accuracy": round(accuracy_of(model, *tests), 4),
+        }
+        for (rate, seed), run, model in zip(cells, runs, models, strict=True)
+    ]
+    return {"label": label, "layers": shape[0], "width": shape[1], "runs": rows}
+
+
+def judge(data: dict[str, Any]) -> Judgement:
+    rows, found = [], {}
+    for item in data["models"]:
+        rate = max_accuracy(item)
+        values = [one["accuracy"] for one in item["runs"] if one["rate"] == rate]
+        found[item["label"]] = values
+        what = f"{item['label']}, {item['layers']} x {item['width']}: test accuracy at its best rate"
+        rows.append(Row(what, PAPER[item["label"]], f"{told(values)}, rate {rate:.2g}"))
+    (before, one), (after, other) = (mean_and_spread(found[label]) for label in PAPER)
+    said = f"{data['epochs']} epochs. The accuracy of the deep, thin model is {after - before:+.2%} away from the "
+    said += f"shallow one's, ± {math.hypot(one, other):.2%} over seeds."
+    if after - before > math.hypot(one, other):
+        return Judgement("reproduced", said, tuple(rows))
+    return Judgement("in order but not in size" if after > before else "not reproduced", said, tuple(rows))
+
+
+REPRODUCTION = Reproduction(
+    id="dslm-table9",
+    paper="dslm",
+    place="Table 9, in reduced size",
+    claim="A Vision Transformer four times deeper and half as wide with DeepScale is more accurate than the vanilla "
+    "one (77.2 and 76.5 %).",
+    run=run,
+    judge=judge,
+    minutes=(3, 1),
+)

@@ -88,12 +88,13 @@ class ReplayedAttention(ReplayedOp):
         few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
         self._thinning = None if self.single else self._possible_thinning(few, heads)
         self._kept: dict[int, tuple[Replay, Tensor]] = {}
+        self._settled: int | None = None
         self._arrange()
 
     def bound(self, reading: Reading) -> ReplayedAttention:
         """Heads that were kept are taken over if they were drawn from the same states."""
         made = super().bound(reading)
-        assert isinstance(made, ReplayedAttention)
+        made._settled = None
         with _TAKING:
             made._kept, self._kept = ({}, self._kept) if reading.changed else (self._kept, {})
         return made
@@ -134,14 +135,18 @@ class ReplayedAttention(ReplayedOp):
         return self._replicas(max(FEWEST, most * min(1.0, (SHALLOW / self.total()) ** 2)))
 
     def _steadied(self, reverse: Reverse) -> Iterator[tuple[Replay, Tensor]]:
-        """Replays until what `reverse` has received is steady; `replicas` is then their number."""
-        self.replicas = self._backward_replicas()
+        """Replays until what `reverse` has received is steady; `replicas` is then their number.
+
+        Another gradient through the same states is sent through the same replays, so that both can be compared.
+        """
+        self.replicas = self._settled or self._backward_replicas()
         for number, drawn in enumerate(self._draws(), 1):
             yield drawn
             replicas = number * self.joined
-            if replicas % self.group == 0 and reverse.is_steady(STEADY):
+            if self._settled is None and replicas % self.group == 0 and reverse.is_steady(STEADY):
                 self.replicas = replicas
                 break
+        self._settled = self.replicas
         self._kept.clear()
 
     def _draws(self, keep: bool = False) -> Iterator[tuple[Replay, Tensor]]:
@@ -200,6 +205,7 @@ class ReplayedAttention(ReplayedOp):
         value, energies = inputs[-1], []
         kernel, average = 0.0, 0.0
         self._kept.clear()
+        self._settled = None
         self.replicas = self._replicas(self._most_heads)
         for replay, output in self._draws(keep=True):
             matrix, roots = self._matrix(output), self._value_roots(replay)

@@ -179,7 +179,7 @@ def _followed_once(
     sites = rows.finish()
     if many:
         many.continue_to_batch(sites)
-        meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, followed in pairs"
+        meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, the first two followed"
     if scores:
         sites = placed(sites, score_rows(found, seed))
     profile = Profile(sites, _parameter_rows(found, states), meta)

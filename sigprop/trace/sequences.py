@@ -4,7 +4,7 @@ Let `W` be the expected squared norm of what one sequence sends to a parameter, 
 send. A batch of `B` sends `B W + B (B - 1) C`, at the scale of its loss. Both come from one trace of two sequences: the
 gradient started at the first alone gives its `W`, at the second alone its own, at both `W + W' + 2 C`.
 
-Kernels of two sequences are kept instead of those of all, so that beyond four sequences time and memory do not grow.
+Kernels of two sequences are kept instead of those of all, so that from four sequences on time and memory do not grow.
 What this costs is the difference between this pair and the rest: within the sampling error of a prediction for most
 rows, up to 12 % for what all sequences share where they repeat each other's tokens.
 """
@@ -30,7 +30,7 @@ from sigprop.trace.record import Field
 from sigprop.trace.tracing import TracedModel
 
 FOLLOWED = 2
-FEWEST = 5
+FEWEST = 4
 PAIRS = 1
 TOLERANCE = 0.05
 

@@ -59,6 +59,11 @@ def test_without_sampling_the_numbers_are_those_of_all_sequences(monkeypatch):
         assert two[row.name].grad_variance == pytest.approx(row.grad_variance, rel=1e-5)
 
 
+def test_from_four_sequences_on_two_are_followed(model):
+    assert predict(model, IDS[:4]).meta["sequences"].startswith("4 sequences, alike and apart until the loss")
+    assert "sequences" not in predict(model, IDS[:3]).meta
+
+
 def uneven():
     mask = torch.ones_like(IDS)
     mask[1, 5:] = 0

@@ -147,6 +147,10 @@ def _softmax_gradient(
     )
     if contact is not None and contact.bent:
         gradient = gradient.note(Status.ASSUMED, "slope of the soft-cap at the own logit of a tied head not followed")
+    if contact is not None and contact.are_labels(torch.where(counted > 0, labels, -1)):
+        gradient = gradient.note(
+            Status.ASSUMED, "tokens are their own labels in a tied head: pairs of them not followed"
+        )
     return gradient.note(Status.FITTED, "softmax overlap of the logits")
 
 

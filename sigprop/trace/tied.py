@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
 
 SLOPE = 0.9
+COUNTS = 0.4
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class CarriedRows:
 
 @dataclass(frozen=True)
 class TiedLogits:
-    """At the logits: mean and variance of the logit of each position's own id, and the variance of the others.
+    """At the logits: mean and variance of the logit of each position's own id, and the variance of the others; `width`
+    is that of the rows.
 
     `bent`: a function with a smaller slope at the own logit lies between, which the gradient does not know of.
     """
@@ -49,7 +51,14 @@ class TiedLogits:
     spread: Tensor
     others: Tensor
     ids: Tensor
+    width: int
     bent: bool = False
+
+    def are_labels(self, labels: Tensor) -> bool:
+        """Whether so many positions have their own id for a label that it counts. The gradient of each then lies along
+        its own row, as its signal does: sums over `n` such positions of gradient times signal are larger by about
+        `n / (4 width)` than what averages over pairs of positions tell."""
+        return int((self.ids == labels).sum()) > COUNTS * self.width
 
     def probability(self, classes: int) -> tuple[Tensor, Tensor]:
         """First and second moment of the own probability, over the fluctuation of the own logit."""
@@ -76,7 +85,7 @@ def meet(capture: Capture, node: Node, weight: Weight) -> None:
     energy = energy.clamp(0.0, 1.0)
     others = node.signal.kernel.diagonal
     spread = others * (1.0 - energy) + 2.0 * logit**2 / node.op.fan_in
-    capture.contacts[node] = TiedLogits(logit, spread, others, carried.ids)
+    capture.contacts[node] = TiedLogits(logit, spread, others, carried.ids, node.op.fan_in)
     same = (carried.ids[:, None] == carried.ids).double()
     values = node.signal.kernel.values + same * logit[:, None] * logit / node.op.fan_out
     node.signal = replace(node.signal, kernel=Dense(values))
@@ -137,7 +146,8 @@ def contact_of(capture: Capture, node: Node) -> TiedLogits | None:
         return replace(_rescaled(above, function(above.logit), slope), bent=bent)
     if isinstance(node.op, Gather):
         index = node.op.index
-        return TiedLogits(above.logit[index], above.spread[index], above.others[index], above.ids[index], above.bent)
+        parts = {name: getattr(above, name)[index] for name in ("logit", "spread", "others", "ids")}
+        return replace(above, **parts)
     return above if isinstance(node.op, (Narrow, Residual)) else None
 
 

@@ -30,6 +30,7 @@ FILES = (
     "apjn_figure12",
     "apjn_figure4_trained",
     "apjn_figure5_trained",
+    "preln_gradients",
     "preln_warmup",
     "effective_slopes",
     "effective_vit",

@@ -125,7 +125,8 @@ def spikes(losses: list[float], warmup: int) -> int:
     """How often the loss jumps after the warm-up; a spike that lasts counts once."""
     count, inside = 0, False
     for step in range(max(warmup, 20), len(losses)):
-        above = not losses[step] < SPIKE * statistics.median(losses[step - 20 : step])
+        before = [value for value in losses[step - 20 : step] if math.isfinite(value)]
+        above = not before or not losses[step] < SPIKE * statistics.median(before)
         count, inside = count + (above and not inside), above
     return count
 

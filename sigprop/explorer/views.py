@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from typing import Any
 
-from sigprop.blueprints import Blueprint, predict
+from sigprop.blueprints import Blueprint, Transformer, predict
 from sigprop.blueprints.criticality import plane_around
 from sigprop.blueprints.laws import block_rows
 from sigprop.check.thresholds import limit
@@ -21,6 +22,7 @@ COLUMNS = ("variance", "grad_variance", "token_correlation", "entropy")
 POINTS = 16
 GAINS = [0.2 * (place + 0.5) for place in range(POINTS)]
 REMEMBERED = 64
+BRANCH = re.compile(r".*blocks\.(\d+)\.(?:attention|cross_attention|mlp)")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def view(settings: Settings) -> View:
     curves = curves_of(profile)
     plane, mark = _plane(blueprint)
     status = f"{block_rows(profile.sites)[-1].status}: {block_rows(profile.sites)[-1].reason}"
-    return View(settings, curves, plane, mark, verdict(curves), status, code)
+    return View(settings, curves, plane, mark, verdict(curves, sensitivity(blueprint, profile)), status, code)
 
 
 def curves_of(profile: Profile) -> dict[str, list[float]]:
@@ -56,6 +58,25 @@ def curves_of(profile: Profile) -> dict[str, list[float]]:
     rows = block_rows(profile.sites)
     found = {column: [float(getattr(row, column)) for row in rows] for column in COLUMNS[:3]}
     return found | {"entropy": [row.extras["entropy"] for row in profile.sites if "entropy" in row.extras]}
+
+
+def sensitivity(blueprint: Blueprint, profile: Profile) -> float:
+    """What branches add relative to their skips, in all, where a norm reads every sum; else 0."""
+    if not isinstance(blueprint, Transformer) or blueprint.norm_placement != "post":
+        return 0.0
+    total, skip = 0.0, 1.0
+    for row in profile.sites:
+        block = BRANCH.fullmatch(row.name)
+        if block is None:
+            skip = skip if row.name.endswith(".scores") else row.variance
+            continue
+        branch, kept = (_at(scale, int(block[1])) for scale in (blueprint.branch_scale, blueprint.skip_scale))
+        total += (branch / kept) ** 2 * row.variance / skip
+    return total
+
+
+def _at(scale: Any, layer: int) -> float:
+    return float(scale[layer]) if isinstance(scale, (list, tuple)) else float(scale)
 
 
 def _plane(blueprint: Blueprint) -> tuple[PhaseDiagram | None, tuple[float, float]]:
@@ -70,7 +91,7 @@ def _plane(blueprint: Blueprint) -> tuple[PhaseDiagram | None, tuple[float, floa
     return plane, (1.0, height)
 
 
-def verdict(curves: dict[str, list[float]]) -> list[tuple[str, str]]:
+def verdict(curves: dict[str, list[float]], overwritten: float = 0.0) -> list[tuple[str, str]]:
     """Sentences by the limits of `sigprop check`; one that says healthy where none is passed."""
     variance, gradient, correlation = (curves[column] for column in COLUMNS[:3])
     growth, ratio, alike = _ratio(variance[-1], variance[0]), _ratio(gradient[0], gradient[-1]), correlation[-1]
@@ -81,6 +102,11 @@ def verdict(curves: dict[str, list[float]]) -> list[tuple[str, str]]:
     if severity := _severity(ratio, "gradient_ratio"):
         word = "larger" if ratio > 1 else "smaller"
         found.append((severity, f"at the first block the gradient is {factor(_size(ratio))} {word} than at the last"))
+    if overwritten > limit("sensitivity"):
+        severity = "problem" if overwritten > limit("sensitivity_problem") else "warning"
+        found.append(
+            (severity, f"branches overwrite the stream: they add {number(overwritten)} times their skips in all")
+        )
     if alike > limit("rank_collapse"):
         severity = "problem" if alike > limit("rank_collapse_problem") else "warning"
         place = next(block for block, value in enumerate(correlation, 1) if value > limit("rank_collapse"))

@@ -4,11 +4,12 @@ import pytest
 
 from sigprop.blueprints import Transformer, predict
 from sigprop.blueprints.criticality import block_factor
+from sigprop.blueprints.laws import stack_laws
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.explorer import ARCHITECTURES, Settings, read_settings, view
 from sigprop.explorer.controls import Choice, Range
 from sigprop.explorer.page import answer, python
-from sigprop.explorer.views import curves_of, verdict
+from sigprop.explorer.views import curves_of, sensitivity, verdict
 
 SHORT = {"encoder": "8", "decoder": "3", "vit": "4", "mlp": "6", "mixer": "4", "resnet": "1"}
 
@@ -76,6 +77,7 @@ def test_sentences_go_by_the_limits_of_check():
     assert verdict(flat | {"variance": [1.0, 1e9]})[0] == (
         "problem", "the signal grows 1e+09x in variance from first to last block",
     )  # fmt: skip
+    assert verdict(flat, 20.0)[0][0] == "problem"
     assert "at block 2" in verdict(flat | {"token_correlation": [0.5, 0.95]})[0][1]
 
 
@@ -116,3 +118,13 @@ def test_starts_are_allowed():
 def test_predict_gives_the_curves():
     rows = predict(Transformer(depth=6, width=128, heads=2, activation="gelu"), scores=True)
     assert view(Settings(depth=6, width=128)).curves == curves_of(rows)
+
+
+@pytest.mark.parametrize("recipe", ["xavier", "deepscale"])
+def test_sensitivity_is_that_of_the_laws_of_a_stack(recipe):
+    settings = read_settings({"architecture": "encoder", "norm": "post", "depth": "48", "recipe": recipe})
+    blueprint = ARCHITECTURES["encoder"].blueprint(settings)
+    found = sensitivity(blueprint, predict(blueprint))
+    assert found == pytest.approx(stack_laws(blueprint).sensitivity_mean, rel=1e-6)
+    told = [text for _, text in view(settings).sentences if "overwrite" in text]
+    assert bool(told) == (recipe == "xavier")

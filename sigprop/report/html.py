@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from sigprop.errors import InputError
-from sigprop.grid import clean, number
+from sigprop.grid import clean, counted, number
 from sigprop.report.svg import Line, chart
 from sigprop.results.report import Curve, Report
 
@@ -18,7 +18,7 @@ CHARTS = (
     ("variance", "variance of the stream", True),
     ("grad_variance", "variance of its gradient", True),
     ("token_correlation", "token correlation", False),
-    ("score_variance", "variance of attention scores", True),
+    ("score_variance", "variance of the scores", True),
     ("entropy", "entropy of attention, nats", False),
     ("largest_weight", "largest attention weight", False),
 )
@@ -29,7 +29,7 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {"clean": clean, "number": number}
+ENVIRONMENT.filters |= {"clean": clean, "counted": counted, "number": number}
 
 
 def html_page(report: Report, command: str = "") -> str:

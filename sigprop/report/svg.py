@@ -25,19 +25,22 @@ class Line:
 
 @dataclass(frozen=True)
 class Scale:
-    """From numbers to pixels, straight or in logarithms."""
+    """From numbers to pixels, straight or in logarithms; `level` where all numbers are one."""
 
     low: float
     high: float
     start: float
     end: float
     logarithmic: bool = False
+    level: float | None = None
 
     def __call__(self, value: float) -> float:
         place = math.log(value) if self.logarithmic else value
         return self.start + (place - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self) -> list[float]:
+        if self.level is not None:
+            return [self.level]
         if not self.logarithmic:
             step = _round_step((self.high - self.low) / (TICKS - 1))
             first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
@@ -77,10 +80,13 @@ def _scale(values: Sequence[float], start: float, end: float, logarithmic: bool)
     places = [math.log(value) for value in values] if logarithmic else list(values)
     low, high = min(places), max(places)
     least = 0.01 if logarithmic else 0.01 * max(abs(low), abs(high))
-    margin = (high - low) * 0.05 if high - low > least else (0.5 if logarithmic else max(abs(high), 1.0) * 0.1)
     if start < end and high > low:
-        margin = 0.0
-    return Scale(low - margin, high + margin, start, end, logarithmic)
+        return Scale(low, high, start, end, logarithmic)
+    if high - low > least:
+        margin = (high - low) * 0.05
+        return Scale(low - margin, high + margin, start, end, logarithmic)
+    margin = 0.5 if logarithmic else max(abs(high), 1.0) * 0.1
+    return Scale(low - margin, high + margin, start, end, logarithmic, values[0])
 
 
 def _round_step(least: float) -> float:
@@ -128,7 +134,7 @@ def _path(points: Sequence[tuple[float, float, float]], x: Scale, y: Scale, line
 def _legend(lines: Sequence[Line]) -> str:
     parts, right = [], WIDTH - RIGHT
     for line in reversed(lines):
-        right -= 7 * len(line.label) + 22
+        right -= 6 * len(line.label) + 22
         parts.append(f'<line class="line {line.kind}" x1="{right}" x2="{right + 14}" y1="10" y2="10"/>')
         parts.append(f'<text class="tick" x="{right + 18}" y="13">{escape(line.label)}</text>')
     return "".join(parts)

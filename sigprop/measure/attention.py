@@ -38,12 +38,28 @@ OUT_OF_REACH = 5000.0
 """How far below the largest score of its query a mask puts one: -1e4 is the smallest that models use."""
 
 
+MASKS = 4
+"""How many masks may be added to one score."""
+
+
 def allowed_scores(scores: Tensor) -> Tensor:
-    """True where no mask has lowered the score out of reach; not-a-number counts as a score."""
+    """True where no mask has lowered the score out of reach; not-a-number counts as a score.
+
+    A mask of -1e4 is told from scores that differ by as much: in every row it leaves a gap that is wider than what the
+    scores above it span, and not much narrower than what those below it do.
+    """
     scores = scores.detach()
-    largest = scores.amax(-1, keepdim=True)
-    lowest = max(torch.finfo(scores.dtype).min / 2, -HIDDEN_ROW)
-    return ~((scores < lowest) | (scores < largest - OUT_OF_REACH))
+    hidden = scores < max(torch.finfo(scores.dtype).min / 2, -HIDDEN_ROW)
+    low = ~hidden & (scores < scores.amax(-1, keepdim=True) - OUT_OF_REACH)
+    (above, top), (bottom, below) = _ends(scores, ~(hidden | low)), _ends(scores, low)
+    gap = (above - below).amin()
+    is_mask = (gap > (top - above).amax()) & (MASKS * gap > (below - bottom).amax())
+    return ~(hidden | (low & is_mask))
+
+
+def _ends(scores: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Smallest and largest of the chosen scores of each row; infinities of the other sign where there are none."""
+    return torch.where(chosen, scores, math.inf).amin(-1), torch.where(chosen, scores, -math.inf).amax(-1)
 
 
 def attention_weights(scores: Tensor) -> Tensor:

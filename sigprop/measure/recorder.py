@@ -137,12 +137,16 @@ class Recorder:
             return
         ticket = len(self.sites) - 1
         seen = self._seen.get(id(tensor))
-        if seen is not None and seen[0]() is tensor and seen[1] == tensor._version:
+        if seen is not None and seen[0]() is tensor and self._is_as_seen(tensor, *seen[1:]):
             site.same = seen[2]
             return
         self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, ticket)
         self._take(ticket, tensor, signal=True)
         self._watch_gradient(ticket, tensor)
+
+    def _is_as_seen(self, tensor: Tensor, version: int, ticket: int) -> bool:
+        """Not written to since, nor made a result of its own by a function that ran a module without a graph."""
+        return tensor._version == version and self.sites[ticket].hooked == tensor.requires_grad
 
     def _watch_gradient(self, ticket: int, tensor: Tensor) -> None:
         if tensor.requires_grad:

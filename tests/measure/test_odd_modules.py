@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError
+from sigprop.losses import white_noise
 from sigprop.measure import measure
 from tests.measure.test_untouched import fingerprint
 
@@ -207,3 +208,38 @@ def test_recurrent_gemma_can_be_copied_afterwards():
 def test_a_model_that_never_runs_on_the_batch_says_so():
     with pytest.raises(InputError, match="failed on the batch"):
         measure(nn.Sequential(nn.LazyLinear(4), nn.Linear(7, 2)), BATCH)
+
+
+class Reversible(torch.autograd.Function):
+    """Runs a block without a graph, returns the very tensor it made, and runs it again for the gradient."""
+
+    @staticmethod
+    def forward(ctx, x, block):
+        ctx.block = block
+        ctx.save_for_backward(x.detach())
+        return block(x)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            output = ctx.block(x.requires_grad_())
+            torch.autograd.backward(output, gradients[0])
+        return x.grad, None
+
+
+def test_a_result_of_a_function_has_a_gradient_though_the_block_that_made_it_had_none():
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return Reversible.apply(x, self.block)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), Stack(), nn.Linear(6, 4))
+    profile = measure(model, torch.randn(5, 6))
+    expected = (white_noise(torch.empty(5, 4)) @ model[2].weight.detach()).square().mean()
+    assert profile["1"].grad_variance == pytest.approx(float(expected), rel=1e-5)
+    assert profile["1"].variance == profile["1.block"].variance

@@ -211,21 +211,16 @@ def test_a_model_that_never_runs_on_the_batch_says_so():
 
 
 class Reversible(torch.autograd.Function):
-    """Runs a block without a graph, returns the very tensor it made, and runs it again for the gradient."""
+    """Runs a block without a graph, returns the very tensor it made, and has a backward pass of its own."""
 
     @staticmethod
     def forward(ctx, x, block):
-        ctx.block = block
-        ctx.save_for_backward(x.detach())
+        ctx.save_for_backward(block.weight)
         return block(x)
 
     @staticmethod
     def backward(ctx, *gradients):
-        (x,) = ctx.saved_tensors
-        with torch.enable_grad():
-            output = ctx.block(x.requires_grad_())
-            torch.autograd.backward(output, gradients[0])
-        return x.grad, None
+        return gradients[0] @ ctx.saved_tensors[0], None
 
 
 def test_a_result_of_a_function_has_a_gradient_though_the_block_that_made_it_had_none():

@@ -25,6 +25,20 @@ def call(model: nn.Module, batch: Any) -> Any:
         raise refusal(model, batch, error) from error
 
 
+def send_back(model: nn.Module, tensor: Tensor, gradient: Tensor | None) -> None:
+    """The backward pass; what it fails with is reported as the model's own error."""
+    try:
+        torch.autograd.backward(tensor, gradient)
+    except (SigpropError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        where = _innermost(model, error)
+        raise InputError(
+            f"the backward pass of {type(model).__name__} failed{f' in {where!r}' if where else ''} with "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
 def refusal(model: nn.Module, batch: Any, error: Exception) -> InputError:
     """A model's own error on a batch: where it was raised, on what, and what its forward takes."""
     where = _innermost(model, error)

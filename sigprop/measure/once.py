@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice, Objective, white_noise
 from sigprop.measure import stacked_moments
-from sigprop.measure.batch import call, signals_in, tensors_in, what_to_differentiate
+from sigprop.measure.batch import call, send_back, signals_in, tensors_in, what_to_differentiate
 from sigprop.measure.first_use import NotBuilt, built_copy, is_lazy
 from sigprop.measure.functions import FunctionWatch
 from sigprop.measure.guard import untouched
@@ -131,7 +131,7 @@ def _run(
     del output
     gradient = white_noise(chosen.tensor, noise_seed) if chosen.is_noise else None
     with recorder.during("backward"):
-        torch.autograd.backward(chosen.tensor, gradient)
+        send_back(model, chosen.tensor, gradient)
     return Objective(chosen.tensor.detach(), chosen.name)
 
 

@@ -238,3 +238,22 @@ def test_a_result_of_a_function_has_a_gradient_though_the_block_that_made_it_had
     expected = (white_noise(torch.empty(5, 4)) @ model[2].weight.detach()).square().mean()
     assert profile["1"].grad_variance == pytest.approx(float(expected), rel=1e-5)
     assert profile["1"].variance == profile["1.block"].variance
+
+
+class NoWayBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise AssertionError("call model.train() first")
+
+
+def test_a_backward_pass_that_refuses_is_told_in_its_own_words():
+    class Model(nn.Linear):
+        def forward(self, x):
+            return NoWayBack.apply(super().forward(x))
+
+    with pytest.raises(InputError, match=r"backward pass of Model failed with AssertionError: call model\.train"):
+        measure(Model(6, 3), BATCH)

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Json, Model, Settings, Tokens, writable
+from sigprop.cli.console import show, working
+from sigprop.cli.options import Json, Model, Quiet, Settings, Tokens, writable
 from sigprop.errors import InputError, SigpropError
 from sigprop.grid import Grid, number
 
 if TYPE_CHECKING:
     from sigprop.recipes.predicted_plan import PredictedPlan
     from sigprop.results import Plan
+    from sigprop.sources import Source
     from sigprop.structure import Structure
 
 SHOWN = 8
@@ -34,35 +35,26 @@ def plan_command(
     surgery: Annotated[bool, typer.Option(help="Scale the junctions by hooks instead of folding.")] = False,
     tokens: Tokens = 64,
     json: Json = False,
+    quiet: Quiet = False,
     out: Annotated[Path | None, typer.Option(callback=writable, help="Write the plan to this file.")] = None,
 ) -> None:
     """Prescribe draws, residual scales and learning rates.
 
     Shows what changes, and what the model would do before and after, predicted.
     """
-    from sigprop.api import plan
-    from sigprop.recipes import get_recipe
     from sigprop.scaling import WIDTH_RULES
     from sigprop.sources import open_source, parse_settings
-    from sigprop.structure import read_structure
-    from sigprop.trace.skeleton import build
 
     source = open_source(model, parse_settings(settings or []), batch=1, tokens=tokens)
     options = parse_settings(option or [])
-    if recipe in WIDTH_RULES or recipe.startswith("meta:"):
-        if base_width is None:
-            raise InputError(f"recipe {recipe} needs --base-width, the width that was tuned")
-        made = plan(source.build(), recipe, base=base_width, depth=depth, optimizer=optimizer, **options)
-        predicted: list[PredictedPlan] = []
-    else:
-        others = [name for name in compare.split(",") if name]
-        real = any(get_recipe(name).data for name in (recipe, *others))
-        built = source.build() if real else build(source.build)
-        structure = read_structure(built, source.batch)
-        parts = {"width": width, "depth": depth, "base": base_width, "optimizer": optimizer, "surgery": surgery}
-        made = plan(built, recipe, structure=structure, **parts, **options)
-        predicted, refused = _predicted(structure, recipe, options, others)
-        made.meta |= {"refused": refused} if refused else {}
+    parts: dict[str, Any] = {"depth": depth, "base": base_width, "optimizer": optimizer}
+    with working(f"planning {recipe} for {model}", json or quiet):
+        if recipe in WIDTH_RULES or recipe.startswith("meta:"):
+            made, predicted = _parametrized(source, recipe, parts, options), []
+        else:
+            others = [name for name in compare.split(",") if name]
+            parts |= {"width": width, "surgery": surgery}
+            made, predicted = _prescribed(source, recipe, parts, options, others)
     if out is not None:
         made.to_json(out)
     if json:
@@ -70,6 +62,32 @@ def plan_command(
         show(json_module.dumps(found, indent=1))
         return
     _show(made, predicted, out)
+
+
+def _parametrized(source: Source, rule: str, parts: dict[str, Any], options: dict[str, Any]) -> Plan:
+    from sigprop.api import plan
+
+    if parts["base"] is None:
+        raise InputError(f"recipe {rule} needs --base-width, the width that was tuned")
+    return plan(source.build(), rule, **parts, **options)
+
+
+def _prescribed(
+    source: Source, recipe: str, parts: dict[str, Any], options: dict[str, Any], others: list[str]
+) -> tuple[Plan, list[PredictedPlan]]:
+    """A recipe's plan, and what it and the others would do; recipes that draw from data get the model itself."""
+    from sigprop.api import plan
+    from sigprop.recipes import get_recipe
+    from sigprop.structure import read_structure
+    from sigprop.trace.skeleton import build
+
+    needs_weights = any(get_recipe(name).data for name in (recipe, *others))
+    built = source.build() if needs_weights else build(source.build)
+    structure = read_structure(built, source.batch)
+    made = plan(built, recipe, structure=structure, **parts, **options)
+    predicted, refused = _predicted(structure, recipe, options, others)
+    made.meta |= {"refused": refused} if refused else {}
+    return made, predicted
 
 
 def _predicted(

@@ -113,7 +113,7 @@ class Capture(Mode):
         return node
 
     def doubt(self, node: Node, reason: str) -> None:
-        """What an op does not follow of this use of it; its gradients say so too."""
+        """What an op does not follow of this use of it."""
         self.doubts[node] = reason
         node.signal = node.signal.note(Status.ASSUMED, reason)
 

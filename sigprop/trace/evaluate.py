@@ -104,7 +104,7 @@ class Evaluation(Reading):
                 self._signals[node] = signal if doubt is None else signal.note(Status.ASSUMED, doubt)
 
     def backward(self, start: Start, done: Callable[[Node, Gradient], None] | None = None) -> None:
-        """Send the gradient from its start to every node it depends on.
+        """Send the gradient from its start to every node it depends on; through a guess it is a guess.
 
         With `done`, which sees each node once, gradients are let go as soon as nothing needs them.
         """
@@ -136,10 +136,11 @@ class Evaluation(Reading):
         if op is None:
             return
         signals = [self.signal(source) for source in node.inputs]
-        parameters, doubt = op.parameters(gradient, *signals), self.capture.doubts.get(node)
+        parameters, made = op.parameters(gradient, *signals), self.signal(node).evidence
         for source, arrived in zip(node.inputs, op.backward(gradient, self.signal(node), *signals), strict=True):
-            self._receive(source, arrived if arrived is None or doubt is None else arrived.note(Status.ASSUMED, doubt))
-        evidence = self.signal(node).evidence.join(gradient.evidence)
+            is_guess = arrived is not None and made.status is Status.ASSUMED
+            self._receive(source, arrived.note(Status.ASSUMED, made.reason) if is_guess else arrived)
+        evidence = made.join(gradient.evidence)
         if isinstance(op, ReplayedOp):
             self._book_replay(op, gradient, evidence)
             sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(op.weights)}

@@ -89,6 +89,12 @@ def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     return made
 
 
+def have_in_common(capture: Capture, first: Node, second: Node) -> bool:
+    """Whether two tensors are sums with one part, or with outputs of one weight."""
+    parts = capture.shared_parts
+    return bool(parts.of(first) & parts.of(second)) or bool(_same_weights(capture, first, second))
+
+
 def side_by_side(capture: Capture, *nodes: Node) -> Node:
     """Positions one after another; in doubt where two tensors are outputs of one weight, which have more in common."""
     pairs = ((first, second) for number, second in enumerate(nodes) for first in nodes[:number])

@@ -111,3 +111,31 @@ class Twice(nn.Module):
 
 def test_outputs_of_one_weight_side_by_side():
     assert not list(far_off(Twice, X))
+
+
+class Stacked(nn.Module):
+    """Two streams along a new axis, as in ProphetNet: one layer reads both."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.other, self.shared = nn.Linear(16, width), nn.Linear(16, width), nn.Linear(width, width)
+        self.readout = nn.Linear(width, 8)
+
+    def forward(self, x):
+        one = self.first(x)
+        both = torch.stack([one, one + self.other(x)], 1)
+        return self.readout(self.shared(both).sum(1))
+
+
+def test_streams_along_a_new_axis():
+    assert not list(far_off(Stacked, X))
+
+
+def test_a_gradient_through_a_guess_is_a_guess():
+    def make():
+        model = nn.Sequential(nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 8))
+        nn.init.normal_(model[1].weight, mean=0.1, std=0.1)
+        return model
+
+    rows = predict(build(make), X)
+    assert rows["1"].status == rows.parameter("0.weight").status == "assumed"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sigprop.theory import Node
+from sigprop.theory import Node, Status
 from sigprop.theory.ops.cat_channels import CatChannels
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.narrow import Narrow
@@ -21,7 +21,7 @@ from sigprop.trace.rules import rule
 from sigprop.trace.rules.fallback import sample as replayed
 from sigprop.trace.rules.values import CHOICE
 from sigprop.trace.rules.views import copied_like, expand, on_meta, result_shape, viewed
-from sigprop.trace.shared_weights import side_by_side
+from sigprop.trace.shared_weights import have_in_common, side_by_side
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -302,7 +302,7 @@ def joined(capture: Capture, call: Call, fields: list[Field], place: int) -> Fie
     total = sum(item.shape[place] for item in fields)
     role = (axes[0].role if axes else TOKEN) if over_positions else CHANNEL
     dims = (*rest.dims[:place], (Axis(total, role),) if total > 1 else (), *rest.dims[place + 1 :])
-    make = _position_join if over_positions else _channel_join
+    make = _position_join if over_positions else _stack_join if not axes else _channel_join
     layout = Layout(dims, tuple(a for d in dims for a in d if a.is_position) if over_positions else rest.order)
     return Field(
         layout,
@@ -342,6 +342,19 @@ def _channel_join(capture: Capture, fields: list[Field], place: int, layout: Lay
         return capture.apply(CatChannels(tuple(n / sum(sizes) for n in sizes), layout.channels), *nodes)
 
     return make
+
+
+def _stack_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
+    """Tensors along a new axis, which counts as channels: what reads each of them alike takes them as independent."""
+    make = _channel_join(capture, fields, place, layout, rest, own)
+
+    def stacked(result: Field) -> Node:
+        node, nodes = make(result), [item.node for item in fields]
+        if any(have_in_common(capture, one, other) for n, other in enumerate(nodes) for one in nodes[:n]):
+            node.signal = node.signal.note(Status.ASSUMED, "tensors with common parts stacked as independent channels")
+        return node
+
+    return stacked
 
 
 def _position_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):

@@ -125,3 +125,21 @@ def test_overlapping_windows_are_not_folded():
 
     with pytest.raises(UnsupportedError, match="fold of overlapping windows"):
         predict(Folded(), IMAGE, loss="noise")
+
+
+class Squeezed(nn.Module):
+    """Squeeze and excitation of a map of one pixel, which pooling leaves as it is."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.pool = nn.Conv2d(3, width, 4), nn.AdaptiveAvgPool2d(1)
+        self.gate, self.last = nn.Conv2d(width, width, 1), nn.Conv2d(width, 8, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(x * torch.sigmoid(self.gate(self.pool(x))))
+
+
+def test_a_pool_of_one_pixel_has_a_gradient_of_its_own(agreement):
+    """It was given that of the whole map, ten times as large."""
+    agreement(Squeezed, torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)), seeds=64)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
+from sigprop.theory.ops.scale import Scale
 from sigprop.theory.ops.token_map import TokenMap
 from sigprop.trace.layout import Axis, Layout
 from sigprop.trace.record import Call, Field
@@ -56,8 +57,9 @@ def linear_map(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: A
     first = min(changed, default=len(shape))
     if call.name.startswith("avg_pool"):
         first = len(shape) - int(call.name[-2])
-    if first == len(shape):
-        return input
+    if first == len(shape):  # the same numbers, and a gradient of their own
+        made = lambda _: capture.apply(Scale(1.0), input.node)  # noqa: E731
+        return Field(input.layout, made, sources=input.sources, call=call, inputs=(input,))
     axes = [axis for dim in input.layout.dims[first:] for axis in dim]
     if any(not axis.is_position for axis in axes):
         return _channel_pad(capture, call, input, shape, first)

@@ -15,7 +15,7 @@ from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.lookup import Lookup
 from sigprop.trace.reading import BoundOp, Reading
-from sigprop.trace.record import Field, Weight
+from sigprop.trace.record import ONE_NUMBER, Field, Weight
 from sigprop.trace.reverse import ReplayedOp
 from sigprop.trace.shared_weights import IN_STEP, Entries, entries_of, in_step
 from sigprop.trace.skeleton import Distribution
@@ -138,8 +138,9 @@ class Evaluation(Reading):
         signals = [self.signal(source) for source in node.inputs]
         parameters, made = op.parameters(gradient, *signals), self.signal(node).evidence
         for source, arrived in zip(node.inputs, op.backward(gradient, self.signal(node), *signals), strict=True):
-            is_guess = arrived is not None and made.status is Status.ASSUMED
-            self._receive(source, arrived.note(Status.ASSUMED, made.reason) if is_guess else arrived)
+            if arrived is not None and made.status is Status.ASSUMED:
+                arrived = arrived.note(Status.ASSUMED, made.reason)
+            self._receive(source, arrived)
         evidence = made.join(gradient.evidence)
         if isinstance(op, ReplayedOp):
             self._book_replay(op, gradient, evidence)
@@ -166,7 +167,7 @@ class Evaluation(Reading):
 
     def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:
         if weight.parents and math.prod(weight.shape) == 1:
-            evidence = evidence.join(Evidence(Status.ASSUMED, "parameters that make one number for a whole tensor"))
+            evidence = evidence.join(Evidence(Status.ASSUMED, ONE_NUMBER))
         for name, share in weight.roots():
             self.energy[name] = self.energy.get(name, 0.0) + amount * share
             self.evidence[name] = self.evidence.get(name, Evidence()).join(evidence)

@@ -24,6 +24,7 @@ from sigprop.trace.skeleton import Distribution
 
 Function = Callable[[Tensor], Tensor]
 FEW = 4
+ONE_NUMBER = "parameters that make one number for a whole tensor"
 
 
 class _Numbers(threading.local):

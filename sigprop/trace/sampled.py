@@ -17,7 +17,7 @@ from sigprop.theory.status import EXACT
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.drawn_gradient import DrawnGradient
 from sigprop.trace.ensemble import Ensemble
-from sigprop.trace.record import Field
+from sigprop.trace.record import ONE_NUMBER, Field, Weight
 from sigprop.trace.replay import Replay, parts_of_sources, records_between, sites_between
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
 
@@ -102,8 +102,12 @@ class Sampled(ReplayedOp):
 
     def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
         self._run(gradient)
-        why = "weights inside a sampled function, under a gradient along its result"
-        return Evidence(Status.ASSUMED, why) if self._doubtful else EXACT
+        if self._doubtful:
+            why = "weights inside a sampled function, under a gradient along its result"
+            return Evidence(Status.ASSUMED, why)
+        between = records_between(self.target, self.parts)
+        single = any(isinstance(item, Weight) and math.prod(item.shape) == 1 for item in between)
+        return Evidence(Status.ASSUMED, ONE_NUMBER) if single else EXACT
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         return self._run(gradient).states()

@@ -30,6 +30,8 @@ _TAKES_A_PART = frozenset(
 )
 Entries = tuple[Any, ...]
 """A parameter, and what is taken of it."""
+Use = tuple[Entries, Node]
+"""Entries, and the node that multiplies with them."""
 
 
 def entries_of(weight: Weight) -> tuple[Entries, ...]:
@@ -46,13 +48,13 @@ def entries_of(weight: Weight) -> tuple[Entries, ...]:
 
 
 class WeightsBehind:
-    """For each node the entries of the weights whose outputs it is a sum of."""
+    """For each node the uses of weights whose outputs it is a sum of."""
 
     def __init__(self, capture: Capture):
         self._capture = capture
-        self._found: dict[Node, frozenset[Entries]] = {}
+        self._found: dict[Node, frozenset[Use]] = {}
 
-    def of(self, node: Node) -> frozenset[Entries]:
+    def of(self, node: Node) -> frozenset[Use]:
         """Those of the parts that a node holds; of a function of weights' outputs, those weights."""
         waiting = [node]
         while waiting:
@@ -63,7 +65,7 @@ class WeightsBehind:
                 waiting += missing
                 continue
             waiting.pop()
-            own = self.own(item) if not above else frozenset()
+            own = frozenset((entries, item) for entries in self.own(item)) if not above else frozenset()
             self._found[item] = own.union(*(self._found[other] for other in above))
         return self._found[node]
 
@@ -114,13 +116,20 @@ def _note_sum(capture: Capture, made: Node, first: Node, second: Node) -> None:
 
 
 def _same_weights(capture: Capture, first: Node, second: Node) -> list[tuple[Node, Node]]:
-    """Parts of one and of the other tensor that are not the same, and were made with the same weights."""
+    """Parts of one and of the other tensor that were made by different uses of one weight."""
     behind, parts = capture.weights_behind, capture.shared_parts
-    common = behind.of(first) & behind.of(second)
-    if not common:
+    if not _used_twice(behind.of(first), behind.of(second)):
         return []
-    mine, theirs = ([part for part in parts.ends(node) if behind.of(part) & common] for node in (first, second))
-    return [(one, other) for one in mine for other in theirs if one is not other and behind.of(one) & behind.of(other)]
+    mine, theirs = parts.ends(first), parts.ends(second)
+    return [(one, other) for one in mine for other in theirs if _used_twice(behind.of(one), behind.of(other))]
+
+
+def _used_twice(first: frozenset[Use], second: frozenset[Use]) -> bool:
+    """Whether one weight is used in both, in different places: two slices of one output have no weights in common."""
+    places: dict[Entries, set[Node]] = {}
+    for entries, node in first:
+        places.setdefault(entries, set()).add(node)
+    return any(places.get(entries, {node}) != {node} for entries, node in second)
 
 
 def _sizes(parts: SharedParts, node: Node) -> dict[Node, float]:

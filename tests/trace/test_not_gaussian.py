@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from sigprop.trace import predict
+from sigprop.trace import build, predict
 
 IMAGE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 ROWS = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
@@ -189,3 +189,24 @@ def test_positions_that_are_interpolated_are_followed():
     sequences = torch.randn(4, 6, 32, generator=torch.Generator().manual_seed(0))
     predicted = predict(Interpolated, sequences, loss="noise")
     assert predicted.parameter("positions").grad_second_moment > 0.0
+
+
+class Weighed(nn.Module):
+    """Four vectors make one number that weighs a tensor against another, as in a differential attention."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.second, self.readout = (nn.Linear(24, width), nn.Linear(24, width), nn.Linear(width, 8))
+        self.one, self.other = (nn.Parameter(0.1 * torch.randn(16)) for _ in range(2))
+
+    def forward(self, x):
+        first, weight = self.first(x), torch.exp((self.one * self.other).sum())
+        mixed = first.sigmoid() * first - weight * first.tanh() * self.second(x)
+        return self.readout(mixed / mixed.norm(dim=-1, keepdim=True))
+
+
+def test_one_number_of_a_whole_tensor_is_a_guess():
+    x = torch.randn(6, 24, generator=torch.Generator().manual_seed(0))
+    rows = predict(build(Weighed), x)
+    assert rows.parameter("one").status == rows.parameter("other").status == "assumed"
+    assert rows.parameter("readout.weight").status != "assumed"

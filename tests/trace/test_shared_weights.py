@@ -139,3 +139,20 @@ def test_a_gradient_through_a_guess_is_a_guess():
 
     rows = predict(build(make), X)
     assert rows["1"].status == rows.parameter("0.weight").status == "assumed"
+
+
+class Halves(nn.Module):
+    """Two halves of one layer's output are added, as rotary positions do."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.readout = nn.Linear(16, 2 * width), nn.Linear(width, 8)
+
+    def forward(self, x):
+        one, other = self.first(x).chunk(2, -1)
+        return self.readout(0.8 * one - 0.6 * other)
+
+
+def test_halves_of_one_output_have_no_weights_in_common(agreement):
+    rows = agreement(Halves, X, seeds=48)
+    assert all(row.status != "assumed" for row in (*rows.sites, *rows.parameters))

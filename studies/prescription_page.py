@@ -1,35 +1,91 @@
-"""Tables and figures of the training study: `python -m studies.prescription_page`.
+"""Tables and figures of the training study: `python -m studies.prescription_page [NEW.jsonl ...]`.
 
-Reads `docs/data/prescription_training.json` and `prescription_long.json`, prints the tables of the evidence page and
-writes the figures.
+Rows that the trainings wrote are first added to `docs/data/prescription_training.json` (short runs) and
+`prescription_long.json` (3,000 steps); of a run that is there already nothing changes, unless it was cut and is longer
+now. Then the tables between `<!-- name -->` and `<!-- end name -->` of the evidence page and the figures are written.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from studies.prescription_training import BASE_LAYERS, BASE_WIDTH
+from studies.recipes_page import replaced
+
 DOCS = Path(__file__).parents[1] / "docs"
+SHORT, LONG = DOCS / "data/prescription_training.json", DOCS / "data/prescription_long.json"
 SCHEMES = {"default": "own init", "mup": "muP", "mup+linear": "muP, 1/depth", "ours": "unit + mup"}
-OPTIMIZERS = {"adamw": "AdamW", "momentum": "SGD, momentum 0.9", "muon:rms": "Muon"}
+OTHERS = {key: SCHEMES[key] for key in ("default", "mup", "ours")}
+FAMILIES = {
+    "llama": "Llama", "mixtral": "Mixtral, 4 experts", "gpt2": "GPT-2 (tied)", "postln": "OpenAI-GPT (Post-LN)",
+    "vit": "ViT on Fashion-MNIST", "bert": "BERT, masked bytes",
+}  # fmt: skip
+OPTIMIZERS = {"momentum": "SGD", "muon:rms": "Muon"}
+STEPS, LONG_STEPS = 300, 3000
+KEYS = ("family", "width", "layers", "scheme", "rate", "seed", "optimizer", "steps", "batch")
+KEPT = (*KEYS, "decay", "first", "middle", "last", "parameters", "groups")
+LONG_KEPT = (*KEYS[:6], "steps", "done", "last", "curve")
 Size = tuple[str, int, int]
 Curves = dict[Size, dict[str, dict[float, list[float]]]]
 
 
-def curves(optimizer: str = "adamw") -> Curves:
+# -- rows
+
+
+def key_of(row: dict[str, Any]) -> tuple:
+    usual = {"optimizer": "adamw", "steps": STEPS, "batch": 128 if row["family"] == "vit" else 16}
+    return tuple((usual | row)[name] for name in KEYS)
+
+
+def add(paths: list[Path]) -> None:
+    """New rows among the stored ones."""
+    new = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    new = [row for row in new if "error" not in row]
+    is_long = [row["steps"] == LONG_STEPS for row in new]
+    _stored(SHORT, [row for row, long in zip(new, is_long, strict=True) if not long and "last" in row], KEPT)
+    _stored(LONG, [row for row, long in zip(new, is_long, strict=True) if long], LONG_KEPT)
+
+
+def _stored(path: Path, new: list[dict[str, Any]], kept: tuple[str, ...]) -> None:
+    found = json.loads(path.read_text())
+    rows = {key_of(row): row for row in found["rows"]}
+    for row in new:
+        before = rows.get(key_of(row))
+        if before is None or before.get("done", math.inf) < row["done"]:
+            rows[key_of(row)] = {name: _rounded(row.get(name)) for name in kept}
+    ordered = sorted(rows.items(), key=lambda item: [str(part) for part in item[0]])
+    lines = ",\n".join("  " + json.dumps(row) for _, row in ordered)
+    head = json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1)
+    path.write_text(f'{head[:-2]},\n "rows": [\n{lines}\n ]\n}}\n')
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) and value > 0.01 else value
+
+
+def curves(optimizer: str = "adamw", steps: int = STEPS) -> Curves:
     """Final losses over seeds by family and size, scheme and rate."""
     found: Curves = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for row in json.loads((DOCS / "data/prescription_training.json").read_text())["rows"]:
-        if row.get("optimizer", "adamw") != optimizer:
-            continue
-        size = (row["family"], row["layers"], row["width"])
-        found[size][row["scheme"]][row["rate"]].append(row["last"])
+    for row in json.loads(SHORT.read_text())["rows"]:
+        key = dict(zip(KEYS, key_of(row), strict=True))
+        if key["optimizer"] == optimizer and key["steps"] == steps:
+            found[row["family"], row["layers"], row["width"]][row["scheme"]][row["rate"]].append(row["last"])
+    for (_, layers, width), schemes in found.items():  # at the base a rule changes nothing
+        if width == BASE_WIDTH and "default" in schemes:
+            schemes["mup"] = schemes["default"]
+        if layers == BASE_LAYERS and "mup" in schemes:
+            schemes["mup+linear"] = schemes["mup"]
     return found
+
+
+# -- tables
 
 
 def best(rates: dict[float, list[float]]) -> tuple[float, list[float]]:
@@ -38,25 +94,62 @@ def best(rates: dict[float, list[float]]) -> tuple[float, list[float]]:
     return rate, rates[rate]
 
 
+def spread(losses: list[float]) -> str:
+    """The mean, with the standard deviation over seeds."""
+    mean = sum(losses) / len(losses)
+    if len(losses) == 1:
+        return f"{mean:.3f}"
+    return f"{mean:.3f} ± {math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1)):.3f}"
+
+
 def cell(rates: dict[float, list[float]] | None) -> str:
     if not rates:
         return ""
     rate, losses = best(rates)
-    mean = sum(losses) / len(losses)
-    spread = f" ± {math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1)):.3f}" if len(losses) > 1 else ""
     edge = "*" if rate in (min(rates), max(rates)) else ""
-    return f"{mean:.3f}{spread} at 2^{math.log2(rate):.0f}{edge}"
+    return f"{spread(losses)} at 2^{math.log2(rate):.0f}{edge}"
 
 
-def table(found: Curves) -> str:
+def table(found: Curves, schemes: dict[str, str], families: list[str], first: str = "") -> list[str]:
+    """One line for every size; `first` is a further column's text."""
+    begin = "| " + "optimizer | " * bool(first)
     lines = [
-        "| model | layers | width | " + " | ".join(SCHEMES.values()) + " |",
-        "|---|---|---|" + "---|" * len(SCHEMES),
+        begin + "model | layers | width | " + " | ".join(schemes.values()) + " |",
+        "|" + "---|" * (3 + bool(first) + len(schemes)),
     ]
-    for (family, layers, width), schemes in sorted(found.items()):
-        cells = [cell(schemes.get(scheme)) for scheme in SCHEMES]
-        lines.append(f"| {family} | {layers} | {width} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    for family in families:
+        for (_, layers, width), rates in sorted(item for item in found.items() if item[0][0] == family):
+            cells = [cell(rates.get(scheme)) for scheme in schemes]
+            lead = f"| {first} | " if first else "| "
+            lines.append(f"{lead}{FAMILIES[family]} | {layers} | {width} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def optimizer_table() -> list[str]:
+    tables = [table(curves(key), OTHERS, list(FAMILIES), name) for key, name in OPTIMIZERS.items()]
+    return [*tables[0], *(line for found in tables[1:] for line in found[2:])]
+
+
+def long_table() -> list[str]:
+    """Losses at the end by seed, and after 1,000 steps."""
+    groups: dict[tuple, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in long_runs():
+        groups[row["layers"], row["width"]][row["scheme"]].append(row)
+    lines = ["| Llama | steps done | " + " | ".join(SCHEMES.values()) + " |", "|---|---|" + "---|" * len(SCHEMES)]
+    for (layers, width), schemes in sorted(groups.items()):
+        for steps in (1000, LONG_STEPS):
+            cells = []
+            for scheme in SCHEMES:
+                rows = [row for row in schemes.get(scheme, []) if row["done"] >= steps]
+                end, tenth = steps // 50, steps // 500
+                ends = [sum(row["curve"][end - tenth : end]) / tenth for row in rows]
+                rate = f" at 2^{math.log2(rows[0]['rate']):.0f}, {len(rows)} seeds" if rows else ""
+                cells.append(spread(ends) + rate if ends else "")
+            lines.append(f"| {layers} layers, width {width} | {steps:,} | " + " | ".join(cells) + " |")
+    return [line.replace(", 1 seeds", ", 1 seed") for line in lines]
+
+
+# -- figures
 
 
 def figure(found: Curves, path: Path) -> None:
@@ -81,12 +174,12 @@ def figure(found: Curves, path: Path) -> None:
 
 
 def long_runs() -> list[dict[str, Any]]:
-    return json.loads((DOCS / "data/prescription_long.json").read_text())["rows"]
+    return json.loads(LONG.read_text())["rows"]
 
 
 def long_figure(path: Path) -> None:
     """Loss against step of the runs of 3,000 steps, with those that were cut."""
-    colours = {"default": "C3", "mup": "C1", "ours": "C0"}
+    colours = {"default": "C3", "mup": "C1", "mup+linear": "C2", "ours": "C0"}
     drawing = Figure(figsize=(9, 3.6), layout="constrained")
     for axis, (layers, width) in zip(drawing.subplots(1, 2, sharey=True), ((12, 512), (48, 256)), strict=True):
         for row in (row for row in long_runs() if row["layers"] == layers):
@@ -101,8 +194,16 @@ def long_figure(path: Path) -> None:
 
 
 def main() -> None:
-    for optimizer, name in OPTIMIZERS.items():
-        print(f"\n{name}\n\n{table(curves(optimizer))}")
+    add([Path(name) for name in sys.argv[1:]])
+    page = DOCS / "evidence/prescription.md"
+    text = page.read_text()
+    others = [family for family in FAMILIES if family != "llama"]
+    text = replaced(text, "llama table", table(curves(), SCHEMES, ["llama"]))
+    text = replaced(text, "other models", table(curves(), OTHERS, others))
+    text = replaced(text, "bert table", table(curves(steps=2000), OTHERS, ["bert"]))
+    text = replaced(text, "optimizers", optimizer_table())
+    text = replaced(text, "long runs", long_table())
+    page.write_text(text)
     figure(curves(), DOCS / "figures/prescription_training.png")
     long_figure(DOCS / "figures/prescription_long.png")
 

@@ -27,7 +27,7 @@ from sigprop.scaling.pairs import read_pair
 from sigprop.scaling.record import Run
 from sigprop.scaling.runs import OwnOptimizer, Training, worth_stacking
 from sigprop.scaling.training import make_step
-from sigprop.scaling.verdict import find_culprits
+from sigprop.scaling.verdict import find_culprits, in_order_of_ending
 from sigprop.theory.exponents import read_optimizer
 
 Shape = tuple[int, ...]
@@ -127,7 +127,7 @@ class _Check:
     def run(self, seeds: range, level: float) -> list[Exponent]:
         shapes = sorted({shape for line in self.along.values() for shape in line}, reverse=True)
         base = build_seeded(self.build, shapes[-1], 0)
-        self.modules = [name for name, _ in base.named_modules()]
+        self.modules = in_order_of_ending(base)
         step_fn = make_step(self.batch, self.loss)
         known: dict[str, str] = {}
         rows: dict[Shape, Rows] = {}

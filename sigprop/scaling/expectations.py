@@ -57,16 +57,21 @@ class Expectations:
         change = width_rule(rule).change
         return cls(scales, weights, fits["update"], fits["rate"], fits["decay"], fits["site"], change, along_depth)
 
-    def of(self, quantity: str, name: str, step: int, finite: bool) -> tuple[float | None, float | None]:
+    def of(
+        self, quantity: str, name: str, step: int, finite: bool, end: str | None = None
+    ) -> tuple[float | None, float | None]:
         """(expected exponent, upper bound); both None where nothing is asked.
 
+        `end`: the site that a module which holds others ends in, and whose exponent it should have.
         `finite` sites do not grow with width: logits and scores. They may start smaller, never larger. A branch
         of scale l^{-alpha} may move less than that, down to 1/l when its own update dominates.
         """
         if quantity in ("weight", "update", "rate", "decay"):
             return getattr(self, quantity).get(name), None
         scores = name.endswith(".scores")
-        shift = self.site.get(name, 0.0)
+        if end is not None and self.along_depth:
+            return None, None
+        shift = self.site.get(end or name, 0.0)
         if quantity == "activation" and step == 0:
             free = name not in self.site if scores else finite and not self.along_depth
             return (None, shift) if free else (shift, None)

@@ -27,6 +27,7 @@ def judge(
     sizes = np.array([[[run.sizes[key] for run in table] for table in tables] for key in everywhere]).swapaxes(1, 2)
     fits = fit_exponents(expected.scales, sizes, level=level)
     channels = [table[0].channels for table in tables]
+    ends = _ends([name for quantity, name, step in everywhere if (quantity, step) == ("activation", 0)])
     noise = _noise([run for table in tables for run in table])
     found = []
     for place, (quantity, name, step) in enumerate(everywhere):
@@ -36,7 +37,7 @@ def judge(
         if quantity in ("update", "rate") and name in noise:
             wanted, at_most = None, None
         else:
-            wanted, at_most = expected.of(quantity, name, step, finite)
+            wanted, at_most = expected.of(quantity, name, step, finite, ends.get(name))
         means = tuple(sizes[place].mean(axis=0).tolist())
         exponent, low, high = (float(values[place]) for values in fits)
         passed = _passes(low, high, wanted, at_most, tolerance, bool(np.isfinite(sizes[place]).all()))
@@ -44,6 +45,16 @@ def judge(
         if doubtful and wanted is not None and _half_aligned(expected.scales, sizes[place], wanted):
             passed, wanted, at_most = True, None, wanted
         found.append(Exponent(name, quantity, step, axis, means, exponent, low, high, wanted, passed, at_most))
+    return found
+
+
+def _ends(sites: list[str]) -> dict[str, str]:
+    """By module that holds others, the last of them, whose output it hands on; `sites` in the order of outputs."""
+    found: dict[str, str] = {}
+    for place, name in enumerate(sites):
+        inside = [other for other in sites[:place] if other.startswith(f"{name}.")]
+        if inside:
+            found[name] = found.get(inside[-1], inside[-1])
     return found
 
 

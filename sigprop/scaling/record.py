@@ -1,7 +1,8 @@
 """Recording a training: sizes of activations, of their changes, of gradients, weights and updates.
 
-Sites are the modules that own parameters, the attention scores (caught where softmax or fused attention is
-called, named after the module that calls it), and the model's output. Only root mean squares leave the device.
+Sites are the modules that own parameters, at the start also those that hold such modules, the attention scores (caught
+where softmax or fused attention is called, named after the module that calls it), and the model's output.
+Only root mean squares leave the device.
 One model is watched, or several seeds of it at once inside `vmap`: then every size is one number per seed.
 """
 
@@ -83,7 +84,8 @@ class Recorder:
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(lambda *_, name=name: self._inside.append(name)))
             owns = any(True for _ in module.parameters(recurse=False))
-            handles.append(module.register_forward_hook(self._leave(name, owns)))
+            holds = name != "" and not owns and any(True for _ in module.parameters())
+            handles.append(module.register_forward_hook(self._leave(name, owns, holds)))
         try:
             yield
         finally:
@@ -142,6 +144,14 @@ class Recorder:
         elif name in self._first and self._first[name].shape == now.shape:
             self._wait(("change", name, self.step), now - self._first[name])
 
+    def whole(self, name: str, values: Any) -> None:
+        """Size of what a module that holds others puts out at the start: a multiplier may stand in its own forward."""
+        if not isinstance(values, Tensor) or not values.is_floating_point() or name in self._channels:
+            return
+        self._channels[name] = values.shape[-1] if values.dim() else 1
+        values, place = bare(values) if self.seeds else (values, -1)
+        self._wait(("activation", name, 0), self._lead(values.detach(), place).clone())
+
     def scores(self, values: Tensor) -> None:
         self.activation(f"{self._inside[-1] if self._inside else ''}.scores".lstrip("."), values, gradient=False)
 
@@ -157,12 +167,15 @@ class Recorder:
             for column in zip(*table, strict=True)
         ]
 
-    def _leave(self, name: str, owns: bool) -> Callable:
+    def _leave(self, name: str, owns: bool, holds: bool) -> Callable:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             self._inside.pop()
             if owns and isinstance(output, Tensor):
                 with DisableTorchFunction():
                     self.activation(name, output)
+            elif holds and self.step == 0:
+                with DisableTorchFunction():
+                    self.whole(name, output[0] if isinstance(output, tuple) and output else output)
 
         return hook
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch import nn
+
 from sigprop.results.coordinates import Culprit, Exponent
 
 CAUSES = {"weight": "init", "update": "learning rate", "rate": "learning rate", "decay": "weight decay"}
@@ -17,7 +19,8 @@ CAUSES = {"weight": "init", "update": "learning rate", "rate": "learning rate", 
 def find_culprits(
     exponents: list[Exponent], modules: Sequence[str], queries: Mapping[str, str] | None = None
 ) -> list[Culprit]:
-    """The culprits, largest deviation first; parameters before multipliers. `modules`: names in forward order.
+    """The culprits, largest deviation first; parameters before multipliers. `modules`: names in the order in
+    which they end.
 
     `queries`: parameters that carry an attention's 1/d, with their attention. Where the size of such a parameter and of
     its update are both off, and nothing else is, the attention's scale is what is missing.
@@ -40,6 +43,12 @@ def find_culprits(
     order = {name: place for place, name in enumerate(modules)}
     sites = sorted(failing, key=lambda item: (order.get(item.name, len(order)), item.step))
     return [Culprit(item.name, "forward multiplier", item.deviation(), item.axis) for item in sites[:1]]
+
+
+def in_order_of_ending(model: nn.Module, name: str = "") -> list[str]:
+    """Names of all modules, those that hold others after them."""
+    inside = [(f"{name}.{key}".lstrip("."), module) for key, module in model.named_children()]
+    return [*(found for key, module in inside for found in in_order_of_ending(module, key)), name]
 
 
 def _attention_scales(named: list[Culprit], queries: Mapping[str, str]) -> list[Culprit]:

@@ -189,6 +189,33 @@ def test_a_missing_attention_scale_is_named_though_the_module_has_a_number_for_i
     assert [(item.name, item.cause) for item in bad.culprits] == [("attention", "attention scale")]
 
 
+class Amplified(nn.Module):
+    """A module whose own forward multiplies what the module inside puts out."""
+
+    def __init__(self, inner, factor):
+        super().__init__()
+        self.inner, self.factor = inner, factor
+
+    def forward(self, x):
+        return self.factor * self.inner(x)
+
+
+@pytest.mark.parametrize("where", ["mlp", "attention_norm"])
+def test_a_multiplier_in_the_forward_of_a_module_without_parameters_is_named(where):
+    """An mlp's output times the root of the width: every weight, update and linear layer inside is right."""
+
+    def make(width, depth=2):
+        model = gpt()(width, depth)
+        for block in model.blocks:
+            setattr(block, where, Amplified(getattr(block, where), (width / 32) ** 0.5))
+        return model
+
+    report = check("mup", make, widths=[32, 64, 128])
+    assert not report.passed
+    assert (report.culprits[0].name, report.culprits[0].cause) == (f"blocks.0.{where}", "forward multiplier")
+    assert report.culprits[0].exponent == pytest.approx(0.5, abs=0.05)
+
+
 def test_a_missing_tied_factor_is_named():
     assert check("mup", gpt(tied=True), lr=2e-2).passed
     bad = check(without_tied_factor, gpt(tied=True), lr=2e-2)

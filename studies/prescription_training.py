@@ -5,7 +5,8 @@ at 1, warm-up over the first tenth, then cosine to a tenth. One JSON line per ce
 the last tenth, milliseconds a step. On CUDA the whole step (batch, forward, backward, clipping, schedule, AdamW) is one
 CUDA graph, so that the number of optimizer groups costs nothing; other optimizers step outside it. `--together` runs
 of one process share the device, each on a stream of its own; `--processes` take turns on it, which only helps where
-Python is what a step waits for. With `--curve` a long run that is cut leaves rows with fewer steps `done`.
+Python is what a step waits for. Without them, with `--spread`, cells run in the order given. With `--curve` a long run
+that is cut leaves rows with fewer steps `done`.
 
 A cell is `family,width,layers,scheme,rate,seed`, with the rate as a number or a power like 2^-7. `--grid` makes cells
 of lists instead: `--grid "llama;128,256;4,16;default,mup,mup+linear,ours;-11:-5;0,1,2"` (rates are powers of two).
@@ -373,7 +374,9 @@ def main() -> None:
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     cells = [read_cell(text) for text in args.cells] + [cell for text in args.grid for cell in read_grid(text)]
-    cells = sorted(dict.fromkeys(cells), key=cost, reverse=True)
+    cells = list(dict.fromkeys(cells))
+    if args.processes > 1:
+        cells.sort(key=cost, reverse=True)
     if args.part is None and args.processes > 1:
         command = [sys.executable, "-m", "studies.prescription_training", *sys.argv[1:], "--part"]
         parts = [subprocess.Popen([*command, str(part)]) for part in range(args.processes)]

@@ -52,7 +52,7 @@ def _ends(sites: list[str]) -> dict[str, str]:
     """By module that holds others, the last of them, whose output it hands on; `sites` in the order of outputs."""
     found: dict[str, str] = {}
     for place, name in enumerate(sites):
-        inside = [other for other in sites[:place] if other.startswith(f"{name}.")]
+        inside = [other for other in sites[:place] if other.startswith(f"{name}.") and not other.endswith(".scores")]
         if inside:
             found[name] = found.get(inside[-1], inside[-1])
     return found

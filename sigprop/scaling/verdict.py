@@ -34,15 +34,21 @@ def find_culprits(
     named = _attention_scales(named, queries or {}) or named
     if named:
         return sorted(named, key=lambda culprit: -abs(culprit.exponent))
+    order = {name: place for place, name in enumerate(modules)}
+    sites = sorted(failing, key=lambda item: (order.get(item.name, len(order)), item.step))
     scores = [item for item in failing if item.name.endswith(".scores")]
-    if scores:
+    if scores and not _starts_before(sites[0], scores[0].name.removesuffix(".scores"), order):
         return [
             Culprit(item.name.removesuffix(".scores"), "attention scale", item.deviation(), item.axis)
             for item in scores[-1:]
         ]
-    order = {name: place for place, name in enumerate(modules)}
-    sites = sorted(failing, key=lambda item: (order.get(item.name, len(order)), item.step))
     return [Culprit(item.name, "forward multiplier", item.deviation(), item.axis) for item in sites[:1]]
+
+
+def _starts_before(item: Exponent, attention: str, order: Mapping[str, int]) -> bool:
+    """Whether a site that ends before an attention begins is off from the start, so that its scores follow it."""
+    early = order.get(item.name, len(order)) < order.get(attention, 0) and not item.name.startswith(f"{attention}.")
+    return early and (item.quantity, item.step) == ("activation", 0)
 
 
 def in_order_of_ending(model: nn.Module, name: str = "") -> list[str]:

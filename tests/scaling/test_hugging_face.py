@@ -138,6 +138,37 @@ def test_base_width_alone_scales_the_number_of_heads(name):
     assert {round(row.lr, 6) for row in plan if row.role == "hidden"} == {0.5}
 
 
+def test_base_width_alone_scales_what_the_mlps_of_falcon_and_distilbert_are_made_of():
+    falcon = transformers.FalconConfig(
+        vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=1, num_attention_heads=4, ffn_hidden_size=256
+    )
+    distilbert = transformers.DistilBertConfig(
+        vocab_size=VOCABULARY, dim=64, n_layers=1, n_heads=4, hidden_dim=256, max_position_embeddings=8
+    )
+    for model in (transformers.FalconForCausalLM(falcon), transformers.DistilBertForMaskedLM(distilbert)):
+        rows = [row for row in parametrize(model, "mup", base=32) if len(row.shape) == 2 and 256 in row.shape]
+        assert [(row.role, row.lr) for row in rows] == [("hidden", 0.5)] * 2
+
+
+def one_key_head(width):
+    config = transformers.LlamaConfig(
+        hidden_size=width, intermediate_size=2 * width, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=1, vocab_size=VOCABULARY,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+def alibi(width):
+    config = transformers.BloomConfig(hidden_size=width, n_layer=1, n_head=4, vocab_size=VOCABULARY)
+    return transformers.BloomForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("make", [one_key_head, alibi])
+def test_key_heads_that_stay_and_position_biases_raise_no_alarm(make):
+    report = coord_check(make, [32, 64, 128], batch=batch("llama"), seeds=2, steps=2, lr=1e-2)
+    assert report.passed, [str(item) for item in report.culprits]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_copies_and_sharded_models_keep_the_plan(name, tmp_path):
     from torch.distributed.device_mesh import init_device_mesh

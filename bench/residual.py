@@ -25,7 +25,7 @@ SIZES = {
     "cpu": (4, 64, 2, 64, 3),
     "cuda eager": (64, 256, 16, 512, 5),
     "cuda graph": (64, 256, 16, 512, 5),
-    "cuda compile": (12, 768, 16, 512, 24),
+    "cuda compile": (4, 768, 48, 512, 24),
 }
 """Layers, width, examples, tokens and rounds of five steps."""
 

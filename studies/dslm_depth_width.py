@@ -1,8 +1,8 @@
 """dslm section 3.4 and Table 4's deepest shape: predictions over depths 1 to 768 and widths 128 to 6096.
 
-Encoders, predicted and measured at initialization, 32 Zipf-like tokens, dropout 0.1: vanilla Pre-LN and DeepScale
-Post-LN over depth, and both over width. The whole model is compared, the gradient at its first block and the variance
-at its last.
+Encoders, predicted and measured at initialization, 32 Zipf-like tokens, dropout 0.1: vanilla Pre-LN, and DeepScale Post-
+and Pre-LN (whose beta^2 = 2/N needs more than two layers), over depth and over width. The whole model is compared, the
+gradient at its first block and the variance at its last.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CASES = (("pre", "vanilla"), ("post", "deepscale"), ("pre", "deepscale"))
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    depths, widths, seeds = (1, 12, 96, 768), (512, 2048, 6096), 16
+    depths, widths, seeds = (12, 96, 768), (512, 2048, 6096), 16
     if not setting.is_full:
-        depths, widths, seeds = (1, 12, 96), (256, 512), 8
-    shapes = [(depth, 128) for depth in depths] + [(2, width) for width in widths]
+        depths, widths, seeds = (12, 96), (256, 512), 8
     found = []
     for placement, scaling in CASES:
-        for depth, width in shapes:
+        least, few = (1, 2) if scaling == "vanilla" else (4, 4)
+        for depth, width in [(depth, 128) for depth in (least, *depths)] + [(few, width) for width in widths]:
             cell = (placement, scaling, depth, width, seeds, setting.device)
             found.append(setting.part(f"{placement} {scaling} {depth} {width}", lambda cell=cell: compared(*cell)))
             print(found[-1], flush=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.overrides import TorchFunctionMode
 
-from sigprop.compat import foreach_copy_
+from sigprop.compat import foreach_copy_, foreach_norm
 from sigprop.errors import InputError, require
 from sigprop.lab.settings import Settings
 from sigprop.lab.stacked_optimizer import StackedOptimizer
@@ -183,9 +183,9 @@ class _Batched(TorchFunctionMode):
 
 def _shrink(gradients: Sequence[Tensor], most: float) -> Tensor:
     """The factor of every network that brings its gradient to at most this norm."""
-    norm = torch.linalg.vector_norm
-    parts = [value.abs() if value.dim() == 1 else norm(value, dim=tuple(range(1, value.dim()))) for value in gradients]
-    return (most / (norm(torch.stack(parts), dim=0) + 1e-6)).clamp(max=1.0)
+    slices = [part for networks in zip(*(value.unbind() for value in gradients), strict=True) for part in networks]
+    norms = torch.stack(foreach_norm(slices)).reshape(-1, len(gradients))
+    return (most / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)
 
 
 def _of_linear_layers(model: nn.Module) -> set[str]:

@@ -126,7 +126,8 @@ def markdown(data: dict[str, Any]) -> list[str]:
     lines += ["20 % and five standard errors.", ""]
     lines += ["| model | row | error | status |", "|---|---|---|---|"] if wrong else []
     lines += [
-        f"| {model} | `{name}` {column} | {_size(e, s)} | {status} |" for model, (name, column, e, s, status) in wrong
+        f"| {model} | `{name}` {column} | {_size(e, s)} | {status} |"
+        for model, (name, column, e, s, status, _) in wrong
     ]
     lines += ["", "Classes that are not right: median and worst error of blocks, less two standard errors", ""]
     lines += ["| model | kind | variance | gradient | how |", "|---|---|---|---|---|"]

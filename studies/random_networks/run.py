@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,14 +40,23 @@ def main(
     out: Annotated[Path, typer.Option(help="JSON file.")] = OUT,
 ) -> None:
     """Predict random networks and judge them."""
+    rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        rows = list(pool.map(attempt, range(first, first + count)))
-    command = f"python -m studies.random_networks.run --first {first} --count {count}"
-    wrong = [row for row in rows if row.get("wrong")]
-    data = {"command": command, "date": str(date.today()), "networks": len(rows)}
-    data |= {"refused": sum("refused" in row for row in rows), "tracebacks": sum("traceback" in row for row in rows)}
-    out.write_text(json.dumps(data | {"with a wrong row": len(wrong), "rows": rows}) + "\n")
-    print(data, *(row for row in rows if "wrong" not in row or row["wrong"]), sep="\n")
+        for job in as_completed([pool.submit(attempt, number) for number in range(first, first + count)]):
+            rows.append(job.result())
+            out.write_text(json.dumps(summary(rows, first) | {"rows": sorted(rows, key=_number)}) + "\n")
+    print(summary(rows, first), *(row for row in rows if "wrong" not in row or row["wrong"]), sep="\n")
+
+
+def summary(rows: list[dict[str, Any]], first: int) -> dict[str, Any]:
+    command = f"python -m studies.random_networks.run --first {first} --count {len(rows)}"
+    found = {"command": command, "date": str(date.today()), "networks": len(rows)}
+    found |= {kind: sum(kind in row for row in rows) for kind in ("refused", "traceback")}
+    return found | {"with a wrong row": sum(bool(row.get("wrong")) for row in rows)}
+
+
+def _number(row: dict[str, Any]) -> int:
+    return row["network"]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from sigprop.models import build
 from studies.image_runs import TRAINED, Panel, Point, Size, drawn_, images_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 
-FULL = Size(6, 60, 64, 60_000, 128, 60, 900, 32)
+FULL = Size(6, 40, 64, 60_000, 128, 50, 600, 32)
 SMALL = Size(6, 16, 32, 6_000, 32, 20, 150, 32)
 POINTS: list[Point] = [(0.5, 0.0), (0.5, 1.0), (1.4, 0.0), (1.4, 1.0), (2.5, 0.0), (2.5, 1.0)]
 """(sigma_w, sigma_b): both sides of the line of mu = 0.5."""

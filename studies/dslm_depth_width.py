@@ -1,8 +1,8 @@
 """dslm section 3.4 and Table 4's deepest shape: predictions over depths 1 to 768 and widths 128 to 6096.
 
-Encoders, predicted and measured at initialization, 32 Zipf-like tokens, dropout 0.1: vanilla Pre-LN, and DeepScale Post-
-and Pre-LN (whose beta^2 = 2/N needs more than two layers), over depth and over width. The whole model is compared, the
-gradient at its first block and the variance at its last.
+Encoders, predicted and measured at initialization, 32 Zipf-like tokens, dropout 0.1: vanilla Pre-LN, and DeepScale
+Post- and Pre-LN (whose beta^2 = 2/N needs more than two layers), over depth and over width. The whole model is compared,
+the gradient at its first block and the variance at its last.
 """
 
 from __future__ import annotations
@@ -58,10 +58,15 @@ def compared(placement: str, scaling: str, depth: int, width: int, seeds: int, d
         attention_method="sampled",
     )
     profile = predict(blueprint)
+
+    def drawn() -> nn.Module:
+        with torch.device(device):
+            return network(blueprint, profile, device)
+
     first, *_, last = [row.name for row in block_rows(profile.sites)] * 2
     real = measure(
         None, ids[None].to(device), lambda logits: nn.functional.cross_entropy(logits[0], targets),
-        sites=sorted({first, last}), build=lambda: network(blueprint, profile, device), seeds=range(seeds),
+        sites=sorted({first, last}), build=drawn, seeds=range(seeds),
     )  # fmt: skip
     predicted, measured = ({row.name: row for row in found.sites} for found in (profile, real))
     pairs = {"variance": last, "grad_variance": first}

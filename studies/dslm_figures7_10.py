@@ -20,7 +20,7 @@ from sigprop.results.blocks import streams
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 from studies.text_runs import LETTERS, Method, Program, best_of
 
-FULL = Program((2.0**-10,), (0, 1, 2), 16, 128, 1200)
+FULL = Program((2.0**-10,), (0, 1, 2), 16, 128, 800)
 SMALL = Program((2.0**-8,), (0, 1), 4, 64, 300)
 LOOKED = 8
 """Passages that profiles are measured on."""

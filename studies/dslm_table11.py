@@ -18,7 +18,7 @@ from sigprop.lab.data import TextBatches
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
 from studies.text_runs import LETTERS, Method, Program, best_of
 
-FULL = Program(tuple(2.0**-power for power in (14, 13, 12, 11)), (0, 1, 2), 16, 128, 1500)
+FULL = Program(tuple(2.0**-power for power in (14, 13, 12, 11)), (0, 1, 2), 16, 128, 1200)
 SMALL = Program((2.0**-10, 2.0**-8), (0, 1, 2), 4, 64, 400)
 FORMATS = {"E5M2": torch.float8_e5m2, "E4M3": torch.float8_e4m3fn}
 PAPER = {"baseline": {"E5M2": 1.05, "E4M3": 0.11}, "DeepScale": {"E5M2": 0.49, "E4M3": 0.06}}

@@ -12,7 +12,7 @@ from typing import Any
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
 from studies.text_runs import LETTERS, Method, Program, best_of
 
-FULL = Program(tuple(2.0**-power for power in (13, 12, 11, 10)), (0, 1), 16, 128, 600)
+FULL = Program(tuple(2.0**-power for power in (13, 12, 11, 10)), (0, 1), 16, 128, 400)
 SMALL = Program((2.0**-9, 2.0**-7), (0,), 4, 64, 150)
 PAPER = {
     "Xavier": math.inf,

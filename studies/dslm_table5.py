@@ -11,7 +11,7 @@ from studies.dslm_table4 import losses_of, rows_of, shapes
 from studies.reproduction import Judgement, Reproduction, Setting
 from studies.text_runs import LETTERS, Program
 
-FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1), 16, 128, 600)
+FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1), 16, 128, 400)
 SMALL = Program((2.0**-8, 2.0**-7), (0,), 4, 64, 200)
 PAPER = {
     "Xavier": ("29.4 (12 x 512)", "20.6 (96 x 512)", "19.8 to 26.9"),

@@ -35,7 +35,7 @@ def network(placement: str, depth: int, width: int, context: int, seed: int) -> 
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    shallow, deep, passages, length, steps, seeds = (3, 256), (12, 128), 32, 96, 600, (0, 1)
+    shallow, deep, passages, length, steps, seeds = (3, 256), (12, 128), 32, 96, 500, (0, 1)
     if not setting.is_full:
         shallow, deep, passages, length, steps, seeds = (2, 64), (8, 32), 8, 64, 200, (0,)
     text = TextBatches(tokens_of(setting.text()), passages, length, objective=Spans(VOCABULARY - 2, share=0.3))

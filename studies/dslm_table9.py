@@ -28,7 +28,7 @@ def network(depth: int, width: int, seed: int) -> nn.Module:
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    shallow, deep, batch, steps, powers, seeds = (6, 256), (24, 128), 128, 900, (12, 11, 10, 9), (0, 1, 2)
+    shallow, deep, batch, steps, powers, seeds = (6, 256), (24, 128), 128, 700, (12, 11, 10, 9), (0, 1, 2)
     if not setting.is_full:
         shallow, deep, batch, steps, powers, seeds = (2, 64), (8, 32), 64, 200, (10, 9, 8), (0, 1)
     folder = setting.folder("fashion-mnist")

@@ -75,8 +75,8 @@ def plan_of(strategy: str, model: nn.Module, width: int) -> Plan:
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    width, depth, passages, length, steps = 256, 4, 32, 96, 900
-    powers, seeds = range(-13, -8), (0, 1, 2)
+    width, depth, passages, length, steps = 256, 4, 32, 96, 600
+    powers, seeds = range(-13, -8), (0, 1)
     if not setting.is_full:
         width, depth, passages, length, steps, powers, seeds = 64, 2, 8, 64, 200, range(-10, -5), (0, 1)
     text = TextBatches(tokens_of(setting.text()), passages, length, objective=Spans(VOCABULARY - 2, share=0.3))

@@ -79,7 +79,7 @@ def plan_of(strategy: str, model: nn.Module, width: int) -> Plan:
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    width, depth, powers, seeds, steps, batch = 256, 6, range(-13, -7), (0, 1, 2), 900, 128
+    width, depth, powers, seeds, steps, batch = 256, 6, range(-13, -8), (0, 1, 2), 700, 128
     if not setting.is_full:
         width, depth, powers, seeds, steps, batch = 64, 3, range(-11, -6), (0, 1), 200, 64
     folder = setting.folder("fashion-mnist")

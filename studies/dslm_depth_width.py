@@ -1,8 +1,8 @@
 """dslm section 3.4 and Table 4's deepest shape: predictions over depths 1 to 768 and widths 128 to 6096.
 
 Encoders, predicted and measured at initialization, 32 Zipf-like tokens, dropout 0.1: vanilla Pre-LN, and DeepScale
-Post- and Pre-LN (whose beta^2 = 2/N needs more than two layers), over depth and over width. The whole model is compared,
-the gradient at its first block and the variance at its last.
+Post- and Pre-LN (whose beta^2 = 2/N needs more than two layers), over depth and over width. What is compared is the
+gradient at the first block and the variance at the last.
 """
 
 from __future__ import annotations

@@ -120,10 +120,13 @@ class Subject:
 
     @cached_property
     def layers(self) -> int:
-        """Repeated blocks: the most first numbers that the names of one family of parameters have."""
-        families = self.draws.families().values()
-        found = [{match.group(1) for row in rows if (match := BLOCK_NUMBER.search(row.name))} for rows in families]
-        return max(map(len, found), default=0)
+        """Repeated blocks: of one family of parameters, the numbers that stand first in its names; those of a container
+        that holds them all are passed over."""
+        found = [int(any(BLOCK_NUMBER.search(row.name) for row in self.draws))]
+        for rows in self.draws.families().values():
+            places = zip(*(BLOCK_NUMBER.findall(row.name) for row in rows), strict=False)
+            found.append(next((len(kinds) for kinds in map(set, places) if len(kinds) > 1), 0))
+        return max(found)
 
     @property
     def model_name(self) -> str:

@@ -104,3 +104,12 @@ def test_equal_tokens_do_not_end_a_prediction():
     model = initialize_(transformer(kind="encoder", norm_placement="post", depth=40, width=32), "xavier")
     profile = Evaluation(model, made_up_batch(model, 16)).predicted()
     assert all(math.isfinite(row.variance) for row in profile)
+
+
+def test_layers_are_counted_inside_a_container():
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32), 3, enable_nested_tensor=False)
+    assert Subject(torch.nn.Sequential(torch.nn.Embedding(8, 16), encoder), None).layers == 3
+    assert Subject(torch.nn.Sequential(torch.nn.Embedding(8, 16)), None).layers == 1
+    assert Subject(torch.nn.Linear(4, 4), None).layers == 0
+    assert Subject(transformer(depth=1), None).layers == 1
+    assert Subject(transformer(depth=5), None).layers == 5

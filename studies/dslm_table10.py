@@ -1,8 +1,8 @@
 """dslm Table 10 in reduced size: ten ways to train a deep Transformer, each at its own best learning rate.
 
 The paper trains BERT of 192 x 256 and 96 x 512 at one rate each; here decoders on bytes. Every method has the norm
-placement that its authors made it for. All rates are tried with one seed, the five best methods then with two more at
-their best rate. The order of methods is compared, not perplexities.
+placement that its authors made it for. All rates are tried with one seed, higher ones where the highest is the best;
+the five best methods then have two more seeds at their best rate. The order of methods is compared, not perplexities.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ def run(setting: Setting) -> dict[str, Any]:
         label: Method(label, recipe, placement, depth, width, surgery)
         for label, (recipe, placement, surgery) in RECIPES.items()
     }
-    found = {label: program.train(method, batches, setting) for label, method in methods.items()}
+    found = {label: program.search(method, batches, setting) for label, method in methods.items()}
     for label in sorted(found, key=lambda label: best_of(found[label]).mean)[:5]:
         rate = best_of(found[label]).rate
-        again = program.train(methods[label], batches, setting, [(rate, seed) for seed in MORE])
+        cells = [(rate, seed) for seed in MORE]
+        again = program.train(methods[label], batches, setting, cells, name=f"{label}, again")
         found[label]["runs"] += again["runs"]
     return {**program.described(setting), "seeds": [*program.seeds, *MORE], "methods": list(found.values())}
 

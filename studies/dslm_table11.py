@@ -34,7 +34,7 @@ def run(setting: Setting) -> dict[str, Any]:
         Method("DeepScale", "deepscale", "post", *shape, surgery=True),
     )
     look = partial(cast_losses, batches=replace(batches, seed=1), device=setting.device)
-    found = [program.train(method, batches, setting, look=look) for method in methods]
+    found = [program.search(method, batches, setting, look=look) for method in methods]
     return {**program.described(setting), "methods": found}
 
 

@@ -30,7 +30,7 @@ def shapes(setting: Setting, placement: str, program: Program) -> dict[str, Any]
     for depth, width in SHAPES[setting.is_full]:
         for label, recipe in (("Xavier", "xavier"), ("DeepScale", "deepscale")):
             method = Method(f"{label} {depth} x {width}", recipe, placement, depth, width)
-            found.append(program.train(method, batches, setting) | {"method": label})
+            found.append(program.search(method, batches, setting) | {"method": label})
     return {**program.described(setting), "methods": found}
 
 

@@ -28,7 +28,7 @@ def methods(full: bool) -> list[Method]:
 def run(setting: Setting) -> dict[str, Any]:
     program = FULL if setting.is_full else SMALL
     batches = program.batches(setting)
-    found = [program.train(method, batches, setting) for method in methods(setting.is_full)]
+    found = [program.search(method, batches, setting) for method in methods(setting.is_full)]
     return {**program.described(setting), "methods": found}
 
 

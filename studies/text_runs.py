@@ -87,16 +87,29 @@ class Program:
         setting: Setting,
         cells: Sequence[tuple[float, int]] = (),
         look: Callable[[nn.Module], dict[str, Any]] | None = None,
+        name: str = "",
     ) -> dict[str, Any]:
         """Losses of every rate and seed, or of the `cells` (rate, seed) given; a run that broke has none.
 
-        look: what else is stored of every trained network, under `seen`.
+        look: what else is stored of every trained network, under `seen`. name: of the part, where not the method's.
         """
-        name = f"{method.label}, again" if cells else method.label
+        name = name or method.label
         chosen = list(cells) or [(rate, seed) for rate in self.rates for seed in self.seeds]
         found = setting.part(name, lambda: self._trained(method, chosen, batches, setting.device, look))
         best = best_of(found)
         print(f"{name}: best rate {best.rate:.3g}, loss {best.losses}, {found['trained_s']} s", flush=True)
+        return found
+
+    def search(self, method: Method, batches: TextBatches, setting: Setting, **options: Any) -> dict[str, Any]:
+        """The same, with twice the highest rate as long as that one is the best and learns, three times at most."""
+        found = self.train(method, batches, setting, **options)
+        for _ in range(3):
+            best, highest = best_of(found), max(run["rate"] for run in found["runs"])
+            if best.rate < highest or best.mean > LETTERS:
+                break
+            cells = [(2 * highest, seed) for seed in self.seeds]
+            name = f"{method.label}, rate {2 * highest:.3g}"
+            found["runs"] += self.train(method, batches, setting, cells, name=name, **options)["runs"]
         return found
 
     def _trained(

@@ -8,7 +8,8 @@ from torch import nn
 
 from sigprop.theory.criticality import architecture, factor_at_depth
 from studies import abc_transfer, apjn_figure11, dslm_table11, dslm_table12, effective_vit
-from studies.text_runs import best_of
+from studies.reproduction import Setting
+from studies.text_runs import Method, Program, best_of
 
 
 def runs(*cells):
@@ -19,6 +20,21 @@ def test_a_rate_tried_with_one_seed_is_not_compared_with_one_of_three():
     best = best_of(runs((0.1, 0, 2.0), (0.2, 0, 1.9), (0.2, 1, 2.3), (0.2, 2, 2.2)))
     assert (best.rate, best.losses) == (0.2, [1.9, 2.3, 2.2])
     assert best_of(runs((0.1, 0, 2.0), (0.2, 0, None))).rate == 0.1
+
+
+def test_rates_go_up_until_the_best_is_inside(monkeypatch):
+    asked = []
+
+    def train(self, method, batches, setting, cells=(), name="", **options):
+        chosen = list(cells) or [(rate, 0) for rate in self.rates]
+        asked.append([rate for rate, _ in chosen])
+        return runs(*((rate, seed, abs(math.log2(rate / 0.4))) for rate, seed in chosen))
+
+    monkeypatch.setattr(Program, "train", train)
+    method = Method("x", "xavier", "pre", 1, 8)
+    found = Program((0.1, 0.2), (0,), 1, 8, 1).search(method, None, Setting())
+    assert asked == [[0.1, 0.2], [0.4], [0.8]]
+    assert best_of(found).rate == 0.4
 
 
 @pytest.mark.parametrize(

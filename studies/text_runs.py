@@ -101,14 +101,14 @@ class Program:
         return found
 
     def search(self, method: Method, batches: TextBatches, setting: Setting, **options: Any) -> dict[str, Any]:
-        """The same, with twice the highest rate as long as that one is the best and learns, three times at most."""
+        """The same, with two and four times the highest rate where that one is the best and learns, twice at most."""
         found = self.train(method, batches, setting, **options)
-        for _ in range(3):
+        for _ in range(2):
             best, highest = best_of(found), max(run["rate"] for run in found["runs"])
             if best.rate < highest or best.mean > LETTERS:
                 break
-            cells = [(2 * highest, seed) for seed in self.seeds]
-            name = f"{method.label}, rate {2 * highest:.3g}"
+            cells = [(factor * highest, seed) for factor in (2, 4) for seed in self.seeds]
+            name = f"{method.label}, above {highest:.3g}"
             found["runs"] += self.train(method, batches, setting, cells, name=name, **options)["runs"]
         return found
 

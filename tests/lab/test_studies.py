@@ -33,7 +33,7 @@ def test_rates_go_up_until_the_best_is_inside(monkeypatch):
     monkeypatch.setattr(Program, "train", train)
     method = Method("x", "xavier", "pre", 1, 8)
     found = Program((0.1, 0.2), (0,), 1, 8, 1).search(method, None, Setting())
-    assert asked == [[0.1, 0.2], [0.4], [0.8]]
+    assert asked == [[0.1, 0.2], [0.4, 0.8]]
     assert best_of(found).rate == 0.4
 
 

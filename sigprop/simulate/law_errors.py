@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import COLUMNS
 from sigprop.simulate.simulation import Simulation
+from sigprop.simulate.spread import mark_scattered
 
 TWINS = 6
 TOO_MUCH = 0.2
@@ -24,14 +25,18 @@ Row = SiteRow | ParameterRow
 
 
 def with_law_errors(profile: Profile, simulation: Simulation) -> Profile:
-    """The profile with the errors of its laws."""
+    """The profile with the errors of its laws; what they and the draws leave open too widely is `assumed`."""
     twins = simulation.shaken(TWINS)
-    if not twins:
-        return profile
+    if twins:
+        _widen_by(twins, profile, simulation)
+    mark_scattered((*profile.sites, *profile.parameters))
+    return profile
+
+
+def _widen_by(twins: Sequence[Profile], profile: Profile, simulation: Simulation) -> None:
     drawn = [simulation.profiles[number if simulation.random else 0] for number in range(1, len(twins) + 1)]
     _widen(profile.sites, [item.sites for item in drawn], [item.sites for item in twins])
     _widen(profile.parameters, [item.parameters for item in drawn], [item.parameters for item in twins])
-    return profile
 
 
 def _widen(rows: Sequence[Row], drawn: Sequence[Sequence[Row]], twins: Sequence[Sequence[Row]]) -> None:

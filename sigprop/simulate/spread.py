@@ -19,6 +19,8 @@ from sigprop.results.stated_errors import COLUMNS
 
 PRIOR = 4.0
 """Degrees of freedom that the other rows of a column count for."""
+TOO_MUCH = 1.0 / 3.0
+SCATTERED = "the draws scatter too much to tell {}: ± {:.0%}"
 Row = SiteRow | ParameterRow
 
 
@@ -56,6 +58,21 @@ def widen(rows: Sequence[Row], tables: Sequence[Sequence[Row]]) -> None:
         for row in found:
             moderated = math.sqrt(((count - 1) * own[row.name] ** 2 + PRIOR * usual**2) / (count - 1 + PRIOR))
             row.errors[column] = max(own[row.name], moderated) * widening * getattr(row, column)
+
+
+def mark_scattered(rows: Sequence[Row]) -> None:
+    """Rows that draws alone tell, and tell to no better than a third, are `assumed`: a BatchNorm over four numbers has
+    gradients of which a few draws hold the mean."""
+    for row in rows:
+        if row.status not in ("sampled", "disputed"):
+            continue
+        known = {column: abs(getattr(row, column, 0.0)) for column in COLUMNS if row.errors.get(column)}
+        doubts = {column: row.errors[column] / value for column, value in known.items() if value > 0.0}
+        worst = max(doubts, key=lambda column: doubts[column], default=None)
+        if worst is not None and doubts[worst] > TOO_MUCH:
+            said = SCATTERED.format(worst, doubts[worst])
+            row.status, row.reason = "assumed", "; ".join(filter(None, (row.reason, said)))
+            row.stated_errors.clear()
 
 
 def _relative(row: Row, column: str, drawn: Sequence[Any]) -> float:

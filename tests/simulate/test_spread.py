@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from sigprop import predict
 from sigprop.results import SiteRow
 from sigprop.simulate.spread import standard_error, widen
 
@@ -42,3 +45,23 @@ def test_a_lucky_handful_is_not_believed():
     assert standard_error([1.0]) == 0.0
     assert standard_error([0.0, 1.0, 2.0]) == pytest.approx(1 / math.sqrt(3))
     assert standard_error([0.1, 0.1, 3.0]) > np.std([0.1, 0.1, 3.0], ddof=1) / math.sqrt(3)
+
+
+def test_what_the_draws_do_not_tell_is_assumed_and_says_so():
+    """BatchNorm over four numbers: a few draws hold the mean of its gradients."""
+
+    def norms() -> nn.Module:
+        return nn.Sequential(*(part for _ in range(4) for part in (nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU())))
+
+    batch = torch.randn(4, 16, generator=torch.Generator().manual_seed(1))
+    found = predict(norms, batch)
+    rows = [row for row in (*found.sites, *found.parameters) if "scatter" in row.reason]
+    assert rows
+    for row in rows:
+        column = "grad_second_moment" if row in found.parameters else "grad_variance"
+        assert row.status == "assumed"
+        assert row.errors[column] > getattr(row, column) / 3
+    for row in (*found.sites, *found.parameters):
+        for column in ("variance", "grad_variance", "grad_second_moment"):
+            if row.status in ("sampled", "disputed") and getattr(row, column, 0.0) > 0:
+                assert row.errors.get(column, 0.0) <= getattr(row, column) / 3

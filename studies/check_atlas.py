@@ -214,7 +214,9 @@ def main(
     begins: Annotated[
         list[str] | None, typer.Argument(help="Only classes whose names begin so; all by default.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Classes that are stored already, too.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Classes that are stored already, too, after the others.")
+    ] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     seconds: Annotated[int, typer.Option(help="For one initialization of a class.")] = 90,
     gigabytes: Annotated[int, typer.Option(help="Memory of a process.")] = 16,
@@ -225,9 +227,12 @@ def main(
     if page:
         PAGE.write_text(markdown(json.loads(out.read_text())))
         return
-    done = {(row["kind"], row["model"]) for row in json.loads(out.read_text())} if out.exists() and not again else set()
+    stored = {(row["kind"], row["model"]): row for row in json.loads(out.read_text())} if out.exists() else {}
     chosen = {key: place for key, place in places().items() if not begins or key[1].startswith(tuple(begins))}
-    study([place for key, place in chosen.items() if key not in done], workers, seconds, gigabytes, out)
+    wanted = sorted(
+        (key for key in chosen if again or key not in stored), key=lambda key: "findings" in stored.get(key, {})
+    )
+    study([chosen[key] for key in wanted], workers, seconds, gigabytes, out)
 
 
 if __name__ == "__main__":

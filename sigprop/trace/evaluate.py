@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.lookup import Lookup
+from sigprop.trace.few_products import REASON, is_bent_sum
 from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import ONE_NUMBER, Field, Weight
 from sigprop.trace.reverse import ReplayedOp
@@ -135,6 +136,8 @@ class Evaluation(Reading):
         op = self.op(node)
         if op is None:
             return
+        if is_bent_sum(node, gradient, self.signal(node)):
+            gradient = gradient.note(Status.ASSUMED, REASON)
         signals = [self.signal(source) for source in node.inputs]
         parameters, made = op.parameters(gradient, *signals), self.signal(node).evidence
         for source, arrived in zip(node.inputs, op.backward(gradient, self.signal(node), *signals), strict=True):

@@ -174,3 +174,24 @@ def test_twelve_layers_have_as_many_groups_as_four():
         return len(plan.optimizers(model, lr=0.01, weight_decay=0.1)[0].param_groups)
 
     assert groups(12) == groups(4) <= 8
+
+
+def test_sharded_parameters_train_as_whole_ones(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model, plan = planned()
+    sharded = copy.deepcopy(model)
+    train(model, few_groups(plan, model, "adamw"), steps=3)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+        optimizer = few_groups(plan, sharded, "adamw")
+        for _ in range(3):
+            optimizer.zero_grad()
+            F.cross_entropy(sharded(IDS)[:, :-1].flatten(0, 1), IDS[:, 1:].flatten()).backward()
+            optimizer.step()
+        for whole, part in zip(model.parameters(), sharded.parameters(), strict=True):
+            same(part.full_tensor(), whole.detach())
+    finally:
+        torch.distributed.destroy_process_group()

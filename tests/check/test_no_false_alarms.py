@@ -159,3 +159,14 @@ def test_stages_of_different_shapes_are_no_stream():
     batch = {"pixel_values": images, "labels": torch.tensor([1, 2])}
     assert not found("gradient_vanishes", model, batch)
     assert not found("gradient_explodes", model, batch)
+
+
+def test_a_head_of_another_kind_may_keep_torchs_draw():
+    """ResNets of torchvision and of transformers draw their convolutions and leave the one linear layer as it is."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(32, 32, 3, padding=1) for _ in range(6)]
+    for layer in layers:
+        torch.nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 100)]
+    model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.ReLU())), *head)
+    assert not found("default_draw_left", model, torch.randn(2, 32, 8, 8))

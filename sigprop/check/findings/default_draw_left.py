@@ -18,16 +18,18 @@ FEW = 0.34
 
 @check("default_draw_left", "draw", "a layer still has torch's default uniform draw while the others have their own")
 def default_draw_left(subject: Subject) -> Iterator[Finding]:
-    """nn.Linear and nn.Conv draw U(-1/sqrt(fan_in), 1/sqrt(fan_in)), of std 1 / sqrt(3 fan_in)."""
+    """nn.Linear and nn.Conv draw U(-1/sqrt(fan_in), 1/sqrt(fan_in)), of std 1 / sqrt(3 fan_in). A kind of layer that
+    its author draws nowhere (the one linear layer of a ResNet) was left on purpose."""
     if subject.trained:
         return
     rows = [row for row in subject.draws.matrices if row.kind in DEFAULTS and row.fan_in and row.total >= ENOUGH]
-    left = [row for row in rows if _is_default(row)]
+    drawn = {row.kind for row in rows if not _is_default(row)}
+    left = [row for row in rows if _is_default(row) and row.kind in drawn]
     families = {row.family for row in rows}
     odd = {row.family for row in left}
     if not left or len(odd) > max(1, FEW * len(families)) or len(left) > FEW * len(rows) or len(rows) < 4:
         return
-    others = [row for row in rows if row not in left]
+    others = [row for row in rows if not _is_default(row)]
     if sum(row.law in ("normal", "truncated normal") for row in others) < limit("draw_majority") * len(others):
         return
     first = left[0]

@@ -14,12 +14,20 @@ from torch import Tensor
 
 CHANNEL_RUN = 256
 TOKEN_RUN = 64
+SMALLEST, LARGEST = 1e-25, 1e30
+"""Mean squares between which squares of entries neither underflow nor overflow."""
+ROUNDING = 1e-12
+"""Squared length, beside that of the longest token, below which a token is rounding noise."""
 
 
 def token_sums(x: Tensor) -> tuple[Tensor, Tensor]:
     """Sum and squared norm of each token of (sequences, tokens, channels), as float64."""
-    sums = [part.sum(-1).double().sum(-1) for part in _runs(x)]
-    return _added(sums), token_squares(x)
+    return token_sums_alone(x), token_squares(x)
+
+
+def token_sums_alone(x: Tensor) -> Tensor:
+    """Sum of each token, as float64."""
+    return _added([part.sum(-1).double().sum(-1) for part in _runs(x)])
 
 
 def token_squares(x: Tensor) -> Tensor:
@@ -48,7 +56,7 @@ def unit_sum(x: Tensor, weights: Tensor) -> Tensor:
 
 def in_range(squares: Tensor, channels: int) -> bool:
     """Squares of the entries neither underflow nor overflow in float32."""
-    return bool(1e-25 <= squares.amax() / channels <= 1e30)
+    return bool(SMALLEST <= squares.amax() / channels <= LARGEST)
 
 
 def mean_is_small(mean: Tensor, variance: Tensor, distance: Tensor, scale: Tensor) -> bool:

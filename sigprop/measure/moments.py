@@ -11,8 +11,9 @@ So the correlation costs O(T d). Blocks are converted to float64 in a scratch bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,7 @@ Block = tuple[slice, slice, Tensor]
 Blocks = Callable[[], Iterable[Block]]
 
 CACHE_BLOCK = 1 << 19
+CACHE_PIECE, ROW, SMALL = 1 << 18, 256, 1 << 14
 MISSING = torch.tensor(torch.nan, dtype=torch.float64)
 
 
@@ -39,27 +41,39 @@ class Moments:
 
     def sums(self, x: Tensor) -> Tensor:
         """Sum and sum of squares of all entries."""
-        rows = _rows(x)
-        if self._quick(x):
-            sums, squares = float32_sums.token_sums(rows)
+        if self.is_quick(x):
+            sums, squares = map(torch.cat, zip(*map(float32_sums.token_sums, _pieces(x)), strict=True))
             total, square = sums.sum(), squares.sum()
-            if float32_sums.in_range(squares, rows.shape[2]) and total.square() <= 0.8 * square * x.numel():
+            if float32_sums.in_range(squares, ROW) and total.square() <= 0.8 * square * x.numel():
                 return torch.stack((total, square))
+        rows = _rows(x)
         sums, squares = _token_sums(rows, self._blocks(rows, None))
         return torch.stack((sums.sum(), squares.sum()))
 
     def squares(self, x: Tensor) -> Tensor:
         """Sum of squares of all entries."""
-        rows = _rows(x)
-        if self._quick(x):
-            squares = float32_sums.token_squares(rows)
-            if float32_sums.in_range(squares, rows.shape[2]):
+        if self.is_quick(x):
+            squares = torch.cat(list(map(float32_sums.token_squares, _pieces(x))))
+            if float32_sums.in_range(squares, ROW):
                 return squares.sum()
+        rows = _rows(x)
         return _token_squares(rows, self._blocks(rows, None)).sum()
+
+    def sums_of(self, tensors: Sequence[Tensor], squares_only: bool = False) -> list[tuple[float, float]]:
+        """`sums` of every tensor, small ones together; `squares_only` leaves the sums of large ones out."""
+        found: dict[int, tuple[float, float]] = {}
+        small = [place for place, x in enumerate(tensors) if self.is_quick(x) and x.numel() <= SMALL]
+        for place, sums in zip(small, _small_sums([tensors[place] for place in small]), strict=True):
+            if sums is not None:
+                found[place] = sums
+        for place, x in enumerate(tensors):
+            if place not in found:
+                found[place] = (0.0, self.squares(x).item()) if squares_only else tuple(self.sums(x).tolist())
+        return [found[place] for place in range(len(tensors))]
 
     def signal(self, x: Tensor, mask: Tensor | None = None, exact: bool = False) -> Tensor:
         """About the mean; `exact` refuses the fast path."""
-        quick = not exact and self._quick(x)
+        quick = not exact and self.is_quick(x)
         blocks = None if quick else self._blocks(x, mask)
         sums, squares = float32_sums.token_sums(x) if blocks is None else _token_sums(x, blocks)
         if quick and not float32_sums.in_range(squares, x.shape[2]):
@@ -83,7 +97,7 @@ class Moments:
 
     def gradient(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """About zero, which also stands for the mean."""
-        squares = float32_sums.token_squares(x) if self._quick(x) else None
+        squares = float32_sums.token_squares(x) if self.is_quick(x) else None
         blocks = None
         if squares is None or not float32_sums.in_range(squares, x.shape[2]):
             blocks = self._blocks(x, mask)
@@ -97,7 +111,8 @@ class Moments:
         total = float32_sums.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
         return torch.stack((torch.zeros_like(second), second, _mean_cosine(total, weights)))
 
-    def _quick(self, x: Tensor) -> bool:
+    def is_quick(self, x: Tensor) -> bool:
+        """Whether short runs of it are summed in float32."""
         return self._float32 and x.dtype == torch.float32
 
     def _blocks(self, x: Tensor, mask: Tensor | None) -> Blocks:
@@ -131,6 +146,34 @@ class Moments:
 def _rows(x: Tensor) -> Tensor:
     """Any tensor as (rows, 1, channels)."""
     return x.reshape(-1, 1, x.shape[-1] if x.dim() else 1)
+
+
+def _pieces(x: Tensor) -> Iterator[Tensor]:
+    """Any tensor in pieces that stay in the cache, as (rows, 1, `ROW`), and what is left over."""
+    flat = x.reshape(-1)
+    whole = flat.numel() - flat.numel() % ROW
+    for piece in flat[:whole].split(CACHE_PIECE):
+        if piece.numel():
+            yield piece.view(-1, 1, ROW)
+    if whole < flat.numel():
+        yield flat[None, None, whole:]
+
+
+def _small_sums(tensors: Sequence[Tensor]) -> Iterator[tuple[float, float] | None]:
+    """Sum and sum of squares of each, each in rows of its own; None where float32 does not suffice."""
+    if not tensors:
+        return
+    lengths = np.array([-(-x.numel() // ROW) for x in tensors])
+    rows = torch.zeros(int(lengths.sum()), 1, ROW)
+    for x, part in zip(tensors, rows.view(-1).split((lengths * ROW).tolist()), strict=True):
+        part[: x.numel()] = x.reshape(-1)
+    columns = [column.numpy()[:, 0] for column in float32_sums.token_sums(rows)]
+    starts = np.cumsum(lengths) - lengths
+    totals, squares = (np.add.reduceat(column, starts) for column in columns)
+    largest = np.maximum.reduceat(columns[1], starts) / ROW
+    for x, total, square, most in zip(tensors, totals.tolist(), squares.tolist(), largest.tolist(), strict=True):
+        in_range = float32_sums.SMALLEST <= most <= float32_sums.LARGEST and total**2 <= 0.8 * square * x.numel()
+        yield (total, square) if in_range or not bool(x.any()) else None
 
 
 def _token_sums(x: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
@@ -169,7 +212,7 @@ def _inverse_norms(squares: Tensor, floor: Tensor, mask: Tensor | None) -> Tenso
 
 def _floor(squares: Tensor, x: Tensor) -> Tensor:
     """Below this squared length a token is rounding noise beside the longest one."""
-    return (1e-26 if x.dtype == torch.float64 else 1e-12) * squares.amax()
+    return (1e-26 if x.dtype == torch.float64 else float32_sums.ROUNDING) * squares.amax()
 
 
 def _mean_cosine(total: Tensor, weights: Tensor) -> Tensor:

@@ -68,9 +68,8 @@ def _started_moments(
     if any(stacked_moments.pays_off(value.device) for value in values):
         return _started_stacked([*values, *gradients])
     moments = Moments()
-    found = [moments.sums(value).tolist() for value in values]
-    squares = [square for _, square in found] + [moments.squares(gradient).item() for gradient in gradients]
-    return lambda: ([total for total, _ in found], squares)
+    found, squares = moments.sums_of(values), [square for _, square in moments.sums_of(gradients, squares_only=True)]
+    return lambda: ([total for total, _ in found], [square for _, square in found] + squares)
 
 
 def _started_stacked(tensors: list[Tensor]) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:

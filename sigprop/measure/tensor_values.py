@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from sigprop.compat import flatten_dense_tensors
 
 GROUP_SIZE = 1 << 26
+CPU_GROUP_SIZE = 1 << 18
+"""Smaller pieces come from memory that the process has already; a large one is asked of the system, page by page."""
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
 
 
@@ -79,11 +81,11 @@ def grouped(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
     kinds: dict[tuple, list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    for members in kinds.values():
+    for (device, _), members in kinds.items():
         group: list[Tensor] = []
-        size = 0
+        size, most = 0, CPU_GROUP_SIZE if device.type == "cpu" else GROUP_SIZE
         for tensor in members:
-            if size > GROUP_SIZE:
+            if size > most:
                 yield group
                 group, size = [], 0
             group.append(tensor)

@@ -1,0 +1,83 @@
+"""Small tensors on a CPU, reduced together: each as by itself, whatever is beside it."""
+
+import math
+
+import pytest
+import torch
+
+from sigprop.measure import waiting_room
+from sigprop.measure.moments import Moments
+from sigprop.measure.queue import Queue
+
+MASK = torch.rand(3, 20, generator=torch.Generator().manual_seed(1)) > 0.3
+
+
+def tensors():
+    """Of one shape: ordinary, with a large mean, tiny, huge, constant, zero, with a token of zeros, not finite."""
+    drawn = torch.randn(9, 3, 20, 48, generator=torch.Generator().manual_seed(0))
+    drawn[1] += 100.0
+    drawn[2] *= 1e-15
+    drawn[3] *= 1e17
+    drawn[4] = 0.3
+    drawn[5] = 0.0
+    drawn[6, :, 4] = 0.0
+    drawn[7, 1, 2, 3] = math.nan
+    return drawn
+
+
+def exact(x, signal, mask):
+    """From the definition, pair by pair, in float64."""
+    x = x.double()
+    mask = torch.ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
+    mean = x[mask].mean() if signal else torch.zeros(())
+    centred = x - mean
+    cosines = []
+    for rows, kept in zip(centred, mask, strict=True):
+        norms = rows.norm(dim=-1)
+        unit = (rows / norms[:, None])[kept & (norms > 1e-6 * centred.norm(dim=-1).max())]
+        if len(unit) > 1:
+            cosines.append(((unit @ unit.T).sum() - len(unit)) / (len(unit) * (len(unit) - 1)))
+    cosine = torch.stack(cosines).mean() if cosines else torch.tensor(math.nan)
+    return [float(mean), float(centred[mask].square().mean()), float(cosine)]
+
+
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
+@pytest.mark.parametrize("signal", [True, False], ids=["signal", "gradient"])
+def test_each_is_reduced_as_by_itself(monkeypatch, signal, mask):
+    monkeypatch.setattr(waiting_room, "MOST", 4)  # some buffers are full, the last is not
+    queue = Queue()
+    for ticket, x in enumerate(tensors()):
+        queue.add(ticket, x, mask, signal)
+    queue.read()
+    found = queue.signals if signal else queue.gradients
+    for ticket, x in enumerate(tensors()):
+        expected = exact(x, signal, mask)
+        scale = max(abs(expected[0]), math.sqrt(expected[1]))
+        assert found[ticket][0] == pytest.approx(expected[0], abs=1e-6 * scale, nan_ok=True)
+        assert found[ticket][1] == pytest.approx(expected[1], rel=1e-6, abs=1e-12 * scale**2, nan_ok=True)
+        if ticket != 4 or not signal:  # tokens of a constant signal have no direction
+            assert found[ticket][2] == pytest.approx(expected[2], abs=1e-6, nan_ok=True)
+
+
+def test_what_waits_may_be_overwritten():
+    queue, x = Queue(), torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
+    expected = exact(x, True, None)
+    queue.add(0, x, None, True)
+    x.zero_()
+    queue.read()
+    assert queue.signals[0] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_sums_of_small_and_large_parameters():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7,), (300,), (64, 3, 3, 3), (513, 1000), (1,)]
+    made = [torch.randn(shape, generator=generator) for shape in shapes]
+    made += [torch.zeros(40), torch.ones(40), torch.randn(500, generator=generator) + 50.0, torch.full((3,), 1e-20)]
+    made.append(torch.randn(5, 6, generator=generator, dtype=torch.float64))
+    for x, (total, square) in zip(made, Moments().sums_of(made), strict=True):
+        values = x.double()
+        size = float(values.abs().sum())
+        assert total == pytest.approx(float(values.sum()), abs=1e-6 * size)
+        assert square == pytest.approx(float(values.square().sum()), rel=1e-6)
+    squares = [square for _, square in Moments().sums_of(made, squares_only=True)]
+    assert squares == pytest.approx([float(x.double().square().sum()) for x in made], rel=1e-6)

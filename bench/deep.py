@@ -52,7 +52,7 @@ print(json.dumps({"seconds": seconds, "clock": clock, "gigabytes": memory, "bloc
 """
 MODELS = ("Llama-70B", "GPT-2, 200 layers", "DeepSeek-V3")
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
-LIMIT = 400
+LIMIT = 120
 
 
 def run(root: Path, kind: str, way: str, seed: int, file: Path) -> dict | None:

@@ -16,6 +16,7 @@ from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.results.stated_errors import stated_by_theory
 from sigprop.theory import Evidence, Gradient, Node, Signal, Status
+from sigprop.theory.ops.linear import Linear
 from sigprop.trace.attention_scores import placed, score_rows
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.inputs import shortened
@@ -216,7 +217,8 @@ class _Rows:
             with found.capture.lock:
                 signal = states.signal(item.node)
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
-            variance = max(variance - _of_the_average(signal), 0.0)
+            if isinstance(item.node.op, Linear):
+                variance = max(variance - _of_the_average(signal), 0.0)
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
             row.stated_errors = stated_by_theory(variance=row.status)
@@ -265,13 +267,12 @@ class _Rows:
 def _of_the_average(signal: Signal) -> float:
     """Variance over networks of the average over all entries, about which each network's variance is taken.
 
-    `u / d` of the average covariance of two positions, with `d` channels and `u` their uniform share: it counts where
-    channels are few, as in a gate of one channel whose tokens have much in common.
+    Of independent channels `1 / d` of the average covariance of two positions: it counts where channels are few, as in
+    a gate of one channel whose tokens have much in common.
     """
     if signal.width > FEW:
         return 0.0
-    average = float(signal.covariance.total() / signal.kernel.tokens**2)
-    return float(signal.common.uniform) * max(average, 0.0) / signal.width
+    return max(float(signal.covariance.total() / signal.kernel.tokens**2), 0.0) / signal.width
 
 
 def token_correlation(signal: Signal, layout: Layout) -> float:

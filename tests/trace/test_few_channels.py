@@ -31,3 +31,20 @@ def test_a_gate_of_few_channels(channels):
     predicted = predict(build(lambda: Gated(channels)), X)["gate"]
     for column in ("variance", "grad_variance"):
         assert abs(getattr(predicted, column) - getattr(measured, column)) <= 4.0 * measured.errors[column]
+
+
+class Shares(nn.Module):
+    """Two shares that sum to one: their average never varies."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.scores, self.shares = nn.Linear(24, width), nn.Linear(width, 2), nn.Softmax(-1)
+
+    def forward(self, x):
+        return self.shares(self.scores(self.first(x)))
+
+
+def test_shares_that_sum_to_one():
+    measured = measure(None, X, build=Shares, seeds=100)["shares"]
+    predicted = predict(build(Shares), X)["shares"]
+    assert abs(predicted.variance - measured.variance) <= 4.0 * measured.errors["variance"]

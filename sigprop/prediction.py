@@ -29,7 +29,7 @@ from sigprop.trace.predict import require_settings
 DRAWS = 24
 OPERATIONS = 3e10
 """Of all passes of a verification that nobody asked for: about a second."""
-CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 20_000_000, 300_000, 1024
+CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 50_000_000, 300_000, 1024
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
 LARGEST = 400_000_000
 """Parameters of a model that is still run."""

@@ -24,25 +24,23 @@ class DrawnGradient:
     - with a part along the signal: `B y` and a rest, which has what is left of the kernel;
     - otherwise independent of `y`.
 
-    `signal` gives the kernel of `y` where it is needed.
+    `signal` gives the kernel of `y` where it is needed; `along_signal` is the share of the energy that is along it.
     """
 
     def __init__(self, gradient: Gradient, signal: Callable[[], Tensor]):
         kernel, self.level = unit_kernel(gradient)
-        self._slope, self._function = None, None
+        self._slope, self._function, self.along_signal = None, None, 0.0
         slope, through = gradient.along_signal.slope, gradient.through_activation.gradients
         if isinstance(slope, Tensor) and self.level > 0.0:
             slope = slope / self.level**0.5
             along = applied(slope, applied(slope, signal()).T)
-            if float(along.diagonal().mean()) > SMALL:
+            share = float(along.diagonal().mean())
+            if share > SMALL:
+                self.along_signal = share
                 self._slope, kernel = slope.to(DTYPE), kernel - along
         if self._slope is None and len(through) == 1 and through[0].share == 1.0 and self.level > 0.0:
             self._function, kernel = through[0].function, through[0].kernel.values / self.level
         self._root = root_of(kernel).to(DTYPE)
-
-    @property
-    def is_along_signal(self) -> bool:
-        return self._slope is not None
 
     def rows(self, y: Tensor, generator: torch.Generator) -> Tensor:
         """One draw, for the numbers `[position, channel]` of `y`."""

@@ -29,6 +29,9 @@ MANY_ENTRIES, CHEAP = 16384, 1 << 19
 MANY = 2048
 """Replicas that are never exceeded: of one number they tell the mean square to 3 %."""
 
+MUCH = 0.03
+"""Share of a gradient's energy along the signal, from which on what follows below is a guess."""
+
 __all__ = ["ReplayedAttention", "Sampled"]
 
 
@@ -48,7 +51,7 @@ class Sampled(ReplayedOp):
     seed: int
     reason: str
     _reverse: Reverse | None = field(default=None, repr=False)
-    _doubtful: bool = False
+    _along_signal: float = 0.0
 
     def __post_init__(self) -> None:
         self.parts = parts_of_sources(self.target)
@@ -89,7 +92,7 @@ class Sampled(ReplayedOp):
         if self._reverse is None:
             self._reverse = Reverse(self.parts, sites_between(self.target, self.parts))
             drawn, layout = DrawnGradient(gradient, self._kernel), self.target.layout
-            self._doubtful = drawn.is_along_signal
+            self._along_signal = drawn.along_signal
             for replay in self._replays(gradients=True):
                 output = replay(self.target)
                 if output.requires_grad:
@@ -104,7 +107,7 @@ class Sampled(ReplayedOp):
 
     def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
         self._run(gradient)
-        if self._doubtful:
+        if self._along_signal:
             why = "weights inside a sampled function, under a gradient along its result"
             return Evidence(Status.ASSUMED, why)
         between = records_between(self.target, self.parts)
@@ -115,8 +118,9 @@ class Sampled(ReplayedOp):
         return self._run(gradient).states()
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:
-        evidence = gradient.evidence.join(output.evidence)
-        kernels = self._run(gradient).kernels
+        evidence, kernels = gradient.evidence.join(output.evidence), self._run(gradient).kernels
+        if self._along_signal > MUCH:
+            evidence = evidence.join(Evidence(Status.ASSUMED, "a gradient along the signal ends at a sampled function"))
         return tuple(None if k is None else Gradient(Dense(k), evidence=evidence) for k in kernels)
 
 

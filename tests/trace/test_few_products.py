@@ -34,3 +34,16 @@ def test_weights_of_a_depthwise_convolution(std):
             assert abs(item.error) <= 0.1 + 4.0 * item.standard_error, item
     guesses = {row.name.split(".")[0] for row in predicted.parameters if row.status == "assumed"}
     assert guesses == ({"depth", "up", "stem"} if std == 0.5 else set())
+
+
+def test_small_groups_under_a_squared_loss():
+    """What is along the signal is lost in a norm that is sampled: gradients were up to 57 % too large."""
+
+    def make():
+        block = [nn.Conv2d(64, 64, 3, padding=1), nn.GroupNorm(32, 64), nn.ReLU()]
+        return nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *block, nn.Conv2d(64, 8, 1))
+
+    rows = predict(build(make), X, loss=lambda out: out.square().mean())
+    assert rows.parameter("1.weight").status == "assumed"
+    assert rows.parameter("4.weight").status != "assumed"
+    assert predict(build(make), X).parameter("1.weight").status != "assumed"

@@ -18,7 +18,9 @@ from sigprop.simulate.law_errors import with_law_errors
 from sigprop.simulate.simulation import Simulation
 from sigprop.simulate.verdict import Judgement, Verdict, judged
 
-FIRST = 6
+FIRST, LEAST = 6, 3
+STRETCH = 3.0
+"""Times the operations allowed that the least number of initializations may cost."""
 NEGLIGIBLE = 1e-10
 """Of the largest number in a column: rounding noise."""
 FEWEST = 256
@@ -31,8 +33,10 @@ def verified(predicted: Profile, simulation: Simulation, most: int, operations: 
     """The profile with its rows judged by at most `most` initializations and, beyond the first, `operations`."""
     simulation.extend(1)
     affordable = 1.0 + operations / max(simulation.operations, 1)
+    if affordable < LEAST and LEAST * simulation.operations <= STRETCH * operations:
+        affordable = LEAST
     most = int(min(most, affordable)) if simulation.random else 1
-    if most < min(FIRST, 3) and simulation.random:
+    if most < LEAST and simulation.random:
         note = f"one pass takes {simulation.operations:.1e} operations: not verified"
         return Profile(predicted.sites, predicted.parameters, predicted.meta | {"verification": note})
     count = min(FIRST, most)

@@ -393,6 +393,11 @@ def _saturated() -> nn.Module:
     return tanh_mlp(6, gain=30.0)
 
 
+@ill("batch norms that have seen no batch, in evaluation", "unused_statistics", "layers.0.1")
+def _idle_norms() -> nn.Module:
+    return ConvNet().eval()
+
+
 @ill("dead ReLUs", "activations", "3")
 def _dead() -> nn.Module:
     return changed(he_mlp(), "2.bias", lambda b: b.fill_(-100.0))

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab import Settings
 from sigprop.lab.data import ImageBatches, labelled_idx
 from sigprop.lab.many import train_many
 from sigprop.results import ParameterPlan, Plan
 from sigprop.scaling.fit import fit_exponent
 from sigprop.theory.exponents import PARAMETRIZATIONS, solve
+from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting
-from studies.text_runs import best_of
 
 NAMES = ("SP", "NTK", "muP", "MF", "plain")
 ROLES = ("embedding", "hidden", "hidden", "readout")
@@ -88,22 +87,16 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _trained(
-    name: str, width: int, base: int, cells: list[tuple[float, int]], steps: int, batches: ImageBatches, device: str
+    name: str, width: int, base: int, cells: list[Cell], steps: int, batches: ImageBatches, device: str
 ) -> dict[str, Any]:
     networks = [made(name, width, base, seed)[0] for _, seed in cells]
     plan = made(name, width, base, 0)[1]
-    mode = "graph" if device == "cuda" else "eager"
-    settings = Settings(steps=steps, weight_decay=0.0, clip=0.0, device=device, mode=mode)
+    settings = settings_on(device, steps, weight_decay=0.0, clip=0.0, precision="float32")
     runs = train_many(networks, batches, [rate for rate, _ in cells], settings, plan=plan)
     images = batches.images[:512]
     found = [
-        {
-            "rate": rate,
-            "seed": seed,
-            "last": round(run.last, 5) if math.isfinite(run.last) else None,
-            "sizes": _sizes(network, made(name, width, base, seed)[0].to(device), images),
-        }
-        for (rate, seed), run, network in zip(cells, runs, networks, strict=True)
+        row | {"sizes": _sizes(network, made(name, width, base, row["seed"])[0].to(device), images)}
+        for row, network in zip(rows_of(cells, runs), networks, strict=True)
     ]
     return {"name": name, "width": width, "runs": found}
 

@@ -17,8 +17,9 @@ from torch import nn
 from sigprop.lab.data import TextBatches
 from sigprop.measure import measure
 from sigprop.results.blocks import streams
+from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting
-from studies.text_runs import LETTERS, Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program
 
 FULL = Program((2.0**-10,), (0, 1, 2), 16, 128, 800)
 SMALL = Program((2.0**-8,), (0, 1), 4, 64, 300)

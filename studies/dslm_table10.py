@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program
 
 PAPER = {
     "DeepScaleLM": (12.9, 11.7),

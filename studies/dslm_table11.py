@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.lab.data import TextBatches
+from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
-from studies.text_runs import LETTERS, Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program
 
 FULL = Program(tuple(2.0**-power for power in (14, 13, 12, 11)), (0, 1, 2), 16, 128, 1200)
 SMALL = Program((2.0**-10, 2.0**-8), (0, 1, 2), 4, 64, 400)

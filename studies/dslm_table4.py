@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program
 
 FULL = Program(tuple(2.0**-power for power in (13, 12, 11, 10)), (0, 1), 16, 128, 400)
 SMALL = Program((2.0**-9, 2.0**-8), (0,), 4, 64, 200)

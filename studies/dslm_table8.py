@@ -5,20 +5,19 @@ The paper translates speech; here spans of bytes are restored, Pre- and Post-LN.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab import Settings
 from sigprop.lab.data import Spans, TextBatches, tokens_of
 from sigprop.lab.many import train_many
 from sigprop.models import build
 from studies.effective_spans import VOCABULARY, SpanBatches
+from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, best_of
+from studies.text_runs import LETTERS
 
 PAPER = {
     ("pre", "Xavier"): "24.9", ("pre", "DeepScale"): "25.6", ("post", "Xavier"): "21.9", ("post", "DeepScale"): "23.8",
@@ -51,7 +50,7 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _trained(
-    placement: str, label: str, recipe: str, shape: tuple[int, int], length: int, cells: list[tuple[float, int]],
+    placement: str, label: str, recipe: str, shape: tuple[int, int], length: int, cells: list[Cell],
     steps: int, batches: SpanBatches, device: str,
 ) -> dict[str, Any]:  # fmt: skip
     example = {key: value[:1] for key, value in batches(0).items() if key != "labels"}
@@ -59,15 +58,9 @@ def _trained(
     models = []
     for _, seed in cells:
         models.append(plan.apply_(network(placement, *shape, length, seed), torch.Generator().manual_seed(seed)))
-    on_gpu = device == "cuda"
-    settings = Settings(
-        steps=steps, weight_decay=0.01, device=device, mode="graph" if on_gpu else "eager",
-        precision="bfloat16" if on_gpu else "float32",
-    )  # fmt: skip
+    settings = settings_on(device, steps, weight_decay=0.01)
     runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
-    last = [round(run.last, 5) if math.isfinite(run.last) else None for run in runs]
-    rows = [{"rate": rate, "seed": seed, "last": loss} for (rate, seed), loss in zip(cells, last, strict=True)]
-    return {"placement": placement, "label": label, "layers": shape[0], "width": shape[1], "runs": rows}
+    return {"placement": placement, "label": label, "layers": shape[0], "width": shape[1], "runs": rows_of(cells, runs)}
 
 
 def judge(data: dict[str, Any]) -> Judgement:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab import Settings
 from sigprop.lab.data import ImageBatches, labelled_idx
 from sigprop.lab.many import train_many
 from sigprop.models import vit
 from studies.effective_vit import accuracy_of, max_accuracy
+from studies.rate_runs import Cell, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told
 
 PAPER = {"Xavier": "76.5 %, 79.8 % (90, 300 epochs)", "DeepScale": "77.2 %, 80.3 %"}
@@ -45,25 +45,16 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _trained(
-    label: str, recipe: str, shape: tuple[int, int], cells: list[tuple[float, int]], steps: int, batches: ImageBatches,
+    label: str, recipe: str, shape: tuple[int, int], cells: list[Cell], steps: int, batches: ImageBatches,
     tests: tuple[Tensor, ...], device: str,
 ) -> dict[str, Any]:  # fmt: skip
     plan = prescribe(network(*shape, 0), recipe, batch=batches.images[:1].cpu())
     models = [plan.apply_(network(*shape, seed), torch.Generator().manual_seed(seed)) for _, seed in cells]
-    on_gpu = device == "cuda"
-    settings = Settings(
-        steps=steps, weight_decay=0.01, device=device, mode="graph" if on_gpu else "eager",
-        precision="bfloat16" if on_gpu else "float32",
-    )  # fmt: skip
+    settings = settings_on(device, steps, weight_decay=0.01)
     runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
     rows = [
-        {
-            "rate": rate,
-            "seed": seed,
-            "last": round(run.last, 5) if math.isfinite(run.last) else None,
-            "accuracy": round(accuracy_of(model, *tests), 4),
-        }
-        for (rate, seed), run, model in zip(cells, runs, models, strict=True)
+        row | {"accuracy": round(accuracy_of(model, *tests), 4)}
+        for row, model in zip(rows_of(cells, runs), models, strict=True)
     ]
     return {"label": label, "layers": shape[0], "width": shape[1], "runs": rows}
 

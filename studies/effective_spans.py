@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab import Settings
 from sigprop.lab.data import Spans, TextBatches, tokens_of
 from sigprop.lab.many import train_many
 from sigprop.losses import LossFunction
 from sigprop.models import build
 from sigprop.results import ParameterPlan, Plan, ScalePlan
 from sigprop.results.init import Init
+from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told
-from studies.text_runs import best_of
+from studies.text_runs import LETTERS
 
 BYTES, SENTINELS = 256, 32
 VOCABULARY = BYTES + SENTINELS + 1
@@ -91,22 +91,16 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _trained(
-    strategy: str, width: int, depth: int, length: int, cells: list[tuple[float, int]], steps: int,
+    strategy: str, width: int, depth: int, length: int, cells: list[Cell], steps: int,
     batches: SpanBatches, device: str,
 ) -> dict[str, Any]:  # fmt: skip
     plan = plan_of(strategy, network(width, depth, length, 0), width)
     models = []
     for _, seed in cells:
         models.append(plan.apply_(network(width, depth, length, seed), torch.Generator().manual_seed(seed)))
-    on_gpu = device == "cuda"
-    settings = Settings(
-        steps=steps, decay="linear", final=0.0, weight_decay=0.0, clip=0.1, device=device,
-        mode="graph" if on_gpu else "eager", precision="bfloat16" if on_gpu else "float32",
-    )  # fmt: skip
+    settings = settings_on(device, steps, decay="linear", final=0.0, weight_decay=0.0, clip=0.1)
     runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
-    last = [round(run.last, 5) if math.isfinite(run.last) else None for run in runs]
-    rows = [{"rate": rate, "seed": seed, "last": loss} for (rate, seed), loss in zip(cells, last, strict=True)]
-    return {"strategy": strategy, "runs": rows}
+    return {"strategy": strategy, "runs": rows_of(cells, runs)}
 
 
 def judge(data: dict[str, Any]) -> Judgement:
@@ -124,6 +118,8 @@ def judge(data: dict[str, Any]) -> Judgement:
     why = f"{data['depth']} + {data['depth']} layers of width {data['width']}, {data['steps']} steps. Neural-tangent "
     why += f"scaling ends {gain:+.3f} below; best rates are {apart:g} powers of two apart."
     why += f" At the edge of the rates: {', '.join(edges)}." if edges else ""
+    if min(standard.mean, tangent.mean) > LETTERS:
+        return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {why}", rows)
     if gain > 2 * noise and apart <= 1:
         return Judgement("reproduced", why, rows)
     return Judgement("in order but not in size" if gain > 0 else "not reproduced", why, rows)

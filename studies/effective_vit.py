@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab import Settings
 from sigprop.lab.data import ImageBatches, labelled_idx
 from sigprop.lab.many import train_many
 from sigprop.models import vit
 from sigprop.results import ParameterPlan, Plan
 from sigprop.results.init import Init
+from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import best_of
 
 STRATEGIES = ("standard", "neural-tangent", "hybrid", "maximal-update")
 PAPER = {
@@ -97,26 +96,16 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _trained(
-    strategy: str, width: int, depth: int, cells: list[tuple[float, int]], steps: int, batches: ImageBatches,
+    strategy: str, width: int, depth: int, cells: list[Cell], steps: int, batches: ImageBatches,
     tests: tuple[Tensor, ...], device: str,
 ) -> dict[str, Any]:  # fmt: skip
     plan = plan_of(strategy, network(width, depth, 0), width)
     models = [plan.apply_(network(width, depth, seed), torch.Generator().manual_seed(seed)) for _, seed in cells]
-    on_gpu = device == "cuda"
-    settings = Settings(
-        steps=steps, weight_decay=0.0, clip=0.0, device=device, mode="graph" if on_gpu else "eager",
-        precision="bfloat16" if on_gpu else "float32",
-    )  # fmt: skip
+    settings = settings_on(device, steps, weight_decay=0.0, clip=0.0)
     runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
     rows = [
-        {
-            "rate": rate,
-            "seed": seed,
-            "last": round(run.last, 5) if math.isfinite(run.last) else None,
-            "accuracy": round(accuracy_of(model, *tests), 4),
-            "spikes": spikes(run.losses, steps // 10),
-        }
-        for (rate, seed), run, model in zip(cells, runs, models, strict=True)
+        row | {"accuracy": round(accuracy_of(model, *tests), 4), "spikes": spikes(run.losses, steps // 10)}
+        for row, run, model in zip(rows_of(cells, runs), runs, models, strict=True)
     ]
     return {"strategy": strategy, "runs": rows}
 

@@ -7,19 +7,17 @@ rates: SP halves its best rate with every doubling, muP keeps it.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, tokens_of
 from sigprop.lab.many import train_many
 from sigprop.models import build
+from studies.rate_runs import best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting
-from studies.text_runs import best_of
 
 PUBLIC = {
     "sp": {128: 9.77e-4, 256: 4.88e-4, 512: 2.44e-4, 1024: 1.22e-4, 2048: 6.10e-5},
@@ -55,11 +53,7 @@ def _trained(
     model = _network(width, 0)
     plan = prescribe(model, rule, base=_network(base, 0))
     cells = [(rate, seed) for rate in rates for seed in seeds]
-    on_gpu = device == "cuda"
-    settings = Settings(
-        steps=steps, weight_decay=0.0, device=device, mode="graph" if on_gpu else "eager",
-        precision="bfloat16" if on_gpu else "float32",
-    )  # fmt: skip
+    settings = settings_on(device, steps, weight_decay=0.0)
     size = sum(parameter.numel() for parameter in model.parameters())
     together = max(TOGETHER // size, 1)
     runs = []
@@ -67,9 +61,7 @@ def _trained(
         chunk = cells[start : start + together]
         models = [plan.apply_(_network(width, seed)) for _, seed in chunk]
         runs += train_many(models, batches, [rate for rate, _ in chunk], settings, plan=plan)
-    last = [round(run.last, 5) if math.isfinite(run.last) else None for run in runs]
-    told = [{"rate": rate, "seed": seed, "last": loss} for (rate, seed), loss in zip(cells, last, strict=True)]
-    return {"rule": rule, "width": width, "runs": told}
+    return {"rule": rule, "width": width, "runs": rows_of(cells, runs)}
 
 
 def _network(width: int, seed: int) -> nn.Module:

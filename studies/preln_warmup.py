@@ -11,8 +11,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, Method, Program, best_of
+from studies.text_runs import LETTERS, Method, Program
 
 FULL = Program(tuple(2.0**-power for power in (14, 13, 12, 11, 10, 9)), (0, 1, 2), 16, 128, 600, clip=0.0)
 SMALL = Program(tuple(2.0**-power for power in (9, 8, 7, 6)), (0, 1), 4, 64, 300, clip=0.0)

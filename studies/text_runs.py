@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, tokens_of
 from sigprop.lab.many import train_many
 from sigprop.models import build
 from sigprop.results import Plan
-from studies.reproduction import Setting, mean_and_spread
+from studies.rate_runs import Cell, best_of, rows_of, settings_on
+from studies.reproduction import Setting
 
 LETTERS = 3.3
 """A loss above this is no more than how frequent letters are: nothing was learned, and nothing can be compared."""
@@ -85,7 +85,7 @@ class Program:
         method: Method,
         batches: TextBatches,
         setting: Setting,
-        cells: Sequence[tuple[float, int]] = (),
+        cells: Sequence[Cell] = (),
         look: Callable[[nn.Module], dict[str, Any]] | None = None,
         name: str = "",
     ) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Program:
     def _trained(
         self,
         method: Method,
-        cells: list[tuple[float, int]],
+        cells: list[Cell],
         batches: TextBatches,
         device: str,
         look: Callable[[nn.Module], dict[str, Any]] | None,
@@ -123,11 +123,7 @@ class Program:
         started = time.perf_counter()
         plan = method.plan(batches)
         models = [method.drawn(seed, batches) for _, seed in cells]
-        on_gpu = device == "cuda"
-        settings = Settings(
-            steps=self.steps, warmup=self.warmup, clip=self.clip, weight_decay=0.01, device=device,
-            mode="graph" if on_gpu else "eager", precision="bfloat16" if on_gpu else "float32",
-        )  # fmt: skip
+        settings = settings_on(device, self.steps, warmup=self.warmup, clip=self.clip, weight_decay=0.01)
         ready = time.perf_counter()
         runs = train_many(models, batches, [rate for rate, _ in cells], settings, plan=plan)
         stride = max(self.steps // KEPT, 1)
@@ -140,15 +136,10 @@ class Program:
             "prepared_s": round(ready - started, 1),
             "trained_s": round(time.perf_counter() - ready, 1),
             "runs": [
-                {
-                    "rate": rate,
-                    "seed": seed,
-                    "last": round(run.last, 5) if math.isfinite(run.last) else None,
-                    "ended": run.ended,
-                    "curve": [round(value, 3) if math.isfinite(value) else None for value in run.losses[::stride]],
-                }
+                row
+                | {"ended": run.ended, "curve": _rounded(run.losses[::stride])}
                 | ({} if look is None else {"seen": look(model)})
-                for (rate, seed), run, model in zip(cells, runs, models, strict=True)
+                for row, run, model in zip(rows_of(cells, runs), runs, models, strict=True)
             ],
         }
 
@@ -165,26 +156,5 @@ class Program:
         }
 
 
-@dataclass(frozen=True)
-class Best:
-    """The rate with the lowest mean loss over seeds; runs that broke count as infinite.
-
-    Where some rates have more seeds than others, only the former are compared: one seed more is one chance more.
-    """
-
-    rate: float
-    losses: list[float]
-
-    @property
-    def mean(self) -> float:
-        return mean_and_spread(self.losses)[0]
-
-
-def best_of(found: dict[str, Any]) -> Best:
-    """Of one method."""
-    by_rate: dict[float, list[float]] = {}
-    for run in found["runs"]:
-        by_rate.setdefault(run["rate"], []).append(math.inf if run["last"] is None else run["last"])
-    seeds = max(map(len, by_rate.values()))
-    tried = [Best(rate, losses) for rate, losses in by_rate.items() if len(losses) == seeds]
-    return min(tried, key=lambda best: best.mean)
+def _rounded(values: list[float]) -> list[float | None]:
+    return [round(value, 3) if math.isfinite(value) else None for value in values]

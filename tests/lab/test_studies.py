@@ -8,8 +8,9 @@ from torch import nn
 
 from sigprop.theory.criticality import architecture, factor_at_depth
 from studies import abc_transfer, apjn_figure11, dslm_table11, dslm_table12, effective_vit
+from studies.rate_runs import best_of
 from studies.reproduction import Setting
-from studies.text_runs import Method, Program, best_of
+from studies.text_runs import Method, Program
 
 
 def runs(*cells):

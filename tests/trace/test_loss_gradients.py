@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vjp, vmap
 from torch.nn import functional as F
 
+from sigprop.measure import measure
 from sigprop.trace import build, predict
 
 NETWORKS, EXAMPLES, CLASSES, TOKENS = 64, 8, 10, 12
@@ -192,3 +193,25 @@ def test_weights_in_a_loss():
 
     row = predict(build(Regularized), X).parameter("net.2.weight")
     assert row.grad_second_moment == pytest.approx((2 * decay) ** 2 / (3 * 64), rel=0.05)
+
+
+class SoftCapped(nn.Module):
+    """A tied head behind a soft cap that hardly bends, as in Gemma."""
+
+    def __init__(self, width=64) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(48, width), nn.RMSNorm(width)
+        nn.init.normal_(self.table.weight, std=0.1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return 30.0 * torch.tanh(self.norm(self.table(ids)) @ self.table.weight.T / 30.0)
+
+
+def test_a_norm_below_a_tied_head_and_a_soft_cap():
+    """What the head has in common with its own embedding passes the cap: the gain's gradient was a tenth of this."""
+    ids = torch.randint(48, (1, 24), generator=torch.Generator().manual_seed(5))
+    loss = lambda out: F.cross_entropy(out[0, :-1], ids[0, 1:])  # noqa: E731
+    measured = measure(None, ids, loss, build=SoftCapped, seeds=64).parameter("norm.weight")
+    predicted = predict(build(SoftCapped), ids, loss=loss).parameter("norm.weight")
+    error = abs(predicted.grad_second_moment / measured.grad_second_moment - 1.0)
+    assert error <= 0.05 + 4.0 * measured.errors["grad_second_moment"] / measured.grad_second_moment

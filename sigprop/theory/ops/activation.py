@@ -117,15 +117,25 @@ class Activation(Op):
         slopes = self.function.derivative_cross_moment(*self._arguments(x))
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
         through = ThroughActivation((ActivationGradient(gradient.kernel, kernel, self.function),))
-        slope = gradient.along_signal.slope
+        slope, rest = gradient.along_signal.slope, gradient.along_signal.rest
         made = Activation.carries.gradient(
             gradient,
             kernel,
             directions=Directions(self._radial(x), self._uniform(gradient.directions.uniform, x)),
-            along_signal=AlongSignal(self._slope(slope, slopes, x) if isinstance(slope, Tensor) else 0.0),
+            along_signal=AlongSignal(
+                self._slope(slope, slopes, x) if isinstance(slope, Tensor) else 0.0,
+                rest * self._linear_share(x) if isinstance(rest, Tensor) else rest,
+            ),
             through_activation=through,
         )
         return (self._steep(made, slope, slopes, output, x) if isinstance(slope, Tensor) else made,)
+
+    def _linear_share(self, x: Signal) -> Tensor:
+        """The part of the output's variance that is linear in the input: of a rest along the one, so much is along the
+        other."""
+        variance, mean = _average(x)
+        level = self.function.second_moment(variance, mean) - self.function.mean(variance, mean) ** 2
+        return self.function.derivative_mean(variance, mean) ** 2 * variance / level.clamp_min(1e-300)
 
     def _radial(self, x: Signal) -> Tensor:
         variance, mean = _average(x)

@@ -102,7 +102,8 @@ def judge(data: dict[str, Any]) -> Judgement:
 def _told(data: dict[str, Any], why: str) -> str:
     size = f"{data['depth']} layers of width {data['width']}, {data['epochs']:g} epochs"
     counted = f"a point counts as trained from {TRAINED:.0%} training accuracy"
-    return f"{why} {size}, {len(data['points'])} points a panel, one seed; {counted}."
+    minutes = sum(panel.get("seconds", 0.0) for panel in data["panels"]) / 60
+    return f"{why} {size}, {len(data['points'])} points a panel, one seed, {minutes:.0f} minutes in all; {counted}."
 
 
 def _share(accuracies: list[float]) -> float:

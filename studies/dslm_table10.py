@@ -80,6 +80,11 @@ def judge(data: dict[str, Any]) -> Judgement:
     said = f"{first['layers']} layers of width {first['width']}, {data['tokens'] / 1e6:.1f} million bytes. Rank "
     said += f"correlation with the paper's order {agreement:+.2f}; DeepScale is number "
     said += f"{order.index('DeepScaleLM') + 1} of {len(order)}."
+    tops = {item["label"]: max(run["rate"] for run in item["runs"]) for item in data["methods"]}
+    edges = [label for label in order if best[label].rate == tops[label]]
+    said += f" Best at the highest rate tried: {', '.join(edges)}." if edges else ""
+    missing = [label for label in PAPER if label not in best]
+    said += f" Not run at this size: {', '.join(missing)}." if missing else ""
     if learned < len(order) / 2:
         why = f"Too small to tell: {learned} of {len(order)} methods know more than the frequencies of letters. {said}"
         return Judgement("not reproduced", why, rows)

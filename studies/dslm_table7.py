@@ -17,6 +17,13 @@ FULL = Program(tuple(2.0**-power for power in (13, 12, 11)), (0, 1, 2), 16, 128,
 SMALL = Program(tuple(2.0**-power for power in (9, 7)), (0, 1, 2), 4, 64, 200)
 
 
+PAPER = {
+    "deep, Xavier": "diverges (96 x 512)",
+    "deep, DeepScale": "perplexity 10.8",
+    "shallow, Xavier": "perplexity 11.6",
+}
+
+
 def methods(full: bool) -> list[Method]:
     deep, thin, shallow, wide = (96, 128, 6, 512) if full else (24, 32, 6, 64)
     return [
@@ -35,15 +42,12 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def judge(data: dict[str, Any]) -> Judgement:
     best = {item["label"]: best_of(item) for item in data["methods"]}
+    if len(best) < len(PAPER):
+        return _unfinished(data, best)
     xavier, scaled, shallow = (best[label] for label in ("deep, Xavier", "deep, DeepScale", "shallow, Xavier"))
     sizes = {item["label"]: f"{item['layers']} x {item['width']}" for item in data["methods"]}
-    papers = {
-        "deep, Xavier": "diverges (96 x 512)",
-        "deep, DeepScale": "perplexity 10.8",
-        "shallow, Xavier": "perplexity 11.6",
-    }
     rows = tuple(
-        Row(f"{label}, {sizes[label]}: loss at its best rate", papers[label], told(item.losses))
+        Row(f"{label}, {sizes[label]}: loss at its best rate", PAPER[label], told(item.losses))
         for label, item in best.items()
     )
     if min(found.mean for found in best.values()) > LETTERS:
@@ -64,6 +68,18 @@ def judge(data: dict[str, Any]) -> Judgement:
     if scaled.mean < xavier.mean:
         return Judgement("in order but not in size" if better else "not reproduced", said, rows)
     return Judgement("not reproduced", said, rows)
+
+
+def _unfinished(data: dict[str, Any], best: dict[str, Any]) -> Judgement:
+    """What a run that was cut short can tell."""
+    rows = tuple(
+        Row(f"{label}: loss at its best rate", PAPER[label], told(best[label].losses) if label in best else "not run")
+        for label in PAPER
+    )
+    xavier = best["deep, Xavier"]
+    fails = "fails at every rate tried" if min(xavier.losses) > LETTERS else f"ends at {xavier.mean:.3f}"
+    why = f"Cut short: of the three models only {', '.join(best)} was trained at this size, which {fails}."
+    return Judgement("not reproduced", why, rows)
 
 
 REPRODUCTION = Reproduction(

@@ -56,6 +56,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     lost = {placement: usable[placement, True] - usable[placement, False] for placement in ("post", "pre")}
     worse = {placement: best[placement, False].mean - best[placement, True].mean for placement in ("post", "pre")}
     said = (
+        f"{data['methods'][0]['layers']} layers. "
         f"Without warm-up Post-LN loses {lost['post']} of its {usable['post', True]} usable rates and ends "
         f"{worse['post']:+.3f} at its best; Pre-LN loses {lost['pre']} of {usable['pre', True]} and ends "
         f"{worse['pre']:+.3f}."

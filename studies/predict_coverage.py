@@ -145,10 +145,14 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON file for the rows.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page, e.g. docs/evidence/coverage.md.")] = None,
     checks: Annotated[Path, typer.Option(help="Rows of coverage_check.")] = Path("docs/data/class_checks.json"),
+    stored: Annotated[Path | None, typer.Option(help="JSON file of rows to write the page from.")] = None,
 ) -> None:
     """Predict every class and report the share that works."""
     import transformers
 
+    if stored is not None and page is not None:
+        page.write_text(markdown(json.loads(stored.read_text()), transformers.__version__, _checks(checks)))
+        return
     wanted = [
         (kind, number, tokens, seconds)
         for kind in (KINDS if kinds == "all" else kinds.split(","))

@@ -87,10 +87,12 @@ def totals(models: Sequence[dict[str, Any]]) -> str:
 
 def _groups(models: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Models by half; those not run with the code as it is by themselves."""
-    today = [row for row in models if not row.get("earlier")]
-    earlier = [row for row in models if row.get("earlier")]
-    found = [(half, [row for row in today if row["half"] == half]) for half in HALVES]
-    return found + ([("development, earlier code", earlier)] if earlier else [])
+    found = []
+    for code in ("", ", earlier code"):
+        for half in HALVES:
+            chosen = [row for row in models if row["half"] == half and bool(row.get("earlier")) == bool(code)]
+            found += [(half + code, chosen)] if chosen else []
+    return found
 
 
 def _line(cells: Sequence[Any]) -> str:

@@ -33,7 +33,8 @@ KEYS = ("family", "width", "layers", "scheme", "rate", "seed", "optimizer", "ste
 KEPT = (*KEYS, "decay", "first", "middle", "last", "parameters", "groups")
 LONG_KEPT = (*KEYS[:6], "steps", "done", "last", "curve")
 Size = tuple[str, int, int]
-Curves = dict[Size, dict[str, dict[float, list[float]]]]
+Rates = dict[float, dict[int, float]]
+Curves = dict[Size, dict[str, Rates]]
 
 
 # -- rows
@@ -71,12 +72,12 @@ def _rounded(value: Any) -> Any:
 
 
 def curves(optimizer: str = "adamw", steps: int = STEPS) -> Curves:
-    """Final losses over seeds by family and size, scheme and rate."""
-    found: Curves = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    """Final losses by family and size, scheme, rate and seed."""
+    found: Curves = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for row in json.loads(SHORT.read_text())["rows"]:
         key = dict(zip(KEYS, key_of(row), strict=True))
         if key["optimizer"] == optimizer and key["steps"] == steps:
-            found[row["family"], row["layers"], row["width"]][row["scheme"]][row["rate"]].append(row["last"])
+            found[row["family"], row["layers"], row["width"]][row["scheme"]][row["rate"]][row["seed"]] = row["last"]
     for (_, layers, width), schemes in found.items():  # at the base a rule changes nothing
         if width == BASE_WIDTH and "default" in schemes:
             schemes["mup"] = schemes["default"]
@@ -88,10 +89,17 @@ def curves(optimizer: str = "adamw", steps: int = STEPS) -> Curves:
 # -- tables
 
 
-def best(rates: dict[float, list[float]]) -> tuple[float, list[float]]:
-    """The rate with the lowest mean loss, and its losses."""
-    rate = min(rates, key=lambda rate: sum(rates[rate]) / len(rates[rate]))
-    return rate, rates[rate]
+def compared(rates: Rates) -> dict[float, float]:
+    """By rate, the mean loss over the seeds that all rates were run with: other means would compare seeds too."""
+    seeds = set.intersection(*map(set, rates.values()))
+    return {rate: sum(found[seed] for seed in seeds) / len(seeds) for rate, found in sorted(rates.items())}
+
+
+def best(rates: Rates) -> tuple[float, list[float]]:
+    """The rate with the lowest loss, and its losses over all its seeds."""
+    losses = compared(rates)
+    rate = min(losses, key=losses.__getitem__)
+    return rate, list(rates[rate].values())
 
 
 def spread(losses: list[float]) -> str:
@@ -102,7 +110,7 @@ def spread(losses: list[float]) -> str:
     return f"{mean:.3f} ± {math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1)):.3f}"
 
 
-def cell(rates: dict[float, list[float]] | None) -> str:
+def cell(rates: Rates | None) -> str:
     if not rates:
         return ""
     rate, losses = best(rates)
@@ -160,7 +168,7 @@ def figure(found: Curves, path: Path) -> None:
     for axis, (scheme, title) in zip(drawing.subplots(1, 2, sharey=True), shown.items(), strict=True):
         for _, layers, width in sizes:
             rates = found["llama", layers, width].get(scheme, {})
-            points = sorted((rate, sum(losses) / len(losses)) for rate, losses in rates.items())
+            points = list(compared(rates).items())
             colour = f"C{(4, 16, 64).index(layers)}"
             shade = {128: 0.3, 256: 0.5, 512: 0.75, 1024: 1.0}[width]
             label = f"{layers} layers, width {width}"

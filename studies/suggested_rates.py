@@ -24,6 +24,7 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.results.suggestion import batch_factor
 from sigprop.trace.skeleton import build as on_meta
+from studies.prescription_page import Rates, compared
 from studies.prescription_training import build, prescribe
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -35,13 +36,13 @@ KEYS = ("family", "width", "layers", "scheme", "optimizer", "batch", "steps")
 
 
 def sweeps() -> dict[tuple, dict[float, float]]:
-    """By sweep: the mean final loss over seeds, by power of two."""
-    losses: dict[tuple, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """By sweep: the mean final loss over the seeds that all its rates were run with, by power of two."""
+    losses: dict[tuple, Rates] = defaultdict(lambda: defaultdict(dict))
     for row in json.loads((DOCS / "data/prescription_training.json").read_text())["rows"]:
         usual = {"optimizer": "adamw", "batch": 128 if row["family"] == "vit" else 16, "steps": STEPS}
         key = tuple((usual | row)[name] for name in KEYS)
-        losses[key][math.log2(row["rate"])].append(row["last"])
-    return {key: {p: sum(v) / len(v) for p, v in sorted(found.items())} for key, found in sorted(losses.items())}
+        losses[key][math.log2(row["rate"])][row["seed"]] = row["last"]
+    return {key: compared(found) for key, found in sorted(losses.items())}
 
 
 def optimum(found: dict[float, float]) -> tuple[float, str]:

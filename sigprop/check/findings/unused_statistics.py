@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
+from sigprop.compat import BatchNorm
 from sigprop.results.report import Evidence, Finding, Prescription
 
 
 @check("unused_statistics", "signal", "batch norms in evaluation mode whose statistics were never made")
 def unused_statistics(subject: Subject) -> Iterator[Finding]:
     """A running mean of 0 and variance of 1, as they are built: whatever passes through keeps its scale."""
-    idle = [name for name, module in subject.model.named_modules() if isinstance(module, _BatchNorm) and _idle(module)]
+    idle = [name for name, module in subject.model.named_modules() if isinstance(module, BatchNorm) and _idle(module)]
     if idle:
         yield Finding(
             "unused_statistics",

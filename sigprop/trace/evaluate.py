@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.lookup import Lookup
+from sigprop.theory.ops.residual import Residual
 from sigprop.trace.few_products import REASON, is_bent_sum
 from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import ONE_NUMBER, Field, Weight
@@ -23,6 +24,9 @@ from sigprop.trace.skeleton import Distribution
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
+
+
+ROUNDING = 1e-9
 
 
 @dataclass
@@ -130,7 +134,8 @@ class Evaluation(Reading):
     def _receive(self, node: Node, gradient: Gradient | None) -> None:
         if gradient is not None:
             before = self.gradients.get(node)
-            self.gradients[node] = gradient if before is None else before.meets(gradient, self.signal(node))
+            made = gradient if before is None else before.meets(gradient, self.signal(node))
+            self.gradients[node] = made if isinstance(node.op, (Lookup, Residual)) else possible(made)
 
     def _through(self, node: Node, gradient: Gradient) -> None:
         op = self.op(node)
@@ -174,6 +179,15 @@ class Evaluation(Reading):
         for name, share in weight.roots():
             self.energy[name] = self.energy.get(name, 0.0) + amount * share
             self.evidence[name] = self.evidence.get(name, Evidence()).join(evidence)
+
+
+def possible(gradient: Gradient) -> Gradient:
+    """No mean square is negative: where terms that lower it add up to more than there is, the gradient is a guess."""
+    level = gradient.kernel.diagonal
+    if not bool((level < -ROUNDING * level.abs().max()).any()):
+        return gradient
+    kernel = gradient.kernel.add_diagonal(level.clamp_min(0.0) - level)
+    return replace(gradient, kernel=kernel).note(Status.ASSUMED, "a gradient with less than no energy")
 
 
 def uses_of(capture: Capture) -> Mapping[str, list[tuple[Node, str, Weight]]]:

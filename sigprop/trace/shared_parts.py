@@ -31,7 +31,8 @@ def added(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     if capture.preview or not parts.of(first) & parts.of(second):
         return capture.apply(op, first, second)
     found = parts.in_common(first, second)
-    made = SharedResidual(op.skip, op.branch, tuple((one, other) for _, one, other in found))
+    pieces = tuple((one, other) for _, one, other in found)
+    made = SharedResidual(op.skip, op.branch, pieces, rows_in_branch=op.rows_in_branch)
     return capture.apply(made, first, second, *(node for node, _, _ in found))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sigprop.theory import Node
@@ -85,10 +86,16 @@ class WeightsBehind:
 
 def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     """The sum of two tensors; in doubt where outputs of one weight are large parts of both."""
+    op = replace(op, rows_in_branch=_brings_rows(capture, second) and not _brings_rows(capture, first))
     made = added(capture, op, first, second)
     if not capture.preview:
         _note_sum(capture, made, first, second)
     return made
+
+
+def _brings_rows(capture: Capture, node: Node) -> bool:
+    """Whether a tensor is a sum with rows of a table among its parts."""
+    return bool(capture.embedded) and not capture.embedded.keys().isdisjoint(capture.shared_parts.all_above(node))
 
 
 def have_in_common(capture: Capture, first: Node, second: Node) -> bool:

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from sigprop.theory import Dense, Gradient, Status
 from sigprop.trace import build, predict
+from sigprop.trace.evaluate import possible
 
 IDS = torch.tensor([[1, 2, 3, 2, 0, 0], [4, 1, 0, 5, 6, 0]])
 OTHER = torch.tensor([[2, 2, 3, 1, 1, 7], [4, 3, 1, 5, 2, 0]])
@@ -52,3 +54,36 @@ def test_padding_of_a_module_with_weights(zero):
     assert real["words"].variance == pytest.approx(built["words"].variance, rel=0.2)
     share = (IDS != 0).double().mean() if zero else 1.0
     assert built["words"].variance == pytest.approx(float(share), rel=0.01)
+
+
+class TiedPostLayerNorm(nn.Module):
+    """A head tied to the embedding right above a norm of a sum, whose summands stand in either order."""
+
+    def __init__(self, stream_first, width=96):
+        super().__init__()
+        self.table, self.dense, self.norm = nn.Embedding(40, width), nn.Linear(width, width), nn.LayerNorm(width)
+        nn.init.normal_(self.table.weight, std=0.2)
+        self.stream_first = stream_first
+
+    def forward(self, ids):
+        x = self.table(ids)
+        branch = self.dense(torch.relu(x))
+        return self.norm(x + branch if self.stream_first else branch + x) @ self.table.weight.T
+
+
+def test_the_order_of_a_residual_sum_does_not_matter():
+    """Rows of the table come with the stream: with it in second place, as in BERT, gradients below were 40 % too small."""
+    ids = torch.randint(40, (1, 24), generator=torch.Generator().manual_seed(3))
+    loss = lambda out: nn.functional.cross_entropy(out[0, :-1], ids[0, 1:])  # noqa: E731
+    one, other = (
+        predict(build(lambda order=order: TiedPostLayerNorm(order)), ids, loss=loss) for order in (True, False)
+    )
+    for row in one.parameters:
+        assert row.grad_second_moment == pytest.approx(other.parameter(row.name).grad_second_moment, rel=1e-6), row.name
+
+
+def test_no_energy_is_negative():
+    kernel = Dense(torch.tensor([[2.0, 0.1], [0.1, -0.5]], dtype=torch.float64))
+    found = possible(Gradient(kernel))
+    assert found.evidence.status is Status.ASSUMED and float(found.kernel.diagonal.min()) == 0.0
+    assert possible(Gradient(Dense(torch.eye(2)))).evidence.status is Status.EXACT

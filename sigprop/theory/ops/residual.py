@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Residual(Op):
 
     skip: Tensor | float = 1.0
     branch: Tensor | float = 1.0
+    rows_in_branch: bool = field(default=False, kw_only=True)
+    """Whether it is the second summand that brings embedding rows along, as in `dense(h) + x`."""
 
     def forward(self, *inputs: Signal) -> Signal:
         x, f = inputs
@@ -90,13 +92,13 @@ class Residual(Op):
         part_x, part_f = self._parts(x, f)
         rest = gradient.along_signal.rest
         return (
-            self._share(gradient, self.skip, x, part_x, rest),
-            self._share(gradient, self.branch, f, part_f, 0.0),
+            self._share(gradient, self.skip, x, part_x, 0.0 if self.rows_in_branch else rest),
+            self._share(gradient, self.branch, f, part_f, rest if self.rows_in_branch else 0.0),
         )
 
     @staticmethod
     def _share(gradient: Gradient, scale: Tensor | float, x: Signal, part: Tensor, rest: Tensor | float) -> Gradient:
-        """The gradient at a summand. Rows that the rest is along come with the skip path, not with fresh weights."""
+        """The gradient at a summand. Rows that the rest is along come with one of them, not with fresh weights."""
         slope, factor = gradient.along_signal.slope, scale**2
         seen = gradient.through_activation.gradients
         through = ThroughActivation(tuple(replace(item, share=item.share * part) for item in seen))

@@ -30,13 +30,16 @@ with 32. {classes} were predicted here; {late} models were not, for want of time
 {settings} settings of the accuracy study with {accuracy_draws} initializations (`docs/data/accuracy_measurements.json`;
 predicted with the code before the last mends). Compared are the variance of every module output, its gradient, and the
 gradient of every parameter. A number is within its stated error when it is off by no more than the stated error and the
-99 % interval of the measurement, added in squares. One tensor under several names counts once. A row is called by the worse of its two numbers: the
-variance in a row that is `assumed` for its gradient may still state an error.
+99 % interval of the measurement, added in squares. One tensor under several names counts once. A row is called by the
+worse of its two numbers: the variance in a row that is `assumed` for its gradient may still state an error.
 
 Development are all classes of the first sample, both halves of which had been looked at, and half of the others, by a
 hash of their names. What was off there was looked at, and mended or marked; stated errors were chosen there. The
 held-out half of the others was compared once, after that. Theory alone does not keep the promise of 99 % there: most of
-what is off is in few classes, named below. By default the real model is run where that is cheap, which is not compared
+what is off is in few classes, named below. Three of them were mended since and are still shown as they were first seen:
+BertGenerationDecoder and XLNet (of 37 and 32 numbers outside none and one are left: rows of a tied table were taken to
+come with the first summand of a residual sum), and Mamba's first layer, whose energies came out negative (a guess now,
+that says so). By default the real model is run where that is cheap, which is not compared
 here. Errors of blocks of all classes had been published before ([coverage](coverage.md)).
 
 {tables}

@@ -72,7 +72,7 @@ class TiedPostLayerNorm(nn.Module):
 
 
 def test_the_order_of_a_residual_sum_does_not_matter():
-    """Rows of the table come with the stream: with it in second place, as in BERT, gradients below were 40 % too small."""
+    """Rows of the table come with the stream: in second place, as in BERT, gradients below were 40 % too small."""
     ids = torch.randint(40, (1, 24), generator=torch.Generator().manual_seed(3))
     loss = lambda out: nn.functional.cross_entropy(out[0, :-1], ids[0, 1:])  # noqa: E731
     one, other = (
@@ -85,5 +85,6 @@ def test_the_order_of_a_residual_sum_does_not_matter():
 def test_no_energy_is_negative():
     kernel = Dense(torch.tensor([[2.0, 0.1], [0.1, -0.5]], dtype=torch.float64))
     found = possible(Gradient(kernel))
-    assert found.evidence.status is Status.ASSUMED and float(found.kernel.diagonal.min()) == 0.0
+    assert found.evidence.status is Status.ASSUMED
+    assert float(found.kernel.diagonal.min()) == 0.0
     assert possible(Gradient(Dense(torch.eye(2)))).evidence.status is Status.EXACT

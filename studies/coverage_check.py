@@ -102,8 +102,9 @@ def markdown(data: dict[str, Any]) -> list[str]:
         "",
         "## Correctness",
         "",
-        f"Every class that can be built and run, against {', '.join(f'{n} ({c} classes)' for n, c in draws.items())}",
-        "initializations (`python -m studies.class_measurements`, then `python -m studies.coverage_check`): the same",
+        f"{len(found)} of the {data['measured']} classes that can be built and run, against {min(draws)} to {max(draws)}",
+        f"initializations ({draws[max(draws)]} classes with {max(draws)};",
+        "`python -m studies.class_measurements`, then `python -m studies.coverage_check`): the same",
         f"layers, at most 1,024 words, 100 labels, {TOKENS} tokens, targets at random; models of more than 40 million",
         "parameters are made narrow (four heads of their own width, all widths divided alike, at least 64). `predict`",
         "has its defaults. A class is right when its median block is within 10 % and its worst within 20 %, less two",
@@ -179,7 +180,7 @@ def main(
         if not row.get("rows"):
             rows[place] = {key: row[key] for key in ("model", "kind", "reason") if key in row}
     head = {"command": "python -m studies.coverage_check", "date": str(date.today())}
-    head |= {"transformers": transformers.__version__}
+    head |= {"transformers": transformers.__version__, "measured": sum("rows" in row for row in stored.values())}
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
         for job in as_completed([pool.submit(attempt, *item) for item in wanted]):
             row = job.result()

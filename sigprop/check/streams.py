@@ -50,8 +50,11 @@ class Law:
 
 def find_streams(structure: Structure | None, model: nn.Module, profile: Profile | None) -> list[Stream]:
     """Blocks joined by the residual stream that they add to, those of one shape: where a stage halves an image, the
-    gradient of an entry changes with their number. Else the chain of equally wide matrices."""
-    if structure is not None and structure.junctions and structure.blocks:
+    gradient of an entry changes with their number. Else the chain of equally wide matrices; none where the structure is
+    not known."""
+    if structure is None:
+        return []
+    if structure.junctions and structure.blocks:
         order = {} if profile is None else {row.name: place for place, row in enumerate(profile.sites)}
         joined: dict[tuple, list[str]] = {}
         sizes = {
@@ -66,21 +69,35 @@ def find_streams(structure: Structure | None, model: nn.Module, profile: Profile
             sorted(names, key=lambda name: order.get(name, order.get(f"{name}[0]", 0))) for names in joined.values()
         ]
         return [Stream(tuple(names), True) for names in found if len(names) > 1]
-    if structure is not None and structure.junctions:
+    if structure.junctions:
         return []
     return _chain(dict(model.named_modules()), profile)
 
 
 def _chain(modules: Mapping[str, nn.Module], profile: Profile | None) -> list[Stream]:
+    """The longest chain between two changes of an image's size."""
     if profile is None:
         return []
-    names = [row.name for row in profile.sites if isinstance(modules.get(row.name), CHAIN)]
-    widths = {name: modules[name].weight.shape[0] for name in names}  # type: ignore[union-attr]
-    if not widths:
-        return []
-    usual = Counter(widths.values()).most_common(1)[0][0]
-    chain = tuple(name for name in names if widths[name] == usual)
-    return [Stream(chain, False)] if len(chain) > 2 else []
+    runs: list[list[str]] = [[]]
+    for row in profile.sites:
+        module = modules.get(row.name)
+        if _is_smaller(module):
+            runs.append([])
+        if isinstance(module, CHAIN):
+            runs[-1].append(row.name)
+    widths = {name: modules[name].weight.shape[0] for run in runs for name in run}  # type: ignore[union-attr]
+    chains = [
+        tuple(name for name in run if widths[name] == Counter(widths[name] for name in run).most_common(1)[0][0])
+        for run in runs
+    ]
+    longest = max(chains, key=len)
+    return [Stream(longest, False)] if len(longest) > 2 else []
+
+
+def _is_smaller(module: nn.Module | None) -> bool:
+    """Whether a module's output has fewer positions than its input: pooling, and convolutions with a stride."""
+    stride = getattr(module, "stride", 1)
+    return any(step != 1 for step in stride) if isinstance(stride, tuple) else stride != 1
 
 
 def fitted_law(values: Sequence[float]) -> Law:

@@ -170,3 +170,29 @@ def test_a_head_of_another_kind_may_keep_torchs_draw():
     head = [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 100)]
     model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.ReLU())), *head)
     assert not found("default_draw_left", model, torch.randn(2, 32, 8, 8))
+
+
+def test_a_chain_ends_where_an_image_gets_smaller():
+    """Each stride of two leaves a quarter of the entries, whose gradients are four times as large."""
+    torch.manual_seed(0)
+    layers = []
+    for place in range(9):
+        layer = torch.nn.Conv2d(16, 16, 3, padding=1, stride=2 if place % 3 == 2 else 1)
+        torch.nn.init.kaiming_normal_(layer.weight)
+        layers += [layer, torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(16 * 4, 10))
+    subject = Subject(model, torch.randn(2, 16, 16, 16))
+    subject.measured = Evaluation(model, subject.batch).measured()
+    assert [len(stream.names) for stream in subject.streams] == [3]
+    assert not found("gradient_vanishes", model, torch.randn(2, 16, 16, 16))
+
+
+def test_a_model_whose_structure_is_not_known_has_no_chain(monkeypatch):
+    """Its matrices may be branches of a stream, as in MobileViTV2 at its own image size."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(12)))
+    subject = Subject(model, torch.randn(4, 32))
+    subject.measured = Evaluation(model, subject.batch).measured()
+    assert subject.streams
+    unknown = Subject(model, subject.batch, measured=subject.measured)
+    monkeypatch.setattr(Subject, "structure", None)
+    assert not unknown.streams

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
-from sigprop.compat import custom_functions
+from sigprop.compat import DisableTorchFunction, custom_functions
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.initialization import zero_rows
 from sigprop.process import Mode
@@ -101,7 +101,8 @@ class Capture(Mode):
 
     def apply(self, op: Op, *inputs: Node, weights: dict[str, tuple[Weight, int]] | None = None) -> Node:
         """Apply an op on the tape; `weights` binds the op's parameters to weights, with their number of entries."""
-        node = self.tape.apply(op, *inputs)
+        with DisableTorchFunction():  # a site is sealed outside of any traced call, where the mode would see every draw
+            node = self.tape.apply(op, *inputs)
         if self.preview:
             node.signal = _alike(node.signal)
         if not math.isfinite(float(node.signal.kernel.values.sum())):

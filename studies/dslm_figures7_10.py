@@ -97,7 +97,8 @@ def judge(data: dict[str, Any]) -> Judgement:
     vanishes = growths["beta^2 = 0.1"] < 0.3 * before["beta^2 = 0.1"]
     conserved = 1 / 3 < growths["beta^2 = 1/N"] < 3
     said = f"{size}. The variance of the trained vanilla network is {'still' if line > 0.9 else 'no longer'} linear in "
-    said += f"depth; its gradient falls like depth to the power {power:.2f}, {first_power:.2f} at the start. beta^2 = 0.1 {'makes' if vanishes else 'does not make'} the gradient vanish, beta^2 = 1/N "
+    said += f"depth; its gradient falls like depth to the power {power:.2f}, {first_power:.2f} at the start. "
+    said += f"beta^2 = 0.1 {'makes' if vanishes else 'does not make'} the gradient vanish, beta^2 = 1/N "
     said += f"{'conserves' if conserved else 'does not conserve'} it."
     right = sum((keeps, vanishes, conserved))
     ordered = math.log(growths["beta^2 = 0.1"]) < math.log(growths["beta^2 = 1/N"])

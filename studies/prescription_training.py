@@ -168,7 +168,8 @@ def optimizers_of(name: str, plan: Any, model: nn.Module, rate: float, decay: fl
         return plan.optimizers(model, lr=rate, weight_decay=decay)
     if name == "momentum":
         return [torch.optim.SGD(usual_groups(list(model.parameters()), rate, decay), momentum=0.9)]
-    ends = [p for module in (model.get_input_embeddings(), model.get_output_embeddings()) for p in module.parameters()]
+    named: Any = model
+    ends = [p for module in (named.get_input_embeddings(), named.get_output_embeddings()) for p in module.parameters()]
     kept = {id(p) for p in ends}
     inside = [p for p in model.parameters() if p.ndim == 2 and id(p) not in kept]
     chosen = {id(p) for p in inside}

@@ -116,7 +116,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     apart = abs(math.log2(standard.rate / tangent.rate))
     edges = [name for name, found in best.items() if found.rate in (data["rates"][0], data["rates"][-1])]
     why = f"{data['depth']} + {data['depth']} layers of width {data['width']}, {data['steps']} steps. Neural-tangent "
-    why += f"scaling ends {gain:+.3f} below; best rates are {apart:g} powers of two apart."
+    why += f"scaling ends {gain:+.3f} below; the best rates are a factor {2**apart:g} apart."
     why += f" At the edge of the rates: {', '.join(edges)}." if edges else ""
     if min(standard.mean, tangent.mean) > LETTERS:
         return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {why}", rows)

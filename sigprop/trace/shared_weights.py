@@ -54,6 +54,14 @@ class WeightsBehind:
     def __init__(self, capture: Capture):
         self._capture = capture
         self._found: dict[Node, frozenset[Use]] = {}
+        self._used: set[Entries] = set()
+
+    def used_before(self, node: Node) -> bool:
+        """Whether a linear map seen earlier multiplied with the same entries."""
+        own = self.own(node)
+        again = not self._used.isdisjoint(own)
+        self._used |= own
+        return again
 
     def of(self, node: Node) -> frozenset[Use]:
         """Those of the parts that a node holds; of a function of weights' outputs, those weights."""
@@ -153,6 +161,8 @@ def note_return(capture: Capture, made: Node) -> None:
     if not isinstance(made.op, Linear) or not made.inputs:
         return
     behind, parts, source = capture.weights_behind, capture.shared_parts, made.inputs[0]
+    if not behind.used_before(made):
+        return
     own = behind.own(made)
     if any(behind.own(part) & own for part in parts.ends(source)):
         capture.doubt(made, IN_STEP)

@@ -18,6 +18,7 @@ from sigprop.trace.broadcast import concrete_field, weight_field
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Call, Field, Function, Statistic, Weight
 from sigprop.trace.rules import find_rule, rule
+from sigprop.trace.rules.views import on_meta, result_shape
 from sigprop.trace.rules.weights import of_weights
 
 if TYPE_CHECKING:
@@ -146,7 +147,6 @@ def mean(capture: Capture, call: Call, input: Field, dim: Any = None, keepdim: b
 def reduction(capture: Capture, call: Call, input: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Any other reduction: replayed."""
     from sigprop.trace.rules.fallback import sample
-    from sigprop.trace.rules.views import result_shape
 
     if not isinstance(input, Field):
         return sample(capture, call)
@@ -187,8 +187,6 @@ def _sum_of_squares(x: Tensor, places: list[int], keepdim: bool) -> Tensor:
 
 @rule("var")
 def var(capture: Capture, call: Call, input: Field, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-    from sigprop.trace.rules.views import result_shape
-
     places = [dim] if isinstance(dim, int) else list(dim or range(len(input.shape)))
     places = sorted(place % len(input.shape) for place in places)
     axes = [axis for place in places for axis in input.layout.dims[place]]
@@ -201,8 +199,6 @@ def var(capture: Capture, call: Call, input: Field, dim: Any = None, *args: Any,
 @rule("var_mean", "std_mean")
 def spread_and_mean(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Any:
     """The two calls that it stands for."""
-    from sigprop.trace.rules.views import on_meta
-
     spread = torch.var if call.name == "var_mean" else torch.std
     dim = kwargs.get("dim", args[0] if args and not isinstance(args[0], bool) else None)
     keepdim = input.shape != () and on_meta(call)[1].dim() == len(input.shape)

@@ -19,7 +19,7 @@ from sigprop.trace.few_products import REASON, is_bent_sum
 from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import ONE_NUMBER, Field, Weight
 from sigprop.trace.reverse import ReplayedOp
-from sigprop.trace.shared_weights import IN_STEP, Entries, entries_of, in_step
+from sigprop.trace.shared_weights import IN_STEP, Entries, Use, entries_of, uses_in_step
 from sigprop.trace.skeleton import Distribution
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Evaluation(Reading):
         self.passed: dict[Field, Gradient] = {}
         self.energy: dict[str, float] = {}
         self.evidence: dict[str, Evidence] = {}
-        self._uses: dict[Entries, list[float]] = {}
+        self._uses: dict[Entries, list[Use]] = {}
 
     # -- what replays read
 
@@ -127,9 +127,8 @@ class Evaluation(Reading):
                 done(node, gradient)
                 if node not in self.capture.edges:
                     del self.gradients[node]
-        for (name, *_), energies in self._uses.items():
-            if in_step(energies):
-                self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))
+        for name, *_ in uses_in_step(self.capture, self._uses):
+            self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))
 
     def _receive(self, node: Node, gradient: Gradient | None) -> None:
         if gradient is not None:
@@ -163,7 +162,7 @@ class Evaluation(Reading):
                 self._book(weight, amount, evidence)
                 if not isinstance(op, (Lookup, ReplayedOp)):
                     for key in entries_of(weight):
-                        self._uses.setdefault(key, []).append(amount)
+                        self._uses.setdefault(key, []).append((node, amount))
 
     def _book_replay(self, op: ReplayedOp, gradient: Gradient, evidence: Evidence) -> None:
         for source, change in op.corrections.items():

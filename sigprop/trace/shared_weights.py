@@ -9,7 +9,7 @@ is the head tied to it (see `tied`).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,9 @@ _TAKES_A_PART = frozenset(
 )
 Entries = tuple[Any, ...]
 """A parameter, and what is taken of it."""
+Use = tuple[Node, float]
+"""The node that a weight makes, and the energy of the gradient that the weight gets there."""
+LOSS: frozenset[Entries] = frozenset([("the loss",)])
 Use = tuple[Entries, Node]
 """Entries, and the node that multiplies with them."""
 
@@ -166,6 +169,37 @@ def note_return(capture: Capture, made: Node) -> None:
     own = behind.own(made)
     if any(behind.own(part) & own for part in parts.ends(source)):
         capture.doubt(made, IN_STEP)
+
+
+class WeightsAhead:
+    """For each node the matrices that its gradient comes through last; `LOSS` where it comes through none."""
+
+    def __init__(self, capture: Capture):
+        self._found: dict[Node, frozenset[Entries]] = {}
+        for node in reversed(capture.tape.nodes):
+            own = capture.weights_behind.own(node) if isinstance(node.op, Linear) else frozenset()
+            for source in node.inputs:
+                self._found[source] = self._found.get(source, frozenset()) | (own or self.of(node))
+
+    def of(self, node: Node) -> frozenset[Entries]:
+        return self._found.get(node) or LOSS
+
+
+def uses_in_step(capture: Capture, uses: dict[Entries, list[Use]]) -> Iterator[Entries]:
+    """Entries whose gradients may add; those that come through different matrices have nothing in common."""
+    suspected = {key: found for key, found in uses.items() if in_step(energy for _, energy in found)}
+    ahead = WeightsAhead(capture) if suspected else None
+    for key, found in suspected.items():
+        assert ahead is not None
+        groups: list[tuple[frozenset[Entries], list[float]]] = []
+        for node, energy in found:
+            weights, energies = ahead.of(node), [energy]
+            for group in [group for group in groups if group[0] & weights]:
+                groups.remove(group)
+                weights, energies = weights | group[0], energies + group[1]
+            groups.append((weights, energies))
+        if any(in_step(energies) for _, energies in groups):
+            yield key
 
 
 def in_step(energies: Iterable[float]) -> bool:

@@ -90,6 +90,26 @@ def test_only_what_is_shared_is_in_doubt():
     assert all(row.status != "assumed" for row in rows.sites)
 
 
+class NormBeforeMaps(nn.Module):
+    """One norm before maps of their own: its gradients come through different draws."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first, self.norm, self.readout = nn.Linear(16, width), nn.LayerNorm(width), nn.Linear(width, 8)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + torch.relu(layer(self.norm(x)))
+        return self.readout(x)
+
+
+def test_gradients_through_different_maps_are_not_in_step(agreement):
+    rows = agreement(NormBeforeMaps, X, seeds=48)
+    assert all(row.status != "assumed" for row in (*rows.sites, *rows.parameters))
+
+
 def test_slices_of_one_parameter_are_draws_of_their_own(agreement):
     rows = agreement(Sliced, X, seeds=48)
     assert all(row.status != "assumed" for row in (*rows.sites, *rows.parameters))

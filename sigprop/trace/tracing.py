@@ -66,7 +66,7 @@ class TracedModel:
     def differentiate(self, loss: LossChoice = None, states: Evaluation | None = None) -> tuple[Start, str]:
         """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""
         states = states or Evaluation(self.capture)
-        with self.capture.loss():
+        with undisturbed() as interrupts, self.capture.loss(), interrupts.let_through():
             chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
         found = record_of(chosen.tensor)
         if found is None or not found.requires_grad or (chosen.is_noise and not isinstance(found, Field)):
@@ -74,7 +74,7 @@ class TracedModel:
                 f"{chosen.name} of {type(self.capture.model).__name__} does not depend on its parameters: "
                 "nothing to differentiate"
             )
-        with self.capture.lock, torch.enable_grad():
+        with undisturbed() as interrupts, self.capture.lock, torch.enable_grad(), interrupts.let_through():
             start = white_noise(found) if chosen.is_noise else loss_start(states, found)  # type: ignore[arg-type]
         return start, chosen.name
 

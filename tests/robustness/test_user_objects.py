@@ -11,6 +11,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.errors import SigpropError
+from sigprop.trace import trace
 
 IDS = torch.arange(24).reshape(2, 12) % 29
 
@@ -188,3 +189,15 @@ def test_nothing_of_a_model_changes_in_a_prediction():
     assert all(torch.equal(after[key], value) for key, value in before.items())
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_loss_that_draws_leaves_the_random_state():
+    """What a loss left behind (a seed, and after an interrupt a function mode) stayed where no `predict` was around it."""
+
+    def loss(output):
+        torch.manual_seed(1)
+        return output.square().mean()
+
+    before = torch.get_rng_state()
+    trace(nn.Linear(4, 3), torch.ones(2, 4)).differentiate(loss)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -192,12 +192,12 @@ def test_nothing_of_a_model_changes_in_a_prediction():
 
 
 def test_a_loss_that_draws_leaves_the_random_state():
-    """What a loss left behind (a seed, and after an interrupt a function mode) stayed where no `predict` was around it."""
+    """A seed, or after an interrupt a function mode, stayed where no `predict` was around the loss."""
 
     def loss(output):
         torch.manual_seed(1)
         return output.square().mean()
 
-    before = torch.get_rng_state()
-    trace(nn.Linear(4, 3), torch.ones(2, 4)).differentiate(loss)
+    traced, before = trace(nn.Linear(4, 3), torch.ones(2, 4)), torch.get_rng_state()
+    traced.differentiate(loss)
     assert torch.equal(torch.get_rng_state(), before)

@@ -19,7 +19,7 @@ from sigprop.trace.few_products import REASON, is_bent_sum
 from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import ONE_NUMBER, Field, Weight
 from sigprop.trace.reverse import ReplayedOp
-from sigprop.trace.shared_weights import IN_STEP, Entries, Use, entries_of, uses_in_step
+from sigprop.trace.shared_weights import IN_STEP, Entries, Received, entries_of, uses_in_step
 from sigprop.trace.skeleton import Distribution
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Evaluation(Reading):
         self.passed: dict[Field, Gradient] = {}
         self.energy: dict[str, float] = {}
         self.evidence: dict[str, Evidence] = {}
-        self._uses: dict[Entries, list[Use]] = {}
+        self._uses: dict[Entries, list[Received]] = {}
 
     # -- what replays read
 

@@ -31,7 +31,7 @@ _TAKES_A_PART = frozenset(
 )
 Entries = tuple[Any, ...]
 """A parameter, and what is taken of it."""
-Use = tuple[Node, float]
+Received = tuple[Node, float]
 """The node that a weight makes, and the energy of the gradient that the weight gets there."""
 LOSS: frozenset[Entries] = frozenset([("the loss",)])
 Use = tuple[Entries, Node]
@@ -185,7 +185,7 @@ class WeightsAhead:
         return self._found.get(node) or LOSS
 
 
-def uses_in_step(capture: Capture, uses: dict[Entries, list[Use]]) -> Iterator[Entries]:
+def uses_in_step(capture: Capture, uses: dict[Entries, list[Received]]) -> Iterator[Entries]:
     """Entries whose gradients may add; those that come through different matrices have nothing in common."""
     suspected = {key: found for key, found in uses.items() if in_step(energy for _, energy in found)}
     ahead = WeightsAhead(capture) if suspected else None

@@ -37,9 +37,7 @@ def methods(depth: int, width: int) -> list[Method]:
 
 def run(setting: Setting) -> dict[str, Any]:
     program, shape = (FULL, (48, 128)) if setting.is_full else (SMALL, (24, 32))
-    batches = program.batches(setting)
-    found = [program.search(method, batches, setting) for method in methods(*shape)]
-    return {**program.described(setting), "methods": found}
+    return program.record(methods(*shape), setting)
 
 
 def judge(data: dict[str, Any]) -> Judgement:

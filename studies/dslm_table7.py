@@ -35,9 +35,7 @@ def methods(full: bool) -> list[Method]:
 
 def run(setting: Setting) -> dict[str, Any]:
     program = FULL if setting.is_full else SMALL
-    batches = program.batches(setting)
-    found = [program.search(method, batches, setting) for method in methods(setting.is_full)]
-    return {**program.described(setting), "methods": found}
+    return program.record(methods(setting.is_full), setting)
 
 
 def judge(data: dict[str, Any]) -> Judgement:

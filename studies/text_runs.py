@@ -155,6 +155,12 @@ class Program:
             "seeds": self.seeds,
         }
 
+    def record(self, methods: list[Method], setting: Setting) -> dict[str, Any]:
+        """Every method searched, with what they share."""
+        batches = self.batches(setting)
+        found = [self.search(method, batches, setting) for method in methods]
+        return {**self.described(setting), "methods": found}
+
 
 def _rounded(values: list[float]) -> list[float | None]:
     return [round(value, 3) if math.isfinite(value) else None for value in values]

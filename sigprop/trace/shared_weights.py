@@ -188,9 +188,10 @@ class WeightsAhead:
 def uses_in_step(capture: Capture, uses: dict[Entries, list[Received]]) -> Iterator[Entries]:
     """Entries whose gradients may add; those that come through different matrices have nothing in common."""
     suspected = {key: found for key, found in uses.items() if in_step(energy for _, energy in found)}
-    ahead = WeightsAhead(capture) if suspected else None
+    if not suspected:
+        return
+    ahead = WeightsAhead(capture)
     for key, found in suspected.items():
-        assert ahead is not None
         groups: list[tuple[frozenset[Entries], list[float]]] = []
         for node, energy in found:
             weights, energies = ahead.of(node), [energy]

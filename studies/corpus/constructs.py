@@ -54,19 +54,28 @@ def pixels() -> Tensor:
     return noise(4, 3, 12, 12)
 
 
-CASES: list[tuple[str, str, Callable[[], nn.Module], Callable[[], Any], Any]] = []
+CASES: list[Case] = []
 
 
-def simple(
-    name: str,
-    kind: str,
-    parts: Callable[[], dict[str, Any]],
-    run: Callable[..., Any],
-    batch=rows,
-    loss=None,
-    prepare=None,
-) -> None:
-    CASES.append((name, kind, lambda: Made(parts(), run, prepare), batch, loss))
+def registering(cases: list[Case], added: int) -> Callable[..., None]:
+    """A function that makes a construct of parts and adds it to the cases of a set."""
+
+    def simple(
+        name: str,
+        kind: str,
+        parts: Callable[[], dict[str, Any]],
+        run: Callable[..., Any],
+        batch: Callable[[], Any] = rows,
+        loss: Any = None,
+        prepare: Callable[[Any], None] | None = None,
+    ) -> None:
+        make = lambda: Made(parts(), run, prepare)  # noqa: E731
+        cases.append(Case(f"construct/{name}", kind, make, batch, loss, added=added))
+
+    return simple
+
+
+simple = registering(CASES, added=1)
 
 
 def chain(function: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
@@ -672,5 +681,4 @@ for _name, _loss in LOSSES.items():
 
 
 def cases() -> Iterator[Case]:
-    for name, kind, make, batch, loss in CASES:
-        yield Case(f"construct/{name}", kind, make, batch, loss)
+    yield from CASES

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from studies.corpus.case import Case, ids, noise
 from studies.corpus.constructs import (
     WIDTH,
-    Made,
     attended,
     attention_parts,
     chain,
@@ -23,25 +22,13 @@ from studies.corpus.constructs import (
     linear,
     parameter,
     pixels,
-    rows,
+    registering,
     stack,
     tokens,
 )
 
 CASES: list[Case] = []
-
-
-def simple(
-    name: str,
-    kind: str,
-    parts: Callable[[], dict[str, Any]],
-    run: Callable[..., Any],
-    batch: Callable[[], Any] = rows,
-    loss: Any = None,
-    prepare: Callable[[Any], None] | None = None,
-) -> None:
-    make = lambda: Made(parts(), run, prepare)  # noqa: E731
-    CASES.append(Case(f"construct/{name}", kind, make, batch, loss, added=2))
+simple = registering(CASES, added=2)
 
 
 # -- initialization

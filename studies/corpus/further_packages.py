@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from studies.corpus.case import Case, ids, noise
-from studies.corpus.packages import Graph, built
+from studies.corpus.packages import Graph, built, timm_cases
 
 TIMM = {
     "visformer_tiny": {"img_size": 64},
@@ -25,17 +26,6 @@ TIMM = {
     "inception_next_atto": {"depths": (1, 1, 2, 1), "dims": (16, 32, 48, 64)},
     "starnet_s050": {},
 }  # fmt: skip
-
-
-def timm_cases() -> Iterator[Case]:
-    timm = importlib.import_module("timm")
-    for name, settings in TIMM.items():
-        size = settings.get("img_size", 32)
-
-        def make(name=name, s=settings) -> nn.Module:
-            return timm.create_model(name, num_classes=10, **s)
-
-        yield Case(f"timm/{name}", "timm", make, lambda size=size: noise(4, 3, size, size), added=2)
 
 
 def vit_pytorch_cases() -> Iterator[Case]:
@@ -246,7 +236,7 @@ def contrastive_cases() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     for family in (
-        timm_cases,
+        partial(timm_cases, TIMM, 2),
         vit_pytorch_cases,
         x_transformers_cases,
         sequence_cases,

@@ -50,13 +50,13 @@ TIMM = {
 }
 
 
-def timm_cases() -> Iterator[Case]:
+def timm_cases(models: dict[str, dict[str, Any]] = TIMM, added: int = 1) -> Iterator[Case]:
+    """Models of a set, by name, with the settings that make them small."""
     timm = importlib.import_module("timm")
-
-    for name, settings in TIMM.items():
+    for name, settings in models.items():
         size = settings.get("img_size", 32)
         make = _timm(timm, name, settings)
-        yield Case(f"timm/{name}", "timm", make, lambda size=size: noise(4, 3, size, size))
+        yield Case(f"timm/{name}", "timm", make, lambda size=size: noise(4, 3, size, size), added=added)
 
 
 def _timm(timm: Any, name: str, settings: dict[str, Any]) -> Callable[[], nn.Module]:

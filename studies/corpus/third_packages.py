@@ -7,13 +7,14 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from studies.corpus.case import Case, ids, noise
-from studies.corpus.packages import built
+from studies.corpus.packages import built, timm_cases
 
 TIMM = {
     "rexnet_100": {"width_mult": 0.3},
@@ -28,17 +29,6 @@ TIMM = {
     "sequencer2d_s": {"img_size": 32, "layers": (1, 1, 1, 1), "embed_dims": (16, 24, 24, 24), "hidden_sizes": (8, 8, 8, 8)},
     "maxvit_nano_rw_256": {"img_size": 64},
 }  # fmt: skip
-
-
-def timm_cases() -> Iterator[Case]:
-    timm = importlib.import_module("timm")
-    for name, settings in TIMM.items():
-        size = settings.get("img_size", 32)
-
-        def make(name=name, s=settings) -> nn.Module:
-            return timm.create_model(name, num_classes=10, **s)
-
-        yield Case(f"timm/{name}", "timm", make, lambda size=size: noise(4, 3, size, size), added=3)
 
 
 def sequence_cases() -> Iterator[Case]:
@@ -402,5 +392,12 @@ def x_transformers_cases() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    families = (timm_cases, vit_pytorch_cases, x_transformers_cases, sequence_cases, diffusion_cases, graph_cases)
+    families = (
+        partial(timm_cases, TIMM, 3),
+        vit_pytorch_cases,
+        x_transformers_cases,
+        sequence_cases,
+        diffusion_cases,
+        graph_cases,
+    )
     return itertools.chain(*(family() for family in (*families, imaging_cases, other_cases, zoo_cases)))

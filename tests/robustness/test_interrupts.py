@@ -10,9 +10,9 @@ import pytest
 from tests.robustness.scale import LONG, cases
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["counting measure", "counting predict", "file"]
+SHORT = ["counting measure", "counting predict", "file", "apply"]
 LONGER = ["measure", "counting seeds", "predict", "plan", "check", "counting check"]
-KINDS = [*SHORT, *LONGER, "apply"] if LONG else SHORT
+KINDS = [*SHORT, *LONGER] if LONG else SHORT
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs interval timers")

@@ -158,6 +158,7 @@ def main(
     seconds: Annotated[int, typer.Option(help="Limit for each class.")] = 120,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
+    rest: Annotated[bool, typer.Option(help="Only classes that have no rows in the file.")] = False,
     measured: Annotated[Path, typer.Option(help="What class_measurements stored.")] = MEASURED,
     out: Annotated[Path, typer.Option(help="JSON file; classes named again replace those in it.")] = OUT,
 ) -> None:
@@ -167,15 +168,16 @@ def main(
     chosen = [name for name in only.split(",") if name]
     stored = {(row["kind"], row["model"]): row for row in json.loads(measured.read_text())["classes"]}
     places = [(kind, number, item.__name__) for kind in KINDS for number, (_, item) in enumerate(classes(kind))]
-    wanted = [
-        (kind, number, stored[kind, name], seconds)
-        for kind, number, name in places
-        if stored.get((kind, name), {}).get("rows") and (not chosen or name in chosen)
-    ]
     before = json.loads(out.read_text()) if out.exists() else {}
     rows = {
         (row["kind"], row["model"]): row for row in (before["classes"] if isinstance(before, dict) and before else [])
     }
+    wanted = [
+        (kind, number, stored[kind, name], seconds)
+        for kind, number, name in places
+        if stored.get((kind, name), {}).get("rows") and (not chosen or name in chosen)
+        if not (rest and rows.get((kind, name), {}).get("rows"))
+    ]
     for place, row in stored.items():
         if not row.get("rows"):
             rows[place] = {key: row[key] for key in ("model", "kind", "reason") if key in row}

@@ -29,7 +29,7 @@ from studies.corpus.witness import Summary
 OUT = Path("docs/data/corpus.json")
 
 
-def judged(name: str, table: Summary) -> dict[str, Any]:
+def judged(name: str, table: Summary, verify: int | None = None) -> dict[str, Any]:
     """One model: its rows as [name, column, error, standard error, status], or the reason why there are none."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -41,7 +41,7 @@ def judged(name: str, table: Summary) -> dict[str, Any]:
     row["given"] = "module" if case.given_as_module else "factory"
     start = time.process_time()
     try:
-        profile = sigprop.predict(given, batch, loss=case.loss or "noise")
+        profile = sigprop.predict(given, batch, loss=case.loss or "noise", verify=verify)
     except SigpropError as error:
         return row | {"reason": str(error).splitlines()[0][:200]}
     except Exception as error:
@@ -61,6 +61,7 @@ def main(
     out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
     again: Annotated[bool, typer.Option(help="Also models that are in the file.")] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    theory_alone: Annotated[bool, typer.Option(help="No model is run to verify what theory says.")] = False,
 ) -> None:
     """Judge the models of one half."""
     stored = json.loads(out.read_text()) if out.exists() else {"models": []}
@@ -69,10 +70,12 @@ def main(
     cases = [case for case in all_cases() if only in case.name and added in (0, case.added)]
     wanted = [case.name for case in cases if half == "all" or case.half.startswith(half)]
     wanted = [name for name in wanted if name in tables and (again or name not in rows)]
-    data: dict[str, Any] = {"command": "python -m studies.corpus.run --half all", "date": str(date.today())}
+    verify = 0 if theory_alone else None
+    command = "python -m studies.corpus.run --half all" + " --theory-alone" * theory_alone
+    data: dict[str, Any] = {"command": command, "date": str(date.today())}
     data["notes"] = stored.get("notes", [])
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for job in as_completed([pool.submit(judged, name, tables[name]) for name in wanted]):
+        for job in as_completed([pool.submit(judged, name, tables[name], verify) for name in wanted]):
             row = job.result()
             rows[row["model"]] = row
             print(summary(row), flush=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.batch_norm import FiniteBatchNorm
-from sigprop.trace.record import Call, Field, Record, Weight
+from sigprop.trace.record import FEW_ENTRIES, Call, Field, Record, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import add, mul, replayed, sub
 from sigprop.trace.rules.group_norm import channel_shape, image_layout
@@ -94,7 +94,8 @@ def _of_batch(
         return capture.apply(op, x.node, weights=bound)
 
     inputs = tuple(item for item in (x, weight, bias) if item is not None)
-    return Field(x.layout, make, sources=x.sources, call=_stateless(call, x, weight, bias, epsilon), inputs=inputs)
+    call, few = _stateless(call, x, weight, bias, epsilon), x.layout.positions <= FEW_ENTRIES
+    return Field(x.layout, make, sources=x.sources, of_few=few, call=call, inputs=inputs)
 
 
 def _stateless(call: Call, x: Field, weight: Weight | None, bias: Weight | None, epsilon: float) -> Call:

@@ -108,6 +108,8 @@ def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
         return capture.apply(Scale(item.slope), item.root.node)
     if item.root.is_curved and _is_sum(item.root):
         return capture.sampled(item, "function of a sum that is not Gaussian")
+    if item.root.of_few:
+        return capture.sampled(item, "function of a norm over few entries")
     try:
         node = item.root.node
     except UnsupportedError:

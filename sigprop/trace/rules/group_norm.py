@@ -11,7 +11,7 @@ from torch import Tensor
 from sigprop.theory import Node
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
-from sigprop.trace.record import Call, Field, Weight
+from sigprop.trace.record import FEW_ENTRIES, Call, Field, Weight
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.normalization import of_real
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
 
 FEWEST = 32
+"""Channels of a group that a rule follows; those of fewer are drawn."""
 
 
 @rule("group_norm")
@@ -38,7 +39,7 @@ def group_norm(
         return of_real(capture, call, values, weight, bias, image_layout(values), channel_shape(values))
     known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
     if not known or input.shape[1] // num_groups < FEWEST or not _is_image(input.layout):
-        return replayed(capture, call)
+        return _replayed(capture, call, input.shape, num_groups)
     op = GroupNorm(
         _images(input.layout),
         1.0 if weight is None else weight.distribution.second_moment,
@@ -55,6 +56,19 @@ def group_norm(
 
     inputs = tuple(item for item in (input, weight, bias) if item is not None)
     return Field(input.layout, make, sources=input.sources, call=call, inputs=inputs)
+
+
+@rule("instance_norm")
+def instance_norm(capture: Capture, call: Call, input: Any, *_: Any, **__: Any) -> Any:
+    return _replayed(capture, call, input.shape, input.shape[1])
+
+
+def _replayed(capture: Capture, call: Call, shape: tuple[int, ...], groups: int) -> Any:
+    """Drawn, and so is what follows it where a group has few entries."""
+    made = replayed(capture, call)
+    if isinstance(made, Field):
+        made.of_few = math.prod(shape[1:]) // groups <= FEW_ENTRIES
+    return made
 
 
 def image_layout(values: Tensor) -> Layout:

@@ -173,9 +173,11 @@ class Graph:
     # -- norms
 
     def norms(self, found: Sum) -> frozenset[str]:
-        """`pre` where the branches read norms of the stream, `post` where only norms read the sum."""
+        """`pre` where the branches read norms of the stream, `post` where only norms read the sum and the stream goes
+        through it (no other sum has the same skip)."""
         entering = self._normed(found.source, made_between(found.source, found.branches))
-        leaving = self._normed(found.total)
+        passed_by = any(other.skip is found.skip for other in self.sums.values() if other is not found)
+        leaving = None if passed_by else self._normed(found.total)
         return frozenset(place for place, norms in (("pre", entering), ("post", leaving)) if norms)
 
     def _normed(self, item: Field, within: set[Field] | None = None) -> list[Field] | None:

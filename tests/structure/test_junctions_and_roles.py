@@ -153,3 +153,26 @@ def test_sums_that_are_not_residual_are_left_alone():
             return self.head(self.first(x) + self.second(x) + torch.tanh(x) * 0.5)
 
     assert read_structure(Plain(), ids()).junctions == []
+
+
+def test_a_normed_sum_that_the_stream_goes_past_is_not_post_ln():
+    """Zamba's layers: a sum goes only into the norm of a branch, and the stream goes on without it."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.norm, self.mixer = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return x + self.mixer(self.norm(x + self.shared(x)))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+            self.layers = nn.Sequential(Layer(), Layer())
+
+        def forward(self, tokens):
+            return self.head(self.layers(self.embed(tokens)))
+
+    assert "post" not in {junction.placement for junction in read_structure(Model(), ids()).junctions}

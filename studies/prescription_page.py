@@ -16,7 +16,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from studies.prescription_training import BASE_LAYERS, BASE_WIDTH
+from studies.prescription_models import BASE_LAYERS, BASE_WIDTH
 from studies.recipes_page import replaced
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -24,8 +24,8 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.results.suggestion import batch_factor
 from sigprop.trace.skeleton import build as on_meta
+from studies.prescription_models import build, prescribe
 from studies.prescription_page import Rates, compared
-from studies.prescription_training import build, prescribe
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = DOCS / "data/suggested_rates.json"

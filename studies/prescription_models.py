@@ -1,0 +1,190 @@
+"""Models, batches and schemes of the training study (`prescription_training.py`)."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sigprop as sp
+
+BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
+
+
+# -- models
+
+
+def build(family: str, width: int, layers: int, tokens: int) -> nn.Module:
+    """A Hugging Face model of the family with heads of 64 and no dropout."""
+    import transformers as hf
+
+    hf.logging.set_verbosity_error()
+    hf.masking_utils.find_packed_sequence_indices = _not_packed
+    heads = max(width // HEAD, 1)
+    shape: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    ends: dict[str, Any] = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
+    gated = {**ends, "intermediate_size": int(8 * width / 3) // 8 * 8, "num_key_value_heads": heads, "use_cache": False}
+    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    gpt: dict[str, Any] = {"n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": tokens, **ends, **still}
+    quiet: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "llama": lambda: hf.LlamaForCausalLM(
+            hf.LlamaConfig(**shape, **gated, max_position_embeddings=tokens, tie_word_embeddings=False)
+        ),
+        "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**gpt, use_cache=False)),
+        "postln": lambda: hf.OpenAIGPTLMHeadModel(hf.OpenAIGPTConfig(**gpt)),
+        "bert": lambda: hf.BertForMaskedLM(
+            hf.BertConfig(
+                **shape, **quiet, vocab_size=257, intermediate_size=4 * width, max_position_embeddings=tokens
+            )
+        ),
+        "mixtral": lambda: hf.MixtralForCausalLM(
+            hf.MixtralConfig(**shape, **gated, num_local_experts=4, num_experts_per_tok=2, pad_token_id=1)
+        ),
+        "vit": lambda: hf.ViTForImageClassification(
+            hf.ViTConfig(
+                **shape, **quiet, intermediate_size=4 * width, image_size=28, patch_size=4, num_channels=1,
+                num_labels=10,
+            )
+        ),
+    }  # fmt: skip
+    return makers[family]()
+
+
+def _not_packed(position_ids: Tensor) -> None:
+    """No example holds several texts. Asked while a graph is captured, transformers writes a mask to be sure."""
+
+
+def every_expert(self: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """All experts for all tokens, those not chosen with weight zero: the same function in fixed shapes."""
+    shares = torch.zeros(len(hidden), len(self.down_proj), dtype=weights.dtype, device=hidden.device)
+    shares = shares.scatter(1, chosen, weights)
+    gated = self._apply_gate(torch.matmul(hidden, self.gate_up_proj.transpose(1, 2)))
+    given = torch.matmul(gated, self.down_proj.transpose(1, 2))
+    return (given * shares.T[:, :, None]).sum(0).to(hidden.dtype)
+
+
+def with_every_expert(model: Any) -> nn.Module:
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register("every_expert", every_expert)
+    model.set_experts_implementation("every_expert")
+    return model
+
+
+# -- batches
+
+
+class Batches:
+    """All batches of a run, chosen by `choose(seed)`; `take(place)` gives (inputs, targets) on the device."""
+
+    def __init__(self, family: str, source: Path, steps: int, batch: int, tokens: int, device: str):
+        self.family = family
+        self.starts = torch.zeros((steps, batch), dtype=torch.long, device=device)
+        if family == "vit":
+            self.pixels, self.labels = images(source, device)
+            self.choices = len(self.pixels)
+        else:
+            self.text = text(source, device)
+            self.choices = len(self.text) - tokens - 1
+            self.window = torch.arange(tokens, device=device)
+            self.masked = torch.zeros((steps, batch, tokens), dtype=torch.bool, device=device)
+
+    def choose(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(1000 + seed)
+        self.starts.copy_(torch.randint(self.choices, self.starts.shape, generator=generator))
+        if self.family == "bert":
+            self.masked.copy_(torch.rand(self.masked.shape, generator=generator) < 0.15)
+
+    def take(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        starts = self.starts.index_select(0, place)[0]
+        if self.family == "vit":
+            return self.pixels[starts], self.labels[starts]
+        ids = self.text[starts[:, None] + self.window].long()
+        if self.family == "bert":
+            masked = self.masked.index_select(0, place)[0]
+            return ids.masked_fill(masked, 256), ids.masked_fill(~masked, -100)
+        return ids, ids
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self.family in ("vit", "bert"):
+            return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), targets[:, 1:].flatten())
+
+
+@functools.cache
+def text(source: Path, device: str) -> Tensor:
+    """Bytes of a text file."""
+    return torch.frombuffer(bytearray(_read(source)), dtype=torch.uint8).to(device)
+
+
+@functools.cache
+def images(source: Path, device: str) -> tuple[Tensor, Tensor]:
+    """Standardized pixels and labels of a folder in the format of MNIST."""
+    pixels, labels = (_idx(next(source.glob(f"train-{kind}-*"))) for kind in ("images", "labels"))
+    return ((pixels.float() / 255 - 0.286) / 0.353)[:, None].to(device), labels.long().to(device)
+
+
+def _read(path: Path, most: int = 30_000_000) -> bytes:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        return file.read(most)
+
+
+def _idx(path: Path) -> Tensor:
+    raw = _read(path, 1 << 30)
+    sizes = [int.from_bytes(raw[4 + 4 * place : 8 + 4 * place], "big") for place in range(raw[3])]
+    return torch.frombuffer(bytearray(raw[4 + 4 * raw[3] :]), dtype=torch.uint8).reshape(sizes)
+
+
+# -- schemes
+
+
+def prescribe(scheme: str, model: nn.Module, family: str, layers: int, tokens: int, optimizer: str) -> Any:
+    """The plan of a scheme; None for the model as it is."""
+    name, _, rest = scheme.partition(":")
+    options = {key: float(value) for key, value in (item.split("=") for item in rest.split(",") if item)}
+    if name == "default":
+        return None
+    if name.startswith("mup"):
+        depth = name.partition("+")[2] or "none"
+        base = build(family, BASE_WIDTH, BASE_LAYERS if depth != "none" else layers, tokens)
+        return sp.plan(model, "mup", base=base, depth=depth, optimizer=optimizer)
+    recipe, width, depth = [*{"ours": "unit+mup"}.get(name, name).split("+"), "none", "none"][:3]
+    batch: Any = (
+        torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, min(tokens, 128)))}
+    )
+    return sp.plan(model, recipe, width=width, depth=depth, optimizer=optimizer, batch=batch, **options)
+
+
+def groups_of(plan: Any, model: nn.Module, rate: float, decay: float) -> list[dict[str, Any]]:
+    if plan is not None:
+        return plan.param_groups(model, lr=rate, weight_decay=decay)
+    return usual_groups(list(model.parameters()), rate, decay)
+
+
+def usual_groups(parameters: list[nn.Parameter], rate: float, decay: float) -> list[dict[str, Any]]:
+    """Two groups: matrices decay, gains and biases do not."""
+    matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
+    return [{"params": matrices, "lr": rate, "weight_decay": decay}, {"params": vectors, "lr": rate, "weight_decay": 0}]
+
+
+def optimizers_of(name: str, plan: Any, model: nn.Module, rate: float, decay: float) -> list[torch.optim.Optimizer]:
+    """Optimizers other than AdamW: the plan's own; without a plan as people use them, at one rate for all."""
+    if plan is not None:
+        return plan.optimizers(model, lr=rate, weight_decay=decay)
+    if name == "momentum":
+        return [torch.optim.SGD(usual_groups(list(model.parameters()), rate, decay), momentum=0.9)]
+    named: Any = model
+    ends = [p for module in (named.get_input_embeddings(), named.get_output_embeddings()) for p in module.parameters()]
+    kept = {id(p) for p in ends}
+    inside = [p for p in model.parameters() if p.ndim == 2 and id(p) not in kept]
+    chosen = {id(p) for p in inside}
+    rest = usual_groups([p for p in model.parameters() if id(p) not in chosen], rate, decay)
+    muon = torch.optim.Muon(inside, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+    return [muon, torch.optim.AdamW(rest, betas=(0.9, 0.95))]

@@ -7,6 +7,7 @@ to, the tensor behind it gets a new record, in which the entries that the view c
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,19 @@ _PARTS = "_sigprop_parts"
 def remember(view: Tensor, behind: Tensor, call: Call, output: int | None) -> None:
     """Note that a tensor is a view of another."""
     setattr(view, _BEHIND, (behind, call, output))
+
+
+def asks_to_write(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a function of `torch.nn.functional` is called with `inplace=True`, by name or by place."""
+    place = _place_of_inplace(function)
+    return bool(kwargs.get("inplace", place is not None and len(args) > place and args[place]))
+
+
+@lru_cache(maxsize=1024)
+def _place_of_inplace(function: Any) -> int | None:
+    code = getattr(function, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return names.index("inplace") if "inplace" in names else None
 
 
 def written_through(capture: Capture, view: Tensor, record: Record) -> None:

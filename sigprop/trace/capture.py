@@ -27,7 +27,7 @@ from sigprop.process import Mode
 from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
-from sigprop.trace.aliases import is_view, remember, written_through
+from sigprop.trace.aliases import asks_to_write, is_view, remember, written_through
 from sigprop.trace.dependent_entries import law_of, note_dependent_entries
 from sigprop.trace.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
 from sigprop.trace.layout import LARGEST, Misaligned
@@ -239,6 +239,7 @@ class Capture(Mode):
             args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
         in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
+        in_place = in_place or asks_to_write(func, args, kwargs)
         given, named = mapped((args, kwargs), self._argument)
         call = Call(func, name, given, named, self.module, in_place)
         if name in CHECKED:

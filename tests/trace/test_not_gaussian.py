@@ -76,6 +76,31 @@ def test_norms_over_few_numbers_make_no_gaussians(norm, depth, agreement):
     agreement(lambda: FewNormed(norm, depth), x, "noise", seeds=40, training=True)
 
 
+class WrittenInPlace(nn.Module):
+    """The sum is twice the rectified numbers: what `inplace` wrote over is gone."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(64, 96), norm(), nn.Linear(96, 32)
+
+    def forward(self, x):
+        x = self.norm(self.a(x))
+        return self.b(x + F.leaky_relu(x, 0.1, True))
+
+
+@pytest.mark.parametrize("norm", [nn.Identity, lambda: nn.BatchNorm1d(96)], ids=["plain", "norm of few"])
+def test_inplace_activations_write(norm, agreement):
+    """The sum was taken as that of the numbers before and after."""
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(0))
+    agreement(lambda: WrittenInPlace(norm), x, "noise", training=True)
+
+
+def test_gradient_before_an_inplace_activation_that_is_drawn(agreement):
+    """That of the norm was the gradient behind the ReLU, twice what it is."""
+    x = torch.randn(2, 64, 2, 2, generator=torch.Generator().manual_seed(0))
+    agreement(lambda: nn.Sequential(nn.Conv2d(64, 96, 1), nn.BatchNorm2d(96), nn.ReLU(True)), x, "noise", training=True)
+
+
 def test_standardized_convolutions_do_not_see_the_mean(agreement):
     """They were `exact` with twice the variance, and a thousandth of the weight gradient."""
 

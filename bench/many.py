@@ -2,8 +2,8 @@
 
 python -m bench.many [cpu|cuda] [profile]
 
-One by one is told twice: each training captured as a CUDA graph, and each as written, which is what a loop over
-trainings is for most people. `profile` then prints the kernels of ten steps of all networks, dearest first.
+Both sides are told as written, captured as CUDA graphs, and compiled and captured; the one to beat, one by one and
+captured, is timed before and after the others. `profile` prints the kernels of one program's steps too, dearest first.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity
 
 from sigprop.lab import Settings, train
 from sigprop.lab.data import TextBatches, zipf_tokens
@@ -22,25 +24,43 @@ from sigprop.lab.many import train_many
 from sigprop.models import build
 
 RATES = tuple(2.0**-e for e in range(12, 4, -1))
-ROUNDS = 5
+SEEDS = 3
+WARM_UP = 5
+WINDOWS = 5
 
 
+@dataclass
 class Clock:
-    """Batches that note the time, the device waited for, when the first and when the last timed step begins."""
+    """Batches that note the time, the device waited for, at the beginning of every window of steps."""
 
-    def __init__(self, batches: TextBatches, first: int, last: int, wait: Callable[[], None]):
-        self.batches, self.marks, self.wait, self.loss = batches, (first, last), wait, batches.loss
-        self.times: list[float] = []
-
-    def __call__(self, step: int) -> dict[str, Tensor]:
-        if step in self.marks:
-            self.wait()
-            self.times.append(time.perf_counter())
-        return self.batches(step)
+    batches: TextBatches
+    window: int
+    wait: Callable[[], None]
+    times: list[float] = field(default_factory=list)
+    profiler: torch.profiler.profile | None = None
 
     @property
-    def a_step(self) -> float:
-        return (self.times[1] - self.times[0]) / (self.marks[1] - self.marks[0])
+    def steps(self) -> int:
+        """Of a training that has all windows, and one more for the profiler."""
+        return WARM_UP + (WINDOWS + (self.profiler is not None)) * self.window + 1
+
+    @property
+    def loss(self) -> Callable:
+        return self.batches.loss
+
+    def __call__(self, step: int) -> dict[str, Tensor]:
+        window, into = divmod(step - WARM_UP, self.window)
+        if into == 0 and 0 <= window <= WINDOWS:
+            self.wait()
+            self.times.append(time.perf_counter())
+        if self.profiler is not None and into == 0 and window in (WINDOWS, WINDOWS + 1):
+            self.wait()
+            self.profiler.start() if window == WINDOWS else self.profiler.stop()
+        return self.batches(step)
+
+    def a_step(self) -> list[float]:
+        """Seconds, of every window."""
+        return [(end - start) / self.window for start, end in zip(self.times, self.times[1:], strict=False)]
 
 
 def decoder(layers: int, width: int, seed: int) -> nn.Module:
@@ -49,45 +69,54 @@ def decoder(layers: int, width: int, seed: int) -> nn.Module:
 
 
 def main(device: str = "cpu", what: str = "") -> None:
-    """Seconds per step of all networks, in every way, in turns."""
+    """Milliseconds per step of all networks, in every way."""
     on_gpu = device == "cuda"
-    layers, width = (12, 256) if on_gpu else (2, 32)
-    mode, precision = ("graph", "bfloat16") if on_gpu else ("eager", "float32")
+    layers, width, windows = (12, 256, (120, 30, 10)) if on_gpu else (1, 32, (2, 2, 2))
+    precision, fast = ("bfloat16", "graph") if on_gpu else ("float32", "eager")
     batches = TextBatches(zipf_tokens(1 << 16, 256), passages=16, length=128)
-    rates = [rate for rate in RATES for _ in range(3)]
+    rates = [rate for rate in RATES for _ in range(SEEDS)]
     models = [decoder(layers, width, seed).to(device) for seed in range(len(rates))]
 
-    def settings(steps: int, how: str) -> Settings:
-        return Settings(steps=steps, device=device, mode=how, precision=precision, log_every=steps)
+    def timed(window: int, count: int, mode: str, work: Callable[[Clock, Settings], object], show: bool = False):
+        profiler = torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) if show else None
+        clock = Clock(batches, window, torch.cuda.synchronize if on_gpu else lambda: None, profiler=profiler)
+        started = time.perf_counter()
+        work(clock, Settings(steps=clock.steps, device=device, mode=mode, precision=precision, log_every=clock.steps))
+        if profiler is not None:
+            print(table(profiler, on_gpu))
+        return [len(rates) / count * seconds for seconds in clock.a_step()], clock.times[0] - started
 
-    def timed(count: int, work: Callable[[Clock, int], object]) -> float:
-        count = count if on_gpu else 2
-        clock = Clock(batches, 5, 5 + count, torch.cuda.synchronize if on_gpu else lambda: None)
-        work(clock, 6 + count)
-        return clock.a_step
+    def alone(mode: str, window: int):
+        return timed(window, 1, mode, lambda data, settings: train(models[0], data, settings))
 
+    def stacked(some: Sequence[nn.Module], mode: str, window: int, show: bool = False):
+        work = lambda data, settings: train_many(some, data, rates[: len(some)], settings)  # noqa: E731
+        return timed(window, len(some), mode, work, show)
+
+    many, few, slow = windows
+    shown = what == "profile"
     ways = {
-        "one program": lambda: timed(30, lambda data, n: train_many(models, data, rates, settings(n, mode))),
-        "one by one, captured": lambda: len(rates) * timed(120, lambda d, n: train(models[0], d, settings(n, mode))),
-        "one by one, as written": lambda: (
-            len(rates) * timed(15, lambda d, n: train(models[0], d, settings(n, "eager")))
-        ),
+        "one by one, captured": lambda: alone(fast, many),
+        "one program, captured": lambda: stacked(models, fast, few, shown),
+        "one program, compiled and captured": lambda: stacked(models, "compile", few, shown),
+        "one by one, captured, once more": lambda: alone(fast, many),
+        "one by one, as written": lambda: alone("eager", slow),
+        "one by one, compiled and captured": lambda: stacked(models[:1], "compile", many),
     }
-    rounds = [{name: work() for name, work in ways.items()} for _ in range(ROUNDS if on_gpu else 1)]
-    print(f"{len(rates)} decoders of {layers} x {width}, batch 16 x 128, {precision}, {mode}, {len(rounds)} rounds:")
-    for name in ways:
-        found, ratios = ([r[name] for r in rounds], [r[name] / r["one program"] for r in rounds])
-        told = f"{statistics.median(ratios):.2f} times ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"  {name:24s} {1e3 * statistics.median(found):8.1f} ms, {told}", flush=True)
-    if what == "profile":
-        profile(lambda: train_many(models, batches, rates, settings(10, mode)), on_gpu)
+    print(f"{len(rates)} decoders of {layers} x {width}, batch 16 x 128, {precision}, {WINDOWS} windows of steps:")
+    base: list[float] = []
+    for name, work in ways.items():
+        found, prepared = work()
+        base = base or found
+        ratio = statistics.median(base) / statistics.median(found)
+        spread = f"{1e3 * min(found):.1f} to {1e3 * max(found):.1f}"
+        middle = 1e3 * statistics.median(found)
+        print(f"  {name:36s} {middle:8.1f} ms ({spread}), {ratio:.2f} times, ready in {prepared:.0f} s", flush=True)
 
 
-def profile(work: Callable[[], object], on_gpu: bool) -> None:
-    with torch.profiler.profile() as found:
-        work()
+def table(profiler: torch.profiler.profile, on_gpu: bool) -> str:
     order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-    print(found.key_averages().table(sort_by=order, row_limit=45, max_name_column_width=90))
+    return profiler.key_averages().table(sort_by=order, row_limit=45, max_name_column_width=90)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ PRIVATE = {
     "get_unwrapped": ("torch._C._functorch", "get_unwrapped", "seeds are trained one by one"),
     "maybe_get_bdim": ("torch._C._functorch", "maybe_get_bdim", "seeds are trained one by one"),
     "maybe_get_level": ("torch._C._functorch", "maybe_get_level", "seeds are trained one by one"),
+    "compile_graph": ("torch._inductor", "compile", "a program of stacked networks cannot be compiled"),
     "current_function_mode": (
         "torch.overrides",
         "_get_current_function_mode",
@@ -33,7 +34,6 @@ PRIVATE = {
     "foreach_div_": ("torch", "_foreach_div_", "weights cannot be stepped in a scale of their own"),
     "foreach_mul": ("torch", "_foreach_mul", "weights cannot be stepped in a scale of their own"),
     "foreach_mul_": ("torch", "_foreach_mul_", "weights cannot be stepped in a scale of their own"),
-    "foreach_copy_": ("torch", "_foreach_copy_", "stacked networks cannot be rounded together"),
     "foreach_norm": ("torch", "_foreach_norm", "norms cannot be taken together"),
     "foreach_sub": ("torch", "_foreach_sub", "differences cannot be taken together"),
     "foreach_zero_": ("torch", "_foreach_zero_", "gradients cannot be cleared together"),
@@ -44,6 +44,7 @@ PRIVATE = {
         "_pop_torch_function_stack",
         "an interrupted capture leaves its mode behind",
     ),
+    "make_fx": ("torch.fx.experimental.proxy_tensor", "make_fx", "a program of stacked networks cannot be compiled"),
     "standard_gamma": ("torch", "_standard_gamma", "fluctuations of finite width cannot be drawn"),
 }
 

@@ -1,7 +1,8 @@
 """Many networks of one architecture trained as one program: other draws, other learning rates, the same batches.
 
 Parameters are stacked and the forward pass runs under `vmap`; every kernel then works for all networks at once, which
-is what small networks wait for. On a CUDA device the whole step, optimizer included, is captured once and replayed.
+is what small networks wait for. On a CUDA device the whole step, optimizer included, is captured once and replayed, in
+the modes "graph" and "compile"; in the latter torch's compiler has made fewer and larger kernels of the passes before.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.overrides import TorchFunctionMode
 
-from sigprop.compat import foreach_copy_, foreach_norm
 from sigprop.errors import InputError, require
+from sigprop.lab.compiled import Compiled
+from sigprop.lab.rows import Factors, Kind, Rows
 from sigprop.lab.settings import Settings
 from sigprop.lab.stacked_optimizer import StackedOptimizer
 from sigprop.lab.steps import WARM_UPS, Batch, Batches, Loss, called
@@ -65,22 +67,25 @@ class _Program:
         self.models, self.settings, self.loss = models, settings, loss
         self.model = models[0]
         self.parameters, self.buffers = stack_module_state(list(models))
-        linear = _of_linear_layers(self.model)
-        self.trained = {
-            name: _by_columns(value) if name in linear and value.dim() == 3 else value
-            for name, value in self.parameters.items()
-            if value.requires_grad
-        }
-        self.rounded = [name for name in self.trained if name in linear and settings.precision == "bfloat16"]
-        self.fixed = {name: value for name, value in self.parameters.items() if name not in self.trained}
+        trained = {name: value for name, value in self.parameters.items() if value.requires_grad}
+        self.fixed = {name: value for name, value in self.parameters.items() if name not in trained}
+        self.rows = self._rows(trained, _factors(plan, self.model) if plan is not None else _undecayed(trained))
         first = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self.aliases = {name: first[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
         speeds = torch.tensor(list(rates), dtype=torch.float32, device=settings.device)
-        factors = _factors(plan, self.model) if plan is not None else None
-        self.optimizer = StackedOptimizer(
-            settings.optimizer, self.trained, speeds, settings.weight_decay, factors or _undecayed(self.trained)
-        )
+        self.optimizer = StackedOptimizer(settings.optimizer, self.rows, speeds, settings.weight_decay)
         self.schedule = torch.ones((), device=settings.device)
+        self.passes = Compiled(self._passes) if settings.mode == "compile" else self._passes
+
+    def _rows(self, stacks: dict[str, Tensor], factors: dict[str, Factors]) -> list[Rows]:
+        """Parameters that are rounded alike and share their factors."""
+        linear, rounds = _of_linear_layers(self.model), self.settings.precision == "bfloat16"
+        alike: dict[Kind, dict[str, Tensor]] = {}
+        for name, stack in stacks.items():
+            kind = Kind(factors.get(name, (1.0, 1.0, 1.0)), stack.dtype, rounds and name in linear)
+            alike.setdefault(kind, {})[name] = stack
+        weights = {name for name in linear if name in stacks and stacks[name].dim() == 3}
+        return [Rows(kind, members, weights) for kind, members in alike.items()]
 
     def run(self, batches: Batches) -> list[Run]:
         started, losses = time.perf_counter(), []
@@ -88,7 +93,7 @@ class _Program:
         for step in range(self.settings.steps):
             batch = {key: value.to(self.settings.device, non_blocking=True) for key, value in batches(step).items()}
             if step_of is None:
-                step_of = _Captured(self, batch) if self.settings.mode == "graph" else self.step
+                step_of = _Captured(self, batch) if self._is_captured else self.step
             self.schedule.fill_(self.settings.schedule(step))
             losses.append(step_of(batch).clone())
         table = torch.stack(losses).T.tolist()
@@ -96,24 +101,37 @@ class _Program:
         seconds = (time.perf_counter() - started) / len(self.models)
         return [Run(row, ended=_ending(row), seconds=seconds) for row in table]
 
+    @property
+    def _is_captured(self) -> bool:
+        mode, device = self.settings.mode, torch.device(self.settings.device).type
+        return mode == "graph" or (mode == "compile" and device == "cuda")
+
     def step(self, batch: Batch) -> Tensor:
-        """Losses of all networks before the update. Leaves are made anew: old ones would belong to another stream."""
-        leaves = self._leaves()
+        """Losses of all networks before the update."""
+        losses, found = self.passes(self._values(), self.fixed, self.buffers, batch)
+        gradients = [each.to(rows.kind.dtype) for rows, each in zip(self.rows, found, strict=True)]
+        shrink = _shrink(gradients, self.settings.clip) if self.settings.clip else None
+        self.optimizer.step(gradients, self.schedule, shrink)
+        return losses
+
+    def _values(self) -> dict[str, Tensor]:
+        """What is differentiated. Linear layers are rounded here, all at once, and not by autocast one by one."""
+        return {
+            str(number): rows.values.to(torch.bfloat16) if rows.kind.is_rounded else rows.values
+            for number, rows in enumerate(self.rows)
+        }
+
+    def _passes(self, values: dict, fixed: dict, buffers: dict, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """Losses, and gradients in rows. Leaves are made anew: old ones would belong to another stream."""
+        leaves: dict[str, Tensor] = {}
+        for rows, each in zip(self.rows, values.values(), strict=True):
+            leaves |= {name: view.detach().requires_grad_() for name, view in rows.views(each).items()}
         work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
         with _Batched(self.settings.device):
-            losses = work(leaves, self.fixed, self.buffers, batch)
+            losses = work(leaves, fixed, buffers, batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         gradients = dict(zip(leaves, found, strict=True))
-        gradients |= _copies({name: gradients[name] for name in self.rounded}, torch.float32)
-        shrink = _shrink(list(gradients.values()), self.settings.clip) if self.settings.clip else None
-        self.optimizer.step(gradients, self.schedule, shrink)
-        return losses.detach()
-
-    def _leaves(self) -> dict[str, Tensor]:
-        """What is differentiated. Linear layers are rounded here, all at once, and not by autocast one by one."""
-        values = {name: value.detach() for name, value in self.trained.items()}
-        values |= _copies({name: values[name] for name in self.rounded}, torch.bfloat16)
-        return {name: value.requires_grad_() for name, value in values.items()}
+        return losses.detach(), [rows.gathered(gradients) for rows in self.rows]
 
     def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: Batch) -> Tensor:
         own = {**trained, **fixed}
@@ -127,11 +145,12 @@ class _Program:
 
     def _hand_back(self) -> None:
         """The trained numbers, into the models they belong to."""
+        trained = {name: stack for rows in self.rows for name, stack in rows.views(rows.values).items()}
         with torch.no_grad():
             for number, model in enumerate(self.models):
                 for name, parameter in model.named_parameters():
-                    if name in self.trained:
-                        parameter.copy_(self.trained[name][number])
+                    if name in trained:
+                        parameter.copy_(trained[name][number])
 
 
 class _Captured:
@@ -183,9 +202,8 @@ class _Batched(TorchFunctionMode):
 
 def _shrink(gradients: Sequence[Tensor], most: float) -> Tensor:
     """The factor of every network that brings its gradient to at most this norm."""
-    slices = [part for networks in zip(*(value.unbind() for value in gradients), strict=True) for part in networks]
-    norms = torch.stack(foreach_norm(slices)).reshape(-1, len(gradients))
-    return (most / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)
+    norms = torch.stack([torch.linalg.vector_norm(rows, dim=1) for rows in gradients])
+    return (most / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
 
 
 def _of_linear_layers(model: nn.Module) -> set[str]:
@@ -197,19 +215,7 @@ def _of_linear_layers(model: nn.Module) -> set[str]:
     return {name for name, value in named.items() if name in own and users[id(value)] == 1}
 
 
-def _copies(values: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    made = {name: torch.empty_like(value, dtype=dtype) for name, value in values.items()}
-    if made:
-        foreach_copy_(list(made.values()), list(values.values()))
-    return made
-
-
-def _by_columns(stack: Tensor) -> Tensor:
-    """The same numbers in the layout that a linear layer's gradient comes in: an update reads both side by side."""
-    return stack.detach().mT.contiguous().mT.requires_grad_()
-
-
-def _factors(plan: Plan, model: nn.Module) -> dict[str, tuple[float, float, float]]:
+def _factors(plan: Plan, model: nn.Module) -> dict[str, Factors]:
     """Multipliers of rate, decay and epsilon by parameter name, read off the plan's own groups."""
     groups = plan.param_groups(model, lr=1.0, weight_decay=1.0)
     return {
@@ -219,7 +225,7 @@ def _factors(plan: Plan, model: nn.Module) -> dict[str, tuple[float, float, floa
     }
 
 
-def _undecayed(stacks: dict[str, Tensor]) -> dict[str, tuple[float, float, float]]:
+def _undecayed(stacks: dict[str, Tensor]) -> dict[str, Factors]:
     """Gains and biases are not decayed."""
     return {name: (1.0, 0.0 if value.dim() < 3 else 1.0, 1.0) for name, value in stacks.items()}
 

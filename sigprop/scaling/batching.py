@@ -36,7 +36,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     inputs, level = lead(x), maybe_get_level(x)
     rows, weights = inputs.reshape(len(inputs), -1, inputs.shape[-1]), lead(weight).mT
-    out = torch.bmm(rows, weights) if bias is None else torch.baddbmm(lead(bias).unsqueeze(1), rows, weights)
+    out = torch.bmm(rows, weights)
+    out = out if bias is None else out.add_(lead(bias).unsqueeze(1))
     return add_batch_dim(out.reshape(*inputs.shape[:-1], out.shape[-1]), 0, level)
 
 

@@ -1,15 +1,30 @@
 """Many networks as one program are the same networks one by one."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
 
 import sigprop
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.compat import TorchDispatchMode
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.lab import Settings
 from sigprop.lab.data import TextBatches, zipf_tokens
 from sigprop.lab.many import _of_linear_layers, _shrink, train_many
+from sigprop.lab.rows import Kind, Rows
 from sigprop.models import build
+
+
+class CountingMode(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names[str(func.overloadpacket)] += 1
+        return func(*args, **(kwargs or {}))
+
 
 RATES = (0.003, 0.01, 0.03)
 BATCHES = TextBatches(zipf_tokens(2000, 20), passages=2, length=8)
@@ -20,9 +35,10 @@ OPTIMIZERS = {
 }
 
 
-def decoder(seed):
+def decoder(seed, **options):
     torch.manual_seed(seed)
-    return build("transformer", kind="decoder", depth=2, width=16, heads=2, vocabulary=20, context=8).double()
+    made = build("transformer", kind="decoder", depth=2, width=16, heads=2, vocabulary=20, context=8, **options)
+    return made.double()
 
 
 def next_token(logits, batch):
@@ -82,12 +98,36 @@ def test_a_plan_is_followed_by_every_network():
     assert run.losses == pytest.approx(losses, abs=1e-6)
 
 
-def test_gradients_of_every_shape_are_clipped_together():
-    gradients = [torch.randn(3, *shape).double() for shape in ((), (4,), (4, 5), (4, 2, 3, 3))]
-    flat = torch.cat([value.reshape(3, -1) for value in gradients], dim=1)
-    expected = (0.5 / flat.norm(dim=1)).clamp(max=1.0)
+def test_gradients_of_all_rows_are_clipped_together():
+    gradients = [torch.randn(3, entries).double() for entries in (1, 8, 24)]
+    expected = (0.5 / torch.cat(gradients, dim=1).norm(dim=1)).clamp(max=1.0)
     assert torch.allclose(_shrink(gradients, 0.5), expected, rtol=1e-5)
     assert torch.equal(_shrink(gradients, 1e6), torch.ones(3).double())
+
+
+def test_rows_hold_parameters_of_every_shape():
+    stacks = {"weight": torch.randn(3, 4, 5), "scale": torch.randn(3), "kernel": torch.randn(3, 4, 2, 3, 3)}
+    rows = Rows(Kind((1.0, 1.0, 1.0), torch.float32), stacks, by_columns=["weight"])
+    for name, view in rows.views(rows.values).items():
+        assert torch.equal(view, stacks[name])
+        assert view.storage_offset() % 8 == 0
+    assert rows.views(rows.values)["weight"].mT[0].is_contiguous()
+    assert torch.equal(rows.gathered(rows.views(rows.values)), rows.values)
+
+
+def test_a_step_has_as_many_operations_for_many_networks_as_for_few():
+    """Of clipping and rounding; torch's fused AdamW takes one rate a call, so that there is a call for each network."""
+
+    def work(count):
+        models = [decoder(seed).float() for seed in range(count)]
+        with CountingMode() as counted:
+            train_many(models, BATCHES, (0.01,) * count, Settings(steps=1, precision="bfloat16"))
+        return counted.names
+
+    few, many = work(2), work(5)
+    for name in ("aten.linalg_vector_norm", "aten.cat", "aten.bmm", "aten._to_copy"):
+        assert few[name] == many[name] > 0, name
+    assert many["aten._fused_adamw_"] / few["aten._fused_adamw_"] == 5 / 2
 
 
 def test_bfloat16_rounds_as_autocast_does():
@@ -101,6 +141,43 @@ def test_bfloat16_rounds_as_autocast_does():
         assert run.losses[0] == pytest.approx(first, rel=1e-3)
         assert run.losses != reference.losses
         assert run.losses == pytest.approx(reference.losses, rel=2e-2)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_recorded_step_is_the_step(monkeypatch, dropout):
+    """What is handed to torch's compiler, run as it is; ids and labels of these batches are one tensor."""
+    monkeypatch.setattr("sigprop.lab.compiled.compile_graph", lambda recorded, inputs, options: recorded)
+
+    def masked(step):
+        batch = BATCHES(step)
+        return batch | ({"labels": batch["labels"].flip(0)} if step else {})
+
+    def train(mode):
+        models = [decoder(seed, dropout=dropout) for seed in range(2)]
+        return train_many(models, masked, (0.01, 0.03), Settings(steps=4, mode=mode), loss=next_token)
+
+    first = BATCHES(0)
+    assert first["input_ids"] is first["labels"]
+    for as_written, recorded in zip(train("eager"), train("compile"), strict=True):
+        assert recorded.losses == pytest.approx(as_written.losses, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_compiled_is_as_written():
+    def train(mode):
+        return train_many([decoder(seed) for seed in range(2)], BATCHES, (0.01, 0.03), Settings(steps=4, mode=mode))
+
+    for as_written, compiled in zip(train("eager"), train("compile"), strict=True):
+        assert compiled.losses == pytest.approx(as_written.losses, abs=1e-6)
+
+
+def test_a_step_that_cannot_be_compiled_is_told(monkeypatch):
+    def refuse(recorded, inputs, options):
+        raise RuntimeError("no compiler here\nand more")
+
+    monkeypatch.setattr("sigprop.lab.compiled.compile_graph", refuse)
+    with pytest.raises(UnsupportedError, match=r"\(no compiler here\): use mode 'graph'"):
+        train_many([decoder(0)], BATCHES, (0.01,), Settings(steps=2, mode="compile"))
 
 
 def test_only_what_linear_layers_alone_use_is_rounded():

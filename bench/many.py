@@ -98,9 +98,9 @@ def main(device: str = "cpu", what: str = "") -> None:
     ways = {
         "one by one, captured": lambda: alone(fast, many),
         "one program, captured": lambda: stacked(models, fast, few, shown),
-        "one program, compiled and captured": lambda: stacked(models, "compile", few, shown),
         "one by one, captured, once more": lambda: alone(fast, many),
         "one by one, as written": lambda: alone("eager", slow),
+        "one program, compiled and captured": lambda: stacked(models, "compile", few, shown),
         "one by one, compiled and captured": lambda: stacked(models[:1], "compile", many),
     }
     print(f"{len(rates)} decoders of {layers} x {width}, batch 16 x 128, {precision}, {WINDOWS} windows of steps:")

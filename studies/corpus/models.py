@@ -6,6 +6,8 @@ from functools import cache
 
 from studies.corpus import (
     constructs,
+    fourth_constructs,
+    fourth_packages,
     further_constructs,
     further_packages,
     packages,
@@ -18,4 +20,5 @@ from studies.corpus.case import Case
 @cache
 def all_cases() -> tuple[Case, ...]:
     sets = (constructs, packages, further_constructs, further_packages, third_constructs, third_packages)
+    sets = (*sets, fourth_constructs, fourth_packages)
     return tuple(case for found in sets for case in found.cases())

@@ -89,6 +89,15 @@ def test_table_7_is_judged_by_its_rule(xavier, scaled, shallow, verdict):
     assert dslm_table7.judge({"tokens": 10**6, "text": "x", "methods": found}).verdict == verdict
 
 
+def test_table_7_tells_how_much_worse_and_what_longer_runs_gave():
+    losses = {"deep, Xavier": [3.5, 3.5], "deep, DeepScale": [1.7, 1.7], "shallow, Xavier": [1.3, 1.3]}
+    found = [method(label, values) for label, values in losses.items()]
+    data = {"tokens": 10**6, "text": "x", "methods": found, "longer": [method("deep, DeepScale", [1.2, 1.2])]}
+    why = dslm_table7.judge(data).why
+    assert "DeepScale's perplexity is 49.2% above that of the shallow model." in why
+    assert why.endswith("After 4 times as many bytes: deep, DeepScale 1.200 ± 0.000 (2 seeds).")
+
+
 def test_table_10_is_judged_by_the_order():
     papers = sorted(dslm_table10.PAPER, key=lambda label: min(sum(dslm_table10.PAPER[label]), 99))
     data = {"tokens": 10**6, "methods": [method(label, [1 + place / 10]) for place, label in enumerate(papers)]}

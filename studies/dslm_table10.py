@@ -12,7 +12,7 @@ from typing import Any
 
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, Method, Program
+from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 PAPER = {
     "DeepScaleLM": (12.9, 11.7),
@@ -77,7 +77,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     learned = sum(found.mean < LETTERS for found in best.values())
     agreement = _rank_correlation(best)
     first = data["methods"][0]
-    said = f"{first['layers']} layers of width {first['width']}, {data['tokens'] / 1e6:.1f} million bytes. Rank "
+    said = f"{first['layers']} layers of width {first['width']}, {bytes_told(data['tokens'])}. Rank "
     said += f"correlation with the paper's order {agreement:+.2f}; DeepScale is number "
     said += f"{order.index('DeepScaleLM') + 1} of {len(order)}."
     tops = {item["label"]: max(run["rate"] for run in item["runs"]) for item in data["methods"]}

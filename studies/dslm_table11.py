@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sigprop.lab.data import TextBatches
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
-from studies.text_runs import LETTERS, Method, Program
+from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (14, 13, 12, 11)), (0, 1, 2), 16, 128, 1200)
 SMALL = Program((2.0**-10, 2.0**-8), (0, 1, 2), 4, 64, 400)
@@ -81,7 +81,7 @@ def judge(data: dict[str, Any]) -> Judgement:
             what = f"{label}, {item['layers']} x {item['width']}: rise of the loss in {kind}"
             rows.append(Row(what, f"+{PAPER[label][kind]}", f"{mean:+.4f} ± {spread:.4f} ({len(values)} seeds)"))
     less = [rises["DeepScale", kind] < rises["baseline", kind] for kind in FORMATS]
-    told = f"Trained on {data['tokens'] / 1e6:.1f} million bytes to {best['baseline']:.3f} (baseline) and "
+    told = f"Trained on {bytes_told(data['tokens'])} to {best['baseline']:.3f} (baseline) and "
     told += f"{best['DeepScale']:.3f}. "
     if max(best.values()) > LETTERS:
         return Judgement("not reproduced", f"{told}One of the two learns no more than letters.", tuple(rows))

@@ -11,7 +11,7 @@ from typing import Any
 
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, Method, Program
+from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (13, 12, 11, 10)), (0, 1), 16, 128, 400)
 SMALL = Program((2.0**-9, 2.0**-7), (0,), 4, 64, 150)
@@ -51,11 +51,13 @@ def judge(data: dict[str, Any]) -> Judgement:
         for label, found in best.items()
     )
     first = data["methods"][0]
-    said = f"{first['layers']} layers of width {first['width']}, {data['tokens'] / 1e6:.1f} million bytes. "
+    said = f"{first['layers']} layers of width {first['width']}, {bytes_told(data['tokens'])}. "
     learned = [best[label].mean for label, value in PAPER.items() if value < math.inf]
     failing = [best[label].mean for label, value in PAPER.items() if value == math.inf]
     if min(learned) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell: no method learns more than letters. {said}", rows)
+        return Judgement(
+            "not reproduced", f"Too small to tell: no method learns more than letters. {said.strip()}", rows
+        )
     said += f"Without the scales the best loss is {min(failing):.3f}, with them {max(learned):.3f} or lower; learned "
     said += f"scales end {learned[0] - learned[1]:+.3f} from fixed ones (the paper: +0.04)."
     if min(failing) > LETTERS and max(learned) < LETTERS:

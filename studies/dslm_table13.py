@@ -9,7 +9,7 @@ from typing import Any
 
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, Method, Program
+from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1), 16, 128, 400)
 SMALL = Program((2.0**-9, 2.0**-7), (0,), 4, 64, 150)
@@ -44,7 +44,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     )
     xavier, fixed, simple, ours = (best[label].mean for label in PAPER)
     first = data["methods"][0]
-    said = f"{first['layers']} layers of width {first['width']}, {data['tokens'] / 1e6:.1f} million bytes. Against "
+    said = f"{first['layers']} layers of width {first['width']}, {bytes_told(data['tokens'])}. Against "
     said += f"DeepScale Xavier ends {xavier - ours:+.3f}, std 0.02 {fixed - ours:+.3f}, the simple draw "
     said += f"{simple - ours:+.3f} (the paper: +0.81, +0.14 and +0.05 of loss)."
     if min(xavier, fixed, simple, ours) > LETTERS:

@@ -11,7 +11,7 @@ from typing import Any
 
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told
-from studies.text_runs import LETTERS, Method, Program
+from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (13, 12, 11, 10)), (0, 1), 16, 128, 400)
 SMALL = Program((2.0**-9, 2.0**-8), (0,), 4, 64, 200)
@@ -52,9 +52,9 @@ def losses_of(data: dict[str, Any], method: str) -> list[float]:
 def judge(data: dict[str, Any]) -> Judgement:
     xavier, scaled = (losses_of(data, method) for method in PAPER)
     rows = rows_of(data, PAPER)
-    said = f"{data['tokens'] / 1e6:.1f} million bytes. "
+    said = f"{bytes_told(data['tokens'])}. "
     if min(*xavier, *scaled) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {said}", rows)
+        return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {said.strip()}", rows)
     fails = xavier[-1] > LETTERS or math.isinf(xavier[-1])
     trains = scaled[-1] < LETTERS
     helps = min(scaled[1:]) < min(xavier)

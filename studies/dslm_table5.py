@@ -9,7 +9,7 @@ from typing import Any
 
 from studies.dslm_table4 import losses_of, rows_of, shapes
 from studies.reproduction import Judgement, Reproduction, Setting
-from studies.text_runs import LETTERS, Program
+from studies.text_runs import LETTERS, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1), 16, 128, 400)
 SMALL = Program((2.0**-8, 2.0**-7), (0,), 4, 64, 200)
@@ -27,11 +27,11 @@ def judge(data: dict[str, Any]) -> Judgement:
     xavier, scaled = (losses_of(data, method) for method in PAPER)
     rows = rows_of(data, PAPER)
     gains = [before - after for before, after in zip(xavier, scaled, strict=True)]
-    said = f"{data['tokens'] / 1e6:.1f} million bytes. DeepScale ends below Xavier by "
+    said = f"{bytes_told(data['tokens'])}. From Xavier's loss DeepScale's is "
     said += (
-        f"{', '.join(f'{gain:+.3f}' for gain in gains)} from the shallowest shape to the deepest (the paper: +0.12, "
+        f"{', '.join(f'{-gain:+.3f}' for gain in gains)} away, from the shallowest shape to the deepest (the paper: "
     )
-    said += "+0.29, +0.04 to +0.15)."
+    said += "-0.12, -0.29, -0.04 to -0.15)."
     if min(*xavier, *scaled) > LETTERS:
         return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {said}", rows)
     if min(gains) > 0:

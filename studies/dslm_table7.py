@@ -13,7 +13,7 @@ from typing import Any
 
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told
-from studies.text_runs import LETTERS, Method, Program
+from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (13, 12, 11)), (0, 1, 2), 16, 128, 1200)
 SMALL = Program(tuple(2.0**-power for power in (9, 7)), (0, 1, 2), 4, 64, 200)
@@ -65,13 +65,13 @@ def judge(data: dict[str, Any]) -> Judgement:
         for label, item in best.items()
     )
     if min(found.mean for found in best.values()) > LETTERS:
-        why = f"Too small to tell: after {data['tokens'] / 1e6:.1f} million bytes none of the three knows more than "
+        why = f"Too small to tell: after {bytes_told(data['tokens'])} none of the three knows more than "
         return Judgement("not reproduced", why + "the frequencies of letters.", rows)
     fails = min(xavier.losses) > LETTERS
     excess = math.exp(scaled.mean - shallow.mean) - 1.0
     noise = math.hypot(mean_and_spread(scaled.losses)[1], mean_and_spread(shallow.losses)[1])
     better = shallow.mean - scaled.mean > 2 * noise
-    said = f"{data['tokens'] / 1e6:.1f} million bytes of {data['text']}. "
+    said = f"{bytes_told(data['tokens'])} of {data['text']}. "
     said += "Deep Xavier fails. " if fails else f"Deep Xavier does not fail at its best rate ({xavier.mean:.3f}). "
     said += (
         f"DeepScale's perplexity is {abs(excess):.1%} {'below' if excess < 0 else 'above'} that of the shallow model"

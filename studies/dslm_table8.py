@@ -74,8 +74,10 @@ def judge(data: dict[str, Any]) -> Judgement:
         for item in data["models"]
     )
     gains = [best[kind, "Xavier"].mean - best[kind, "DeepScale"].mean for kind in ("pre", "post")]
-    said = f"{data['steps']} steps. The deep, thin model ends below the shallow one by {gains[0]:+.3f} (Pre-LN) and "
-    said += f"{gains[1]:+.3f} (Post-LN)."
+    said = (
+        f"{data['steps']} steps. From the shallow model's loss the deep, thin one's is {-gains[0]:+.3f} (Pre-LN) and "
+    )
+    said += f"{-gains[1]:+.3f} (Post-LN) away."
     if min(found.mean for found in best.values()) > LETTERS:
         return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {said}", rows)
     if min(gains) > 0:

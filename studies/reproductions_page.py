@@ -53,10 +53,16 @@ def summary(items: dict[str, Reproduction], stored: dict[tuple[str, str], Any], 
     lines = ["| item | in the paper | verdict | run |", "|---|---|---|---|"]
     for item in items.values():
         record = best(item, stored)
-        found = f"**{record['judgement']['verdict']}**" if record else "not run yet"
+        found = _found(record["judgement"]) if record else "not run yet"
         name = f"[{item.id}]({link}#{item.id})" if record else f"`{item.id}`"
         lines.append(f"| {name} | {item.place} | {found} | {record['scale'] if record else ''} |")
     return [*lines, ""]
+
+
+def _found(judgement: dict[str, Any]) -> str:
+    """The verdict; what could not be decided at this size is told apart from what was refuted."""
+    undecided = judgement["why"].startswith("Too small to tell")
+    return f"**{judgement['verdict']}**" + ", too small to tell" * undecided
 
 
 def _section(item: Reproduction, record: dict[str, Any]) -> str:

@@ -162,5 +162,10 @@ class Program:
         return {**self.described(setting), "methods": found}
 
 
+def bytes_told(count: int) -> str:
+    """Of text that was read."""
+    return f"{count / 1e6:.1f} million bytes" if count >= 1e6 else f"{count / 1e3:.0f} thousand bytes"
+
+
 def _rounded(values: list[float]) -> list[float | None]:
     return [round(value, 3) if math.isfinite(value) else None for value in values]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ def build(family: str, width: int, layers: int, tokens: int) -> nn.Module:
     import transformers as hf
 
     hf.logging.set_verbosity_error()
-    hf.masking_utils.find_packed_sequence_indices = _not_packed
     heads = max(width // HEAD, 1)
     shape: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
     ends: dict[str, Any] = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0}
@@ -57,8 +57,19 @@ def build(family: str, width: int, layers: int, tokens: int) -> nn.Module:
     return makers[family]()
 
 
-def _not_packed(position_ids: Tensor) -> None:
-    """No example holds several texts. Asked while a graph is captured, transformers writes a mask to be sure."""
+@contextlib.contextmanager
+def without_masks() -> Iterator[None]:
+    """No example is padded or holds several texts. While a graph is captured transformers cannot look, and would write
+    a mask where otherwise the attention is told to be causal: slower, and another program for compiled blocks."""
+    from transformers import masking_utils as masks
+
+    kept = masks.find_packed_sequence_indices, masks.is_tracing
+    masks.find_packed_sequence_indices = lambda position_ids: None
+    masks.is_tracing = lambda tensor=None: False
+    try:
+        yield
+    finally:
+        masks.find_packed_sequence_indices, masks.is_tracing = kept
 
 
 def every_expert(self: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:

@@ -36,7 +36,15 @@ import torch
 from torch import nn
 
 import sigprop as sp
-from studies.prescription_models import Batches, build, groups_of, optimizers_of, prescribe, with_every_expert
+from studies.prescription_models import (
+    Batches,
+    build,
+    groups_of,
+    optimizers_of,
+    prescribe,
+    with_every_expert,
+    without_masks,
+)
 
 TOLD_EVERY, CURVE = 500, 50
 DATA = Path(__file__).parents[1] / "docs/data"
@@ -141,7 +149,7 @@ class Trainer:
                 self.gradients()
         torch.cuda.synchronize()
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"), without_masks():
             self.gradients()
         torch.cuda.synchronize()
         return graph.replay

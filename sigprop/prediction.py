@@ -28,8 +28,9 @@ from sigprop.trace.predict import require_settings
 
 DRAWS = 24
 OPERATIONS = 3e10
-"""Of all passes of a verification that nobody asked for: about a second."""
-CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 50_000_000, 300_000, 1024
+"""Of all passes of a verification that nobody asked for, at least: about a second. More where theory took more."""
+CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 70_000_000, 300_000, 1024
+"""Of a model and a batch that are run with that many operations; in proportion with more."""
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
 LARGEST = 400_000_000
 """Parameters of a model that is still run."""
@@ -46,8 +47,9 @@ def predict(
     """Moments of every module output and of its gradient, and of every parameter's gradient.
 
     verify: how many initializations of the real model may be drawn to judge the prediction; 0 for none. When None, up
-        to 24 are drawn where that costs about as much as the prediction: not for large models. A model of more than
-        400 million parameters is judged by a small one of the same blocks (`sigprop.reduced`).
+        to 24 are drawn where that costs about as much as the prediction, both counted in operations: not for large
+        models. A model of more than 400 million parameters is judged by a small one of the same blocks
+        (`sigprop.reduced`).
     The other arguments are those of `sigprop.trace.predict`, the theory. What it cannot follow is simulated, and says
     so.
     """
@@ -87,16 +89,19 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
         return found
     if isinstance(long, LongContext):
         return long.continued(found)
-    if verify is None and not _is_cheap(loaded, batch):
+    allowed = max(OPERATIONS, found.meta.get("operations", 0.0))
+    if verify is None and not _is_cheap(loaded, batch, allowed):
         return found if long is None else _not_verified(found, long)
     if parameter_count(loaded) > LARGEST:
         return _verified_small(found, loaded, loss, seed, verify or DRAWS)
-    return _verified(found, loaded, batch, loss, seed, verify)
+    return _verified(found, loaded, batch, loss, seed, verify or DRAWS, math.inf if verify else allowed)
 
 
-def _is_cheap(model: nn.Module, batch: Any) -> bool:
+def _is_cheap(model: nn.Module, batch: Any, allowed: float = OPERATIONS) -> bool:
     _, cut = shortened(batch, CHEAP_TOKENS)
-    return cut is None and parameter_count(model) <= CHEAP_PARAMETERS and batch_entries(batch) <= CHEAP_ENTRIES
+    times = allowed / OPERATIONS
+    parameters = min(times * CHEAP_PARAMETERS, LARGEST)
+    return cut is None and parameter_count(model) <= parameters and batch_entries(batch) <= times * CHEAP_ENTRIES
 
 
 def _long_context(
@@ -121,10 +126,11 @@ def _not_verified(found: Profile, error: Exception) -> Profile:
     return found
 
 
-def _verified(found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, verify: int | None) -> Profile:
+def _verified(
+    found: Profile, model: nn.Module, batch: Any, loss: LossChoice, seed: int, most: int, operations: float
+) -> Profile:
     try:
-        simulation = Simulation(model, batch, loss, seed)
-        return verified(found, simulation, verify or DRAWS, math.inf if verify else OPERATIONS)
+        return verified(found, Simulation(model, batch, loss, seed), most, operations)
     except Exception as error:  # theory has an answer: that the model cannot be run here is no reason to refuse it
         return _not_verified(found, error)
 

@@ -152,3 +152,21 @@ def test_hooks_of_a_constructor_are_run_and_those_on_a_module_make_guesses(batch
     for found in sp.predict(Doubled(), batch).sites:
         assert found.status == "assumed"
         assert "hooks on first were not run" in found.reason
+
+
+@pytest.mark.parametrize("theory", [0.0, 1e10])
+def test_a_verification_may_cost_what_theory_did(theory, batch, monkeypatch):
+    """Models whose theory took a quarter of a minute were run three times, or not at all, to save seconds."""
+
+    def counted(*args, **options):
+        found = by_theory(*args, **options)
+        assert found.meta["operations"] > 0.0
+        found.meta["operations"] = theory
+        return found
+
+    by_theory = prediction.predict_by_theory
+    monkeypatch.setattr(prediction, "predict_by_theory", counted)
+    monkeypatch.setattr(prediction, "OPERATIONS", 1e4)
+    monkeypatch.setattr(prediction, "CHEAP_PARAMETERS", 100.0)
+    profile = sp.predict(Stack, batch)
+    assert ("verification" in profile.meta) == (theory > 0.0)

@@ -31,6 +31,7 @@ from sigprop.trace.sequences import Started, first_sequences, pairs_of, two_sequ
 from sigprop.trace.skeleton import build
 from sigprop.trace.skipped_rows import with_skipped_rows
 from sigprop.trace.tracing import TracedModel, trace
+from sigprop.trace.work import operations_of
 
 LARGEST = 1024
 SHORTEST = 16
@@ -177,6 +178,7 @@ def _followed_once(
     rows = _Rows(found, states, start)
     states.backward(start, rows.take_gradient)
     meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": differentiated, **note}
+    meta["operations"] = operations_of(states.nodes)
     sites = rows.finish()
     if many:
         many.continue_to_batch(sites)

@@ -1,0 +1,37 @@
+"""What following a trace costs: operations, counted from its nodes and not timed.
+
+The unit is that of `simulate.work`, which counts what running the model costs, so that the two can be weighed against
+each other and results do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sigprop.theory import Node
+from sigprop.trace.replay import sites_between
+from sigprop.trace.sampled import Sampled
+
+PER_NODE, PER_REPLICA = 5e7, 2e7
+PER_PAIR = 5e3
+"""For each pair of positions of a node: roots and products of its kernel."""
+PER_DRAWN_PAIR = 6.0
+"""For each pair of positions of a drawn tensor, channel and replica: its kernel, forward and backward."""
+
+
+def operations_of(nodes: Iterable[Node]) -> float:
+    """Of the forward and the backward pass over the nodes."""
+    return sum(_of_node(node) + _of_draws(node) for node in nodes)
+
+
+def _of_node(node: Node) -> float:
+    return PER_NODE + PER_PAIR * len(node.signal.mean) ** 2
+
+
+def _of_draws(node: Node) -> float:
+    if not isinstance(node.op, Sampled):
+        return 0.0
+    op = node.op
+    drawn = [op.target, *op.parts, *sites_between(op.target, op.parts)]
+    pairs = sum(item.layout.positions**2 * item.layout.channels for item in drawn)
+    return op.replicas * (PER_REPLICA + PER_DRAWN_PAIR * pairs)

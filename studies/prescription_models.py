@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gzip
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,15 @@ def prescribe(scheme: str, model: nn.Module, family: str, layers: int, tokens: i
     batch: Any = (
         torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, min(tokens, 128)))}
     )
-    return sp.plan(model, recipe, width=width, depth=depth, optimizer=optimizer, batch=batch, **options)
+    table = options.pop("table", 1.0)
+    plan = sp.plan(model, recipe, width=width, depth=depth, optimizer=optimizer, batch=batch, **options)
+    return replace(
+        plan, parameters=[_faster(row, table) if row.role == "embedding" else row for row in plan.parameters]
+    )
+
+
+def _faster(row: Any, factor: float) -> Any:
+    return replace(row, lr=row.lr * factor, weight_decay=row.weight_decay / factor)
 
 
 def groups_of(plan: Any, model: nn.Module, rate: float, decay: float) -> list[dict[str, Any]]:

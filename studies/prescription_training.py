@@ -12,7 +12,8 @@ fewer steps `done`. `--plans` keeps plans in a folder, where another process fin
 A cell is `family,width,layers,scheme,rate,seed`, with the rate as a number or a power like 2^-7. `--grid` makes cells
 of lists instead: `--grid "llama;128,256;4,16;default,mup,mup+linear,ours;-11:-5;0,1,2"` (rates are powers of two).
 Schemes: `default` (the model's own draw, one rate), `mup` (base: width 128), `mup+linear` (base: width 128, 4 layers),
-`ours` (unit with width rule mup), `unit` (no width rule), or any `recipe+width+depth`; with options: `ours:k=2`.
+`ours` (unit with width rule mup), `unit` (no width rule), or any `recipe+width+depth`; with options: `ours:k=2`, or
+`ours:table=8` for a rate of the embedding that is eight times the plan's.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import sigprop as sp
 from sigprop.errors import SigpropError
-from sigprop.results.suggestion import batch_factor
+from sigprop.results.suggestion import batch_factor, rate_of_response_one
 from sigprop.trace.skeleton import build as on_meta
 from studies.prescription_models import build, prescribe
 from studies.prescription_page import Rates, compared
@@ -62,13 +62,13 @@ def targets_of(family: str, batch: int) -> int:
 
 
 def forecast(family: str, width: int, layers: int, scheme: str, optimizer: str) -> float:
-    """The suggested rate for 4,096 targets of a model that is planned on the meta device, as a power of two."""
+    """The rate of response one for 4,096 targets (for Post-LN models too, which are told none), as a power of two."""
     model = on_meta(lambda: build(family, width, layers, TOKENS))
     plan = prescribe(scheme, model, family, layers, TOKENS, optimizer)
     if plan is None:
         batch: Any = torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, 128))}
         plan = sp.plan(model, "own", optimizer=optimizer, batch=batch)
-    return math.log2(plan.suggested_lr().lr)
+    return math.log2(rate_of_response_one(plan))
 
 
 def points(again: bool) -> list[dict[str, Any]]:

@@ -63,10 +63,13 @@ def test_it_travels_with_the_plan_and_shows_itself():
     assert carried.lr == pytest.approx(sp.plan(gpt(32), "own", batch=IDS).suggested_lr().lr, rel=0.05)
 
 
-def test_post_norm_models_are_told_apart():
+def test_post_norm_models_are_refused_with_the_bound_that_held():
+    """Theory gives no rate within a factor of two there: only one that all swept optima lay below."""
     plan = sp.plan(gpt(norm_placement="post"), "unit", width="mup", batch=IDS)
-    assert "Post-LN" in str(plan.suggested_lr())
-    assert plan.suggested_lr().within > sp.plan(gpt(), "unit", width="mup", batch=IDS).suggested_lr().within
+    with pytest.raises(UnsupportedError, match=r"norms follow the sums.*lay below 0\.0078.*sweep"):
+        plan.suggested_lr()
+    with pytest.raises(UnsupportedError, match=r"lay below 0\.0039"):
+        plan.suggested_lr(targets=256)
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "lion", "adafactor"])

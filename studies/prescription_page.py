@@ -96,18 +96,40 @@ def compared(rates: Rates) -> dict[float, float]:
 
 
 def best(rates: Rates) -> tuple[float, list[float]]:
-    """The rate with the lowest loss, and its losses over all its seeds."""
+    """The rate with the lowest loss, and its losses over all its seeds; neighbours are told apart by all they share."""
     losses = compared(rates)
-    rate = min(losses, key=losses.__getitem__)
+    first = min(losses, key=losses.__getitem__)
+    near = compared({rate: found for rate, found in rates.items() if first / 2.1 < rate < 2.1 * first})
+    rate = min(near, key=near.__getitem__)
     return rate, list(rates[rate].values())
+
+
+def against(schemes: dict[str, Rates], others: list[str]) -> str:
+    """Our loss against the lowest of the others, each at its own best rate: equal within two standard errors."""
+    rivals = [best(schemes[key])[1] for key in others if schemes.get(key)]
+    if not rivals or not schemes.get("ours"):
+        return ""
+    ours, rival = best(schemes["ours"])[1], min(rivals, key=mean)
+    share = mean(ours) / mean(rival) - 1
+    error = math.sqrt(sum(deviation(losses) ** 2 / len(losses) for losses in (ours, rival))) / mean(rival)
+    told = f"{abs(100 * share):.1f} % {'lower' if share < 0 else 'higher'}"
+    if len(ours) > 1 and len(rival) > 1:
+        return f"{told} ± {100 * error:.1f}" + (", equal" if abs(share) < 2 * error else "")
+    return told
+
+
+def mean(losses: list[float]) -> float:
+    return sum(losses) / len(losses)
+
+
+def deviation(losses: list[float]) -> float:
+    """Standard deviation over seeds; zero of one."""
+    return math.sqrt(sum((x - mean(losses)) ** 2 for x in losses) / max(len(losses) - 1, 1))
 
 
 def spread(losses: list[float]) -> str:
     """The mean, with the standard deviation over seeds."""
-    mean = sum(losses) / len(losses)
-    if len(losses) == 1:
-        return f"{mean:.3f}"
-    return f"{mean:.3f} ± {math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1)):.3f}"
+    return f"{mean(losses):.3f}" + (f" ± {deviation(losses):.3f}" if len(losses) > 1 else "")
 
 
 def cell(rates: Rates | None) -> str:
@@ -122,12 +144,13 @@ def table(found: Curves, schemes: dict[str, str], families: list[str], first: st
     """One line for every size; `first` is a further column's text."""
     begin = "| " + "optimizer | " * bool(first)
     lines = [
-        begin + "model | layers | width | " + " | ".join(schemes.values()) + " |",
-        "|" + "---|" * (3 + bool(first) + len(schemes)),
+        begin + "model | layers | width | " + " | ".join(schemes.values()) + " | against the best other |",
+        "|" + "---|" * (4 + bool(first) + len(schemes)),
     ]
     for family in families:
         for (_, layers, width), rates in sorted(item for item in found.items() if item[0][0] == family):
             cells = [cell(rates.get(scheme)) for scheme in schemes]
+            cells.append(against(rates, [scheme for scheme in schemes if scheme != "ours"]))
             lead = f"| {first} | " if first else "| "
             lines.append(f"{lead}{FAMILIES[family]} | {layers} | {width} | " + " | ".join(cells) + " |")
     return lines

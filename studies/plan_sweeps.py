@@ -44,7 +44,7 @@ CHECKED = (
     "ModernBert", "ViT", "Dinov2",
 )  # fmt: skip
 ALARMED = ("Llama", "Llama, six layers", "GPT2", "Bert", "ViT", "Qwen3", "Bloom", "Mixtral", "GPTNeoX")
-REPEATS, FEW_REPEATS = 12, 8
+REPEATS, FEW_REPEATS = 20, 8
 """Correct runs of each class of `ALARMED`, and of each other class of `CHECKED`."""
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 from torch import Tensor
 
 QUANTILES = 4096
+LARGE = 1 << 20
+"""Entries up to which a table is known by its numbers."""
 SURE = 4.5
 """Standard errors beyond which a sample mean is not that of a centred law: 1 in 150,000 parameters by chance."""
 
@@ -29,7 +31,7 @@ class Distribution:
     zero over the inputs of each output (`centred`), a formula, an identity, training (`structured`), that the
     builder could not be followed (`unknown`), or their numbers with another parameter (`copied`).
     `uncertainty` is the relative standard error of the variance where it was read off numbers, and zero where the law
-    is known.
+    is known. `numbers` are the entries themselves, where they are not drawn.
     """
 
     quantiles: Tensor
@@ -37,6 +39,7 @@ class Distribution:
     variance: float
     kind: str = INDEPENDENT
     uncertainty: float = 0.0
+    numbers: Tensor | None = None
 
     @classmethod
     def of(cls, quantiles: Tensor, kind: str = INDEPENDENT) -> Distribution:
@@ -81,12 +84,22 @@ class Distribution:
             return cls(quantiles, 0.0, found.second_moment, kind, told)
         return cls(quantiles, found.mean, found.variance, kind, told)
 
+    @classmethod
+    def table(cls, tensor: Tensor) -> Distribution:
+        """Of entries that are the same in every initialization."""
+        found = cls.measured(tensor, STRUCTURED)
+        if found.variance == 0.0:
+            return cls.constant(found.mean)
+        return replace(found, uncertainty=0.0, numbers=tensor.detach() if tensor.numel() <= LARGE else None)
+
     @property
     def second_moment(self) -> float:
         return self.variance + self.mean**2
 
     def draw(self, shape: torch.Size | tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Independent entries, float64."""
+        """Independent entries, float64; those of a table of this shape as they are."""
+        if self.numbers is not None and self.numbers.shape == tuple(shape):
+            return self.numbers.double()
         index = torch.randint(len(self.quantiles), tuple(shape), generator=generator)
         return self.quantiles[index]
 

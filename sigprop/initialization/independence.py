@@ -18,6 +18,8 @@ from sigprop.initialization.distribution import CENTRED, INDEPENDENT, ORTHOGONAL
 
 SURE = 5.5
 FEWEST = 24
+FEWEST_REPEATED = 6
+"""Entries of which repeated numbers tell: no draw has them."""
 SIDE = 512
 FEW_ROWS = 32
 """Rows that are looked at first: where some are not orthogonal, all are not."""
@@ -25,23 +27,26 @@ FEW_ROWS = 32
 
 def measured_law(tensor: Tensor) -> Distribution:
     """The law of a real tensor's entries, and what they share."""
-    return Distribution.measured(tensor, kind_of(tensor))
+    kind = kind_of(tensor)
+    return Distribution.table(tensor.detach().clone()) if kind == STRUCTURED else Distribution.measured(tensor, kind)
 
 
 def kind_of(tensor: Tensor) -> str:
     """`independent`, `orthogonal` or `structured`; constants and what is too small to judge count as independent."""
-    if not tensor.is_floating_point() or tensor.numel() < FEWEST or tensor.dim() == 0:
+    if not tensor.is_floating_point() or tensor.numel() < FEWEST_REPEATED or tensor.dim() == 0:
         return INDEPENDENT
     matrix = tensor.detach().reshape(tensor.shape[0], -1)[:SIDE, :SIDE].double()
     if matrix.shape[1] > 1:
         varied = (matrix[:, 1:] != matrix[:, :1]).any(1)
         matrix = matrix if varied.all() else matrix[varied]  # padding rows are constants of their own
-    if matrix.numel() < FEWEST:
+    if matrix.numel() < FEWEST_REPEATED:
         return INDEPENDENT
     numbers = matrix.flatten() if matrix.all() else matrix[matrix != 0]
     numbers = numbers if tensor.dtype == torch.float64 else numbers.float()
     if 2 * _different(numbers) < len(numbers):
         return STRUCTURED if bool((numbers != numbers[0]).any()) or len(numbers) < matrix.numel() else INDEPENDENT
+    if matrix.numel() < FEWEST:
+        return INDEPENDENT
     centred = matrix - matrix.mean()
     level = float(centred.square().mean())
     if level <= 1e-14 * float(matrix.square().mean()):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sigprop.errors import UnsupportedError
 from sigprop.initialization.constructor import Factory, Law, constructed, refined
 from sigprop.initialization.defaults import default_law
-from sigprop.initialization.distribution import STRUCTURED, UNKNOWN, Distribution
+from sigprop.initialization.distribution import UNKNOWN, Distribution
 from sigprop.initialization.independence import measured_law
 from sigprop.initialization.recorder import Recorder, building
 from sigprop.initialization.siblings import Sibling, shared_laws
@@ -205,4 +205,4 @@ def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
 def _as_distribution(law: Law, is_table: bool) -> Distribution:
     if isinstance(law, Distribution):
         return law
-    return Distribution.measured(law, STRUCTURED) if is_table else measured_law(law)
+    return Distribution.table(law) if is_table else measured_law(law)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.initialization import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
-from sigprop.trace.record import Call, Weight, leaves
+from sigprop.trace.record import Call, Weight, leaves, mapped
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules.views import on_meta
 from sigprop.trace.skeleton import Distribution
@@ -114,7 +114,7 @@ def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight],
     shape = tuple(result.shape)
     if not result.is_floating_point():
         return capture.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
-    law, slope = _law(call, parents, shape)
+    law, slope = _law(call, parents, shape, output)
     slope = 0.0 if call.name == "detach" else slope
     if call.name in MOVES:
         parents = parents[:1]  # reshape_as takes only the shape of the other
@@ -124,7 +124,9 @@ def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight],
     if law is None:
         replay = Replay(torch.Generator().manual_seed(capture.seed()), gradients=True)
         values = replay(made)
-        made.distribution = Distribution.measured(values, _kind(call, parents, values.detach()))
+        known = all(parent.distribution.numbers is not None for parent in parents)
+        kind = "" if known else _kind(call, parents, values.detach())
+        made.distribution = Distribution.table(values) if known else Distribution.measured(values, kind)
         made.parents = _received(replay, values) or shares
     return made
 
@@ -150,14 +152,17 @@ def _received(replay: Replay, values: Tensor) -> tuple[tuple[Weight, float], ...
     return tuple((weight, size / total) for weight, size in zip(replay.weights, sizes, strict=True))
 
 
-def _law(call: Call, parents: list[Weight], shape: tuple[int, ...]) -> tuple[Distribution | None, float]:
+def _law(
+    call: Call, parents: list[Weight], shape: tuple[int, ...], output: int | None
+) -> tuple[Distribution | None, float]:
     """The distribution of the result's entries, and how much gradient energy passes to the parent."""
-    if call.name in MOVES:
-        return parents[0].distribution, 1.0
     only = parents[0]
+    if call.name in MOVES:
+        return _moved(call, only, output), 1.0
     others = [item for item in (*call.args, *call.kwargs.values()) if isinstance(item, Tensor) and item.numel() > 1]
     if len(parents) == 1 and not others and shape == only.shape and _is_elementwise(call):
-        x = only.distribution.quantiles.clone().requires_grad_()
+        table = only.distribution.numbers
+        x = (only.distribution.quantiles if table is None else table.double()).clone().requires_grad_()
         try:
             with torch.enable_grad():
                 args = tuple(x if item is only else item for item in call.args)
@@ -166,8 +171,21 @@ def _law(call: Call, parents: list[Weight], shape: tuple[int, ...]) -> tuple[Dis
         except (RuntimeError, TypeError, IndexError):
             return None, 1.0
         if value.shape == x.shape:
-            return Distribution.of(value.detach(), only.distribution.kind), float(slope.square().mean())
+            made = (
+                Distribution.of(value.detach(), only.distribution.kind) if table is None else Distribution.table(value)
+            )
+            return made, float(slope.square().mean())
     return None, 1.0
+
+
+def _moved(call: Call, parent: Weight, output: int | None) -> Distribution:
+    """The law of moved entries; parts of a table are tables of their own."""
+    law = parent.distribution
+    if law.numbers is None or any(isinstance(item, Weight) and item is not parent for item in call.records()):
+        return law
+    args, kwargs = mapped((call.args, call.kwargs), lambda item: law.numbers if item is parent else item)
+    made = (torch.Tensor.reshape if call.name == "view" else call.function)(*args, **kwargs)
+    return Distribution.table(made if output is None else list(made)[output])
 
 
 def _is_elementwise(call: Call) -> bool:

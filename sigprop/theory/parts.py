@@ -25,7 +25,8 @@ Number = Tensor | float
 class Fluctuation:
     """How much norms and products of tokens vary over networks, at `d` channels.
 
-    - `norm`: `d` times the relative variance of the squared norm (2 for independent Gaussian channels, 0 after a norm);
+    - `norm`: `d` times the relative variance of the squared norm (2 for independent Gaussian channels, 0 after a norm),
+      or rather of its inverse mean, `d (1 - 1/(E n E 1/n))`, where that is known to differ;
     - `pair`: `d` times the variance of the product of two tokens about the average one, relative to their size (1 for
       independent Gaussian channels; of two normalized tokens with cosine `r` the product itself varies by
       `(1 - r^2)^2` of it). No norm removes it, so that it adds up over layers;
@@ -76,6 +77,10 @@ class Directions:
 
     radial: Number = 1.0
     uniform: Number = 1.0
+
+    def along_part(self, part: Number) -> Number:
+        """The radial share at a tensor that brings this part of the squared norm; the rest may point anywhere."""
+        return 1.0 + (self.radial - 1.0) * part
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from sigprop.trace.ensemble import DTYPE, root_of
 from sigprop.trace.replay import drawn_rows
 from sigprop.trace.reverse import unit_kernel
 
+TINY = 1e-30
 SMALL = 1e-3
 """Share of a gradient's energy below which what is along the signal does not count."""
 
@@ -22,13 +23,16 @@ class DrawnGradient:
 
     - below an activation of `y` alone: `h f'(y)`, `h` drawn from the kernel above it;
     - with a part along the signal: `B y` and a rest, which has what is left of the kernel;
-    - otherwise independent of `y`.
+    - otherwise independent of `y`;
+    - of what is not `B y`, `directions.radial` says how much is along `y`: none, where a norm above takes it out. This
+      counts where few numbers scale all of `y`. Such a gradient also shrinks as `y` grows: `weights`.
 
     `signal` gives the kernel of `y` where it is needed; `along_signal` is the share of the energy that is along it.
     """
 
     def __init__(self, gradient: Gradient, signal: Callable[[], Tensor]):
         kernel, self.level = unit_kernel(gradient)
+        self._radial = float(gradient.directions.radial)
         self._slope, self._function, self.along_signal = None, None, 0.0
         slope, through = gradient.along_signal.slope, gradient.through_activation.gradients
         if isinstance(slope, Tensor) and self.level > 0.0:
@@ -42,9 +46,33 @@ class DrawnGradient:
             self._function, kernel = through[0].function, through[0].kernel.values / self.level
         self._root = root_of(kernel).to(DTYPE)
 
+    def weights(self, norms: Tensor) -> Tensor:
+        """How much energy the gradient has in every draw, relative to the average one, by the squared norms `[draw,
+        position]` of `y`.
+
+        With `p` the radial share, `1 - p` of what the norm above sees is `y`: the energy is as `1 / (p + (1 - p) n)`,
+        `n` being the squared norm in units of the average one.
+        """
+        share = min(max(self._radial, SMALL), 1.0)
+        found = 1.0 / (share + (1.0 - share) * norms / norms.mean(0).clamp_min(TINY))
+        return found / found.mean(0)
+
     def rows(self, y: Tensor, generator: torch.Generator) -> Tensor:
         """One draw, for the numbers `[position, channel]` of `y`."""
         made = drawn_rows(self._root, y.shape[-1], generator)
         if self._slope is not None:
-            return made + applied(self._slope, y)
-        return made if self._function is None else made * self._function.derivative(y.double()).to(DTYPE)
+            return self._turned(made, y, torch.ones_like(y)) + applied(self._slope, y)
+        if self._function is None:
+            return self._turned(made, y, torch.ones_like(y))
+        slopes = self._function.derivative(y.double()).to(DTYPE)
+        return self._turned(made * slopes, y, slopes)
+
+    def _turned(self, drawn: Tensor, y: Tensor, slopes: Tensor) -> Tensor:
+        """With the share along `y` that is known, in place of that of independent numbers times the slopes."""
+        size = y.square().sum(-1, keepdim=True).clamp_min(TINY)
+        energy = slopes.square().sum(-1, keepdim=True).clamp_min(TINY)
+        share = (y * slopes).square().sum(-1, keepdim=True) / (size * energy)
+        wanted = (self._radial / y.shape[-1] / share.clamp_min(TINY)).clamp_max(1.0 / share.clamp_min(TINY))
+        along = (drawn * y).sum(-1, keepdim=True) / size * y
+        left = (1.0 + (wanted - 1.0) * share).clamp_min(TINY)
+        return (drawn + (wanted.sqrt() - 1.0) * along) / left.sqrt()

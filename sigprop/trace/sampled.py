@@ -16,7 +16,7 @@ from sigprop.theory.parts import Fluctuation
 from sigprop.theory.status import EXACT
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.drawn_gradient import DrawnGradient
-from sigprop.trace.ensemble import Ensemble
+from sigprop.trace.ensemble import DTYPE, Ensemble
 from sigprop.trace.record import ONE_NUMBER, Field, Weight
 from sigprop.trace.replay import Replay, parts_of_sources, records_between, sites_between
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
@@ -42,7 +42,7 @@ class Sampled(ReplayedOp):
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=ended("Monte Carlo of a function gives kernel and mean"),
-        directions=ended("gradients are drawn from their kernel"),
+        directions=ended("gradients are drawn with it; what autograd makes of it is not followed"),
         along_signal=ended("gradients are drawn with it; what autograd makes of it is not followed"),
         through_activation=ended("gradients are drawn with it; what autograd makes of it is not followed"),
     )
@@ -52,6 +52,7 @@ class Sampled(ReplayedOp):
     reason: str
     _reverse: Reverse | None = field(default=None, repr=False)
     _along_signal: float = 0.0
+    _norms: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.parts = parts_of_sources(self.target)
@@ -85,7 +86,8 @@ class Sampled(ReplayedOp):
             evidence = Evidence(Status.ASSUMED, "channels of a Fourier transform are taken as independent")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        fluctuation = _fluctuation(torch.stack(norms), layout.channels)
+        self._norms = torch.stack(norms)
+        fluctuation = _fluctuation(self._norms, layout.channels)
         return Signal(Dense(kernel), mean, layout.channels, fluctuation, evidence=evidence)
 
     def _run(self, gradient: Gradient) -> Reverse:
@@ -93,13 +95,21 @@ class Sampled(ReplayedOp):
             self._reverse = Reverse(self.parts, sites_between(self.target, self.parts))
             drawn, layout = DrawnGradient(gradient, self._kernel), self.target.layout
             self._along_signal = drawn.along_signal
-            for replay in self._replays(gradients=True):
+            weights = drawn.weights(self._squared_norms()).sqrt().to(DTYPE)
+            for replay, weight in zip(self._replays(gradients=True), weights, strict=True):
                 output = replay(self.target)
                 if output.requires_grad:
-                    rows = drawn.rows(layout.to_rows(output.detach()), replay.generator)
+                    rows = drawn.rows(layout.to_rows(output.detach()), replay.generator) * weight[:, None]
                     self._reverse.add(replay, output, layout.from_rows(rows))
             self._reverse.scale(drawn.level / self.replicas)
         return self._reverse
+
+    def _squared_norms(self) -> Tensor:
+        """Of every replica and position, as the forward pass drew them."""
+        if self._norms is None:
+            rows = (self.target.layout.to_rows(replay(self.target)).double() for replay in self._replays())
+            self._norms = torch.stack([item.square().mean(1) for item in rows])
+        return self._norms
 
     def _kernel(self) -> Tensor:
         rows = (self.target.layout.to_rows(replay(self.target)).double() for replay in self._replays())
@@ -125,7 +135,13 @@ class Sampled(ReplayedOp):
 
 
 def _fluctuation(norms: Tensor, channels: int) -> Fluctuation:
-    """That of squared norms `[replica, position]`, relative to their average, averaged over positions."""
-    level = norms.mean(0).square()
-    known = level > 0.0
-    return Fluctuation((norms.var(0)[known] / level[known]).mean() * channels) if bool(known.any()) else Fluctuation()
+    """That of squared norms `n` `[replica, position]`, by what a norm above makes of it: `1 - 1/(E n E 1/n)`.
+
+    For Gaussian channels that is the relative variance; of norms with long tails it is less.
+    """
+    known = (norms > 0.0).all(0)
+    if not bool(known.any()):
+        return Fluctuation()
+    seen, count = norms[:, known], len(norms)
+    excess = (seen.mean(0) * (1.0 / seen).mean(0) - 1.0).mean() * count / max(count - 1, 1)
+    return Fluctuation(excess / (1.0 + excess) * channels)

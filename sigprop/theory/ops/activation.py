@@ -34,7 +34,8 @@ class Activation(Op):
     Backward  `G_x[t,t'] = G_y[t,t'] E f'(x_t) f'(x_t')`
     Slope     by Stein's lemma `B_ts E f'(x_t) f'(x_s)`, and on the diagonal `sum_s B_ts E f''(x_t) f(x_s)` beside; with
               `q = f f'` it makes `B_tt B_t't' E q q'` of the kernel, in place of `E f f E f' f'`
-    Radial    `E x^2 f'^2 / (E x^2 E f'^2)` of the gradient that leaves is along the signal
+    Radial    `E x^2 f'^2 / (E x^2 E f'^2)` of the gradient that leaves is along the signal; one that is across `y` has
+              `(E x f' f)^2 / (E f^2 E x^2 E f'^2)` less
 
     Exact for Gaussian inputs when the activation has a closed form (dslm B.4, B.5; apjn App. A).
     """
@@ -121,7 +122,9 @@ class Activation(Op):
         made = Activation.carries.gradient(
             gradient,
             kernel,
-            directions=Directions(self._radial(x), self._uniform(gradient.directions.uniform, x)),
+            directions=Directions(
+                self._radial(gradient.directions.radial, x), self._uniform(gradient.directions.uniform, x)
+            ),
             along_signal=AlongSignal(
                 self._slope(slope, slopes, x) if isinstance(slope, Tensor) else 0.0,
                 rest * self._linear_share(x) if isinstance(rest, Tensor) else rest,
@@ -137,10 +140,15 @@ class Activation(Op):
         level = self.function.second_moment(variance, mean) - self.function.mean(variance, mean) ** 2
         return self.function.derivative_mean(variance, mean) ** 2 * variance / level.clamp_min(1e-300)
 
-    def _radial(self, x: Signal) -> Tensor:
+    def _radial(self, share: Tensor | float, x: Signal) -> Tensor:
         variance, mean = _average(x)
         energy = (variance + mean**2) * self.function.derivative_second_moment(variance, mean)
-        return self.function.radial.second_moment(variance, mean) / energy.clamp_min(1e-300)
+        along = self.function.radial.second_moment(variance, mean)
+        if not isinstance(share, Tensor) and share == 1.0:
+            return along / energy.clamp_min(1e-300)
+        both = self.function._expectation(lambda x: self.function.radial(x) * self.function(x), variance, mean) ** 2
+        lost = (1.0 - share) * both / self.function.second_moment(variance, mean).clamp_min(1e-300)
+        return (along - lost).clamp_min(0.0) / energy.clamp_min(1e-300)
 
     def _uniform(self, share: Tensor | float, x: Signal) -> Tensor | float:
         """Of a gradient along all ones, the average slope keeps its part."""

@@ -36,7 +36,7 @@ class Convolution(Linear):
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=ended("independent weights make independent channels"),
-        directions=ended("independent weights turn the gradient in any direction"),
+        directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )

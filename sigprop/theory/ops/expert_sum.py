@@ -51,11 +51,10 @@ class ExpertSum(Op):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         y, shares = inputs
         together, slope, part = self._together(shares), gradient.along_signal.slope, 1.0 / self.chosen
-        radial = part * gradient.directions.radial + (1.0 - part)
         to_expert = self.carries.gradient(
             gradient,
             Dense(gradient.kernel.values * together),
-            directions=Directions(radial),
+            directions=Directions(gradient.directions.along_part(part)),
             along_signal=AlongSignal(weighted(slope, together) if isinstance(slope, Tensor) else 0.0),
         )
         to_shares = self.carries.gradient(

@@ -17,6 +17,9 @@ from sigprop.theory.parts import GIVEN, AlongSignal
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import EXACT, Evidence, Status
 
+FEW, ACROSS = 16, 0.8
+"""Entries for all channels of a position, and radial share, up to which fluctuations between entries count."""
+
 
 @dataclass(frozen=True, eq=False)
 class Gain(Op):
@@ -24,7 +27,7 @@ class Gain(Op):
 
     Forward   `K_y = K_x E[w w']`;  backward: `G_x = G_y E[w w']`, the slope likewise
     Weights   total over entries `channels * sum_pp' same G K`, what the alignment of the gradient adds, and what an
-              activation of the result does (see `ThroughActivation`)
+              activation of the result does (see `ThroughActivation`); of a gradient across `y` less, the fewer they are
     """
 
     carries = Carries(
@@ -48,6 +51,11 @@ class Gain(Op):
     def _even(self) -> float:
         """How uniform the entries are over channels."""
         return self.mean**2 / self.second_moment if self.second_moment else 1.0
+
+    @property
+    def _entries(self) -> float:
+        """How many entries one position sees: each scales its part of the channels."""
+        return math.prod(self.shape) / max(float((1.0 / self.same.sum(1)).sum()), 1.0)
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
@@ -74,12 +82,15 @@ class Gain(Op):
         if found and self.mean:
             made = self.forward(x)
             pairs = pairs + excess_of(found, made.kernel, made.mean) / self.mean**2
-        total = self.channels * ((pairs * self.same).sum() + common)
+        seen = gradient.directions.along_part(1.0 / self._entries)
+        total = self.channels * ((pairs * self.same).sum() * seen + common)
         return [ParameterState("weight", self.shape, "gain", 0.0, total / math.prod(self.shape))]
 
     def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
         if inputs[0].fluctuation is GIVEN and isinstance(gradient.along_signal.slope, Tensor):
             return Evidence(Status.ASSUMED, "gain of given numbers, under a gradient along them")
+        if self._entries <= FEW < self.channels and float(gradient.directions.radial) < ACROSS:
+            return Evidence(Status.ASSUMED, "few numbers that scale a tensor, under a gradient across it")
         return EXACT
 
     def with_law(self, parameter: str, law: Law) -> Gain:

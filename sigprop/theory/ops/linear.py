@@ -10,8 +10,9 @@ from torch import Tensor
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.gradient_along_signal import applied
 from sigprop.theory.gradient_through_activation import ActivationGradient
+from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.parts import AlongSignal, Fluctuation, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Directions, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -21,7 +22,8 @@ class Linear(Op):
 
     Forward   `K_y = fan_in * variance * K_x + bias_variance`, mean 0
     Backward  `G_x = fan_out * variance * G_y`
-              and what the mean `W^T W` makes of the part of the gradient along the signal (see `AlongSignal`)
+              and what the mean `W^T W` makes of the part of the gradient along the signal (see `AlongSignal`);
+              `g_x x = g_y W x`, so that what is along the one is along the other, beside the bias
     Weights   `E[(dL/dW)^2] = sum_tt' G_y K_x` per entry; bias `sum_tt' G_y`
 
     `centred` weights, those of each output less their average (weight standardization), see the input about its mean,
@@ -37,7 +39,7 @@ class Linear(Op):
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=ended("independent weights make independent channels"),
-        directions=ended("independent weights turn the gradient in any direction"),
+        directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )
@@ -62,7 +64,7 @@ class Linear(Op):
             kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
         mean, before = torch.zeros_like(x.mean) + torch.zeros_like(kernel.diagonal), x.fluctuation
         fluctuation = Fluctuation(
-            2.0 + before.norm * (self.fan_out / self.fan_in),
+            2.0 + before.norm * (self.fan_out / self.fan_in) * self._from_input(kernel) ** 2,
             1.0 + before.pair * (self.width / x.width),
             before.pair_origin * (self.width / x.width),
         )
@@ -82,16 +84,35 @@ class Linear(Op):
             slope = slope * self.fan_out * self.variance
             kernel = kernel.like(kernel.values + leaning(x.kernel.values, slope, rest))
         along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
-        return (Linear.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
+        directions = Directions(gradient.directions.along_part(self._from_input(output.kernel)))
+        parts = {"directions": directions, "along_signal": along, "through_activation": through}
+        return (Linear.carries.gradient(gradient, kernel, **parts),)
+
+    def _from_input(self, output: Kernel) -> Tensor | float:
+        """Share of the squared norm of the output that is not the bias."""
+        if self.bias_variance is None:
+            return 1.0
+        level = output.token_average(output.diagonal)
+        return 1.0 - self.bias_variance / level.clamp_min(1e-300)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         x = self._seen(*inputs)
-        weight = gradient.kernel.contract(x.kernel) + self._together(gradient, x) + self._along_itself(gradient, x)
+        weight = self._met(gradient, x) + self._together(gradient, x) + self._along_itself(gradient, x)
         found = [ParameterState("weight", (self.fan_out, self.fan_in), self.role, self.variance, weight)]
         if self.bias_variance is not None:
             bias = gradient.kernel.total().clamp_min(0.0)
             found.append(ParameterState("bias", (self.fan_out,), "bias", self.bias_variance, bias))
         return found
+
+    def _met(self, gradient: Gradient, x: Signal) -> Tensor:
+        """`sum G K`. A gradient that is across the output, below a norm, is the smaller the larger the output is, and
+        with it the input: by `(1 - p) v (1 + r^2) / (2 d)` less of it meets the kernel."""
+        radial = gradient.directions.radial
+        if not isinstance(radial, Tensor) and radial == 1.0:
+            return gradient.kernel.contract(x.kernel)
+        kernel, cosine = x.kernel, x.kernel.normalized()
+        less = cosine.spread((1.0 - radial) * x.fluctuation.norm / (2.0 * x.width)) * (1.0 + cosine.values**2)
+        return gradient.kernel.contract(kernel.like(kernel.values * (1.0 - less).clamp_min(0.0)))
 
     def with_law(self, parameter: str, law: Law) -> Linear:
         if parameter == "weight":

@@ -20,13 +20,13 @@ class MeanPool(Op):
     Forward   `K_y = (1/T^2) sum_tt' K_x`
     Backward  every pair of tokens gets `G_y / T^2`; the slope likewise
 
-    What of the fluctuation of norms remains: see `TokenMap`.
+    What of the fluctuation of norms and of directions remains: see `TokenMap`.
     """
 
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=KEPT,
-        directions=KEPT,
+        directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )
@@ -48,8 +48,10 @@ class MeanPool(Op):
         if isinstance(slope, torch.Tensor):
             slope = slope.flatten()[0] / count**2 * torch.ones(count, count, dtype=values.dtype)
         through = gradient.through_activation.collected(output)
-        along = AlongSignal(slope)
-        return (self.carries.gradient(gradient, x.like(values), along_signal=along, through_activation=through),)
+        part = x.total() / (x.tokens**2 * x.token_average(x.diagonal).clamp_min(1e-300))
+        directions = replace(gradient.directions, radial=gradient.directions.along_part(part))
+        parts = {"directions": directions, "along_signal": AlongSignal(slope), "through_activation": through}
+        return (self.carries.gradient(gradient, x.like(values), **parts),)
 
 
 def _one_token(kernel: Kernel, value: torch.Tensor) -> Kernel:

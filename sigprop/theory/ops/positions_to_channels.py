@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
+from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.parts import ThroughActivation
@@ -29,7 +29,8 @@ class PositionsToChannels(Op):
 
     Of `n` positions with cosines `r` the squared norms have `r^2` in common, so that the norm of all fluctuates by
     `sum_qq' C_qq'^2 / (sum_q C_qq)^2` of one: as many channels as there are positions, if they are independent. What
-    they have in common adds up along all ones: `u sum_qq' C_qq' / sum_q C_qq`.
+    they have in common adds up along all ones: `u sum_qq' C_qq' / sum_q C_qq`. A gradient that is across a row is
+    across each position by its part of the row.
 
     `mixes`: the positions are to be mixed at random, alike in all `d` channels. The product of two such mixtures has
     the relative variance `sum_qq' E K^2 / (sum_q K_qq)^2`, of the part that differs between channels:
@@ -39,7 +40,7 @@ class PositionsToChannels(Op):
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=TRANSFORMED,
-        directions=KEPT,
+        directions=TRANSFORMED,
         along_signal=ended("a slope over positions would become one over channels, which is not followed"),
         through_activation=TRANSFORMED,
     )
@@ -110,7 +111,16 @@ class PositionsToChannels(Op):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess)
         kernel = self._spread_out(gradient.kernel, inputs[0].kernel.tokens)
-        return (self.carries.gradient(gradient, kernel, through_activation=through),)
+        directions = replace(gradient.directions, radial=gradient.directions.along_part(self._part(inputs[0].kernel)))
+        return (self.carries.gradient(gradient, kernel, directions=directions, through_activation=through),)
+
+    def _part(self, kernel: Kernel) -> Tensor | float:
+        """Share of a position in the squared norm of a row, on average."""
+        if isinstance(kernel, Exchangeable) or self.rows.shape[1] == 1:
+            return 1.0 / max(self.rows.shape[1] * self._filled, 1.0)
+        level = pad(kernel.diagonal, (0, 1))[..., self.rows]
+        parts = level / level.sum(-1, keepdim=True).clamp_min(1e-300)
+        return parts.sum((-1, -2)) / (self.rows >= 0).sum().clamp_min(1)
 
     def _spread_out(self, kernel: Kernel, size: int) -> Kernel:
         if isinstance(kernel, Exchangeable):

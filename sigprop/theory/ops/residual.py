@@ -108,7 +108,7 @@ class Residual(Op):
         return Residual.carries.gradient(
             gradient,
             gradient.kernel.scale(factor),
-            directions=Directions(part * gradient.directions.radial + (1.0 - part), gradient.directions.uniform),
+            directions=Directions(gradient.directions.along_part(part), gradient.directions.uniform),
             along_signal=AlongSignal(slope * factor if isinstance(slope, Tensor) else 0.0, rest),
             through_activation=through,
         )

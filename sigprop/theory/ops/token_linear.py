@@ -9,7 +9,7 @@ from torch import Tensor
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.parts import ThroughActivation
+from sigprop.theory.parts import Directions, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -55,7 +55,7 @@ class TokenLinear(Linear):
         (made,) = super().backward(gradient, output, *inputs)
         own = 1.0 - (self.bias_variance or 0.0) / output.kernel.diagonal.mean()
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess * own**2)
-        directions = replace(made.directions, uniform=gradient.directions.uniform)
+        directions = Directions(uniform=gradient.directions.uniform)
         return (replace(made, directions=directions, through_activation=through),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:

@@ -10,7 +10,7 @@ from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import applied
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Op
-from sigprop.theory.parts import AlongSignal
+from sigprop.theory.parts import AlongSignal, Directions
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -22,13 +22,14 @@ class TokenMap(Op):
     Backward  `G_x = M^T G_y M`, the slope `M^T B M` likewise; of `rest` only `a_y = M a_x` is known, so that it ends
 
     The squared norms of tokens with cosine `r` have `r^2` of their fluctuation in common. Of a sum with the weights `w`
-    (shares of its energy) that part remains: `norm` is `2 + (v - 2) sum w w' r^2`.
+    (shares of its energy) that part remains: `norm` is `2 + (v - 2) sum w w' r^2`. A gradient across `y_t` is across
+    `x_s` by their squared cosine.
     """
 
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=KEPT,
-        directions=KEPT,
+        directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )
@@ -51,4 +52,13 @@ class TokenMap(Op):
         along = AlongSignal(self.matrix.T @ applied(slope, self.matrix) if isinstance(slope, Tensor) else 0.0)
         kernel = Dense(self.matrix.T @ gradient.kernel.values @ self.matrix)
         through = gradient.through_activation.collected(output)
-        return (self.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
+        parts = {"directions": self._directions(gradient, output, inputs[0]), "along_signal": along}
+        return (self.carries.gradient(gradient, kernel, through_activation=through, **parts),)
+
+    def _directions(self, gradient: Gradient, output: Signal, x: Signal) -> Directions:
+        """Cosines of the pairs that the map joins, by the energy that passes between them."""
+        level = (output.kernel.diagonal[:, None] * x.kernel.diagonal).clamp_min(1e-300)
+        passed = self.matrix.square() * gradient.kernel.diagonal[:, None]
+        cosines = (self.matrix @ x.kernel.values).square() / level
+        part = (passed * cosines).sum() / passed.sum().clamp_min(1e-300)
+        return replace(gradient.directions, radial=gradient.directions.along_part(part))

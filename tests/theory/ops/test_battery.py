@@ -329,21 +329,28 @@ def test_shares_along_all_ones(name):
     assert abs(found - float(run.output.common.uniform)) < SIGMAS * error + 0.02, (found, run.output.common)
 
 
+@pytest.mark.parametrize("radial", [1.0, 0.0], ids=["anywhere", "across"])
 @pytest.mark.parametrize("name", simulated("directions"))
-def test_directions_of_the_gradient(name):
-    """A gradient that points anywhere, sent back: its shares along the signal and along all ones."""
+def test_directions_of_the_gradient(name, radial):
+    """A gradient that points anywhere, or across the output, sent back: its shares along the signal, and of the former
+    along all ones."""
     case = CASES[name]
     run = Experiment(case)
-    size = run.y.shape[1]
-    gradient = Gradient(Dense(torch.eye(size, dtype=torch.float64)))
-    arrived, _ = run.back(run.rows(gradient.kernel.values, run.y.shape[-1]))
+    size, y = run.y.shape[1], run.y.detach()
+    gradient = Gradient(Dense(torch.eye(size, dtype=torch.float64)), Directions(radial))
+    drawn = run.rows(gradient.kernel.values, y.shape[-1])
+    if not radial:
+        along = (drawn * y).sum(-1, keepdim=True) / y.square().sum(-1, keepdim=True).clamp_min(1e-300)
+        drawn = drawn - along * y
+    arrived, _ = run.back(drawn)
     predicted = case.op.backward(gradient, run.output, *case.inputs)
     for x, g, expected in zip(run.xs, arrived, predicted, strict=True):
         assert expected is not None
         energy = g.square().sum(-1)
-        radial = (g * x).sum(-1).square() / x.square().sum(-1) * x.shape[-1]
+        along = (g * x).sum(-1).square() / x.square().sum(-1) * x.shape[-1]
         live = energy.mean(0) > 0
-        for found, share in ((radial, expected.directions.radial), (g.sum(-1).square(), expected.directions.uniform)):
+        shares = [(along, expected.directions.radial), (g.sum(-1).square(), expected.directions.uniform)]
+        for found, share in shares[: 1 + int(radial)]:
             ratio = batched(found[:, live]).mean(1) / batched(energy[:, live]).mean(1)
             error = ratio.mean(1).std() / BATCHES**0.5
             assert abs(ratio.mean() - float(share)) < SIGMAS * error + 3.0 / x.shape[-1], (

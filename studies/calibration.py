@@ -31,12 +31,12 @@ from sigprop.trace import build
 from sigprop.trace import predict as by_theory
 from studies import accuracy_measurements, class_measurements
 from studies.accuracy_models import CASES
-from studies.coverage_check import batch_of
-from studies.coverage_configs import checkable, classes
+from studies.coverage_configs import classes
 from studies.predict_coverage import Late, limited, quiet, reason_of
 
 OUT = Path("docs/data/calibration.json")
 WAYS = ("theory", "default")
+OTHER = "other setting"
 NEGLIGIBLE = 1e-9
 """Of the largest number of its column: rounding."""
 Measured = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -111,13 +111,13 @@ def _short(value: Any) -> Any:
 # -- the two studies
 
 
-def of_class(entry: dict[str, Any], ways: list[str], seconds: int) -> list[dict[str, Any]]:
+def of_class(entry: dict[str, Any], ways: list[str], seconds: int, other: bool = False) -> list[dict[str, Any]]:
     head = {"study": "classes", "model": entry["model"], "kind": entry["kind"], "half": half_of(entry)}
+    if other:
+        head |= {"study": OTHER, "half": OTHER}
     try:
         number = [item.__name__ for _, item in classes(entry["kind"])].index(entry["model"])
-        config_class, model_class = classes(entry["kind"])[number]
-        make, _ = checkable(model_class.config_class or config_class, model_class, entry["kind"] == "causal LM")
-        batch = batch_of(build(make))
+        make, _, batch = class_measurements.setting_of(entry["kind"], number, other)
     except Exception as error:
         return [head | {"way": way, "reason": reason_of(error)} for way in ways]
     measured = {
@@ -162,7 +162,7 @@ def _ways(
 
 
 def main(
-    studies: Annotated[str, typer.Option(help="classes, accuracy, or both, comma-separated.")] = "classes,accuracy",
+    studies: Annotated[str, typer.Option(help="classes, other, accuracy, comma-separated.")] = "classes,accuracy",
     half: Annotated[str, typer.Option(help="development, held-out, or all.")] = "development",
     only: Annotated[str, typer.Option(help="Names of classes or settings, comma-separated.")] = "",
     ways: Annotated[str, typer.Option(help="theory, default, or both, comma-separated.")] = "theory,default",
@@ -170,6 +170,7 @@ def main(
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
     out: Annotated[Path, typer.Option(help="JSON file; what is run again replaces what is in it.")] = OUT,
+    resume: Annotated[bool, typer.Option(help="Leave out what is in the file.")] = False,
 ) -> None:
     """Predict what was measured and judge every number."""
     chosen, wanted = [name for name in only.split(",") if name], ways.split(",")
@@ -181,20 +182,29 @@ def main(
             for entry in sorted(stored, key=_turn)
             if "rows" in entry and half in ("all", half_of(entry))
         ]
+    if "other" in studies:
+        stored = json.loads(class_measurements.OTHER.read_text())["classes"]
+        jobs += [(of_class, entry, wanted, seconds, True) for entry in sorted(stored, key=_bits) if "rows" in entry]
     if "accuracy" in studies and half != "held-out":
         profiles = accuracy_measurements.stored_profiles()
         settings = [item for item in accuracy_measurements.all_settings() if item.label in profiles]
         jobs += [(of_setting, item, profiles[item.label], wanted, seconds) for item in settings]
-    jobs = [
-        job for job in jobs if not chosen or (job[1]["model"] if isinstance(job[1], dict) else job[1].label) in chosen
-    ]
     found = {_key(entry): entry for entry in (json.loads(out.read_text())["entries"] if out.exists() else [])}
+    known = {(key[0], key[2]) for key in found} if resume else set()
+    jobs = [job for job in jobs if (not chosen or _named(job)[1] in chosen) and _named(job) not in known]
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
         for job in as_completed([pool.submit(*item) for item in jobs]):
             for entry in job.result():
                 found[_key(entry)] = entry
                 _say(entry)
             _write(out, found)
+
+
+def _named(job: tuple[Any, ...]) -> tuple[str, str]:
+    """The study and the model of a job."""
+    if not isinstance(job[1], dict):
+        return "accuracy", job[1].label
+    return OTHER if job[0] is of_class and job[-1] is True else "classes", job[1]["model"]
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -25,24 +25,34 @@ import typer
 from sigprop.trace import build
 from studies.corpus.witness import Table, mean_and_error, one_draw
 from studies.coverage_check import batch_of
-from studies.coverage_configs import KINDS, checkable, classes
+from studies.coverage_configs import KINDS, checkable, classes, varied
 from studies.predict_coverage import quiet, reason_of
 
 FIRST = 50_000
 FEWEST = 8
 OUT = Path("docs/data/class_measurements.json")
+OTHER = Path("docs/data/class_measurements_other.json")
+"""The same classes in a setting that no rule was tried on (`--other`): narrow, large weights, more tokens."""
+MORE_TOKENS = 22
 
 
-def attempt(kind: str, number: int, draws: int, seconds: float) -> dict[str, Any]:
+def setting_of(kind: str, number: int, other: bool) -> tuple[Any, int, Any]:
+    """A function that builds a class, its number of parameters, and a batch; in the `other` setting more tokens."""
+    config_class, model_class = classes(kind)[number]
+    choose = varied if other else checkable
+    make, size = choose(model_class.config_class or config_class, model_class, kind == "causal LM")
+    return make, size, batch_of(build(make), MORE_TOKENS) if other else batch_of(build(make))
+
+
+def attempt(kind: str, number: int, draws: int, seconds: float, other: bool = False) -> dict[str, Any]:
     """One class: rows of a name with means and standard errors, or why there are none."""
     import transformers
 
-    config_class, model_class = classes(kind)[number]
+    _, model_class = classes(kind)[number]
     row: dict[str, Any] = {"model": model_class.__name__, "kind": kind, "release": transformers.__version__}
     start = time.perf_counter()
     try:
-        make, row["parameters"] = checkable(model_class.config_class or config_class, model_class, kind == "causal LM")
-        batch = batch_of(build(make))
+        make, row["parameters"], batch = setting_of(kind, number, other)
         row["labels"] = "labels" in batch
         table = measured(make, batch, draws, start + seconds)
         row["draws"] = max(len(values) for found in table.values() for values in found.values())
@@ -94,6 +104,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="After which a class gets no more than eight of them.")] = 90.0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
+    other: Annotated[bool, typer.Option(help="In the other setting (with `--out` of its own).")] = False,
     out: Annotated[Path, typer.Option(help="JSON file; classes of as many draws in it are not measured again.")] = OUT,
 ) -> None:
     """Measure every class, in the order of a hash of their names, and keep the numbers."""
@@ -105,7 +116,7 @@ def main(
     done = {place for place, row in rows.items() if row.get("draws", 0) >= draws}
     names = sorted(places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
     names = [(kind, name) for kind, name in names if name not in known and (not chosen or name in chosen)]
-    wanted = [(place[0], places[place], draws, seconds) for place in names if place not in done]
+    wanted = [(place[0], places[place], draws, seconds, other) for place in names if place not in done]
     out.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
         for job in as_completed([pool.submit(attempt, *item) for item in wanted]):
@@ -113,7 +124,10 @@ def main(
             rows[row["kind"], row["model"]] = row
             print(row["model"], row["seconds"], row.get("draws", ""), row.get("reason", ""), flush=True)
             kept = [rows[place] for place in {**places, **rows} if place in rows]
-            head = {"command": f"python -m studies.class_measurements --draws {draws}", "first seed": FIRST}
+            head = {
+                "command": f"python -m studies.class_measurements --draws {draws}{' --other' if other else ''}",
+                "first seed": FIRST,
+            }
             head |= {"date": str(date.today())}
             lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in kept)
             out.write_text(json.dumps(head)[:-1] + ', "classes": [\n' + lines + "\n]}\n")

@@ -34,9 +34,9 @@ MEASURED = Path("docs/data/class_measurements.json")
 OUT = Path("docs/data/class_checks.json")
 
 
-def batch_of(model: Any) -> Any:
+def batch_of(model: Any, tokens: int = TOKENS) -> Any:
     """The made-up batch, with words for labels that have nothing to do with the input."""
-    batch = made_up_batch(model, TOKENS)
+    batch = made_up_batch(model, tokens)
     if isinstance(batch.get("labels"), torch.Tensor) and batch["labels"].dim() == 2:
         words = min(VOCABULARY, int(model.config.get_text_config().vocab_size))
         batch["labels"] = zipf_ids(words, tuple(batch["labels"].shape), seed=2)

@@ -216,6 +216,36 @@ def checkable(config_class: type, model_class: Any, decoder: bool) -> tuple[Call
     return make, size
 
 
+def varied(config_class: type, model_class: Any, decoder: bool) -> tuple[Callable[[], Any], int]:
+    """The same class in a setting that no rule was tried on: narrow in any case, weights drawn twice as large."""
+    reason: Exception | None = None
+    for copies in (1, 2):
+        make = partial(_real, config_class, model_class, decoder, copies, _narrow_and_large)
+        try:
+            size = sum(parameter.numel() for parameter in build(make).parameters())
+        except Exception as error:
+            reason = error
+            continue
+        if size <= LARGE:
+            return make, size
+        reason = UnsupportedError(f"{size} parameters")
+    raise UnsupportedError(f"no other setting: {type(reason).__name__}: {reason}")
+
+
+def _narrow_and_large(config: Any) -> Any:
+    return _drawn_larger(narrow(with_few_words(config)))
+
+
+def _drawn_larger(config: Any) -> Any:
+    for name in getattr(config, "sub_configs", {}):
+        if getattr(config, name, None) is not None:
+            _drawn_larger(getattr(config, name))
+    for key, value in config.to_dict().items():
+        if key in ("initializer_range", "init_std") and isinstance(value, float):
+            _set(config, key, 2.0 * value)
+    return config
+
+
 def _real(config_class: type, model_class: Any, decoder: bool, copies: int, change: Callable[[Any], Any]) -> Any:
     config = change(small_config(config_class, decoder, copies))
     config.dtype, config.use_cache = torch.float32, False

@@ -169,7 +169,8 @@ class Evaluation(Reading):
             weight, entries = self.capture.bindings[source]["weight"]
             self._book(weight, change * entries, evidence)
         for site, kernel in op.passed.items():
-            made, before = Gradient(Dense(kernel), evidence=gradient.evidence), self.passed.get(site)
+            known = gradient.evidence.join(op.gradient_evidence(gradient))
+            made, before = Gradient(Dense(kernel), evidence=known), self.passed.get(site)
             self.passed[site] = made if before is None else before + made
 
     def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:

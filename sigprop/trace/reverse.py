@@ -12,6 +12,7 @@ from torch import Tensor
 from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.gradient_along_signal import diagonal
 from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.theory.status import EXACT, Evidence
 from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
@@ -134,6 +135,10 @@ class ReplayedOp(BoundOp):
         made = super().bound(reading)
         made._reverse = None
         return made
+
+    def gradient_evidence(self, gradient: Gradient) -> Evidence:
+        """What is known of the gradients that a replay sends to its sources and to the sites between."""
+        return EXACT
 
     def with_law(self, parameter: str, law: Law) -> Op:
         """A replay draws the weights themselves, by whatever their laws are then."""

@@ -29,6 +29,10 @@ MANY_ENTRIES, CHEAP = 16384, 1 << 19
 MANY = 2048
 """Replicas that are never exceeded: of one number they tell the mean square to 3 %."""
 
+STEERED, ACROSS = 8, 0.8
+"""Channels of a result for each one that steers it, and radial share of a gradient, from which on that is a guess."""
+STEERS = "few channels that steer many, under a gradient across these"
+
 MUCH = 0.03
 """Share of a gradient's energy along the signal, from which on what follows below is a guess."""
 
@@ -117,12 +121,21 @@ class Sampled(ReplayedOp):
 
     def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
         self._run(gradient)
+        if self.gradient_evidence(gradient) is not EXACT:
+            return self.gradient_evidence(gradient)
         if self._along_signal:
             why = "weights inside a sampled function, under a gradient along its result"
             return Evidence(Status.ASSUMED, why)
         between = records_between(self.target, self.parts)
         single = any(isinstance(item, Weight) and math.prod(item.shape) == 1 for item in between)
         return Evidence(Status.ASSUMED, ONE_NUMBER) if single else EXACT
+
+    def gradient_evidence(self, gradient: Gradient) -> Evidence:
+        """Few channels that move all others together, as the steps of a scan do, feel more of what a norm above does to
+        them than each token's own direction."""
+        drawn = [part.layout.channels for parts in self.parts.values() for part in parts]
+        few = min(drawn, default=0) * STEERED < self.target.layout.channels
+        return Evidence(Status.ASSUMED, STEERS) if few and float(gradient.directions.radial) < ACROSS else EXACT
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         return self._run(gradient).states()
@@ -131,6 +144,7 @@ class Sampled(ReplayedOp):
         evidence, kernels = gradient.evidence.join(output.evidence), self._run(gradient).kernels
         if self._along_signal > MUCH:
             evidence = evidence.join(Evidence(Status.ASSUMED, "a gradient along the signal ends at a sampled function"))
+        evidence = evidence.join(self.gradient_evidence(gradient))
         return tuple(None if k is None else Gradient(Dense(k), evidence=evidence) for k in kernels)
 
 

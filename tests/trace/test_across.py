@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from sigprop.trace import build, predict
+
 IDS = torch.arange(6)[None]
 
 
@@ -30,3 +32,30 @@ def test_what_scales_a_tensor_below_a_norm(agreement, heads, inside):
     status = {row.name: row.status for row in found.parameters}
     assert (status["sizes"] == "assumed") == (not inside or heads == 1)
     assert status["map.weight"] != "assumed"
+
+
+class Steered(nn.Module):
+    """Steps of one channel for all others, in a scan below a norm."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.table, self.step, self.out = nn.Embedding(16, width), nn.Linear(width, 2), nn.Linear(width, width)
+        self.norm, self.seen = nn.LayerNorm(width), nn.Identity()
+
+    def forward(self, ids):
+        x = self.table(ids)
+        kept, taken = self.seen(torch.sigmoid(self.step(x))).unbind(-1)
+        state, states = torch.zeros_like(x[:, 0]), []
+        for token in range(ids.shape[1]):
+            state = kept[:, token, None] * state + taken[:, token, None] * x[:, token]
+            states.append(state)
+        return self.norm(self.out(torch.stack(states, 1)))
+
+
+def test_few_channels_that_steer_many_are_a_guess_below_a_norm():
+    found = predict(build(Steered), IDS)
+    rows = {row.name: row for row in (*found.sites, *found.parameters)}
+    assert all(rows[name].status == "assumed" for name in ("step", "seen", "step.weight"))
+    assert "steer" in rows["step"].reason
+    assert rows["out.weight"].status != "assumed"
+    assert rows["step"].stated_errors.keys() == {"variance"}

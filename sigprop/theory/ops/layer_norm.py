@@ -16,8 +16,8 @@ from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Evidence, Status
 
-LARGEST = 0.4
-"""Relative variance of squared norms up to which the first order in it tells what dividing by them does."""
+LARGEST = 0.25
+"""Relative variance of squared norms, beyond that of Gaussian channels, up to which dividing by them is followed."""
 UNSTEADY = "norms that vary too much over networks for what dividing by them does to be known"
 
 
@@ -108,7 +108,7 @@ class LayerNorm(Op):
         uniform = 0.0 if self.centres else gradient.directions.uniform
         kernel = grad.like(grad.values * factor)
         made = LayerNorm.carries.gradient(gradient, kernel, directions=Directions(0.0, uniform), along_signal=along)
-        return (made.note(Status.ASSUMED, UNSTEADY) if float(torch.max(spread)) > LARGEST * x.width else made,)
+        return (made.note(Status.ASSUMED, UNSTEADY) if float(torch.max(spread)) - 2.0 > LARGEST * x.width else made,)
 
     def with_law(self, parameter: str, law: Law) -> LayerNorm:
         if parameter == "weight":

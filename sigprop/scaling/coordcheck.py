@@ -160,5 +160,5 @@ class _Check:
             expected = Expectations.of_rows(
                 [rows[shape] for shape in line], scales, self.expect, self.depth_rule, axis == "depth"
             )
-            exponents += judge([runs[shape] for shape in line], axis, expected, self.tolerance, level)
+            exponents += judge([runs[shape] for shape in line], axis, expected, self.tolerance, level, self.queries)
         return exponents

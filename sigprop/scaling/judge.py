@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from sigprop.results.coordinates import Exponent
@@ -14,10 +16,16 @@ PARAMETER_SIZES = ("weight", "update", "rate", "gradient", "decay")
 
 
 def judge(
-    tables: list[list[Run]], axis: str, expected: Expectations, tolerance: float, level: float = 0.95
+    tables: list[list[Run]],
+    axis: str,
+    expected: Expectations,
+    tolerance: float,
+    level: float = 0.95,
+    queries: Collection[str] = (),
 ) -> list[Exponent]:
     """Fit every recorded quantity over the builds (`tables[build][seed]`) and compare it with the rule's exponent.
 
+    `queries`: parameters that carry an attention's 1/d.
     A change that is no power of width as expected may be one of two parts, aligned and random (`fit`); then the
     expected exponent, that of large width, is only a bound from above.
     """
@@ -27,7 +35,8 @@ def judge(
     sizes = np.array([[[run.sizes[key] for run in table] for table in tables] for key in everywhere]).swapaxes(1, 2)
     fits = fit_exponents(expected.scales, sizes, level=level)
     channels = [table[0].channels for table in tables]
-    ends = _ends([name for quantity, name, step in everywhere if (quantity, step) == ("activation", 0)])
+    sites = [name for quantity, name, step in everywhere if (quantity, step) == ("activation", 0)]
+    ends = _ends(sites, {name.rpartition(".")[0] for name in queries})
     noise = _noise([run for table in tables for run in table])
     found = []
     for place, (quantity, name, step) in enumerate(everywhere):
@@ -48,11 +57,18 @@ def judge(
     return found
 
 
-def _ends(sites: list[str]) -> dict[str, str]:
-    """By module that holds others, the last of them, whose output it hands on; `sites` in the order of outputs."""
+def _ends(sites: list[str], queries: set[str]) -> dict[str, str]:
+    """By module that holds others, the one inside whose size its output has; `sites` in the order of outputs.
+
+    That is the last of them; where scores follow it, the last that makes no queries: values are what is handed on.
+    """
     found: dict[str, str] = {}
     for place, name in enumerate(sites):
-        inside = [other for other in sites[:place] if other.startswith(f"{name}.") and not other.endswith(".scores")]
+        inside = [other for other in sites[:place] if other.startswith(f"{name}.")]
+        scored = bool(inside) and inside[-1] == f"{name}.scores"
+        inside = [other for other in inside if not other.endswith(".scores")]
+        if scored:
+            inside = [other for other in inside if other not in queries] or inside
         if inside:
             found[name] = found.get(inside[-1], inside[-1])
     return found

@@ -140,11 +140,11 @@ def test_a_missing_attention_scale_is_named_where_biases_start_at_zero(fused):
 class Scaled(nn.Module):
     """Attention with a scale number of its own, between an embedding and a readout."""
 
-    def __init__(self, width, heads=2):
+    def __init__(self, width, heads=2, order=("q", "k", "v")):
         super().__init__()
         self.width = width
         self.embed = nn.Embedding(64, width)
-        self.attention = ScaledAttention(width, heads)
+        self.attention = ScaledAttention(width, heads, order)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 64, bias=False)
 
@@ -154,16 +154,15 @@ class Scaled(nn.Module):
 
 
 class ScaledAttention(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, order):
         super().__init__()
-        self.head_dim = width // heads
+        self.head_dim, self.order = width // heads, order
         self.scaling = self.head_dim**-0.5
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width, bias=False) for _ in range(3))
 
     def forward(self, x):
-        q, k, v = (
-            m(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for m in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        made = {key: getattr(self, f"{key}_proj")(x).unflatten(-1, (-1, self.head_dim)) for key in self.order}
+        q, k, v = (made[key].transpose(1, 2) for key in "qkv")
         return ((q @ k.transpose(-1, -2) * self.scaling).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
@@ -187,6 +186,12 @@ def test_a_missing_attention_scale_is_named_though_the_module_has_a_number_for_i
     assert good.passed, [str(item) for item in good.culprits]
     bad = check(with_unscaled_attention, Scaled, lr=3e-2)
     assert [(item.name, item.cause) for item in bad.culprits] == [("attention", "attention scale")]
+
+
+def test_an_attention_that_makes_its_queries_last_puts_out_the_size_of_its_values():
+    """DINOv2 as transformers wrote it up to 5.17: the queries carry the 1/d, and are not what the module hands on."""
+    report = check("mup", lambda width: Scaled(width, order=("k", "v", "q")), lr=3e-2)
+    assert report.passed, [str(item) for item in report.culprits]
 
 
 class Amplified(nn.Module):

@@ -1,8 +1,8 @@
 """dslm Table 7 in reduced size: a deep, thin Post-LN decoder against a shallow, wide one of as many parameters.
 
 96 layers of width 128 have the `N d^2` of 6 layers of width 512. Both see the same text, bytes as tokens, at the same
-learning rates; each method is judged at its own best rate. The two that learn are then trained four times as long, at
-that rate and half of it: what is deep may need longer.
+learning rates; each method is judged at its own best rate. Those that learn are then trained four times as long at that
+rate: what is deep may need longer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(setting: Setting) -> dict[str, Any]:
                 method,
                 batches,
                 setting,
-                [(share * found[method.label].rate, seed) for share in (0.5, 1.0) for seed in program.seeds],
+                [(found[method.label].rate, seed) for seed in program.seeds],
                 name=f"{method.label}, longer",
             )
             for method in made

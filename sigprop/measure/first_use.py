@@ -20,8 +20,8 @@ class NotBuilt(SigpropError):
 
 def is_lazy(model: nn.Module) -> bool:
     """Whether a parameter or buffer waits for its first batch."""
-    tensors = (*model.parameters(), *model.buffers())
-    return any(is_uninitialized(tensor) for tensor in tensors)
+    tables = (table for module in model.modules() for table in (module._parameters, module._buffers))
+    return any(is_uninitialized(tensor) for table in tables for tensor in table.values())
 
 
 def built_copy(model: nn.Module, batch: Any) -> nn.Module:

@@ -20,7 +20,9 @@ class ModuleState:
         self.module = module
         self.kind = type(module)
         self.attributes = dict(vars(module))
-        self.contents = [_Contents(value) for value in _containers(self.attributes.values(), set())]
+        containers = list(_containers(self.attributes.values(), set()))
+        self.empty = [container for container in containers if not container]
+        self.contents = [_Contents(container) for container in containers if container]
 
     def registered(self) -> Iterator[Tensor]:
         """Parameters and buffers."""
@@ -41,6 +43,9 @@ class ModuleState:
         if not _same_items(current, self.attributes):
             current.clear()
             current.update(self.attributes)
+        for container in self.empty:
+            if container:
+                container.clear()
         for contents in self.contents:
             contents.restore()
 

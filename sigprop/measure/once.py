@@ -82,7 +82,7 @@ def _measured(
         eagerly(modules.values()),
         torch.inference_mode(False),
         torch.set_grad_enabled(options.backward),
-        _watched(model, recorder, options, {tensor.device for tensor in (*tensors, *model.parameters())}),
+        _watched(model, recorder, options, {tensor.device for tensor in (*tensors, *_parameters(modules.values()))}),
         interrupts.let_through(),
     ):
         objective = _run(model, copied(batch), loss, recorder, options.backward, noise_seed)
@@ -99,6 +99,10 @@ def _measured(
             meta["loss_value"] = float(objective.tensor)
     meta |= _non_finite(recorder, rows)
     return Profile(rows, parameters, meta)
+
+
+def _parameters(modules: Iterable[nn.Module]) -> Iterator[nn.Parameter]:
+    return (parameter for module in modules for parameter in module._parameters.values() if parameter is not None)
 
 
 @contextmanager

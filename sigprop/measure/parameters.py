@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.measure import stacked_moments
-from sigprop.measure.moments import Moments
+from sigprop.measure.entry_sums import entry_sums
 from sigprop.results import ParameterRow
 
 POWER_STEPS = 200
@@ -67,8 +67,7 @@ def _started_moments(
     """Sums of the values and gradients, and sums of their squares; on a CPU the gradients' sums are left out."""
     if any(stacked_moments.pays_off(value.device) for value in values):
         return _started_stacked([*values, *gradients])
-    moments = Moments()
-    found, squares = moments.sums_of(values), [square for _, square in moments.sums_of(gradients, squares_only=True)]
+    found, squares = entry_sums(values), [square for _, square in entry_sums(gradients, squares_only=True)]
     return lambda: ([total for total, _ in found], [square for _, square in found] + squares)
 
 

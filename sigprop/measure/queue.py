@@ -1,6 +1,6 @@
 """Takes in signals and gradients as they appear, and gives back their moments.
 
-On a CPU each tensor is reduced at once, small ones several together (`waiting_room`).
+On a CPU each tensor is reduced at once.
 
 On a GPU tensors wait, by reference, and are reduced together, so that a site
 costs neither a kernel nor a synchronization; the device is waited for once, at the end. Two things can go wrong on the
@@ -20,7 +20,6 @@ from sigprop.measure import stacked_moments
 from sigprop.measure.moments import Moments
 from sigprop.measure.precision import float32_products, no_autocast
 from sigprop.measure.stacked_moments import Stack, columns, reduce_stacks, unreliable
-from sigprop.measure.waiting_room import WaitingRoom
 
 DEVICE_SHARE = 64
 DEFAULT_BYTES = 1 << 28
@@ -66,7 +65,6 @@ class Queue:
         self._copies = copies
         self._exact = exact
         self._moments = Moments(float32_products("cpu"))
-        self._waiting_room = WaitingRoom(self._moments)
         self._waiting: list[Waiting] = []
         self._reduced: list[Reduced] = []
         self._bytes = 0
@@ -76,8 +74,9 @@ class Queue:
     def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool) -> None:
         """Take in one tensor, read as (sequences, tokens, channels)."""
         if not stacked_moments.pays_off(x.device):
+            reduce = self._moments.signal if signal else self._moments.gradient
             with no_autocast("cpu"):
-                self._add_on_cpu(ticket, x, mask, signal)
+                (self.signals if signal else self.gradients)[ticket] = reduce(x, mask)
             return
         if self._limit is None:
             self._limit = _most_bytes(x.device)
@@ -92,14 +91,6 @@ class Queue:
             items = self._taken_out()
             self._reduced += self._reduce_surely(items) if self._fleeting else self._reduce(items, self._exact)
 
-    def _add_on_cpu(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool) -> None:
-        found = self.signals if signal else self.gradients
-        if self._waiting_room.takes(x):
-            found.update(self._waiting_room.add(ticket, x, mask, signal))
-        else:
-            reduce = self._moments.signal if signal else self._moments.gradient
-            found[ticket] = reduce(x, mask).tolist()
-
     def keep_copies(self) -> None:
         """From now on, and of all that waits: something is about to run that may write without a trace."""
         if not self._copies:
@@ -110,9 +101,6 @@ class Queue:
 
     def read(self) -> None:
         """Reduce what waits and wait for the device; what float32 cannot do is done again in float64."""
-        with no_autocast("cpu"):
-            self.signals.update(self._waiting_room.rest(signal=True))
-            self.gradients.update(self._waiting_room.rest(signal=False))
         last = self._taken_out()
         if self._fleeting:
             self._store([*self._reduced, *self._reduce_surely(last)])

@@ -10,19 +10,24 @@ from torch import Tensor, nn
 from sigprop.compat import flatten_dense_tensors
 
 GROUP_SIZE = 1 << 26
-CPU_GROUP_SIZE = 1 << 18
-"""Smaller pieces come from memory that the process has already; a large one is asked of the system, page by page."""
+SMALL = 1 << 14
 PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
 
 
 class TensorValues:
-    """Plain tensors are joined in groups, so that saving and checking cost a GPU a few kernels; others stay single."""
+    """Plain tensors are joined in groups, so that saving and checking cost few calls or kernels; others stay single.
+
+    On a CPU a large tensor is copied by itself.
+    """
 
     def __init__(self, tensors: Iterable[Tensor]):
         real = [tensor for tensor in tensors if tensor.device.type != "meta"]
         plain = [tensor for tensor in real if _is_plain(tensor)]
+        large = [tensor for tensor in plain if tensor.device.type == "cpu" and tensor.numel() > SMALL]
+        apart = {id(tensor) for tensor in large}
         self.storages = [(tensor, tensor.detach()) for tensor in plain]
-        self.groups = [(group, joined(group)) for group in grouped(plain)]
+        self.large = [(x, x.detach().clone(memory_format=torch.contiguous_format)) for x in large]
+        self.groups = [(group, joined(group)) for group in grouped([x for x in plain if id(x) not in apart])]
         self.singles = [_Single(tensor) for tensor in real if not _is_plain(tensor)]
 
     def devices(self) -> set[torch.device]:
@@ -33,10 +38,14 @@ class TensorValues:
         for tensor, before in self.storages:
             if _place(tensor) != _place(before):
                 tensor.data = before
-        differences = [saved.device.type == "cpu" or _differ(joined(group), saved) for group, saved in self.groups]
+        for tensor, saved in self.large:
+            _write_back(tensor, saved)
+        differences = [_differ(joined(group), saved) for group, saved in self.groups]
         for (group, saved), differs in zip(self.groups, differences, strict=True):
             if differs:
-                _write_back(group, saved)
+                parts = saved.split([tensor.numel() for tensor in group])
+                for tensor, part in zip(group, parts, strict=True):
+                    _write_back(tensor, part.view(tensor.shape))
         for single in self.singles:
             single.restore()
 
@@ -67,13 +76,10 @@ class _Single:
                 self.tensor.copy_(self.saved)
 
 
-def _write_back(group: list[Tensor], saved: Tensor) -> None:
-    parts = saved.split([tensor.numel() for tensor in group])
-    for tensor, part in zip(group, parts, strict=True):
-        before = part.view(tensor.shape)
-        if not torch.equal(_bits(tensor), _bits(before)):
-            with torch.no_grad():
-                tensor.copy_(before)
+def _write_back(tensor: Tensor, before: Tensor) -> None:
+    if not torch.equal(*_bits(tensor, before)):
+        with torch.no_grad():
+            tensor.copy_(before)
 
 
 def grouped(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
@@ -81,11 +87,11 @@ def grouped(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
     kinds: dict[tuple, list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    for (device, _), members in kinds.items():
+    for members in kinds.values():
         group: list[Tensor] = []
-        size, most = 0, CPU_GROUP_SIZE if device.type == "cpu" else GROUP_SIZE
+        size = 0
         for tensor in members:
-            if size > most:
+            if size > GROUP_SIZE:
                 yield group
                 group, size = [], 0
             group.append(tensor)
@@ -99,12 +105,25 @@ def joined(group: list[Tensor]) -> Tensor:
         return flat.clone() if len(group) == 1 else flat  # a single tensor comes back as a view of itself
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    """The same memory as integers, so that equal means equal bits, also for not-a-number."""
-    tensor = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.view(kind)
+def _bits(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory of both as integers, so that equal means equal bits, also for not-a-number; long ones where they fit."""
+    pair = one.detach(), other.detach()
+    if one.is_complex():
+        pair = torch.view_as_real(pair[0]), torch.view_as_real(pair[1])
+    if all(map(_is_whole, pair)):
+        return pair[0].view(-1).view(torch.int64), pair[1].view(-1).view(torch.int64)
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[pair[0].element_size()]
+    return pair[0].view(kind), pair[1].view(kind)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    """Whether it is a row of whole words of eight bytes."""
+    begins = tensor.storage_offset() * tensor.element_size()
+    return tensor.is_contiguous() and tensor.dim() > 0 and tensor.nbytes % 8 == 0 and begins % 8 == 0
 
 
 def _differ(one: Tensor, other: Tensor) -> Tensor | bool:
-    return one.shape != other.shape or (_bits(one) != _bits(other)).any()
+    if one.shape != other.shape:
+        return True
+    left, right = _bits(one, other)
+    return (left != right).any()

@@ -2,7 +2,7 @@
 
 Let `W` be the expected squared norm of what one sequence sends to a parameter, and `C` the expected product of what two
 send. A batch of `B` sends `B W + B (B - 1) C`, at the scale of its loss. Both come from one trace of two sequences: the
-gradient started at the first alone gives its `W`, at the second alone its own, at both `W + W' + 2 C`.
+gradient of both gives `W + W' + 2 C`, and with its sign changed at the second `W + W' - 2 C`.
 
 Kernels of two sequences are kept instead of those of all, so that from four sequences on time and memory do not grow.
 What this costs is the difference between this pair and the rest: within the sampling error of a prediction for most
@@ -83,46 +83,46 @@ def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return tuple(changed(item) for item in batch) if isinstance(batch, tuple) else changed(batch)
 
 
-def of_one(found: TracedModel, start: Start, sequence: int) -> Start | None:
-    """The gradient started at one sequence alone; None where that cannot be told apart."""
+def opposed(found: TracedModel, start: Start) -> Start | None:
+    """The gradient with its sign changed at the second sequence; None where that cannot be told apart."""
     if start.weights or start.passed:
         return None
     records = (item for item in found.capture.records if isinstance(item, Field) and item._node is not None)
     layouts = {item._node: item.layout for item in records}
     seeds = []
     for node, gradient in start.seeds:
-        mask = _mask(layouts[node], sequence) if node in layouts else None
-        made = None if mask is None else _masked(gradient, mask)
+        signs = _signs(layouts[node]) if node in layouts else None
+        made = None if signs is None else _times(gradient, signs)
         if made is None:
             return None
         seeds.append((node, made))
     return replace(start, seeds=seeds)
 
 
-def _mask(layout: Layout, sequence: int) -> Tensor | None:
-    """1 at the positions of a sequence, in the order of the kernel."""
+def _signs(layout: Layout) -> Tensor | None:
+    """1 at the positions of the first sequence and -1 at those of the second, in the order of the kernel."""
     axes = [place for place, axis in enumerate(layout.order) if axis.role == BATCH]
     if len(axes) != 1 or layout.order[axes[0]].size != FOLLOWED:
         return None
-    mask = torch.zeros([axis.size for axis in layout.order], dtype=torch.float64)
-    mask.select(axes[0], sequence).fill_(1.0)
-    return mask.flatten()
+    signs = torch.ones([axis.size for axis in layout.order], dtype=torch.float64)
+    signs.select(axes[0], 1).fill_(-1.0)
+    return signs.flatten()
 
 
-def _masked(gradient: Gradient, mask: Tensor) -> Gradient | None:
+def _times(gradient: Gradient, signs: Tensor) -> Gradient | None:
     along, through = gradient.along_signal, gradient.through_activation
     if through != ThroughActivation():
         return None
     slope, rest = along.slope, along.rest
     if isinstance(slope, Tensor):
-        slope = mask[:, None] * slope if slope.dim() == 2 else mask * slope
+        slope = signs[:, None] * slope if slope.dim() == 2 else signs * slope
     elif slope:
-        slope = mask * slope
+        slope = signs * slope
     if isinstance(rest, Tensor) and rest.dim():
-        rest = rest * mask
+        rest = rest * signs
     elif rest:
         return None
-    kernel = Dense(gradient.kernel.values * mask[:, None] * mask)
+    kernel = Dense(gradient.kernel.values * signs[:, None] * signs)
     return replace(gradient, kernel=kernel, along_signal=AlongSignal(slope, rest))
 
 
@@ -140,7 +140,7 @@ class TwoSequences:
     """A trace of two sequences that stands for a batch of many; `scale` is that of a gradient from here to there."""
 
     started: Started
-    alone: tuple[Start, Start]
+    opposed: Start
     sequences: int
     scale: float
 
@@ -148,17 +148,17 @@ class TwoSequences:
         """After the backward pass: gradients of the rows, and the energies of the trace, as in the whole batch."""
         states = self.started.states
         both, evidence = states.energy, states.evidence
-        (one, level_one), (other, level_other) = (self._passed(start) for start in self.alone)
-        states.energy = {name: self._total(both[name], one.get(name, 0.0), other.get(name, 0.0)) for name in both}
+        apart, levels = self._passed(self.opposed)
+        states.energy = {name: self._total(both[name], apart.get(name, 0.0)) for name in both}
         states.evidence = evidence
         for row in sites:
-            if row.name in level_one:  # of all sequences together, as positions are
-                row.grad_variance = self._total(row.grad_variance, level_one[row.name], level_other[row.name])
+            if row.name in levels:  # of all sequences together, as positions are
+                row.grad_variance = self._total(row.grad_variance, levels[row.name])
             else:
                 row.grad_variance *= self.scale**2
 
     def _passed(self, start: Start) -> tuple[dict[str, float], dict[str, float]]:
-        """Energies of the parameters, and gradients of the sites that all sequences share, from one of them."""
+        """Energies of the parameters, and gradients of the sites that all sequences share."""
         found = self.started.trace
         shared: dict[Node, list[str]] = {}
         for name, item in found.sites:
@@ -173,8 +173,8 @@ class TwoSequences:
         self.started.states.backward(start, take)
         return self.started.states.energy, levels
 
-    def _total(self, both: float, one: float, other: float) -> float:
-        own, common = (one + other) / 2, (both - one - other) / 2
+    def _total(self, both: float, apart: float) -> float:
+        own, common = (both + apart) / 4, (both - apart) / 4
         count = self.sequences
         return max(self.scale**2 * (count * own + count * (count - 1) * common), 0.0)
 
@@ -185,11 +185,11 @@ def two_sequences(model: nn.Module, batch: Any, started: Callable[[int], Started
     if sequences < FEWEST:
         return None
     two = started(FOLLOWED)
-    alone = of_one(two.trace, two.start, 0), of_one(two.trace, two.start, 1)
-    if alone[0] is None or alone[1] is None:
+    apart = opposed(two.trace, two.start)
+    if apart is None:
         return None
     scale = 1.0 if two.name == NOISE else _scale(_level(started(1).start) / max(_level(two.start), 1e-300), sequences)
-    return None if scale is None else TwoSequences(two, (alone[0], alone[1]), sequences, scale)
+    return None if scale is None else TwoSequences(two, apart, sequences, scale)
 
 
 def _scale(ratio: float, sequences: int) -> float | None:

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sigprop.measure.moments import Moments
+from sigprop.measure.entry_sums import entry_squares
 from sigprop.results.application import plain_name
 from sigprop.watch.recording import GiveUp
 from sigprop.watch.shards import copies, is_spread, local
@@ -44,7 +44,6 @@ class UpdateMeter:
         self._world = world
         self._give_up = give_up
         self._before: dict[str, Tensor] = {}
-        self._moments = Moments()
         self._handles: list[Any] = []
 
     def attach(self) -> None:
@@ -142,7 +141,7 @@ class UpdateMeter:
         if x.numel() == 0:
             return torch.zeros((), dtype=torch.float64)
         if x.device.type == "cpu":
-            return self._moments.squares(x)
+            return torch.tensor(entry_squares(x), dtype=torch.float64)
         return torch.linalg.vector_norm(x, dtype=torch.float64).square()
 
 

@@ -1,12 +1,11 @@
-"""Small tensors on a CPU, reduced together: each as by itself, whatever is beside it."""
+"""Tensors and parameters on a CPU, quickly in float32: as by the definition, and in float64 where they need it."""
 
 import math
 
 import pytest
 import torch
 
-from sigprop.measure import waiting_room
-from sigprop.measure.moments import Moments
+from sigprop.measure.entry_sums import entry_sums
 from sigprop.measure.queue import Queue
 
 MASK = torch.rand(3, 20, generator=torch.Generator().manual_seed(1)) > 0.3
@@ -43,11 +42,11 @@ def exact(x, signal, mask):
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
 @pytest.mark.parametrize("signal", [True, False], ids=["signal", "gradient"])
-def test_each_is_reduced_as_by_itself(monkeypatch, signal, mask):
-    monkeypatch.setattr(waiting_room, "MOST", 4)  # some buffers are full, the last is not
+@pytest.mark.parametrize("image", [False, True], ids=["channels last", "channels first"])
+def test_each_is_reduced_as_defined(signal, mask, image):
     queue = Queue()
     for ticket, x in enumerate(tensors()):
-        queue.add(ticket, x, mask, signal)
+        queue.add(ticket, x.mT.contiguous().mT if image else x, mask, signal)
     queue.read()
     found = queue.signals if signal else queue.gradients
     for ticket, x in enumerate(tensors()):
@@ -59,7 +58,7 @@ def test_each_is_reduced_as_by_itself(monkeypatch, signal, mask):
             assert found[ticket][2] == pytest.approx(expected[2], abs=1e-6, nan_ok=True)
 
 
-def test_what_waits_may_be_overwritten():
+def test_what_was_taken_in_may_be_overwritten():
     queue, x = Queue(), torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
     expected = exact(x, True, None)
     queue.add(0, x, None, True)
@@ -74,10 +73,10 @@ def test_sums_of_small_and_large_parameters():
     made = [torch.randn(shape, generator=generator) for shape in shapes]
     made += [torch.zeros(40), torch.ones(40), torch.randn(500, generator=generator) + 50.0, torch.full((3,), 1e-20)]
     made.append(torch.randn(5, 6, generator=generator, dtype=torch.float64))
-    for x, (total, square) in zip(made, Moments().sums_of(made), strict=True):
+    for x, (total, square) in zip(made, entry_sums(made), strict=True):
         values = x.double()
         size = float(values.abs().sum())
         assert total == pytest.approx(float(values.sum()), abs=1e-6 * size)
         assert square == pytest.approx(float(values.square().sum()), rel=1e-6)
-    squares = [square for _, square in Moments().sums_of(made, squares_only=True)]
+    squares = [square for _, square in entry_sums(made, squares_only=True)]
     assert squares == pytest.approx([float(x.double().square().sum()) for x in made], rel=1e-6)

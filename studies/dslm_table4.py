@@ -53,8 +53,9 @@ def judge(data: dict[str, Any]) -> Judgement:
     xavier, scaled = (losses_of(data, method) for method in PAPER)
     rows = rows_of(data, PAPER)
     said = f"{bytes_told(data['tokens'])}. "
-    if min(*xavier, *scaled) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {said.strip()}", rows)
+    if min(xavier[-1], scaled[-1]) > LETTERS:
+        why = f"Too small to tell: neither of the deepest models learns more than letters. {said.strip()}"
+        return Judgement("not reproduced", why, rows)
     fails = xavier[-1] > LETTERS or math.isinf(xavier[-1])
     trains = scaled[-1] < LETTERS
     helps = min(scaled[1:]) < min(xavier)

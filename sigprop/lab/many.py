@@ -48,6 +48,8 @@ def train_many(
     require(len(models) > 0, "models", len(models), "at least one network")
     if len(models) != len(rates):
         raise InputError(f"{len(models)} networks and {len(rates)} learning rates: one rate for each is needed")
+    on_gpu = torch.device(settings.device).type == "cuda"
+    require(on_gpu or settings.mode != "graph", "mode", settings.mode, "a CUDA device; 'eager' or 'compile' elsewhere")
     for model in models:
         model.to(settings.device).train()
     program = _Program(models, rates, settings, plan, loss_of(batches, loss))
@@ -65,7 +67,7 @@ class _Program:
         loss: Loss,
     ):
         self.models, self.settings, self.loss = models, settings, loss
-        self.model = models[0]
+        self.model, self.device = models[0], torch.device(settings.device).type
         self.parameters, self.buffers = stack_module_state(list(models))
         trained = {name: value for name, value in self.parameters.items() if value.requires_grad}
         self.fixed = {name: value for name, value in self.parameters.items() if name not in trained}
@@ -103,8 +105,7 @@ class _Program:
 
     @property
     def _is_captured(self) -> bool:
-        mode, device = self.settings.mode, torch.device(self.settings.device).type
-        return mode == "graph" or (mode == "compile" and device == "cuda")
+        return self.settings.mode != "eager" and self.device == "cuda"
 
     def step(self, batch: Batch) -> Tensor:
         """Losses of all networks before the update."""
@@ -127,7 +128,7 @@ class _Program:
         for rows, each in zip(self.rows, values.values(), strict=True):
             leaves |= {name: view.detach().requires_grad_() for name, view in rows.views(each).items()}
         work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
-        with _Batched(self.settings.device):
+        with _Batched(self.device):
             losses = work(leaves, fixed, buffers, batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         gradients = dict(zip(leaves, found, strict=True))
@@ -140,7 +141,7 @@ class _Program:
         def call(*args: Any, **kwargs: Any) -> Any:
             return functional_call(self.model, state, args, kwargs, tie_weights=False)
 
-        with torch.autocast(self.settings.device, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.settings.precision == "bfloat16"):
             return self.loss(called(call, batch, self.model), batch)
 
     def _hand_back(self) -> None:

@@ -220,3 +220,5 @@ def test_wrong_inputs_are_named():
         train_many([decoder(0)], BATCHES, (-0.1,))
     with pytest.raises(UnknownNameError, match="lion"):
         train_many([decoder(0)], BATCHES, (0.1,), Settings(optimizer="lion"))
+    with pytest.raises(InputError, match="mode = 'graph' is not allowed: needs a CUDA device"):
+        train_many([decoder(0)], BATCHES, (0.1,), Settings(mode="graph"))

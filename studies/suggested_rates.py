@@ -24,7 +24,7 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.results.suggestion import batch_factor, rate_of_response_one
 from sigprop.trace.skeleton import build as on_meta
-from studies.prescription_models import build, prescribe
+from studies.prescription_models import BASE_LAYERS, build, prescribe
 from studies.prescription_page import Rates, compared
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,12 +32,12 @@ STORED = DOCS / "data/suggested_rates.json"
 NAMES = {
     "llama": "Llama",
     "gpt2": "GPT-2",
-    "postln": "Post-LN (refused)",
+    "postln": "Post-LN",
     "vit": "ViT",
-    "bert": "BERT (refused)",
+    "bert": "BERT",
     "mixtral": "Mixtral",
 }
-REFUSED = ("postln", "bert")
+POST = ("postln", "bert")
 """Families whose norms follow the sums."""
 STEPS, TOKENS, MASKED = 300, 256, 0.15
 FLAT = 1.01
@@ -109,12 +109,19 @@ def usual(point: dict[str, Any]) -> bool:
     return point["optimizer"] == "adamw" and point["steps"] == STEPS and "forecast" in point
 
 
+def refused(point: dict[str, Any]) -> bool:
+    """Whether `suggested_lr` gives no rate: norms after the sums, or a depth rule that changes something."""
+    return point["family"] in POST or (point["scheme"] == "mup+linear" and point["layers"] > BASE_LAYERS)
+
+
 def summary(made: list[dict[str, Any]]) -> str:
     lines = ["| model | sweeps with an optimum inside | within a factor of 2 | median factor | nine of ten | largest |"]
     lines.append("|---|---|---|---|---|---|")
     closed = [point for point in made if usual(point) and not point["open"]]
-    told = [point for point in closed if point["family"] not in REFUSED]
-    groups = {"all that are told one": told} | {NAMES[f]: [p for p in closed if p["family"] == f] for f in NAMES}
+    told = [point for point in closed if not refused(point)]
+    groups = {"all that are told one": told} | {NAMES[f]: [p for p in told if p["family"] == f] for f in NAMES}
+    groups["`linear`, 16 and 64 layers (refused)"] = [p for p in closed if p["scheme"] == "mup+linear" and refused(p)]
+    groups["norms after the sums (refused)"] = [p for p in closed if p["family"] in POST]
     for name, members in groups.items():
         errors = sorted(abs(point["best"] - point["forecast"]) for point in members)
         if errors:

@@ -63,6 +63,14 @@ def test_it_travels_with_the_plan_and_shows_itself():
     assert carried.lr == pytest.approx(sp.plan(gpt(32), "own", batch=IDS).suggested_lr().lr, rel=0.05)
 
 
+@pytest.mark.parametrize("depth", ["linear", "sqrt"])
+def test_depth_rules_are_refused_with_what_was_swept(depth):
+    """Sixteen and more layers under `linear` wanted twice the rate: the response does not see a branch's scale."""
+    plan = sp.plan(gpt(depth=4), "unit", width="mup", depth=depth, batch=IDS)
+    with pytest.raises(UnsupportedError, match=rf"depth='{depth}'.*lay 1\.9 to 2\.5 times above.*sweep upwards"):
+        plan.suggested_lr()
+
+
 def test_post_norm_models_are_refused_with_the_bound_that_held():
     """Theory gives no rate within a factor of two there: only one that all swept optima lay below."""
     plan = sp.plan(gpt(norm_placement="post"), "unit", width="mup", batch=IDS)

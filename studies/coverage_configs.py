@@ -98,6 +98,8 @@ def _changes(settings: dict[str, Any], copies: int) -> dict[str, Any]:
     for key, value in settings.items():
         if isinstance(value, list) and len(value) == length > LAYERS:
             found[key] = [value[layer] for layer in kept]
+        elif isinstance(value, list) and key.endswith("layer_ids") and length > LAYERS:
+            found[key] = [kept.index(layer) for layer in value if layer in kept]
         if key == "image_size" and isinstance(value, (list, tuple)):
             found[key] = [min(n, SMALL[key]) for n in value]
         if isinstance(value, int) and not isinstance(value, bool) and key in SMALL and value > SMALL[key]:

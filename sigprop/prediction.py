@@ -32,6 +32,8 @@ OPERATIONS = 3e10
 CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 70_000_000, 300_000, 1024
 """Of a model and a batch that are run with that many operations; in proportion with more."""
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
+FOLLOWED = 2048
+"""Positions of a tensor that theory follows where the model can as well be run: all pairs of more take minutes."""
 LARGEST = 400_000_000
 """Parameters of a model that is still run."""
 
@@ -81,6 +83,8 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     long = _long_context(loaded, batch, verify, tokens, options)
     if isinstance(long, Profile):
         return long
+    if verify is None and _is_cheap(loaded, batch):
+        options = {"positions": FOLLOWED} | options
     try:
         found = predict_by_theory(loaded, batch, tokens=tokens, **options)
     except Exception as error:

@@ -78,6 +78,7 @@ class Capture(Mode):
         self._calls: dict[str, int] = {}
         self.attentions = 0
         self.lock = RLock()
+        self.most_positions = LARGEST
         self._seeds = self._base = seed * 100003
         self._first_field = fields_made()
         self._running = self._recording = False
@@ -101,6 +102,11 @@ class Capture(Mode):
 
     def apply(self, op: Op, *inputs: Node, weights: dict[str, tuple[Weight, int]] | None = None) -> Node:
         """Apply an op on the tape; `weights` binds the op's parameters to weights, with their number of entries."""
+        count = max((len(node.signal.mean) for node in inputs), default=0)
+        if count > self.most_positions:
+            raise UnsupportedError(
+                f"{count:,} positions in {self.module!r}, of which {self.most_positions:,} may be followed"
+            )
         with DisableTorchFunction():  # a site is sealed outside of any traced call, where the mode would see every draw
             node = self.tape.apply(op, *inputs)
         if self.preview:

@@ -21,6 +21,7 @@ from sigprop.trace.attention_scores import placed, score_rows
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.inputs import shortened
 from sigprop.trace.layout import BATCH, Layout
+from sigprop.trace.layout import LARGEST as MOST_POSITIONS
 from sigprop.trace.length import continued
 from sigprop.trace.networks import average, averaged
 from sigprop.trace.record import Field, Uneven
@@ -52,6 +53,7 @@ def predict(
     dtype: torch.dtype = torch.float64,
     scores: bool = False,
     seed: int = 0,
+    positions: int = MOST_POSITIONS,
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
 
@@ -67,9 +69,10 @@ def predict(
         exact for models with few heads and takes as many times longer.
     dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
     scores: also predict attention scores (`module.scores`): variance, entropy, largest weight, as `measure` does.
+    positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
     """
     settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype}
-    settings |= {"scores": scores, "seed": seed}
+    settings |= {"scores": scores, "seed": seed, "positions": positions}
     require_settings(networks=networks, **settings)
     with undisturbed() as interrupts, interrupts.let_through():
         if networks == 1:
@@ -87,6 +90,7 @@ def require_settings(
     dtype: torch.dtype = torch.float64,
     scores: bool = False,
     seed: int = 0,
+    positions: int = MOST_POSITIONS,
 ) -> None:
     """Raise for an option of `predict` that is not allowed."""
     require_loss(loss)
@@ -94,6 +98,7 @@ def require_settings(
     require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
     require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
     require(tokens >= 2, "tokens", tokens, "at least 2")
+    require(positions >= 1, "positions", positions, "at least 1")
 
 
 def _predict(
@@ -106,11 +111,12 @@ def _predict(
     dtype: torch.dtype,
     scores: bool,
     seed: int,
+    positions: int,
     network: int | None = None,
 ) -> Profile:
     loaded = _loaded(model)
     settings: dict[str, Any] = {"loss": loss, "state": state, "dtype": dtype, "scores": scores, "seed": seed}
-    settings |= {"network": network}
+    settings |= {"network": network, "positions": positions}
     tokens = tokens if state == "kernel" else min(tokens, 32)
     followed, cut = shortened(batch, tokens)
     found = _of_sequences(model, loaded, followed, settings)
@@ -150,6 +156,7 @@ def _followed_once(
     dtype: torch.dtype,
     scores: bool,
     seed: int,
+    positions: int,
     network: int | None,
 ) -> Profile:
     """A batch with all its kernels, or, of many alike sequences, with those of the first two."""
@@ -161,6 +168,7 @@ def _followed_once(
         "single": network is not None,
         "dtype": dtype,
         "jumps": jumps,
+        "positions": positions,
     }
 
     def started(count: int | None) -> Started:

@@ -28,6 +28,7 @@ from sigprop.trace.capture import Capture, record_of
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.experts import followed_as_one
 from sigprop.trace.gradient_start import loss_start, white_noise
+from sigprop.trace.layout import LARGEST
 from sigprop.trace.record import Field, Uneven, Weight
 from sigprop.trace.repeated import Run, jumped_over
 from sigprop.trace.skeleton import skeleton_of
@@ -89,12 +90,14 @@ def trace(
     copy: bool = True,
     dtype: torch.dtype = torch.float64,
     jumps: bool = False,
+    positions: int = LARGEST,
 ) -> TracedModel:
     """Run the model's own forward on the batch with its parameters on meta.
 
     The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
     for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
     `jumps` follows only a part of many alike blocks (`repeated`); `Uneven` is raised where that cannot be done.
+    `positions` are those of a tensor that are followed at most.
     """
     model = as_written(model)
     unheard = list(dict.fromkeys(name for name, _, _ in observers(model)))
@@ -104,6 +107,7 @@ def trace(
         without_observers(twin)
         _plain_settings(twin)
         capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
+        capture.most_positions = positions
         batch = copied(batch)
         seed_all(seed)
         with (

@@ -58,6 +58,7 @@ def main(
     half: Annotated[str, typer.Option(help="development, held out, or all.")] = "development",
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
     added: Annotated[int, typer.Option(help="The set: 1 to 4; all by default.")] = 0,
+    before: Annotated[int, typer.Option(help="Only sets before this one.")] = 99,
     out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
     again: Annotated[bool, typer.Option(help="Also models that are in the file.")] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
@@ -67,7 +68,7 @@ def main(
     stored = json.loads(out.read_text()) if out.exists() else {"models": []}
     rows = {row["model"]: row for row in stored["models"]}
     tables = stored_tables()
-    cases = [case for case in all_cases() if only in case.name and added in (0, case.added)]
+    cases = [case for case in all_cases() if only in case.name and added in (0, case.added) and case.added < before]
     wanted = [case.name for case in cases if half == "all" or case.half.startswith(half)]
     wanted = [name for name in wanted if name in tables and (again or name not in rows)]
     verify = 0 if theory_alone else None

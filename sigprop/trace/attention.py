@@ -16,8 +16,9 @@ from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.parts import AlongSignal, Fluctuation
+from sigprop.trace.attention_blocks import attended, between, over_outputs, over_values, sequences_apart
 from sigprop.trace.ensemble import Ensemble, root_of
-from sigprop.trace.layout import BATCH, CHANNEL, KEY, Layout
+from sigprop.trace.layout import CHANNEL, KEY, Layout
 from sigprop.trace.reading import Reading
 from sigprop.trace.record import Field
 from sigprop.trace.replay import DTYPE, Replay, balanced_replicas, drawn_signs, parts_of_sources
@@ -121,8 +122,9 @@ class ReplayedAttention(ReplayedOp):
         self.replicas = self._replicas(self._most_heads)
         self._shape = (self.heads, math.prod(a.size for a in query), math.prod(a.size for a in keys))
         self._whole = layout.shape
-        self._rows, self._columns = _attended(layout, self.value.layout, self.out)
-        self._blocks = _sequences_apart(self._rows, self._columns, self.value.layout.positions)
+        self._rows, self._columns = attended(layout, self.value.layout, self.out)
+        self._sequences = sequences_apart(self._rows, self._columns, self.value.layout.positions)
+        self._blocks = self._sequences.count
 
     def _replicas(self, heads: float) -> int:
         """Replicas, in whole groups, that draw so many heads."""
@@ -154,7 +156,8 @@ class ReplayedAttention(ReplayedOp):
         ensemble, replica = None, 0
         while replica < self.replicas:
             if replica % self.group == 0:
-                ensemble = Ensemble(self.group, generator_of(self.seed, 2 * replica), self.reading)
+                generator = generator_of(self.seed, 2 * replica)
+                ensemble = ensemble.again(generator) if ensemble else Ensemble(self.group, generator, self.reading)
             found = self._kept.pop(replica, None)
             if found is None:
                 settings = (generator_of(self.seed, 2 * replica + 1), True, ensemble, replica % self.group)
@@ -199,7 +202,8 @@ class ReplayedAttention(ReplayedOp):
     def _value_roots(self, replay: Replay) -> Tensor:
         """For every replica `R` with `R R^T` the kernel of the values in one initialization."""
         roots, mean = replay.roots(self.value.node), self.reading.signal(self.value.node).mean
-        return torch.cat((roots, mean[:, None].expand(len(roots), -1, -1)), -1).to(DTYPE)
+        whole = torch.cat((roots, mean[:, None].expand(len(roots), -1, -1)), -1).to(DTYPE)
+        return whole if self._sequences.values is None else whole[:, self._sequences.values]
 
     def forward(self, *inputs: Signal) -> Signal:
         value, energies = inputs[-1], []
@@ -221,7 +225,11 @@ class ReplayedAttention(ReplayedOp):
         evidence = Evidence(Status.SAMPLED, "attention heads sampled from the token kernel")
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        made, average = Dense((kernel + kernel.mT) / (2 * replays)), torch.block_diag(*average / replays)
+        kernel, average = (
+            self._sequences.outputs_back(kernel),
+            self._sequences.back(torch.block_diag(*average / replays)),
+        )
+        made = Dense((kernel + kernel.mT) / (2 * replays))
         ratio = self.out.channels / value.width
         inherited = value.fluctuation.pair_inherited * in_step(average, value.kernel, made) ** 2
         fluctuation = Fluctuation(pair=value.fluctuation.pair * ratio, pair_inherited=inherited * ratio)
@@ -238,8 +246,9 @@ class ReplayedAttention(ReplayedOp):
     def _run(self, gradient: Gradient, value: Signal) -> tuple[Reverse, Gradient]:
         reverse, to_value, leaning_back = Reverse(self.parts), 0.0, 0.0
         unit, level = unit_kernel(gradient)
-        kernel, root = unit.to(DTYPE), root_of(unit).to(DTYPE)
         slope, steep = unit_slope(gradient, value)
+        kernel, slope = self._sequences.by_outputs(unit.to(DTYPE)), self._sequences.by_outputs(slope)
+        root = self._sequences.rows_by_outputs(root_of(unit).to(DTYPE))
         for replay, output in self._steadied(reverse):
             matrix = self._matrix(output)
             to_value = to_value + over_outputs(matrix, kernel).double() / self.heads
@@ -253,6 +262,8 @@ class ReplayedAttention(ReplayedOp):
             if pairs is not None:
                 reverse.add(replay, output, self._entries(pairs))
         assert isinstance(to_value, Tensor)
+        assert kernel is not None
+        to_value, leaning_back = map(self._sequences.values_back, (to_value, leaning_back))
         reverse.scale(level / self.replicas)
         readers = self.out.channels / self.value.layout.channels
         scale = self.joined / self.replicas * readers
@@ -288,41 +299,6 @@ class ReplayedAttention(ReplayedOp):
         return self.carries.gradient(gradient, Dense(kernel), evidence, along_signal=AlongSignal())
 
 
-def over_values(matrix: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """`sum A K A^T` over replicas and heads, and the trace of each; sequences attend within themselves."""
-    replicas, heads, blocks, queries, keys = matrix.shape
-    rows = matrix.transpose(1, 2).reshape(replicas, blocks, heads * queries, keys)
-    half = (rows @ kernel.view(replicas, blocks, keys, -1)).view(replicas, blocks, heads, queries, blocks, keys)
-    own = half.diagonal(dim1=1, dim2=4).permute(0, 1, 4, 2, 3)
-    left = half.permute(4, 1, 3, 0, 2, 5).reshape(blocks, blocks * queries, -1)
-    right = matrix.permute(2, 0, 1, 4, 3).reshape(blocks, -1, queries)
-    return (left @ right).transpose(0, 1).reshape(blocks * queries, -1), (own * matrix).sum((-1, -2, -3))
-
-
-def over_outputs(matrix: Tensor, kernel: Tensor) -> Tensor:
-    """`sum A^T G A` over replicas and heads; a diagonal `G` may be a vector."""
-    replicas, heads, blocks, queries, keys = matrix.shape
-    if kernel.ndim == 1:
-        scaled = (matrix * kernel.view(blocks, queries, 1)).transpose(1, 2).transpose(0, 1).reshape(blocks, -1, keys)
-        return torch.block_diag(*scaled.mT @ matrix.permute(2, 0, 1, 3, 4).reshape(blocks, -1, keys))
-    columns = matrix.permute(2, 3, 0, 1, 4).reshape(blocks, queries, -1)
-    half = kernel.view(-1, blocks, queries).transpose(0, 1) @ columns
-    half = half.view(blocks, blocks, queries, replicas * heads, keys).permute(1, 3, 2, 0, 4)
-    rows = matrix.permute(2, 4, 0, 1, 3).reshape(blocks, keys, -1)
-    return (rows @ half.reshape(blocks, replicas * heads * queries, -1)).view(blocks * keys, -1)
-
-
-def between(matrix: Tensor, slope: Tensor, kernel: Tensor) -> Tensor:
-    """`S A K` within each sequence, for every replica and head; a diagonal `S` may be a vector."""
-    replicas, heads, blocks, queries, keys = matrix.shape
-    if slope.ndim == 1:
-        own = kernel.view(replicas, blocks, keys, blocks, keys).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
-        return (matrix * slope.view(blocks, queries, 1)) @ own[:, None]
-    columns = kernel.view(replicas, 1, blocks, keys, -1)
-    half = (matrix @ columns).view(replicas, heads, blocks * queries, blocks, keys)
-    return slope.view(blocks, queries, -1) @ half.permute(0, 1, 3, 2, 4)
-
-
 def in_step(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:
     """How far `A K A^T` fluctuates in step with `K`, pair by pair; its own relative fluctuation is that of `K`.
 
@@ -333,45 +309,3 @@ def in_step(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:
     overlap = (average * value.centred().values).sum() / len(average)
     size = value.apart() * made.apart()
     return (overlap**2 / size.clamp_min(torch.finfo(overlap.dtype).tiny)).clamp(0.0, 1.0)
-
-
-def _attended(weight: Layout, value: Layout, out: Layout) -> tuple[Tensor, Tensor | None]:
-    """Output position of every query row and value position of every key column; None when they are all in order.
-
-    Dimensions before the last two are shared by weights, values and output.
-    """
-    queries = out.index().flatten()
-    flat = [axis for dim in weight.dims for axis in dim if axis.is_position]
-    if not any(axis.role == BATCH or axis.size > 1 for dim in weight.dims[:-2] for axis in dim if axis.is_position):
-        straight = torch.arange(value.positions)
-        keys = value.index().flatten()
-        if torch.equal(queries, torch.arange(out.positions)) and torch.equal(keys, straight):
-            return queries, None
-        return queries, keys[None, :].expand(len(queries), -1)
-    shared = math.prod(axis.size for dim in weight.dims[:-2] for axis in dim if axis.is_position)
-    index = value.index()
-    keys = index.expand(*[max(a, b) for a, b in zip(index.shape, _position_shape(weight, value), strict=True)])
-    keys = keys.reshape(shared, -1)
-    per_query = len(queries) // shared
-    assert flat
-    return queries, keys.repeat_interleave(per_query, 0)
-
-
-def _sequences_apart(rows: Tensor, columns: Tensor | None, positions: int) -> int:
-    """In how many sequences, one after the other, rows read their own columns alone; 1 where it is not so."""
-    if columns is None:
-        return 1
-    blocks = positions // columns.shape[1] if columns.shape[1] and positions % columns.shape[1] == 0 else 1
-    if blocks == 1 or len(rows) % blocks or not torch.equal(rows, torch.arange(len(rows))):
-        return 1
-    own = torch.arange(positions).view(blocks, -1).repeat_interleave(len(rows) // blocks, 0)
-    return blocks if torch.equal(columns, own) else 1
-
-
-def _position_shape(weight: Layout, value: Layout) -> list[int]:
-    """Position sizes of the shared dimensions, then those of the value's own."""
-
-    def positions(layout: Layout) -> list[int]:
-        return [math.prod(a.size for a in dim if a.is_position) for dim in layout.dims]
-
-    return positions(weight)[:-2] + positions(value)[-2:]

@@ -31,6 +31,12 @@ class Ensemble:
         self._drawn: dict[Node, Tensor] = {}
         self._without: dict[Node, Tensor] = {}
 
+    def again(self, generator: torch.Generator) -> Ensemble:
+        """Other draws about the same expectations."""
+        made = Ensemble(self.replicas, generator, self._reading)
+        made._expected, made._without = self._expected, self._without
+        return made
+
     def expected(self, node: Node) -> Tensor:
         """`R` with `R R^T` the covariance of a node."""
         if node not in self._expected:

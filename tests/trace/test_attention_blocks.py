@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from sigprop.trace.attention import between, over_outputs, over_values
+from sigprop.trace import attention, predict
+from sigprop.trace.attention_blocks import Sequences, between, over_outputs, over_values
 
 REPLICAS, HEADS, BLOCKS, QUERIES, KEYS = 2, 3, 4, 5, 6
 GENERATOR = torch.Generator().manual_seed(0)
@@ -37,3 +40,42 @@ def test_over_outputs_and_between(slope):
     full = torch.diag(slope) if slope.ndim == 1 else slope
     assert torch.allclose(over_outputs(MATRIX, slope), (WHOLE.mT @ full @ WHOLE).sum((0, 1)))
     assert torch.allclose(between(MATRIX, slope, VALUES), inside(full @ WHOLE @ VALUES[:, None]))
+
+
+class Windows(nn.Module):
+    """Attention within windows of 2 x 2 positions of a 4 x 4 image, rolled by one, as Swin has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inside = nn.Linear(3, 16), nn.Linear(16, 48)
+
+    def forward(self, image):
+        x = torch.roll(self.embed(image), (1, 1), (1, 2))
+        x = x.view(-1, 2, 2, 2, 2, 16).transpose(2, 3).reshape(-1, 4, 16)
+        query, key, value = (part.view(-1, 4, 2, 8).transpose(1, 2) for part in self.inside(x).chunk(3, -1))
+        weights = F.softmax(4.0 * query @ key.mT / 8**0.5, -1)
+        x = (weights @ value).transpose(1, 2).reshape(-1, 2, 2, 2, 2, 16).transpose(2, 3)
+        return x.reshape(-1, 4, 4, 16)
+
+
+def test_windows_are_followed_one_by_one(monkeypatch):
+    """The same draws as with one sparse matrix over all positions, and the same numbers."""
+    torch.manual_seed(0)
+    model, image = Windows(), torch.randn(2, 4, 4, 3)
+    counts = []
+
+    def counted(*given, found=attention.sequences_apart):
+        counts.append(found(*given).count)
+        return found(*given)
+
+    monkeypatch.setattr(attention, "sequences_apart", counted)
+    apart = predict(model, image)
+    assert 8 in counts
+    monkeypatch.setattr(attention, "sequences_apart", lambda *given: Sequences())
+    whole = predict(model, image)
+    for row in whole.sites:
+        assert apart[row.name].variance == pytest.approx(row.variance, rel=1e-5)
+        assert apart[row.name].token_correlation == pytest.approx(row.token_correlation, abs=1e-5)
+        assert apart[row.name].grad_variance == pytest.approx(row.grad_variance, rel=1e-4)
+    for row in whole.parameters:
+        assert apart.parameter(row.name).grad_second_moment == pytest.approx(row.grad_second_moment, rel=1e-4)

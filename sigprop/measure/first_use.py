@@ -21,7 +21,7 @@ class NotBuilt(SigpropError):
 def is_lazy(model: nn.Module) -> bool:
     """Whether a parameter or buffer waits for its first batch."""
     tables = (table for module in model.modules() for table in (module._parameters, module._buffers))
-    return any(is_uninitialized(tensor) for table in tables for tensor in table.values())
+    return any(tensor is not None and is_uninitialized(tensor) for table in tables for tensor in table.values())
 
 
 def built_copy(model: nn.Module, batch: Any) -> nn.Module:

@@ -26,6 +26,15 @@ Function = Callable[[Tensor], Tensor]
 FEW = 4
 FEW_ENTRIES = 32
 """Entries of a norm, up to which what follows it is drawn: a sphere of so few dimensions is no Gaussian."""
+LONG_TAILS = 8
+"""Entries of a norm, up to which the gradients through many of them have tails that carry much of their mean."""
+
+
+def few_entries(count: int) -> int:
+    """The count where it is few, else zero."""
+    return count if count <= FEW_ENTRIES else 0
+
+
 ONE_NUMBER = "parameters that make one number for a whole tensor"
 
 
@@ -123,8 +132,8 @@ class Field(Record):
     `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None
     for a tensor that is its own source, empty for a function of weights alone. `transparent`: every entry is a function
     of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
-    `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so few entries that it is far
-    from Gaussian: two numbers of a batch become plus and minus one.
+    `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so many entries, where they are
+    so few that it is far from Gaussian: two numbers of a batch become plus and minus one.
     """
 
     layout: Layout
@@ -137,7 +146,7 @@ class Field(Record):
     centred: Field | None = None
     before_hook: Field | None = None
     transparent: bool = False
-    of_few: bool = False
+    of_few: int = 0
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()
@@ -169,7 +178,7 @@ class Field(Record):
         """Some nonlinear function of entries lies between this tensor and its sources: it is not Gaussian."""
         if self.is_source:
             return False
-        own = self.of_few or (self.function is not None and self.slope is None)
+        own = bool(self.of_few) or (self.function is not None and self.slope is None)
         return own or any(isinstance(item, Field) and item.is_curved for item in self.inputs)
 
     def seal(self) -> None:

@@ -17,7 +17,7 @@ from sigprop.theory.status import EXACT
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.drawn_gradient import DrawnGradient
 from sigprop.trace.ensemble import DTYPE, Ensemble
-from sigprop.trace.record import ONE_NUMBER, Field, Weight
+from sigprop.trace.record import LONG_TAILS, ONE_NUMBER, Field, Weight
 from sigprop.trace.replay import Replay, parts_of_sources, records_between, sites_between
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
 
@@ -35,6 +35,8 @@ STEERS = "few channels that steer many, under a gradient across these"
 
 MUCH = 0.03
 """Share of a gradient's energy along the signal, from which on what follows below is a guess."""
+
+TAILS = "a gradient through a norm over {} numbers has a long tail"
 
 __all__ = ["ReplayedAttention", "Sampled"]
 
@@ -142,6 +144,9 @@ class Sampled(ReplayedOp):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:
         evidence, kernels = gradient.evidence.join(output.evidence), self._run(gradient).kernels
+        root = self.target.root
+        if root is not None and 0 < root.of_few <= LONG_TAILS:
+            evidence = evidence.join(Evidence(Status.ASSUMED, TAILS.format(root.of_few)))
         if self._along_signal > MUCH:
             evidence = evidence.join(Evidence(Status.ASSUMED, "a gradient along the signal ends at a sampled function"))
         evidence = evidence.join(self.gradient_evidence(gradient))

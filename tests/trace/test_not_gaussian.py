@@ -255,3 +255,12 @@ def test_one_number_of_a_whole_tensor_is_a_guess():
     rows = predict(build(Weighed), x)
     assert rows.parameter("one").status == rows.parameter("other").status == "assumed"
     assert rows.parameter("readout.weight").status != "assumed"
+
+
+@pytest.mark.parametrize(("size", "status"), [(2, "assumed"), (4, "sampled")])
+def test_gradients_through_norms_over_few_numbers_are_a_guess_until_they_are_verified(size, status):
+    """Their mean has a long tail: two images of two by two are eight numbers a channel."""
+    x = torch.randn(2, 64, size, size, generator=torch.Generator().manual_seed(0))
+    row = predict(build(lambda: FewNormed(nn.BatchNorm2d, 2)), x, loss="noise")["0"]
+    assert row.status == status
+    assert "variance" in row.stated_errors

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.batch_norm import FiniteBatchNorm
-from sigprop.trace.record import FEW_ENTRIES, Call, Field, Record, Weight
+from sigprop.trace.record import Call, Field, Record, Weight, few_entries
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import add, mul, replayed, sub
 from sigprop.trace.rules.group_norm import channel_shape, image_layout
@@ -94,7 +94,7 @@ def _of_batch(
         return capture.apply(op, x.node, weights=bound)
 
     inputs = tuple(item for item in (x, weight, bias) if item is not None)
-    call, few = _stateless(call, x, weight, bias, epsilon), x.layout.positions <= FEW_ENTRIES
+    call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
     return Field(x.layout, make, sources=x.sources, of_few=few, call=call, inputs=inputs)
 
 

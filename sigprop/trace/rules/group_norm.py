@@ -11,7 +11,7 @@ from torch import Tensor
 from sigprop.theory import Node
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
-from sigprop.trace.record import FEW_ENTRIES, Call, Field, Weight
+from sigprop.trace.record import Call, Field, Weight, few_entries
 from sigprop.trace.rules import rule
 from sigprop.trace.rules.elementwise import replayed
 from sigprop.trace.rules.normalization import of_real
@@ -67,7 +67,7 @@ def _replayed(capture: Capture, call: Call, shape: tuple[int, ...], groups: int)
     """Drawn, and so is what follows it where a group has few entries."""
     made = replayed(capture, call)
     if isinstance(made, Field):
-        made.of_few = math.prod(shape[1:]) // groups <= FEW_ENTRIES
+        made.of_few = few_entries(math.prod(shape[1:]) // groups)
     return made
 
 

@@ -162,13 +162,13 @@ def optimizer_table() -> list[str]:
 
 
 def long_table() -> list[str]:
-    """Losses at the end by seed, and after 1,000 steps."""
+    """Losses after 1,000 and 2,500 steps and at the end."""
     groups: dict[tuple, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in long_runs():
         groups[row["layers"], row["width"]][row["scheme"]].append(row)
     lines = ["| Llama | steps done | " + " | ".join(SCHEMES.values()) + " |", "|---|---|" + "---|" * len(SCHEMES)]
     for (layers, width), schemes in sorted(groups.items()):
-        for steps in (1000, LONG_STEPS):
+        for steps in (1000, 2500, LONG_STEPS):
             cells = []
             for scheme in SCHEMES:
                 rows = [row for row in schemes.get(scheme, []) if row["done"] >= steps]

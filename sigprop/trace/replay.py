@@ -101,6 +101,8 @@ class Replay:
         args, kwargs = mapped(call.args, value), mapped(call.kwargs, value)
         if call.in_place and args and isinstance(args[0], Tensor):
             args = (args[0].clone(), *args[1:])
+        if call.name == "as_strided":  # by strides of the tensor that stood for it, which is contiguous
+            args = (args[0].contiguous(), *args[1:])
         with torch.set_grad_enabled(self.gradients and not record.without_gradient):
             function = torch.Tensor.reshape if call.name == "view" else call.function
             result = function(*args, **kwargs)

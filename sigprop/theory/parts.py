@@ -73,10 +73,14 @@ class Common:
 @dataclass(frozen=True)
 class Directions:
     """`d` times the shares of a gradient's energy along the signal itself and along the all-ones direction (1 if it
-    points anywhere). A normalization removes exactly these."""
+    points anywhere). A normalization removes exactly these.
+
+    `groups`: the radial share is that of each of so many equal groups of channels, as after norms of heads.
+    """
 
     radial: Number = 1.0
     uniform: Number = 1.0
+    groups: int = 1
 
     def along_part(self, part: Number) -> Number:
         """The radial share at a tensor that brings this part of the squared norm; the rest may point anywhere."""

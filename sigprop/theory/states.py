@@ -91,7 +91,11 @@ class Gradient:
         one, two = self.directions, other.directions
         return Gradient(
             self.kernel + other.kernel,
-            Directions(mix(one.radial, two.radial), mix(one.uniform, two.uniform)),
+            Directions(
+                mix(one.radial, two.radial),
+                mix(one.uniform, two.uniform),
+                one.groups if one.groups == two.groups else 1,
+            ),
             self.along_signal + other.along_signal,
             self.through_activation + other.through_activation,
             self.evidence.join(other.evidence),

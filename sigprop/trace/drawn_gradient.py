@@ -32,7 +32,7 @@ class DrawnGradient:
 
     def __init__(self, gradient: Gradient, signal: Callable[[], Tensor]):
         kernel, self.level = unit_kernel(gradient)
-        self._radial = float(gradient.directions.radial)
+        self._radial, self._groups = float(gradient.directions.radial), gradient.directions.groups
         self._slope, self._function, self.along_signal = None, None, 0.0
         slope, through = gradient.along_signal.slope, gradient.through_activation.gradients
         if isinstance(slope, Tensor) and self.level > 0.0:
@@ -46,33 +46,41 @@ class DrawnGradient:
             self._function, kernel = through[0].function, through[0].kernel.values / self.level
         self._root = root_of(kernel).to(DTYPE)
 
+    @property
+    def groups(self) -> int:
+        """Groups of channels each of which has its own direction; all channels where nothing is known of one."""
+        return self._groups if self._radial != 1.0 else 1
+
     def weights(self, norms: Tensor) -> Tensor:
         """How much energy the gradient has in every draw, relative to the average one, by the squared norms `[draw,
-        position]` of `y`.
+        position, group]` of `y`.
 
         With `p` the radial share, `1 - p` of what the norm above sees is `y`: the energy is as `1 / (p + (1 - p) n)`,
         `n` being the squared norm in units of the average one.
         """
         share = min(max(self._radial, SMALL), 1.0)
-        found = 1.0 / (share + (1.0 - share) * norms / norms.mean(0).clamp_min(TINY))
-        return found / found.mean(0)
+        usual = norms.mean((0, 2), keepdim=True).clamp_min(TINY)
+        found = 1.0 / (share + (1.0 - share) * norms / usual)
+        return found / found.mean((0, 2), keepdim=True)
 
-    def rows(self, y: Tensor, generator: torch.Generator) -> Tensor:
-        """One draw, for the numbers `[position, channel]` of `y`."""
+    def rows(self, y: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+        """One draw, for the numbers `[position, channel]` of `y`, with the energies `weights[position, group]`."""
         made = drawn_rows(self._root, y.shape[-1], generator)
-        if self._slope is not None:
-            return self._turned(made, y, torch.ones_like(y)) + applied(self._slope, y)
-        if self._function is None:
-            return self._turned(made, y, torch.ones_like(y))
-        slopes = self._function.derivative(y.double()).to(DTYPE)
-        return self._turned(made * slopes, y, slopes)
+        slopes = torch.ones_like(y)
+        if self._slope is None and self._function is not None:
+            slopes = self._function.derivative(y.double()).to(DTYPE)
+        parts = (item.unflatten(-1, (self.groups, -1)) for item in (made * slopes, y, slopes))
+        made = (self._turned(*parts) * weights.sqrt().to(DTYPE)[..., None]).flatten(-2)
+        return made if self._slope is None else made + applied(self._slope, y)
 
     def _turned(self, drawn: Tensor, y: Tensor, slopes: Tensor) -> Tensor:
         """With the share along `y` that is known, in place of that of independent numbers times the slopes."""
+        if self._radial == 1.0:
+            return drawn
         size = y.square().sum(-1, keepdim=True).clamp_min(TINY)
         energy = slopes.square().sum(-1, keepdim=True).clamp_min(TINY)
-        share = (y * slopes).square().sum(-1, keepdim=True) / (size * energy)
-        wanted = (self._radial / y.shape[-1] / share.clamp_min(TINY)).clamp_max(1.0 / share.clamp_min(TINY))
+        share = ((y * slopes).square().sum(-1, keepdim=True) / (size * energy)).clamp_min(TINY)
+        wanted = (self._radial / y.shape[-1] / share).clamp_max(1.0 / share)
         along = (drawn * y).sum(-1, keepdim=True) / size * y
         left = (1.0 + (wanted - 1.0) * share).clamp_min(TINY)
         return (drawn + (wanted.sqrt() - 1.0) * along) / left.sqrt()

@@ -16,7 +16,7 @@ from sigprop.theory.parts import Fluctuation
 from sigprop.theory.status import EXACT
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.drawn_gradient import DrawnGradient
-from sigprop.trace.ensemble import DTYPE, Ensemble
+from sigprop.trace.ensemble import Ensemble
 from sigprop.trace.record import LONG_TAILS, ONE_NUMBER, Field, Weight
 from sigprop.trace.replay import Replay, parts_of_sources, records_between, sites_between
 from sigprop.trace.reverse import ReplayedOp, Reverse, generator_of, kernel_of
@@ -93,7 +93,7 @@ class Sampled(ReplayedOp):
         for x in inputs:
             evidence = x.evidence.join(evidence)
         self._norms = torch.stack(norms)
-        fluctuation = _fluctuation(self._norms, layout.channels)
+        fluctuation = Fluctuation(_fluctuation(self._norms, layout.channels))
         return Signal(Dense(kernel), mean, layout.channels, fluctuation, evidence=evidence)
 
     def _run(self, gradient: Gradient) -> Reverse:
@@ -101,21 +101,26 @@ class Sampled(ReplayedOp):
             self._reverse = Reverse(self.parts, sites_between(self.target, self.parts))
             drawn, layout = DrawnGradient(gradient, self._kernel), self.target.layout
             self._along_signal = drawn.along_signal
-            weights = drawn.weights(self._squared_norms()).sqrt().to(DTYPE)
+            weights = drawn.weights(self._squared_norms(drawn.groups))
             for replay, weight in zip(self._replays(gradients=True), weights, strict=True):
                 output = replay(self.target)
                 if output.requires_grad:
-                    rows = drawn.rows(layout.to_rows(output.detach()), replay.generator) * weight[:, None]
+                    rows = drawn.rows(layout.to_rows(output.detach()), weight, replay.generator)
                     self._reverse.add(replay, output, layout.from_rows(rows))
             self._reverse.scale(drawn.level / self.replicas)
         return self._reverse
 
-    def _squared_norms(self) -> Tensor:
-        """Of every replica and position, as the forward pass drew them."""
-        if self._norms is None:
-            rows = (self.target.layout.to_rows(replay(self.target)).double() for replay in self._replays())
-            self._norms = torch.stack([item.square().mean(1) for item in rows])
-        return self._norms
+    def _squared_norms(self, groups: int) -> Tensor:
+        """`[replica, position, group]`: those of all channels as the forward pass drew them."""
+        if groups == 1 and self._norms is not None:
+            return self._norms[..., None]
+        rows = (self.target.layout.to_rows(replay(self.target)).double() for replay in self._replays())
+        return torch.stack([item.square().unflatten(1, (groups, -1)).mean(2) for item in rows])
+
+    def norm_of_groups(self, groups: int) -> float:
+        """The fluctuation of the norms of groups of channels, as heads are, which may differ from one to the next."""
+        norms = self._squared_norms(groups).transpose(0, 1).flatten(1).T
+        return float(_fluctuation(norms, self.target.layout.channels // groups))
 
     def _kernel(self) -> Tensor:
         rows = (self.target.layout.to_rows(replay(self.target)).double() for replay in self._replays())
@@ -153,14 +158,14 @@ class Sampled(ReplayedOp):
         return tuple(None if k is None else Gradient(Dense(k), evidence=evidence) for k in kernels)
 
 
-def _fluctuation(norms: Tensor, channels: int) -> Fluctuation:
-    """That of squared norms `n` `[replica, position]`, by what a norm above makes of it: `1 - 1/(E n E 1/n)`.
+def _fluctuation(norms: Tensor, channels: int) -> Tensor | float:
+    """That of squared norms `n` `[draw, position]`, by what a norm above makes of it: `1 - 1/(E n E 1/n)`.
 
     For Gaussian channels that is the relative variance; of norms with long tails it is less.
     """
     known = (norms > 0.0).all(0)
     if not bool(known.any()):
-        return Fluctuation()
+        return 2.0
     seen, count = norms[:, known], len(norms)
     excess = (seen.mean(0) * (1.0 / seen).mean(0) - 1.0).mean() * count / max(count - 1, 1)
-    return Fluctuation(excess / (1.0 + excess) * channels)
+    return excess / (1.0 + excess) * channels

@@ -123,7 +123,9 @@ class Activation(Op):
             gradient,
             kernel,
             directions=Directions(
-                self._radial(gradient.directions.radial, x), self._uniform(gradient.directions.uniform, x)
+                self._radial(gradient.directions.radial, x),
+                self._uniform(gradient.directions.uniform, x),
+                gradient.directions.groups,
             ),
             along_signal=AlongSignal(
                 self._slope(slope, slopes, x) if isinstance(slope, Tensor) else 0.0,

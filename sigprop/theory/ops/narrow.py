@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Fluctuation, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Fluctuation, Number, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -17,12 +17,13 @@ class Narrow(Op):
     Of `part` of the channels, what all of them have in step remains: `norm` is `2 + (v - 2) part`, which is
     `2 (1 - part)` for a slice of a normalized vector, `pair` is `1 + (v - 1) part`; the all-ones direction of the slice
     is `part` that of the whole. Widening (one group stands for all) leaves the norm as it is: groups are independent.
+    Where one group stands for all, what its gradient has along it each of them has along itself.
     """
 
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=TRANSFORMED,
-        directions=KEPT,
+        directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )
@@ -31,18 +32,25 @@ class Narrow(Op):
 
     share: float
     width: int
+    norm: float | None = None
+    """The fluctuation of norms of a group, where it was seen."""
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         part, before = self.width / x.width, x.fluctuation
         kept = min(part, 1.0)
         fluctuation = Fluctuation(
-            2.0 + (before.norm - 2.0) * kept if kept < 1.0 else before.norm,
+            self._norm(before.norm, kept),
             1.0 + (before.pair - 1.0) * part,
             before.pair_inherited * part,
         )
         common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * kept)
         return self.carries.signal(x, x.kernel, x.mean, self.width, fluctuation=fluctuation, common=common)
+
+    def _norm(self, before: Number, kept: float) -> Number:
+        if self.norm is not None:
+            return self.norm
+        return 2.0 + (before - 2.0) * kept if kept < 1.0 else before
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         along, through = gradient.along_signal, gradient.through_activation
@@ -50,10 +58,13 @@ class Narrow(Op):
             replace(item, kernel=item.kernel.scale(self.share), passed=item.passed.scale(self.share))
             for item in through.gradients
         )
+        stands = self.share == 1.0 and self.width < inputs[0].width
+        groups = gradient.directions.groups * (inputs[0].width // self.width) if stands else 1
         return (
             self.carries.gradient(
                 gradient,
                 gradient.kernel.scale(self.share),
+                directions=replace(gradient.directions, groups=groups),
                 along_signal=AlongSignal(along.slope * self.share, along.rest * self.share),
                 through_activation=ThroughActivation(below, through.gain_excess * self.share),
             ),

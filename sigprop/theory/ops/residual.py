@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Common, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -108,7 +108,7 @@ class Residual(Op):
         return Residual.carries.gradient(
             gradient,
             gradient.kernel.scale(factor),
-            directions=Directions(gradient.directions.along_part(part), gradient.directions.uniform),
+            directions=replace(gradient.directions, radial=gradient.directions.along_part(part)),
             along_signal=AlongSignal(slope * factor if isinstance(slope, Tensor) else 0.0, rest),
             through_activation=through,
         )

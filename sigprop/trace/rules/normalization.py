@@ -20,6 +20,7 @@ from sigprop.trace.record import Call, Field, Function, Statistic, Weight
 from sigprop.trace.rules import find_rule, rule
 from sigprop.trace.rules.views import on_meta, result_shape
 from sigprop.trace.rules.weights import of_weights
+from sigprop.trace.sampled import Sampled
 
 if TYPE_CHECKING:
     from sigprop.trace.capture import Capture
@@ -88,7 +89,7 @@ def _norm(
     )
 
     def make(_: Field) -> Node:
-        node = x.node if groups == 1 else capture.apply(Narrow(1.0, width), x.node)
+        node = x.node if groups == 1 else _group(capture, x.node, width, groups)
         node = capture.apply(op, node, weights=bound)
         return node if groups == 1 else capture.apply(Narrow(1.0, x.layout.channels), node)
 
@@ -96,6 +97,12 @@ def _norm(
     made = Field(x.layout, make, sources=x.sources, call=call, inputs=inputs)
     _ = made.node
     return made
+
+
+def _group(capture: Capture, node: Node, width: int, groups: int) -> Node:
+    """One group of channels, which stands for all."""
+    seen = node.op.norm_of_groups(groups) if isinstance(node.op, Sampled) else None
+    return capture.apply(Narrow(1.0, width, seen), node)
 
 
 def of_real(
@@ -292,7 +299,7 @@ def normalized(capture: Capture, call: Call, x: Field, statistic: Field, inverse
     assert target is not None
 
     groups = x.layout.channels // width
-    node = target.node if groups == 1 else capture.apply(Narrow(1.0, width), target.node)
+    node = target.node if groups == 1 else _group(capture, target.node, width, groups)
     node = capture.apply(kind(epsilon=epsilon, affine=False), node)
     if groups > 1:
         node = capture.apply(Narrow(1.0, x.layout.channels), node)

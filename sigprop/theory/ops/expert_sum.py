@@ -21,7 +21,8 @@ class ExpertSum(Op):
     `y` is the state of one expert on all tokens, `w` that of the shares, a channel for every expert.
 
     Forward   `K_z = M K_y`, `M[t,s] = E sum_e w_te w_se = experts K_w[t,s]`
-    Backward  `G_y = M G_z`, the sum over all experts; `G_w = width G_z K_y`; the slope along the signal like `G_y`
+    Backward  `G_y = M G_z`, the sum over all experts; `G_w = width G_z K_y`, less what is not along `z`, of which one
+              expert brings its part; the slope along the signal like `G_y`
 
     Exact where outputs of different experts are independent and have mean zero, as fresh weights without bias make
     them. Of the squared norm of `z` one expert brings the part `1 / chosen`; `sum_e w_te^2`, by which it is multiplied,
@@ -59,7 +60,7 @@ class ExpertSum(Op):
         )
         to_shares = self.carries.gradient(
             gradient,
-            Dense(gradient.kernel.values * y.kernel.values * y.width),
+            Dense(gradient.kernel.values * y.kernel.values * y.width * gradient.directions.along_part(part)),
             directions=Directions(),
             along_signal=AlongSignal(),
         )

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.ops.scatter import scattered
-from sigprop.theory.parts import AlongSignal, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Directions, Number, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 
 
@@ -21,13 +21,14 @@ class Gather(Op):
 
     Backward  `G_x[t,t'] = sum of G_y[p,p'] over the copies p of t and p' of t'`; `B` and `H` likewise
 
-    `copies`: each entry of `x` also feeds that many channels, whose gradients add as independent.
+    `copies`: each entry of `x` also feeds that many channels, whose gradients add as independent; of a gradient across
+    `y` less, the fewer entries there are, since each moves its part of `y` along itself.
     """
 
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=TRANSFORMED,
-        directions=KEPT,
+        directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )
@@ -46,7 +47,8 @@ class Gather(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         size = len(inputs[0].mean)
-        kernel = Dense(scattered(gradient.kernel.values, self.index, size) * self.copies)
+        left, directions = self._turned(gradient.directions, inputs[0].width)
+        kernel = Dense(scattered(gradient.kernel.values, self.index, size) * (self.copies * left))
         along, through = gradient.along_signal, gradient.through_activation
         moved = AlongSignal(self._back(along.slope, size), self._back(along.rest, size))
         below = tuple(
@@ -58,7 +60,15 @@ class Gather(Op):
             for item in through.gradients
         )
         through = ThroughActivation(below, through.gain_excess * self.copies)
-        return (self.carries.gradient(gradient, kernel, along_signal=moved, through_activation=through),)
+        parts = {"directions": directions, "along_signal": moved, "through_activation": through}
+        return (self.carries.gradient(gradient, kernel, **parts),)
+
+    def _turned(self, before: Directions, entries: int) -> tuple[Number, Directions]:
+        """What the sums over copies keep of the energy, and the directions of what arrives."""
+        if self.copies == 1.0 or (not isinstance(before.radial, Tensor) and before.radial == 1.0):
+            return 1.0, before
+        left = torch.as_tensor(before.along_part(min(1.0, before.groups / entries))).clamp_min(1e-300)
+        return left, Directions(before.radial / left if before.groups == 1 else 1.0, before.uniform)
 
     def _back(self, values: Tensor | float, size: int) -> Tensor | float:
         if not isinstance(values, Tensor):

@@ -4,7 +4,8 @@ Every class of transformers that was measured (`studies.class_measurements`) and
 (`studies.accuracy_measurements`) is predicted, by theory alone and as `predict` does it by default, and each number is
 compared with the measured one. A number is within its stated error `e` when it is off by no more than
 `hypot(e, t s)`, `s` the standard error of the measurement and `t` the quantile of its 99 % interval. Numbers of one
-tensor under several names count once. A hash of the name puts each class into one of two halves.
+tensor under several names count once. Classes come in the order of a hash of their names, so that a study that is cut
+off is still a sample.
 """
 
 from __future__ import annotations
@@ -36,25 +37,15 @@ from studies.predict_coverage import Late, limited, quiet, reason_of
 
 OUT = Path("docs/data/calibration.json")
 WAYS = ("theory", "default")
-OTHER = "other setting"
+DEVELOPMENT, OTHER, ACCURACY = "development", "other setting", "accuracy study"
 NEGLIGIBLE = 1e-9
 """Of the largest number of its column: rounding."""
 Measured = Mapping[str, Mapping[str, tuple[float, float]]]
 """By name and column, mean and standard error."""
 
 
-def half_of(entry: Mapping[str, Any]) -> str:
-    """What was measured first was looked at, both halves of it; of the rest a hash holds one half out."""
-    return "development" if entry.get("sample") == "first" or _bits(entry) % 2 == 0 else "held-out"
-
-
 def _bits(entry: Mapping[str, Any]) -> int:
     return int(hashlib.md5(entry["model"].encode()).hexdigest(), 16)
-
-
-def _turn(entry: Mapping[str, Any]) -> tuple[bool, int]:
-    """Held-out classes first, and in no order that favours a kind: a study that is cut off is still a sample."""
-    return half_of(entry) != "held-out", _bits(entry)
 
 
 def predicted(way: str, make: Any, batch: Any, loss: Any = None) -> Profile:
@@ -112,9 +103,8 @@ def _short(value: Any) -> Any:
 
 
 def of_class(entry: dict[str, Any], ways: list[str], seconds: int, other: bool = False) -> list[dict[str, Any]]:
-    head = {"study": "classes", "model": entry["model"], "kind": entry["kind"], "half": half_of(entry)}
-    if other:
-        head |= {"study": OTHER, "half": OTHER}
+    head = {"study": OTHER if other else "classes", "model": entry["model"], "kind": entry["kind"]}
+    head["half"] = OTHER if other else DEVELOPMENT
     try:
         number = [item.__name__ for _, item in classes(entry["kind"])].index(entry["model"])
         make, _, batch = class_measurements.setting_of(entry["kind"], number, other)
@@ -129,7 +119,7 @@ def of_class(entry: dict[str, Any], ways: list[str], seconds: int, other: bool =
 
 def of_setting(setting: Any, profile: Profile, ways: list[str], seconds: int) -> list[dict[str, Any]]:
     case = CASES[setting.name](setting)
-    head = {"study": "accuracy", "model": setting.label, "kind": setting.name, "half": "accuracy study"}
+    head = {"study": "accuracy", "model": setting.label, "kind": setting.name, "half": ACCURACY}
     measured: dict[str, dict[str, tuple[float, float]]] = {}
     for prefix, rows in (("", profile.sites), ("parameter ", profile.parameters)):
         for row in rows:
@@ -163,7 +153,6 @@ def _ways(
 
 def main(
     studies: Annotated[str, typer.Option(help="classes, other, accuracy, comma-separated.")] = "classes,accuracy",
-    half: Annotated[str, typer.Option(help="development, held-out, or all.")] = "development",
     only: Annotated[str, typer.Option(help="Names of classes or settings, comma-separated.")] = "",
     ways: Annotated[str, typer.Option(help="theory, default, or both, comma-separated.")] = "theory,default",
     seconds: Annotated[int, typer.Option(help="Limit of one prediction.")] = 120,
@@ -177,15 +166,11 @@ def main(
     jobs: list[tuple[Any, ...]] = []
     if "classes" in studies:
         stored = json.loads(class_measurements.OUT.read_text())["classes"]
-        jobs += [
-            (of_class, entry, wanted, seconds)
-            for entry in sorted(stored, key=_turn)
-            if "rows" in entry and half in ("all", half_of(entry))
-        ]
+        jobs += [(of_class, entry, wanted, seconds) for entry in sorted(stored, key=_bits) if "rows" in entry]
     if "other" in studies:
         stored = json.loads(class_measurements.OTHER.read_text())["classes"]
         jobs += [(of_class, entry, wanted, seconds, True) for entry in sorted(stored, key=_bits) if "rows" in entry]
-    if "accuracy" in studies and half != "held-out":
+    if "accuracy" in studies:
         profiles = accuracy_measurements.stored_profiles()
         settings = [item for item in accuracy_measurements.all_settings() if item.label in profiles]
         jobs += [(of_setting, item, profiles[item.label], wanted, seconds) for item in settings]
@@ -218,7 +203,7 @@ def _say(entry: dict[str, Any]) -> None:
 
 
 def _write(out: Path, found: dict[Any, dict[str, Any]]) -> None:
-    head = {"command": "python -m studies.calibration --half all", "date": str(date.today())}
+    head = {"command": "python -m studies.calibration", "date": str(date.today())}
     head["torch"] = torch.__version__
     lines = ",\n".join(json.dumps(found[key], separators=(",", ":")) for key in sorted(found))
     out.write_text(json.dumps(head)[:-1] + ', "entries": [\n' + lines + "\n]}\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.results.stated_errors import BY_STATUS
-from studies.calibration import OUT
+from studies.calibration import ACCURACY, DEVELOPMENT, OTHER, OUT
 
 PAGE = Path("docs/evidence/calibration.md")
 ORDER = ("verified", "disputed", "exact", "asymptotic", "quadrature", "sampled", "fitted", "assumed")
@@ -25,22 +25,20 @@ Where the real model was run, the draws state it: 99 % intervals by Student's t,
 are so skewed that these are wider; a `verified` number adds how far the draws are from it.
 
 Measured were nearly all classes of transformers that the coverage study builds, by a witness of its own
-(`docs/data/class_measurements.json`): a first sample with 8 to 12 initializations, and all others later, most of them
-with 32. {classes} were predicted here; {late} models were not, for want of time or of a rule. Beside them stand
-{settings} settings of the accuracy study with {accuracy_draws} initializations (`docs/data/accuracy_measurements.json`;
-predicted with the code before the last mends). Compared are the variance of every module output, its gradient, and the
-gradient of every parameter. A number is within its stated error when it is off by no more than the stated error and the
-99 % interval of the measurement, added in squares. One tensor under several names counts once. A row is called by the
-worse of its two numbers: the variance in a row that is `assumed` for its gradient may still state an error.
+(`docs/data/class_measurements.json`): a first sample with 8 to 12 initializations, the others with 32, most of them.
+{classes} are compared here; {late} models are not, for want of time or of a rule. Beside them stand
+{settings} settings of the accuracy study, {accuracy_draws} initializations (`docs/data/accuracy_measurements.json`).
+Compared are the variance of every module output, its gradient, and the gradient of every parameter. A number is within
+its stated error when it is off by no more than the stated error and the 99 % interval of the measurement, added in
+squares. One tensor under several names counts once. A row is called by the worse of its two numbers: the variance in a
+row that is `assumed` for its gradient may still state an error.
 
-Development are all classes of the first sample, both halves of which had been looked at, and half of the others, by a
-hash of their names. What was off there was looked at, and mended or marked; stated errors were chosen there. The
-held-out half of the others was compared once, after that. Theory alone does not keep the promise of 99 % there: most of
-what is off is in few classes, named below. Three of them were mended since and are still shown as they were first seen:
-BertGenerationDecoder and XLNet (of 37 and 32 numbers outside none and one are left: rows of a tied table were taken to
-come with the first summand of a residual sum), and Mamba's first layer, whose energies came out negative (a guess now,
-that says so). By default the real model is run where that is cheap, which is not compared
-here. Errors of blocks of all classes had been published before ([coverage](coverage.md)).
+All classes in the setting of the coverage study are development: what was off there was looked at, and mended or
+marked. Half of them had been held out once: theory alone, before the mends that followed from it, was within its stated
+error in 97.54 % of 11,651 numbers of 111 classes. So that there is something that no rule was tried on, classes were
+measured in another setting afterwards (`docs/data/class_measurements_other.json`: narrow, weights drawn twice as large
+where a config has their size, 22 tokens in place of 16) and compared once, with what stands in the tables below under
+"other setting".
 
 {tables}
 ## What is off
@@ -96,10 +94,10 @@ def tables_of(stored: dict[str, Any]) -> str:
         if not entries_of(stored, way):
             continue
         parts.append(f"## {title}\n")
-        for half in ("development", "held-out", "accuracy study"):
+        for half in (DEVELOPMENT, "held-out", OTHER, ACCURACY):
             entries = entries_of(stored, way, half)
             if entries:
-                kind = "settings" if half == "accuracy study" else "classes"
+                kind = "settings" if half == ACCURACY else "classes"
                 parts += [f"{half.capitalize()}, {len(entries)} {kind}:\n", table(numbers_of(entries)), ""]
     return "\n".join(parts)
 

@@ -29,6 +29,8 @@ from sigprop.trace.predict import require_settings
 DRAWS = 24
 OPERATIONS = 3e10
 """Of all passes of a verification that nobody asked for, at least: about a second. More where theory took more."""
+FOR_GUESSES = 4.0
+"""Times more where most of what theory says is a guess."""
 CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 70_000_000, 300_000, 1024
 """Of a model and a batch that are run with that many operations; in proportion with more."""
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
@@ -93,12 +95,17 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
         return found
     if isinstance(long, LongContext):
         return long.continued(found)
-    allowed = max(OPERATIONS, found.meta.get("operations", 0.0))
+    allowed = max(OPERATIONS, found.meta.get("operations", 0.0)) * (FOR_GUESSES if _is_guessed(found) else 1.0)
     if verify is None and not _is_cheap(loaded, batch, allowed):
         return found if long is None else _not_verified(found, long)
     if parameter_count(loaded) > LARGEST:
         return _verified_small(found, loaded, loss, seed, verify or DRAWS)
     return _verified(found, loaded, batch, loss, seed, verify or DRAWS, math.inf if verify else allowed)
+
+
+def _is_guessed(found: Profile) -> bool:
+    rows = (*found.sites, *found.parameters)
+    return 2 * sum(row.status == "assumed" for row in rows) > len(rows)
 
 
 def _is_cheap(model: nn.Module, batch: Any, allowed: float = OPERATIONS) -> bool:

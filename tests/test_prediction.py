@@ -172,6 +172,16 @@ def test_a_verification_may_cost_what_theory_did(theory, batch, monkeypatch):
     assert ("verification" in profile.meta) == (theory > 0.0)
 
 
+def test_guesses_are_worth_more_draws(batch, monkeypatch):
+    """Of a model whose theory is all guesses it is said what it does, where that takes four times what is allowed."""
+    monkeypatch.setattr(prediction, "CHEAP_PARAMETERS", sum(p.numel() for p in Stack().parameters()) / 3)
+    found = {}
+    for guessed in (False, True):
+        monkeypatch.setattr(prediction, "_is_guessed", lambda _, guessed=guessed: guessed)
+        found[guessed] = "verification" in sp.predict(Stack, batch).meta
+    assert found == {False: False, True: True}
+
+
 def test_more_positions_than_are_worth_following_are_simulated(monkeypatch):
     """Four small images through a network that keeps their size took theory three minutes, and a run half a second."""
     images = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(0))

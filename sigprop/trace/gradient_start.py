@@ -31,7 +31,7 @@ from sigprop.trace.tied import TiedLogits, contact_of, overlaps
 LARGE = 2.0
 """Variance of the logits from which on their softmax is drawn."""
 DRAWN = 1 << 24
-"""Logits whose softmax is taken, one half the other's negative: the sum of the gradient's kernel is known to 1 % then."""
+"""Logits whose softmax is taken, half of them negatives: the sum of the gradient's kernel is known to 1 % then."""
 AT_ONCE = 1 << 20
 """Of them at once."""
 ROUNDING = 1e-13

@@ -1,0 +1,178 @@
+"""What predictions, measurements and a start cost, beside another checkout, and how far a shortened prediction is off.
+
+`python -m bench.cost OTHER_CHECKOUT [contexts batches configs measure start]`. Every entry runs in a process of its
+own, one after the other: the other checkout, this one, and this one with nothing shortened, with two seeds; the last
+two differ by the noise of their draws. One thread. Each has a limit, and rows are printed as they come.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+ONE = """
+import importlib, json, logging, resource, sys, time, torch
+logging.disable(logging.CRITICAL)
+import transformers
+kind, size, way, seed, file = sys.argv[1:]
+size = int(size)
+torch.set_num_threads(1)
+try:
+    from sigprop.prediction import predict
+    options = {"verify": 0}
+except ImportError:
+    from sigprop.trace import predict
+    options = {}
+if way == "whole":
+    importlib.import_module("sigprop.trace.alike_blocks").SHORTEST = 10**9
+    importlib.import_module("sigprop.trace.sequences").FEWEST = 10**9
+llama, gpt2, deepseek = transformers.LlamaConfig, transformers.GPT2Config, transformers.DeepseekV3Config
+tokens, sequences = (size if kind == "context" else 128), (size if kind == "batch" else 1)
+if kind in ("context", "batch"):
+    config = llama(num_hidden_layers=4, hidden_size=256, intermediate_size=512, num_attention_heads=4, vocab_size=1000,
+                   max_position_embeddings=max(tokens, 128))
+elif kind == "Llama-70B":
+    config = llama(hidden_size=8192, intermediate_size=28672, num_hidden_layers=size, num_attention_heads=64,
+                   num_key_value_heads=8, vocab_size=32000)
+else:
+    config = gpt2(n_layer=size) if kind == "GPT-2" else deepseek(num_hidden_layers=size)
+if kind == "context" and way != "now":
+    options["tokens"] = tokens
+build = lambda: transformers.AutoModelForCausalLM.from_config(config)
+ids = torch.randint(config.vocab_size, (sequences, tokens), generator=torch.Generator().manual_seed(0))
+small = lambda: transformers.GPT2LMHeadModel(gpt2(n_layer=1, n_embd=64, n_head=2))
+few = {"input_ids": ids[:1, :16] % 100, "labels": ids[:1, :16] % 100}
+predict(small, few, **{key: value for key, value in options.items() if key == "verify"})
+start, clock = time.process_time(), time.perf_counter()
+found = predict(build, {"input_ids": ids, "labels": ids}, seed=int(seed), **options)
+seconds, clock = time.process_time() - start, time.perf_counter() - clock
+found.save(file)
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+print(json.dumps({"seconds": seconds, "clock": clock, "gigabytes": memory}))
+"""
+ENTRIES = {
+    "contexts": [("context", size) for size in (256, 512, 1024, 2048, 8192)],
+    "batches": [("batch", size) for size in (1, 2, 4, 8)],
+    "configs": [("Llama-70B", 80), ("GPT-2", 200), ("DeepSeek-V3", 4), ("DeepSeek-V3", 61)],
+}
+NOT_BEFORE = {("context", 8192), ("DeepSeek-V3", 61)}
+NOT_WHOLE = {("context", 2048), ("context", 8192), ("batch", 1), ("batch", 2), ("DeepSeek-V3", 4), ("DeepSeek-V3", 61)}
+STARTS = {
+    "import torch": "import torch",
+    "import sigprop": "import sigprop",
+    "from sigprop import predict": "from sigprop import predict",
+    "sigprop --help": "import sys; sys.argv = ['sigprop', '--help']; from sigprop.cli import main; main()",
+}
+COLUMNS = ("variance", "grad_variance", "grad_second_moment")
+LIMIT, LIMIT_NOW, ROUNDS = 60, 300, 5
+
+
+def run(root: Path, arguments: list[str], limit: float = LIMIT_NOW) -> str | None:
+    """What a process of a checkout prints; None where it takes too long, and its last words where it fails."""
+    paths = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, *arguments]
+    try:
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout if done.returncode == 0 else f"failed: {done.stderr.strip().splitlines()[-1][:100]}"
+
+
+def predicted(root: Path, kind: str, size: int, way: str, seed: int, file: Path) -> str:
+    """Processor seconds, seconds by the clock and memory, in words."""
+    limit = LIMIT_NOW if way == "now" else LIMIT
+    printed = run(root, ["-c", ONE, kind, str(size), way, str(seed), str(file)], limit)
+    if printed is None:
+        return f"more than {limit} s"
+    if printed.startswith("failed"):
+        return printed
+    found = json.loads(printed.splitlines()[-1])
+    return f"{found['seconds']:.1f} s ({found['clock']:.1f} by the clock), {found['gigabytes']:.1f} GB"
+
+
+def differences(one: Path, other: Path) -> str:
+    """Median and nine of ten of the relative differences of all positive columns."""
+    if not (one.exists() and other.exists()):
+        return "-"
+    tables = [json.loads(file.read_text()) for file in (one, other)]
+    rows = [{row["name"]: row for row in (*table["sites"], *table["parameters"])} for table in tables]
+    found = []
+    for name, row in rows[0].items():
+        for column in COLUMNS:
+            values = [row.get(column), rows[1].get(name, {}).get(column)]
+            if all(isinstance(value, float) and value > 1e-30 for value in values):
+                found.append(abs(math.log(values[0] / values[1])))
+    return f"{statistics.median(found):.2%} / {statistics.quantiles(found, n=10)[-1]:.1%}"
+
+
+def predictions(here: Path, other: Path, group: str) -> None:
+    """One row for each size: before, now, nothing shortened; how far now is from that, and another seed."""
+    for kind, size in ENTRIES[group]:
+        with tempfile.TemporaryDirectory() as folder:
+            files = {name: Path(folder) / f"{name}.json" for name in ("before", "now", "whole", "again")}
+            missing = (kind, size) in NOT_BEFORE
+            before = "-" if missing else predicted(other, kind, size, "before", 0, files["before"])
+            now = predicted(here, kind, size, "now", 0, files["now"])
+            whole = "-"
+            if (kind, size) not in NOT_WHOLE:
+                whole = predicted(here, kind, size, "whole", 0, files["whole"])
+                predicted(here, kind, size, "whole", 1, files["again"])
+            told = [differences(files[name], files["whole"]) for name in ("now", "again")]
+            print(f"| {kind} {size} | {before} | {now} | {whole} | {told[0]} | {told[1]} |", flush=True)
+
+
+def measurements(here: Path, other: Path) -> None:
+    """Measured over plain steps, least processor times and the median ratio; this checkout's benchmark for both."""
+    benchmark = (here / "bench" / "measure.py").read_text()
+    for name, root in (("before", other), ("now", here), ("before", other), ("now", here)):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "measured.py"
+            script.write_text(benchmark.replace('if __name__ == "__main__":\n    main(*sys.argv[1:])', "ratios()"))
+            print(f"measure, {name}:\n{run(root, [str(script)], 2 * LIMIT_NOW) or 'too long'}", flush=True)
+
+
+def starts(here: Path, other: Path) -> None:
+    """Medians by the clock, both in turns."""
+    timed = "import time; start = time.perf_counter()\n{}\n"
+    for name, code in STARTS.items():
+        told = []
+        ended = "try:\n    " + code + "\nexcept SystemExit:\n    pass\n"
+        body = timed.format(ended) + "import sys; print('\\n', time.perf_counter() - start, time.process_time())"
+        found = [[run(root, ["-c", body]) or "nan nan" for root in (other, here)] for _ in range(ROUNDS)]
+        for column in zip(*found, strict=True):
+            clock, used = zip(*(map(float, printed.split()[-2:]) for printed in column), strict=True)
+            told.append(f"{statistics.median(clock):.2f} s ({statistics.median(used):.2f} of processor time)")
+        print(f"| {name} | {told[0]} | {told[1]} |", flush=True)
+
+
+def main() -> None:
+    here = Path(__file__).parents[1]
+    if len(sys.argv) < 2:
+        print("give another checkout to compare with: python -m bench.cost OTHER_CHECKOUT")
+        return
+    other, chosen = Path(sys.argv[1]).resolve(), sys.argv[2:] or [*ENTRIES, "measure", "start"]
+    for group in chosen:
+        load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+        when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+        print(f"\n== {group}, {when} UTC, {os.cpu_count()} cores ({platform.machine()}), load {load}", flush=True)
+        if group in ENTRIES:
+            print("| | before | now | nothing shortened | now from that | another seed from that |", flush=True)
+            predictions(here, other, group)
+        elif group == "measure":
+            measurements(here, other)
+        else:
+            print("| | before | now |", flush=True)
+            starts(here, other)
+
+
+if __name__ == "__main__":
+    main()

@@ -54,7 +54,7 @@ predict(small, few, **{key: value for key, value in options.items() if key == "v
 start, clock = time.process_time(), time.perf_counter()
 found = predict(build, {"input_ids": ids, "labels": ids}, seed=int(seed), **options)
 seconds, clock = time.process_time() - start, time.perf_counter() - clock
-found.save(file)
+found.to_json(file)
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 print(json.dumps({"seconds": seconds, "clock": clock, "gigabytes": memory}))
 """

@@ -13,7 +13,9 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +28,10 @@ from sigprop.measure import measure
 from sigprop.results import Profile
 from sigprop.structure import read_structure
 from sigprop.trace import build, predict
+from studies.accuracy_measurements import all_settings, stored_profiles
 from studies.accuracy_models import CASES, Setting, settings
 
+AGAIN = Path("docs/data/predict_accuracy_again.json")
 COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_second_moment")
 NAMES = ("variance", "correlation", "gradient", "weight gradient")
 TARGETS = {
@@ -112,6 +116,32 @@ def compare(
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps({"date": str(date.today()), "results": results}, indent=1) + "\n")
     show(results)
+
+
+@app.command()
+def again(
+    workers: Annotated[int, typer.Option(help="Processes.")] = 1,
+    out: Annotated[Path, typer.Option(help="JSON file; settings in it are left out.")] = AGAIN,
+) -> None:
+    """Compare today's predictions with what `studies.accuracy_measurements` has stored."""
+    done = {
+        Setting(**row["setting"]).label: row for row in (json.loads(out.read_text())["results"] if out.exists() else [])
+    }
+    profiles = stored_profiles()
+    wanted = [setting for setting in all_settings() if setting.label in profiles and setting.label not in done]
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        for job in as_completed([pool.submit(_again, item, profiles[item.label]) for item in wanted]):
+            row = job.result()
+            done[Setting(**row["setting"]).label] = row
+            print(Setting(**row["setting"]).label, round(row["predict_seconds"], 1), flush=True)
+            rows = [done[label] for label in sorted(done)]
+            out.write_text(json.dumps({"date": str(date.today()), "results": rows}, indent=1) + "\n")
+
+
+def _again(setting: Setting, measured: Profile) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    found = errors_of(setting, measured)
+    return {"setting": setting.__dict__, **{key: value for key, value in found.items() if key not in setting.__dict__}}
 
 
 @app.command()

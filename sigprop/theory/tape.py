@@ -24,6 +24,10 @@ class Node:
     gradient: Gradient | None = None
     parameters: list[ParameterState] = field(default_factory=list)
 
+    @property
+    def positions(self) -> int:
+        return len(self.signal.mean)
+
     def receive(self, gradient: Gradient | None) -> None:
         if gradient is not None:
             self.gradient = gradient if self.gradient is None else self.gradient.meets(gradient, self.signal)
@@ -39,6 +43,10 @@ class SingleNode(Node):
     @signal.setter
     def signal(self, signal: Signal) -> None:
         self._kept = _kept_as(signal, torch.float32)
+
+    @property
+    def positions(self) -> int:
+        return len(self._kept.mean)
 
 
 def _kept_as(signal: Signal, dtype: torch.dtype) -> Signal:

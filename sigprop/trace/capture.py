@@ -102,7 +102,7 @@ class Capture(Mode):
 
     def apply(self, op: Op, *inputs: Node, weights: dict[str, tuple[Weight, int]] | None = None) -> Node:
         """Apply an op on the tape; `weights` binds the op's parameters to weights, with their number of entries."""
-        count = max((len(node.signal.mean) for node in inputs), default=0)
+        count = max((node.positions for node in inputs), default=0)
         if count > self.most_positions:
             raise UnsupportedError(
                 f"{count:,} positions in {self.module!r}, of which {self.most_positions:,} may be followed"

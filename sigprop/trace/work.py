@@ -25,7 +25,7 @@ def operations_of(nodes: Iterable[Node]) -> float:
 
 
 def _of_node(node: Node) -> float:
-    return PER_NODE + PER_PAIR * len(node.signal.mean) ** 2
+    return PER_NODE + PER_PAIR * node.positions**2
 
 
 def _of_draws(node: Node) -> float:

@@ -139,3 +139,33 @@ def test_jacobians_change_nothing(make_specimen, name):
     before = fingerprint(specimen.model)
     jacobian_profile(specimen.model, specimen.batch, probes=2)
     assert fingerprint(specimen.model) == before
+
+
+class OddlyLaid(nn.Module):
+    """Large parameters whose memory is no row of whole words: other strides, an odd place, an odd count."""
+
+    def __init__(self, writes):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.conv = nn.Conv2d(64, 65, 3).to(memory_format=torch.channels_last)
+        self.shifted = nn.Parameter(torch.randn(130 * 130 + 1, generator=generator)[1:].view(130, 130))
+        self.odd = nn.Parameter(torch.randn(20001, generator=generator))
+        self.coarse = nn.Parameter(torch.randn(181, 183, generator=generator).to(torch.bfloat16))
+        self.writes = writes
+
+    def forward(self, x):
+        if self.writes:
+            for parameter in self.parameters():
+                parameter.data.view(-1)[-1:].add_(1.0) if parameter.is_contiguous() else parameter.data.add_(1.0)
+        hidden = self.conv(x).mean((2, 3)) @ self.shifted[:65]
+        return hidden * self.odd[:130] * self.coarse[0, :130].float()
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["read", "written"])
+def test_large_parameters_of_any_layout_are_put_back_and_else_not_written(writes):
+    model = OddlyLaid(writes)
+    before, versions = fingerprint(model), [parameter._version for parameter in model.parameters()]
+    measure(model, torch.randn(2, 64, 6, 6, generator=torch.Generator().manual_seed(1)))
+    assert fingerprint(model) == before
+    if not writes:
+        assert [parameter._version for parameter in model.parameters()] == versions

@@ -2,7 +2,7 @@
 
 `python -m bench.cost OTHER_CHECKOUT [contexts batches configs measure start]`. Every entry runs in a process of its
 own, one after the other: the other checkout, this one, and this one with nothing shortened, with two seeds; the last
-two differ by the noise of their draws. One thread. Each has a limit, and rows are printed as they come.
+two differ by the noise of their draws. One thread. Each has a limit of processor time; rows are printed as they come.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -75,14 +76,17 @@ COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 LIMIT, LIMIT_NOW, ROUNDS = 60, 300, 5
 
 
-def run(root: Path, arguments: list[str], limit: float = LIMIT_NOW) -> str | None:
+def run(root: Path, arguments: list[str], limit: int = LIMIT_NOW) -> str | None:
     """What a process of a checkout prints; None where it takes too long, and its last words where it fails."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+
     paths = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, *arguments]
-    try:
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, preexec_fn=limited)
+    if done.returncode < 0:
         return None
     return done.stdout if done.returncode == 0 else f"failed: {done.stderr.strip().splitlines()[-1][:100]}"
 

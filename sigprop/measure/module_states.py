@@ -56,7 +56,8 @@ def _containers(values: Iterable[Any], seen: set[int]) -> Iterator[Any]:
         if type(value) in CONTAINERS and id(value) not in seen:
             seen.add(id(value))
             yield value
-            yield from _containers(value.values() if isinstance(value, dict) else value, seen)
+            if value:
+                yield from _containers(value.values() if isinstance(value, dict) else value, seen)
 
 
 class _Contents:

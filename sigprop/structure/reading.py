@@ -19,7 +19,7 @@ from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor, plain
 from sigprop.structure.scores import find_scores
 from sigprop.structure.table_scales import table_scales
-from sigprop.trace.capture import record_of
+from sigprop.trace.attached import record_of
 from sigprop.trace.record import Field, Record, Weight
 from sigprop.trace.roles import CONTRACTIONS, nearest_matrices
 from sigprop.trace.skeleton import skeleton_of

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sigprop.trace.attached import attached
 from sigprop.trace.layout import Misaligned
 from sigprop.trace.record import Call, Field, Record, mapped
 from sigprop.trace.rules import find_rule
@@ -52,7 +53,7 @@ def written_through(capture: Capture, view: Tensor, record: Record) -> None:
     if found is None or not isinstance(record, Field):
         return
     behind, index = found
-    before = capture.record_of(behind)
+    before = attached(behind)
     parts = _parts(behind, before, index, record)
     made = _joined(capture, behind, parts)
     if made is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
@@ -24,13 +24,14 @@ from sigprop.compat import DisableTorchFunction, custom_functions
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.initialization import zero_rows
 from sigprop.process import Mode
-from sigprop.sites import ROOT, nth, part
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.aliases import asks_to_write, is_view, remember, written_through
+from sigprop.trace.attached import attach, attached, is_traced
 from sigprop.trace.dependent_entries import law_of, note_dependent_entries
 from sigprop.trace.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
 from sigprop.trace.layout import LARGEST, Misaligned
+from sigprop.trace.module_sites import ModuleSites
 from sigprop.trace.record import Call, Field, Record, Skipped, Uneven, Weight, fields_made, leaves, mapped
 from sigprop.trace.replay import Replay
 from sigprop.trace.rules import Rule, find_rule
@@ -43,10 +44,8 @@ from sigprop.trace.shared_parts import SharedParts
 from sigprop.trace.shared_weights import WeightsBehind
 from sigprop.trace.tied import TiedLogits
 
-_RECORD = "_sigprop_record"
 
-
-class Capture(Mode):
+class Capture(Mode, ModuleSites):
     """The mode that a model runs under, and everything it finds: tape, sites, parameters, loss."""
 
     def __init__(
@@ -57,13 +56,11 @@ class Capture(Mode):
         single: bool = False,
         tape: Tape | None = None,
     ):
-        super().__init__()
-        self.model = model
+        Mode.__init__(self)
+        ModuleSites.__init__(self, model)
         self.preview = preview
         self.single = single
         self.tape = tape or Tape()
-        self.modules: list[str] = []
-        self.sites: list[tuple[str, Field]] = []
         self.records: list[Record] = []
         self.parameters: dict[str, Weight] = {}
         self.bindings: dict[Node, dict[str, tuple[Weight, int]]] = {}
@@ -74,8 +71,6 @@ class Capture(Mode):
         self.weights_behind = WeightsBehind(self)
         self.doubts: dict[Node, str] = {}
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
-        self._names = {id(module): name for name, module in model.named_modules()}
-        self._calls: dict[str, int] = {}
         self.attentions = 0
         self.lock = RLock()
         self.most_positions = LARGEST
@@ -96,7 +91,7 @@ class Capture(Mode):
                 weight = Weight(tuple(parameter.shape), law, name, zero_rows=zero_rows(parameter))
                 weight.requires_grad = parameter.requires_grad
                 self.parameters[name] = weight
-                setattr(parameter, _RECORD, weight)
+                attach(parameter, weight)
 
     # -- what rules use
 
@@ -141,20 +136,26 @@ class Capture(Mode):
         return self._base + (item.number - self._first_field) * 7919
 
     @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Names of modules while they run; their outputs become sites."""
+        self._running = True
+        try:
+            with torch.enable_grad(), self.module_hooks(), custom_functions(self._custom_function), self:
+                yield
+        finally:
+            self._running = False
+
+    @contextmanager
     def loss(self) -> Iterator[None]:
         """While a loss is called on the output: what it is made of is only recorded, to be replayed."""
         self.lock.acquire()
         self._recording = True
         try:
-            with torch.enable_grad(), self._hooks(), custom_functions(self._custom_function), self:
+            with torch.enable_grad(), self.module_hooks(), custom_functions(self._custom_function), self:
                 yield
         finally:
             self._recording = False
             self.lock.release()
-
-    @property
-    def module(self) -> str:
-        return self.modules[-1] if self.modules else ROOT
 
     def sampled(self, target: Field, reason: str) -> Node:
         """The node of a field by Monte Carlo on the functions that lead to it."""
@@ -177,23 +178,23 @@ class Capture(Mode):
         name = canonical(func)
         if name == "get":
             return self._getter(func, args)
-        if name == "register_hook" and _is_traced(args):
+        if name == "register_hook" and is_traced(args):
             return self._hook(*args)
-        if name in QUERIES or not (_is_traced(args) or _is_traced(kwargs.values())):
+        if name in QUERIES or not (is_traced(args) or is_traced(kwargs.values())):
             return func(*args, **kwargs)
         return self._traced(func, name, args, kwargs)
 
     def _getter(self, func: Any, args: tuple) -> Any:
         attribute = getattr(func.__self__, "__name__", "")
         tensor = args[0]
-        if _record(tensor) is None or (attribute in GETTERS and not tensor.is_meta):
+        if attached(tensor) is None or (attribute in GETTERS and not tensor.is_meta):
             return func(*args)
         if attribute in GETTERS:
             return GETTERS[attribute]
         if attribute == "data":
             return self._traced(torch.Tensor.detach, "detach", (tensor,), {})
         if attribute == "requires_grad":
-            return tensor.is_floating_point() and _record(tensor).requires_grad  # type: ignore[union-attr]
+            return tensor.is_floating_point() and attached(tensor).requires_grad  # type: ignore[union-attr]
         if attribute in ("T", "mT", "H", "mH"):
             return self._traced(torch.Tensor.transpose, "transpose", (tensor, -2, -1), {})
         if attribute in ("real", "imag"):
@@ -202,7 +203,7 @@ class Capture(Mode):
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
         """A hook on the gradient of a traced tensor: from here on the tensor is the one behind the hook."""
-        found = _record(tensor)
+        found = attached(tensor)
         if isinstance(found, Field):
             made = hooked(self, found, hook)
             if made is not None:
@@ -212,7 +213,7 @@ class Capture(Mode):
 
     def _custom_function(self, kind: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An `autograd.Function`: its backward is what counts, so it is followed as a whole."""
-        if not (_is_traced(args) or _is_traced(kwargs.values())):
+        if not (is_traced(args) or is_traced(kwargs.values())):
             return NotImplemented
         if kind.__name__ == "CheckpointFunction":
             return args[0](*args[2:])
@@ -226,7 +227,7 @@ class Capture(Mode):
 
     def _argument(self, item: Any) -> Any:
         """The record of a traced tensor; one that was made where gradients were off has none where they are on."""
-        found = _record(item) if isinstance(item, Tensor) else None
+        found = attached(item) if isinstance(item, Tensor) else None
         if isinstance(found, Skipped):
             raise Uneven(f"{self.module!r} reads what a block that is not followed hands on")
         if found is None or not found.without_gradient or not torch.is_grad_enabled():
@@ -325,7 +326,7 @@ class Capture(Mode):
         self.records.append(record)
         if target is None or tuple(target.shape) != tuple(record.shape):
             target = torch.empty(record.shape, dtype=record.dtype, device="meta")
-        setattr(target, _RECORD, record)
+        attach(target, record)
         return target
 
     def attached(self, call: Call, record: Field) -> Tensor:
@@ -335,11 +336,7 @@ class Capture(Mode):
     def attach(self, tensor: Tensor, record: Record) -> None:
         """Make a record what is known of a tensor."""
         self.records.append(record)
-        setattr(tensor, _RECORD, record)
-
-    @staticmethod
-    def record_of(tensor: Tensor) -> Record | None:
-        return _record(tensor)
+        attach(tensor, record)
 
     def _complaint(self, call: Call, error: Exception) -> str:
         function = resolve_name(call.function) or call.name
@@ -348,49 +345,6 @@ class Capture(Mode):
             f"({type(error).__name__}: {error}). Register a rule: "
             f'@sigprop.trace.rule("{call.name}") def {call.name}(capture, call, ...): return a Field.'
         )
-
-    # -- modules and sites
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Names of modules while they run; their outputs become sites."""
-        self._running = True
-        try:
-            with torch.enable_grad(), self._hooks(), custom_functions(self._custom_function), self:
-                yield
-        finally:
-            self._running = False
-
-    @contextmanager
-    def _hooks(self) -> Iterator[None]:
-        """On the modules of this copy alone: other models, in other threads, run as they are."""
-        handles = []
-        try:
-            for module in self.model.modules():
-                handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
-                handles.append(module.register_forward_hook(self._leave))
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _enter(self, module: nn.Module, inputs: Any) -> None:
-        name = self._names.get(id(module))
-        self.modules.append((name if name != "" else ROOT) if name is not None else self.module)
-
-    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        name = self.modules.pop()
-        if id(module) not in self._names:
-            return
-        call = self._calls[name] = self._calls.get(name, 0) + 1
-        label = nth(name, call)
-        signals = [(path, t) for path, t in _tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
-        for number, (path, tensor) in enumerate(signals):
-            found = _record(tensor)
-            if isinstance(found, Field):
-                found = found.before_hook or found
-                found.seal()
-                self.sites.append((part(label, path, number), found))
 
 
 def _shapes(call: Call) -> str:
@@ -410,38 +364,4 @@ def _alike(signal: Signal) -> Signal:
     return made.note(Status.ASSUMED, "preview: all tokens taken as alike")
 
 
-def _record(tensor: Tensor) -> Record | None:
-    return getattr(tensor, _RECORD, None)
-
-
-def _is_traced(values: Iterable[Any]) -> bool:
-    """Whether a traced tensor is among the values."""
-    for item in values:
-        if isinstance(item, Tensor):
-            if _record(item) is not None:
-                return True
-        elif isinstance(item, (tuple, list)):
-            if _is_traced(item):
-                return True
-        elif isinstance(item, dict) and _is_traced(item.values()):
-            return True
-    return False
-
-
-def record_of(value: Any) -> Record | None:
-    """The record of a traced tensor."""
-    return _record(value) if isinstance(value, Tensor) else None
-
-
-def _tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors_in(item, f"{path}[{key}]")
-    elif isinstance(value, (tuple, list)):
-        for index, item in enumerate(value):
-            yield from _tensors_in(item, f"{path}[{index}]")
-
-
-__all__ = ["Capture", "Misaligned", "record_of"]
+__all__ = ["Capture", "Misaligned"]

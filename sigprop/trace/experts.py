@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.theory.ops.expert_sum import ExpertSum
-from sigprop.trace.capture import Capture, record_of
+from sigprop.trace.attached import record_of
+from sigprop.trace.capture import Capture
 from sigprop.trace.layout import CHANNEL, Axis, Layout
 from sigprop.trace.record import Call, Field, Weight, united
 from sigprop.trace.rules.values import CHOICE

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.trace.alike_blocks import AlikeBlocks, WatchedNumber, counting_numbers, runs_of_alike_blocks
-from sigprop.trace.capture import Capture, record_of
+from sigprop.trace.attached import record_of
+from sigprop.trace.capture import Capture
 from sigprop.trace.jump import FollowedBlock, Jump
 from sigprop.trace.record import Field, Skipped, Uneven, leaves, mapped
 from sigprop.trace.tied import share_carried

@@ -24,7 +24,8 @@ from sigprop.process import (
 )
 from sigprop.theory import Node, Tape
 from sigprop.theory.tape import SingleNode
-from sigprop.trace.capture import Capture, record_of
+from sigprop.trace.attached import record_of
+from sigprop.trace.capture import Capture
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.experts import followed_as_one
 from sigprop.trace.gradient_start import loss_start, white_noise

@@ -38,6 +38,8 @@ from studies.predict_coverage import Late, limited, quiet, reason_of
 OUT = Path("docs/data/calibration.json")
 WAYS = ("theory", "default")
 DEVELOPMENT, OTHER, ACCURACY = "development", "other setting", "accuracy study"
+ROUNDED = 1e-4
+"""Relatively, what the stored measurements of four digits leave open."""
 NEGLIGIBLE = 1e-9
 """Of the largest number of its column: rounding."""
 Measured = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -75,7 +77,7 @@ def judged(profile: Profile, measured: Measured, draws: int) -> Iterator[dict[st
                 off, spread, room = math.inf, 0.0, 0.0
             else:
                 off, spread = value / mean - 1.0, error / mean
-                room = math.hypot((stated or 0.0) * abs(value / mean), quantile * spread)
+                room = math.hypot((stated or 0.0) * abs(value / mean), quantile * spread) + ROUNDED
             yield {"name": name, "column": column, "status": row.status, "off": off, "spread": spread,
                    "stated": stated, "within": abs(off) <= room, "reason": row.reason}  # fmt: skip
 

@@ -11,7 +11,7 @@ from sigprop.errors import InputError
 from sigprop.losses import LossChoice, require_loss
 from sigprop.measure.initializations import over_initializations
 from sigprop.measure.layout import AxesRule, TokenAxes
-from sigprop.measure.once import Options, measure_once
+from sigprop.measure.one_pass import Options, measure_once
 from sigprop.results import Plan, Profile
 
 

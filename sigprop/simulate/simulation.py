@@ -11,7 +11,7 @@ from sigprop.initialization import Draws
 from sigprop.losses import LossChoice
 from sigprop.measure.batch import call, what_to_differentiate
 from sigprop.measure.initializations import summarize
-from sigprop.measure.once import Options, measure_once
+from sigprop.measure.one_pass import Options, measure_once
 from sigprop.process import as_written, copied, seed_all, seed_of, undisturbed
 from sigprop.results import Profile
 from sigprop.results.stated_errors import stated_columns

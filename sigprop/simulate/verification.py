@@ -156,7 +156,7 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trust
         row.errors[column] = max(drawn.errors.get(column, 0.0), verdict.standard_error)
     for column in (*wrong, *doubted):
         setattr(row, column, verdicts[column].simulated)
-    _state(row, drawn, verdicts, {*wrong, *doubted})
+    _state(row, drawn, verdicts, wrong, doubted)
     if wrong or doubted:
         row.status = "disputed" if wrong else "sampled"
         row.reason = "; ".join(_dispute(column, verdicts[column]) for column in (*wrong, *doubted))
@@ -165,14 +165,21 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trust
     return row
 
 
-def _state(row: Row, drawn: Row, verdicts: dict[str, Verdict], simulated: set[str]) -> None:
-    """What the draws leave open, of their numbers and of those that agree with them."""
+def _state(row: Row, drawn: Row, verdicts: dict[str, Verdict], wrong: Sequence[str], doubted: Sequence[str]) -> None:
+    """What the draws leave open, of their numbers and of those that agree with them.
+
+    Of many numbers that theory has right some are doubted because the draws are off: what is shown instead reaches to
+    theory's number, unless that was a guess.
+    """
     for column in stated_columns(row):
         verdict = verdicts.get(column)
         if verdict is None and column in drawn.stated_errors:
             row.stated_errors.setdefault(column, drawn.stated_errors[column])
-        elif column in simulated and verdict is not None:
+        elif verdict is not None and column in wrong:
             row.stated_errors[column] = verdict.left_open
+        elif verdict is not None and column in doubted:
+            reach = abs(verdict.difference) if column in row.stated_errors else 0.0
+            row.stated_errors[column] = max(verdict.left_open, reach)
         elif verdict is not None and verdict.judgement is Judgement.AGREES:
             row.stated_errors[column] = min(verdict.stated_error, row.stated_errors.get(column, math.inf))
 

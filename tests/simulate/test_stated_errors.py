@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import sigprop
-from sigprop.results import Profile
+from sigprop.results import ParameterRow, Profile
 from sigprop.results.stated_errors import BY_STATUS, stated_columns
 from sigprop.simulate.verdict import judged, left_open
+from sigprop.simulate.verification import _judged_row
 from sigprop.theory import Status
 
 X = torch.randn(6, 16, generator=torch.Generator().manual_seed(0))
@@ -83,3 +84,20 @@ def test_what_agrees_states_its_distance_and_the_noise():
     draws = [0.9, 1.0, 1.1, 0.95, 1.05, 1.0]
     verdict = judged(1.05, draws)
     assert verdict.stated_error == pytest.approx((0.05 + left_open(draws)) / 1.05)
+
+
+def test_what_few_draws_doubt_reaches_to_theory():
+    """Of many numbers that theory has right those are doubted whose draws are off: the error must say so."""
+    generator, kept = torch.Generator().manual_seed(3), []
+    for _ in range(TRIALS):
+        draws = (0.4 * torch.randn(6, generator=generator, dtype=torch.float64) - 0.08).exp().tolist()
+        verdict = judged(1.0, draws)
+        if verdict.is_doubtful:
+            drawn = ParameterRow("weight", (8, 8), grad_second_moment=verdict.simulated)
+            row = ParameterRow("weight", (8, 8), grad_second_moment=1.0, status="fitted")
+            row.stated_errors = {"grad_second_moment": 0.15}
+            row = _judged_row(row, drawn, {"grad_second_moment": verdict}, trusted=True)
+            error = row.stated_errors["grad_second_moment"]
+            kept.append(abs(1.0 - row.grad_second_moment) <= error * row.grad_second_moment)
+    assert len(kept) > 200
+    assert sum(kept) / len(kept) > 0.99

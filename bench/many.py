@@ -2,8 +2,8 @@
 
 python -m bench.many [cpu|cuda] [profile]
 
-Both sides are told as written, captured as CUDA graphs, and compiled and captured; the one to beat, one by one and
-captured, is timed before and after the others. `profile` prints the kernels of one program's steps too, dearest first.
+One by one is told twice: each training captured as a CUDA graph, timed before and after the program, and each as
+written, which is what a loop over trainings is for most people. `profile` prints the program's kernels, dearest first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -77,41 +77,34 @@ def main(device: str = "cpu", what: str = "") -> None:
     rates = [rate for rate in RATES for _ in range(SEEDS)]
     models = [decoder(layers, width, seed).to(device) for seed in range(len(rates))]
 
-    def timed(window: int, count: int, mode: str, work: Callable[[Clock, Settings], object], show: bool = False):
+    def timed(window: int, mode: str, work: Callable[[Clock, Settings], object], show: bool = False) -> list[float]:
         profiler = torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) if show else None
         clock = Clock(batches, window, torch.cuda.synchronize if on_gpu else lambda: None, profiler=profiler)
-        started = time.perf_counter()
         work(clock, Settings(steps=clock.steps, device=device, mode=mode, precision=precision, log_every=clock.steps))
         if profiler is not None:
             print(table(profiler, on_gpu))
-        return [len(rates) / count * seconds for seconds in clock.a_step()], clock.times[0] - started
+        return clock.a_step()
 
-    def alone(mode: str, window: int):
-        return timed(window, 1, mode, lambda data, settings: train(models[0], data, settings))
+    def together(window: int, mode: str) -> list[float]:
+        return timed(window, mode, lambda data, settings: train_many(models, data, rates, settings), what == "profile")
 
-    def stacked(some: Sequence[nn.Module], mode: str, window: int, show: bool = False):
-        work = lambda data, settings: train_many(some, data, rates[: len(some)], settings)  # noqa: E731
-        return timed(window, len(some), mode, work, show)
+    def one_by_one(window: int, mode: str) -> list[float]:
+        found = timed(window, mode, lambda data, settings: train(models[0], data, settings))
+        return [len(rates) * seconds for seconds in found]
 
     many, few, slow = windows
-    shown = what == "profile"
     ways = {
-        "one by one, captured": lambda: alone(fast, many),
-        "one program, captured": lambda: stacked(models, fast, few, shown),
-        "one by one, captured, once more": lambda: alone(fast, many),
-        "one by one, as written": lambda: alone("eager", slow),
-        "one program, compiled and captured": lambda: stacked(models, "compile", few, shown),
-        "one by one, compiled and captured": lambda: stacked(models[:1], "compile", many),
+        "one by one, captured": lambda: one_by_one(many, fast),
+        "one program, captured": lambda: together(few, fast),
+        "one by one, captured, once more": lambda: one_by_one(many, fast),
+        "one by one, as written": lambda: one_by_one(slow, "eager"),
     }
     print(f"{len(rates)} decoders of {layers} x {width}, batch 16 x 128, {precision}, {WINDOWS} windows of steps:")
-    base: list[float] = []
-    for name, work in ways.items():
-        found, prepared = work()
-        base = base or found
-        ratio = statistics.median(base) / statistics.median(found)
-        spread = f"{1e3 * min(found):.1f} to {1e3 * max(found):.1f}"
-        middle = 1e3 * statistics.median(found)
-        print(f"  {name:36s} {middle:8.1f} ms ({spread}), {ratio:.2f} times, ready in {prepared:.0f} s", flush=True)
+    found = {name: work() for name, work in ways.items()}
+    program = statistics.median(found["one program, captured"])
+    for name, times in found.items():
+        middle, spread = statistics.median(times), f"{1e3 * min(times):.1f} to {1e3 * max(times):.1f}"
+        print(f"  {name:32s} {1e3 * middle:8.1f} ms ({spread}), {middle / program:.2f} times one program")
 
 
 def table(profiler: torch.profiler.profile, on_gpu: bool) -> str:

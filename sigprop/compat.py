@@ -24,7 +24,6 @@ PRIVATE = {
     "get_unwrapped": ("torch._C._functorch", "get_unwrapped", "seeds are trained one by one"),
     "maybe_get_bdim": ("torch._C._functorch", "maybe_get_bdim", "seeds are trained one by one"),
     "maybe_get_level": ("torch._C._functorch", "maybe_get_level", "seeds are trained one by one"),
-    "compile_graph": ("torch._inductor", "compile", "a program of stacked networks cannot be compiled"),
     "current_function_mode": (
         "torch.overrides",
         "_get_current_function_mode",
@@ -44,7 +43,6 @@ PRIVATE = {
         "_pop_torch_function_stack",
         "an interrupted capture leaves its mode behind",
     ),
-    "make_fx": ("torch.fx.experimental.proxy_tensor", "make_fx", "a program of stacked networks cannot be compiled"),
     "standard_gamma": ("torch", "_standard_gamma", "fluctuations of finite width cannot be drawn"),
 }
 

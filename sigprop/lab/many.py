@@ -1,8 +1,7 @@
 """Many networks of one architecture trained as one program: other draws, other learning rates, the same batches.
 
 Parameters are stacked and the forward pass runs under `vmap`; every kernel then works for all networks at once, which
-is what small networks wait for. On a CUDA device the whole step, optimizer included, is captured once and replayed, in
-the modes "graph" and "compile"; in the latter torch's compiler has made fewer and larger kernels of the passes before.
+is what small networks wait for. With mode "graph" the whole step, optimizer included, is captured once and replayed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.overrides import TorchFunctionMode
 
 from sigprop.errors import InputError, require
-from sigprop.lab.compiled import Compiled
 from sigprop.lab.rows import Factors, Kind, Rows
 from sigprop.lab.settings import Settings
 from sigprop.lab.stacked_optimizer import StackedOptimizer
@@ -49,7 +47,8 @@ def train_many(
     if len(models) != len(rates):
         raise InputError(f"{len(models)} networks and {len(rates)} learning rates: one rate for each is needed")
     on_gpu = torch.device(settings.device).type == "cuda"
-    require(on_gpu or settings.mode != "graph", "mode", settings.mode, "a CUDA device; 'eager' or 'compile' elsewhere")
+    known = settings.mode == "eager" or (settings.mode == "graph" and on_gpu)
+    require(known, "mode", settings.mode, "'eager', or 'graph' on a CUDA device, for many networks")
     for model in models:
         model.to(settings.device).train()
     program = _Program(models, rates, settings, plan, loss_of(batches, loss))
@@ -77,7 +76,6 @@ class _Program:
         speeds = torch.tensor(list(rates), dtype=torch.float32, device=settings.device)
         self.optimizer = StackedOptimizer(settings.optimizer, self.rows, speeds, settings.weight_decay)
         self.schedule = torch.ones((), device=settings.device)
-        self.passes = Compiled(self._passes) if settings.mode == "compile" else self._passes
 
     def _rows(self, stacks: dict[str, Tensor], factors: dict[str, Factors]) -> list[Rows]:
         """Parameters that are rounded alike and share their factors."""
@@ -95,7 +93,7 @@ class _Program:
         for step in range(self.settings.steps):
             batch = {key: value.to(self.settings.device, non_blocking=True) for key, value in batches(step).items()}
             if step_of is None:
-                step_of = _Captured(self, batch) if self._is_captured else self.step
+                step_of = _Captured(self, batch) if self.settings.mode == "graph" else self.step
             self.schedule.fill_(self.settings.schedule(step))
             losses.append(step_of(batch).clone())
         table = torch.stack(losses).T.tolist()
@@ -103,36 +101,32 @@ class _Program:
         seconds = (time.perf_counter() - started) / len(self.models)
         return [Run(row, ended=_ending(row), seconds=seconds) for row in table]
 
-    @property
-    def _is_captured(self) -> bool:
-        return self.settings.mode != "eager" and self.device == "cuda"
-
     def step(self, batch: Batch) -> Tensor:
         """Losses of all networks before the update."""
-        losses, found = self.passes(self._values(), self.fixed, self.buffers, batch)
-        gradients = [each.to(rows.kind.dtype) for rows, each in zip(self.rows, found, strict=True)]
+        losses, gradients = self._passes(self._leaves(), batch)
         shrink = _shrink(gradients, self.settings.clip) if self.settings.clip else None
         self.optimizer.step(gradients, self.schedule, shrink)
         return losses
 
-    def _values(self) -> dict[str, Tensor]:
-        """What is differentiated. Linear layers are rounded here, all at once, and not by autocast one by one."""
-        return {
-            str(number): rows.values.to(torch.bfloat16) if rows.kind.is_rounded else rows.values
-            for number, rows in enumerate(self.rows)
-        }
+    def _leaves(self) -> dict[str, Tensor]:
+        """What is differentiated, made anew: old leaves would belong to another stream.
 
-    def _passes(self, values: dict, fixed: dict, buffers: dict, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """Losses, and gradients in rows. Leaves are made anew: old ones would belong to another stream."""
+        Linear layers are rounded here, all at once, and not by autocast one by one.
+        """
         leaves: dict[str, Tensor] = {}
-        for rows, each in zip(self.rows, values.values(), strict=True):
-            leaves |= {name: view.detach().requires_grad_() for name, view in rows.views(each).items()}
+        for rows in self.rows:
+            values = rows.values.to(torch.bfloat16) if rows.kind.is_rounded else rows.values
+            leaves |= {name: view.detach().requires_grad_() for name, view in rows.views(values).items()}
+        return leaves
+
+    def _passes(self, leaves: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """Losses, and gradients in rows."""
         work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
         with _Batched(self.device):
-            losses = work(leaves, fixed, buffers, batch)
+            losses = work(leaves, self.fixed, self.buffers, batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         gradients = dict(zip(leaves, found, strict=True))
-        return losses.detach(), [rows.gathered(gradients) for rows in self.rows]
+        return losses.detach(), [rows.gathered(gradients).to(rows.kind.dtype) for rows in self.rows]
 
     def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: Batch) -> Tensor:
         own = {**trained, **fixed}

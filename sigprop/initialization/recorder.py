@@ -33,7 +33,7 @@ _MAKERS = frozenset(
 )
 _ELEMENTWISE = frozenset(("mul", "rmul", "div", "truediv", "add", "radd", "sub", "rsub", "neg", "exp", "log", "clamp"))
 _ALIKE = frozenset(("ones_like", "zeros_like", "full_like"))
-_COPIES = frozenset(("clone", "contiguous", "to", "float", "reshape", "flatten"))
+_COPIES = frozenset(("clone", "contiguous", "to", "float", "reshape", "flatten", "pad"))
 _FILLS = frozenset(
     ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "zero_", "zeros_", "ones_", "fill_", "constant_")
 )

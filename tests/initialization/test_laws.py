@@ -24,6 +24,12 @@ def _sinusoids(w):
     w.data.copy_(torch.cat((steps.sin(), steps.cos()), 1))
 
 
+def _padded_by_nothing(w):
+    """As transformers ties the bias of an output to its embeddings."""
+    nn.init.normal_(w, 0.0, 0.02)
+    w.data = nn.functional.pad(w.data, (0, 0))
+
+
 def _first_row_zero(w):
     nn.init.normal_(w, 0.0, 0.1)
     w.data[0].zero_()
@@ -48,6 +54,7 @@ IDIOMS = {
     "orthogonal_": lambda w: nn.init.orthogonal_(w, gain=2.0),
     "orthogonal_ of data": lambda w: nn.init.orthogonal_(w.data),
     "truncated": lambda w: nn.init.trunc_normal_(w.data, std=0.02, a=-0.02, b=0.02),
+    "padded by nothing": _padded_by_nothing,
     "sinusoids": _sinusoids,
     "row of zeros": _first_row_zero,
     "setitem": _entries,

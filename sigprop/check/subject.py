@@ -175,8 +175,10 @@ class Subject:
 
     @cached_property
     def scores(self) -> list[SiteRow]:
-        """Rows of attention scores, with entropy and largest weight."""
-        return [row for row in self.profile.sites if "entropy" in row.extras] if self.profile is not None else []
+        """Rows of attention scores, with entropy and largest weight; what routers choose by is left out."""
+        rows = [] if self.profile is None else self.profile.sites
+        routers = frozenset() if self.structure is None else self.structure.routers
+        return [row for row in rows if "entropy" in row.extras and row.name.rpartition(".scores")[0] not in routers]
 
     @cached_property
     def activity(self) -> dict[str, Activity]:

@@ -123,7 +123,8 @@ class Structure:
     `kinds`: for each stream, how many embeddings add up to its start. `blocks`: lists of alike modules that hold the
     junctions, each in order. `final_norm`: the module of the norm that the stream passes after the last junction.
     `readout_input`: the parameters that what the readout reads is linear in (gain and bias of the final norm), where
-    nothing else reads it. `scores`: every attention. `table_scales`: numbers that multiply what is looked up, by table.
+    nothing else reads it. `scores`: every attention. `routers`: modules whose softmax is over what a matrix makes of
+    each token. `table_scales`: numbers that multiply what is looked up, by table.
     """
 
     parameters: dict[str, Parameter]
@@ -136,6 +137,7 @@ class Structure:
     final_norm: str | None = None
     readout_input: tuple[str, ...] = ()
     scores: tuple[Scores, ...] = ()
+    routers: frozenset[str] = frozenset()
     table_scales: dict[str, TableScale] = field(default_factory=dict)
     trace: Any = field(default=None, repr=False)
     model: nn.Module | None = field(default=None, repr=False)

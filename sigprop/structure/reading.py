@@ -17,7 +17,7 @@ from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor, plain
-from sigprop.structure.scores import find_scores
+from sigprop.structure.scores import find_routers, find_scores
 from sigprop.structure.table_scales import table_scales
 from sigprop.trace.attached import record_of
 from sigprop.trace.record import Field, Record, Weight
@@ -60,6 +60,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         final_norm=next(iter(graph.norm_names(sums[-1].total)), None) if sums else None,
         readout_input=_readout_input(graph),
         scores=find_scores(graph),
+        routers=find_routers(graph),
         table_scales=table_scales(graph),
         trace=found,
         model=model,

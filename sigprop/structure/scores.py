@@ -63,6 +63,24 @@ def find_scores(graph: Graph) -> tuple[Scores, ...]:
     return tuple(found.values())
 
 
+def find_routers(graph: Graph) -> frozenset[str]:
+    """Modules whose softmax is over what a matrix makes of each token, such as the experts it may go to."""
+    softmaxes = [item for item in graph.index if item.call is not None and item.call.name == "softmax"]
+    return frozenset(item.call.module for item in softmaxes if item.call is not None and _is_of_a_matrix(item))
+
+
+def _is_of_a_matrix(item: Field) -> bool:
+    """Whether the product nearest before a softmax is one with a weight."""
+    for _ in range(STEPS):
+        fields = [inner for inner in item.inputs if isinstance(inner, Field)]
+        if item.call is not None and item.call.name in CONTRACTIONS:
+            return len(fields) == 1
+        if not fields:
+            return False
+        item = fields[0]
+    return False
+
+
 def _product(weights: Field) -> tuple[tuple[Field, Field] | None, float, bool]:
     """Query and key behind attention weights, the numbers between their product and the softmax, and whether more than
     a mask is added on the way."""

@@ -196,3 +196,23 @@ def test_a_model_whose_structure_is_not_known_has_no_chain(monkeypatch):
     unknown = Subject(model, subject.batch, measured=subject.measured)
     monkeypatch.setattr(Subject, "structure", None)
     assert not unknown.streams
+
+
+class Routed(nn.Module):
+    """A residual branch whose experts are chosen by a softmax over what a wide matrix makes of each token."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(64, 32), nn.Linear(32, 64)
+        self.router, self.experts = nn.Linear(32, 20, bias=False), nn.Parameter(torch.randn(20, 32, 32) / 32)
+        self.router.weight.data.mul_(20.0)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        shares = torch.softmax(self.router(x).float(), -1)
+        return self.head(x + torch.einsum("bte,bti,eij->btj", shares, x, self.experts))
+
+
+def test_a_router_is_not_an_attention():
+    torch.manual_seed(0)
+    assert not found("attention_saturated", Routed(), torch.randint(64, (2, 24)))

@@ -8,13 +8,14 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"process", "compat", "errors", "grid", "losses", "results", "sites"}
+BASE = {"process", "compat", "errors", "grid", "losses", "results", "score_masks", "sites"}
 ALLOWED = {
     "process": {"compat"},
     "errors": set(),
     "compat": {"errors"},
     "losses": {"errors", "process"},
     "grid": {"errors"},
+    "score_masks": set(),
     "sites": set(),
     "results": {"compat", "errors", "grid", "process"},
     "theory": BASE,

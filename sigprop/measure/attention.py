@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sigprop.score_masks import allowed_scores
+
 
 def score_summary(scores: Tensor) -> dict[str, Tensor]:
     """Mean and variance of the allowed scores; entropy and largest weight, averaged over queries."""
@@ -30,36 +32,6 @@ def score_summary(scores: Tensor) -> dict[str, Tensor]:
             "entropy": torch.where(queries, entropy, 0.0).sum() / queries.sum(),
             "largest_weight": torch.where(queries, weights.amax(-1), 0.0).sum() / queries.sum(),
         }
-
-
-HIDDEN_ROW = 1e8
-"""Below minus this a score is hidden even where all scores of its query are: models mask with -1e9 and beyond."""
-OUT_OF_REACH = 5000.0
-"""How far below the largest score of its query a mask puts one: -1e4 is the smallest that models use."""
-
-
-MASKS = 4
-"""How many masks may be added to one score."""
-
-
-def allowed_scores(scores: Tensor) -> Tensor:
-    """True where no mask has lowered the score out of reach; not-a-number counts as a score.
-
-    A mask of -1e4 is told from scores that differ by as much: in every row it leaves a gap that is wider than what the
-    scores above it span, and not much narrower than what those below it do.
-    """
-    scores = scores.detach()
-    hidden = scores < max(torch.finfo(scores.dtype).min / 2, -HIDDEN_ROW)
-    low = ~hidden & (scores < scores.amax(-1, keepdim=True) - OUT_OF_REACH)
-    (above, top), (bottom, below) = _ends(scores, ~(hidden | low)), _ends(scores, low)
-    gap = (above - below).amin()
-    is_mask = (gap > (top - above).amax()) & (MASKS * gap > (below - bottom).amax())
-    return ~(hidden | (low & is_mask))
-
-
-def _ends(scores: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Smallest and largest of the chosen scores of each row; infinities of the other sign where there are none."""
-    return torch.where(chosen, scores, math.inf).amin(-1), torch.where(chosen, scores, -math.inf).amax(-1)
 
 
 def attention_weights(scores: Tensor) -> Tensor:

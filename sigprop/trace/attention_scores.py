@@ -16,6 +16,7 @@ from torch import Tensor
 from sigprop.errors import SigpropError
 from sigprop.results import SiteRow
 from sigprop.results.depth import DepthCounter
+from sigprop.score_masks import allowed_scores
 from sigprop.sites import SCORES, CallCounter, inside
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Field
@@ -30,10 +31,6 @@ number falls with the square of how many there are, as the rows of many layers v
 The variance of one head's scores fluctuates by about sqrt(2 / head width)."""
 ENTRIES = 1 << 22
 """Scores that are drawn at most for each attention."""
-HIDDEN_ROW = 1e8
-"""Below minus this a score is hidden even where all scores of its query are: models mask with -1e9 and beyond."""
-OUT_OF_REACH = 5000.0
-"""How far below the largest score of its query a mask puts one."""
 SOFTMAX = ("softmax", "_softmax")
 
 
@@ -107,8 +104,7 @@ def _value(mask: Any, replay: Replay) -> Any:
 
 def _summary(scores: Tensor) -> dict[str, float]:
     """The same columns as in `sigprop.measure.attention`, which knows nothing of this room."""
-    lowest = max(torch.finfo(scores.dtype).min / 2, -HIDDEN_ROW)
-    hidden = (scores < lowest) | (scores < scores.amax(-1, keepdim=True) - OUT_OF_REACH)
+    hidden = ~allowed_scores(scores)
     queries = ~hidden.all(-1)
     count, known = hidden.numel() - hidden.sum(), scores.masked_fill(hidden, 0.0)
     mean = float(known.sum(dtype=torch.float64) / count)

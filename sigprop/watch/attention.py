@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sigprop.measure.attention import allowed_scores, multi_head_scores, score_summary, sdpa_scores
+from sigprop.measure.attention import multi_head_scores, score_summary, sdpa_scores
 from sigprop.measure.functions import SOFTMAXES
+from sigprop.score_masks import allowed_scores
 
 QUERIES = 64
 ENTRIES = 1 << 22

@@ -7,7 +7,8 @@ from torch import nn
 from sigprop.check import checks
 from sigprop.check.evaluation import Evaluation
 from sigprop.check.subject import Subject
-from sigprop.measure.attention import allowed_scores, score_summary
+from sigprop.measure.attention import score_summary
+from sigprop.score_masks import allowed_scores
 
 
 def found(name, model, batch):

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from sigprop.measure.attention import allowed_scores, score_summary
+from sigprop.measure.attention import score_summary
+from sigprop.score_masks import allowed_scores
 
 SHAPE = (2, 4, 12, 12)
 
@@ -37,6 +38,20 @@ def test_scores_that_spread_as_far_as_a_mask_are_scores(std):
     scores = scores_of(std)
     assert bool(allowed_scores(scores).all())
     assert float(score_summary(scores)["variance"]) == pytest.approx(float(scores.var()), rel=0.01)
+
+
+@pytest.mark.parametrize("std", [0.02, 1.0, 5.0])
+def test_a_mask_of_a_hundred_is_one(std):
+    """Swin keeps windows that meet at the border of an image apart by -100."""
+    hidden = torch.zeros(SHAPE[-2:], dtype=torch.bool)
+    hidden[:6, 6:] = hidden[6:, :6] = True
+    scores = scores_of(std) + torch.where(hidden, -100.0, 0.0)
+    assert torch.equal(allowed_scores(scores), ~hidden.expand(SHAPE))
+
+
+@pytest.mark.parametrize("std", [10.0, 30.0, 100.0])
+def test_wide_scores_are_not_taken_for_a_mask(std):
+    assert bool(allowed_scores(scores_of(std)).all())
 
 
 def test_no_score_is_a_number():

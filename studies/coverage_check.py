@@ -28,6 +28,10 @@ from studies.corpus.judging import compared, confident_and_wrong, errors_of, is_
 from studies.coverage_configs import KINDS, VOCABULARY, checkable, classes
 from studies.predict_coverage import Late, limited, quiet, reason_of
 
+ROTARY = (
+    "Rotary embeddings that are called once for every kind of layer are called in the order of a Python set, which\n"
+    "differs between processes: their rows are numbers of another call, and no error."
+)
 TITLES = {"variance": "variance", "grad_variance": "gradient variance"}
 TOKENS = 16
 MEASURED = Path("docs/data/class_measurements.json")
@@ -130,6 +134,7 @@ def markdown(data: dict[str, Any]) -> list[str]:
         f"| {model} | `{name}` {column} | {_size(e, s)} | {status} |"
         for model, (name, column, e, s, status, _) in wrong
     ]
+    lines += ["", ROTARY] if any(item[0].endswith("rotary_emb") for _, item in wrong) else []
     lines += ["", "Classes that are not right: median and worst error of blocks, less two standard errors", ""]
     lines += ["| model | kind | variance | gradient | how |", "|---|---|---|---|---|"]
     for row, right in zip(found, both, strict=True):

@@ -61,8 +61,19 @@ in development, were measured again with {more} others:
 
 {again}
 
+## Today's code
+
+The tables above were made when the rules were written. Since then the code was rebuilt. So that nothing got worse
+unseen, {settings} settings were measured again with {draws} other initializations (seeds from {from_seed} on,
+`docs/data/accuracy_measurements.json`) and predicted with the code of {today}. Each cell has median / worst error as
+above, then and now; **bold** where one of the two is larger now by more than two standard errors, those of then and now
+added in squares.
+
+{now}
+
     python -m studies.predict_accuracy measure --device cuda --seeds {seeds} --first-seed {first}
     python -m studies.predict_accuracy compare --out docs/data/predict_accuracy.json
+    python -m studies.predict_accuracy again
 """
 app = typer.Typer(add_completion=False, help=__doc__)
 Models = Annotated[str, typer.Option(help="Comma-separated names, or all.")]
@@ -158,6 +169,10 @@ def table(
     counts = ", ".join(f"{name} {_kept(development, column)}" for name, column in zip(NAMES, COLUMNS, strict=True))
     values = {"date": stored["date"], "seeds": fresh[0]["seeds"], "first": fresh[0]["first_seed"]}
     tables = {"rows": _markdown(fresh), "again": _markdown(again)}
+    later = json.loads(AGAIN.read_text())
+    found = later["results"]
+    tables |= {"now": _then_and_now(fresh, found), "today": later["date"]}
+    values |= {"settings": len(found), "draws": found[0]["seeds"], "from_seed": found[0]["first_seed"]}
     page.write_text(PAGE.format(development=counts, more=again[0]["seeds"], **tables, **values))
 
 
@@ -174,6 +189,35 @@ def _markdown(results: list[dict[str, Any]]) -> str:
         lines.append("| " + " | ".join([name] + [_cell(row, column) for column in COLUMNS]) + " |")
     kept = [f"{_kept(results, column)} within" for column in COLUMNS]
     return "\n".join([*lines, "| " + " | ".join(["**all**", *kept]) + " |"])
+
+
+def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+    """For every setting of both, its figures then and now."""
+    before = {
+        Setting(**{key: row[key] for key in now[0]["setting"]}).label: row for row in then if row["networks"] == 1
+    }
+    lines = ["| " + " | ".join(["model", *NAMES]) + " |", "|---" * (len(NAMES) + 1) + "|"]
+    worse = dict.fromkeys(COLUMNS, 0)
+    for row in now:
+        setting = Setting(**row["setting"])
+        if setting.label not in before:
+            continue
+        cells = []
+        for column in COLUMNS:
+            one, two = before[setting.label]["errors"][column], row["errors"][column]
+            scale, digits = (1.0, 3) if column == "token_correlation" else (100.0, 1)
+            figures = [f"{scale * item[key]:.{digits}f}" for item in (one, two) for key in ("median", "worst")]
+            text = "{} / {} → {} / {}".format(*figures)
+            worse[column] += _is_worse(one, two)
+            cells.append(f"**{text}**" if _is_worse(one, two) else text)
+        lines.append(f"| {setting.label} | " + " | ".join(cells) + " |")
+    count = len(lines) - 2
+    return "\n".join([*lines, "| **worse** | " + " | ".join(f"{n} of {count}" for n in worse.values()) + " |"])
+
+
+def _is_worse(then: dict[str, Any], now: dict[str, Any]) -> bool:
+    pairs = (("median", "error"), ("worst", "error_of_worst"))
+    return any(now[key] - then[key] > 2.0 * math.hypot(then[error], now[error]) for key, error in pairs)
 
 
 def _cell(row: dict[str, Any], column: str) -> str:

@@ -1,8 +1,8 @@
 """What predictions, measurements and a start cost, beside another checkout, and how far a shortened prediction is off.
 
 `python -m bench.cost OTHER_CHECKOUT [contexts batches configs measure start]`. Every entry runs in a process of its
-own, one after the other: the other checkout, this one, and this one with nothing shortened, with two seeds; the last
-two differ by the noise of their draws. One thread. Each has a limit of processor time; rows are printed as they come.
+own, one after the other: the other checkout, this one, and this one with nothing shortened, for deep configs with two
+seeds, which differ by the noise of their draws. One thread. Each has a limit of processor time; rows are printed as they come.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 ONE = """
@@ -65,7 +65,15 @@ ENTRIES = {
     "configs": [("Llama-70B", 80), ("GPT-2", 200), ("DeepSeek-V3", 4), ("DeepSeek-V3", 61)],
 }
 NOT_BEFORE = {("context", 8192), ("DeepSeek-V3", 61)}
-NOT_WHOLE = {("context", 2048), ("context", 8192), ("batch", 1), ("batch", 2), ("DeepSeek-V3", 4), ("DeepSeek-V3", 61)}
+NOT_WHOLE = {
+    ("context", 1024),
+    ("context", 2048),
+    ("context", 8192),
+    ("batch", 1),
+    ("batch", 2),
+    ("DeepSeek-V3", 4),
+    ("DeepSeek-V3", 61),
+}
 STARTS = {
     "import torch": "import torch",
     "import sigprop": "import sigprop",
@@ -129,6 +137,7 @@ def predictions(here: Path, other: Path, group: str) -> None:
             whole = "-"
             if (kind, size) not in NOT_WHOLE:
                 whole = predicted(here, kind, size, "whole", 0, files["whole"])
+            if group == "configs" and whole[0].isdigit():
                 predicted(here, kind, size, "whole", 1, files["again"])
             told = [differences(files[name], files["whole"]) for name in ("now", "again")]
             print(f"| {kind} {size} | {before} | {now} | {whole} | {told[0]} | {told[1]} |", flush=True)
@@ -137,7 +146,7 @@ def predictions(here: Path, other: Path, group: str) -> None:
 def measurements(here: Path, other: Path) -> None:
     """Measured over plain steps, least processor times and the median ratio; this checkout's benchmark for both."""
     benchmark = (here / "bench" / "measure.py").read_text()
-    for name, root in (("before", other), ("now", here), ("before", other), ("now", here)):
+    for name, root in (("before", other), ("now", here)):
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "measured.py"
             script.write_text(benchmark.replace('if __name__ == "__main__":\n    main(*sys.argv[1:])', "ratios()"))
@@ -166,7 +175,7 @@ def main() -> None:
     other, chosen = Path(sys.argv[1]).resolve(), sys.argv[2:] or [*ENTRIES, "measure", "start"]
     for group in chosen:
         load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-        when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+        when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
         print(f"\n== {group}, {when} UTC, {os.cpu_count()} cores ({platform.machine()}), load {load}", flush=True)
         if group in ENTRIES:
             print("| | before | now | nothing shortened | now from that | another seed from that |", flush=True)

@@ -118,7 +118,7 @@ def profile_gain(device: str, probes: int = 5) -> Pair:
 
 def ratios(device: str = "cpu") -> None:
     """Print what a measured step costs beside a plain one."""
-    on_cpu = [(8, 256, 4, 256, 9), (12, 768, 2, 128, 9), (1, 64, 4, 64, 60)]
+    on_cpu = [(8, 256, 4, 256, 5), (12, 768, 2, 128, 5), (1, 64, 4, 64, 30)]
     sizes = on_cpu if device == "cpu" else [(8, 256, 4, 256, 60), (12, 768, 16, 512, 12)]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

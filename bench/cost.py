@@ -2,7 +2,8 @@
 
 `python -m bench.cost OTHER_CHECKOUT [contexts batches configs measure start]`. Every entry runs in a process of its
 own, one after the other: the other checkout, this one, and this one with nothing shortened, for deep configs with two
-seeds, which differ by the noise of their draws. One thread. Each has a limit of processor time; rows are printed as they come.
+seeds, which differ by the noise of their draws. One thread. Each has a limit of processor time; rows are printed as
+they come.
 """
 
 from __future__ import annotations

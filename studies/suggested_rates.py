@@ -154,7 +154,9 @@ def figure(made: list[dict[str, Any]], path: Path) -> None:
         axis.plot([], [], shape, color="grey", label=scheme)
     axis.set(xlabel="suggested rate, power of two", ylabel="best rate of the sweep, power of two")
     axis.legend(fontsize=7, loc="upper left")
-    told = "open: the best rate is the last that was tried; pale: other optimizers (refused); grey: within a factor of 2"
+    told = (
+        "open: the best rate is the last that was tried; pale: other optimizers (refused); grey: within a factor of 2"
+    )
     axis.set_title(told, fontsize=8)
     drawing.savefig(path, dpi=150)
 

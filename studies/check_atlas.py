@@ -164,7 +164,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "from `scale_embedding`, positions that drown words from its absence beside sinusoidal tables; tokens become",
         "alike in models whose embeddings start small beside the first attention, and sooner on made-up batches in",
         "which all tokens share a box or a segment; an attention scale of 1 beside query-key norms saturates (Gemma 3n",
-        "and 4). I-JEPA, DINOv2 and CvT have an entry 100 standard deviations out, of std 0.02: torch's `trunc_normal_`",
+        "and 4). I-JEPA, DINOv2 and CvT have an entry 100 standard deviations out, of std 0.02: `trunc_normal_` of torch",
         "cuts at 2.0, and now and then it returns the cut itself, so that another initialization may have none.",
         "",
         "| finding | classes |",

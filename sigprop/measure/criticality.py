@@ -51,6 +51,8 @@ def check_criticality(
     scale 1 / |log factor| is the number of blocks over which squared gradients change by e. Critical means that it is
     not shorter than the stack; ordered and chaotic, that gradients vanish or explode within it. `growth` is the
     change of the squared gradient over all measured blocks. One model as it is: no average over initializations.
+    `gain` is that of a stack of this depth: near criticality a signal settles slowly, so that it may differ from that
+    of an infinitely deep one (tanh without biases, 24 layers: 1.09 for 1).
     """
     names = module_names(model, repeated_blocks(model) if blocks is None else blocks)
     found = jacobian_profile(model, batch, names, probes=probes, seed=seed)

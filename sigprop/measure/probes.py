@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.compat import foreach_norm
+from sigprop.process import seed_of
 
 CHUNK_ENTRIES = 1 << 25
 
@@ -21,7 +22,7 @@ def signs(outputs: Sequence[Tensor], count: int, seed: int) -> Vectors:
     kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, output in enumerate(outputs):
         kinds.setdefault((output.device, output.dtype), []).append(index)
-    generators = {device: torch.Generator(device).manual_seed(seed) for device, _ in kinds}
+    generators = {device: torch.Generator(device).manual_seed(seed_of("probes", seed)) for device, _ in kinds}
     for size in _chunks(outputs, count):
         vectors: dict[int, Tensor] = {}
         for (device, dtype), members in kinds.items():

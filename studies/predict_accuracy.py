@@ -32,6 +32,8 @@ from studies.accuracy_measurements import all_settings, stored_profiles
 from studies.accuracy_models import CASES, Setting, settings
 
 AGAIN = Path("docs/data/predict_accuracy_again.json")
+ROUNDED = 1e-5
+"""Relatively, what five stored digits leave open."""
 COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_second_moment")
 NAMES = ("variance", "correlation", "gradient", "weight gradient")
 TARGETS = {
@@ -217,7 +219,7 @@ def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
 
 def _is_worse(then: dict[str, Any], now: dict[str, Any]) -> bool:
     pairs = (("median", "error"), ("worst", "error_of_worst"))
-    return any(now[key] - then[key] > 2.0 * math.hypot(then[error], now[error]) for key, error in pairs)
+    return any(now[key] - then[key] > 2.0 * math.hypot(then[error], now[error]) + ROUNDED for key, error in pairs)
 
 
 def _cell(row: dict[str, Any], column: str) -> str:

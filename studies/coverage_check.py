@@ -114,6 +114,7 @@ def markdown(data: dict[str, Any]) -> list[str]:
         "has its defaults. A class is right when its median block is within 10 % and its worst within 20 %, less two",
         "standard errors.",
         "",
+        *(line for note in data.get("notes", []) for line in (note, "")),
         "| quantity | classes | right | share |",
         "|---|---|---|---|",
     ]
@@ -172,7 +173,8 @@ def main(
 
     chosen = [name for name in only.split(",") if name]
     stored = {(row["kind"], row["model"]): row for row in json.loads(measured.read_text())["classes"]}
-    places = [(kind, number, item.__name__) for kind in KINDS for number, (_, item) in enumerate(classes(kind))]
+    found = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
+    places = [(kind, number, name) for (kind, name), number in found.items()]
     before = json.loads(out.read_text()) if out.exists() else {}
     rows = {
         (row["kind"], row["model"]): row for row in (before["classes"] if isinstance(before, dict) and before else [])
@@ -187,6 +189,7 @@ def main(
         if not row.get("rows"):
             rows[place] = {key: row[key] for key in ("model", "kind", "reason") if key in row}
     head = {"command": "python -m studies.coverage_check", "date": str(date.today())}
+    head |= {"notes": before.get("notes", [])} if before else {}
     head |= {"transformers": transformers.__version__, "measured": sum("rows" in row for row in stored.values())}
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
         for job in as_completed([pool.submit(attempt, *item) for item in wanted]):

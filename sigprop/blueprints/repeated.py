@@ -14,7 +14,7 @@ from abc import abstractmethod
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -262,7 +262,8 @@ def _item(value: Tensor | float, layer: int) -> Tensor | float:
 
 
 def _part_at(part: Part, layer: int) -> Part:
-    return type(part)(**{name: _item(value, layer) for name, value in vars(part).items()})
+    fields: dict[str, Any] = {name: _item(value, layer) for name, value in vars(part).items()}
+    return type(part)(**fields)
 
 
 def _at(signal: Signal, layer: int) -> Signal:

@@ -247,7 +247,8 @@ class ReplayedAttention(ReplayedOp):
         reverse, to_value, leaning_back = Reverse(self.parts), 0.0, 0.0
         unit, level = unit_kernel(gradient)
         slope, steep = unit_slope(gradient, value)
-        kernel, slope = self._sequences.by_outputs(unit.to(DTYPE)), self._sequences.by_outputs(slope)
+        kernel = self._sequences.by_outputs(unit.to(DTYPE))
+        slope = None if slope is None else self._sequences.by_outputs(slope)
         root = self._sequences.rows_by_outputs(root_of(unit).to(DTYPE))
         for replay, output in self._steadied(reverse):
             matrix = self._matrix(output)
@@ -262,8 +263,9 @@ class ReplayedAttention(ReplayedOp):
             if pairs is not None:
                 reverse.add(replay, output, self._entries(pairs))
         assert isinstance(to_value, Tensor)
-        assert kernel is not None
-        to_value, leaning_back = map(self._sequences.values_back, (to_value, leaning_back))
+        to_value = self._sequences.values_back(to_value)
+        if isinstance(leaning_back, Tensor):
+            leaning_back = self._sequences.values_back(leaning_back)
         reverse.scale(level / self.replicas)
         readers = self.out.channels / self.value.layout.channels
         scale = self.joined / self.replicas * readers

@@ -46,9 +46,9 @@ class Sequences:
     outputs: Tensor | None = None
     values: Tensor | None = None
 
-    def by_outputs(self, matrix: Tensor | None) -> Tensor | None:
+    def by_outputs(self, matrix: Tensor) -> Tensor:
         """A matrix over output positions, or its diagonal, in the order of sequences."""
-        if matrix is None or self.outputs is None:
+        if self.outputs is None:
             return matrix
         return matrix[self.outputs] if matrix.ndim == 1 else matrix[self.outputs][:, self.outputs]
 
@@ -59,8 +59,8 @@ class Sequences:
         """A matrix over output positions, in their own order again."""
         return placed_back(matrix, self.outputs, self.outputs)
 
-    def values_back(self, matrix: Tensor | float) -> Tensor | float:
-        return placed_back(matrix, self.values, self.values) if isinstance(matrix, Tensor) else matrix
+    def values_back(self, matrix: Tensor) -> Tensor:
+        return placed_back(matrix, self.values, self.values)
 
     def back(self, matrix: Tensor) -> Tensor:
         """A matrix of output over value positions, in their own order again."""

@@ -15,7 +15,7 @@ import typer
 
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_jacobians
-from sigprop.report.phase import Curve, curves_figure
+from sigprop.report.phase import DepthCurve, curves_figure
 from sigprop.theory.criticality import architecture, trajectory
 from studies.apjn_shared import progress, rounded, store
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
@@ -50,7 +50,10 @@ def main(device: str = "cpu", initializations: int = 100, width: int = 1000, out
             }
         )  # fmt: skip
         print(f"{label}: slope {slopes[0]:.3f} measured, {slopes[1]:.3f} predicted")
-        curves = [Curve("measured", layers, measured, error), Curve("predicted", layers, predicted, predicted=True)]
+        curves = [
+            DepthCurve("measured", layers, measured, error),
+            DepthCurve("predicted", layers, predicted, predicted=True),
+        ]
         panels.append((label, curves))
     command = f"python -m studies.apjn_figure1 --initializations {initializations} --width {width}"
     store("apjn_figure1", command, out, [], cases=rows)

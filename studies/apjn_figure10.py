@@ -13,7 +13,7 @@ import typer
 
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_jacobians
-from sigprop.report.phase import Curve, curves_figure
+from sigprop.report.phase import DepthCurve, curves_figure
 from sigprop.theory.criticality import ActivationNorm, PreactivationNorm, architecture, trajectory
 from studies.apjn_shared import progress, rounded, store
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
@@ -39,7 +39,10 @@ def main(
         )  # fmt: skip
         measured, error = average.mean[:, 0].tolist(), average.standard_error[:, 0].tolist()
         predicted = (sigma_w**2 * trajectory(network, sigma_w, sigma_b, depth).jacobian).tolist()
-        curves = [Curve("measured", layers, measured, error), Curve("predicted", layers, predicted, predicted=True)]
+        curves = [
+            DepthCurve("measured", layers, measured, error),
+            DepthCurve("predicted", layers, predicted, predicted=True),
+        ]
         panels.append((f"{label}, ({sigma_w:.3f}, {sigma_b:.3f})", curves))
         columns = {"measured": measured, "standard_error": error, "predicted": predicted}
         rows.append({"case": label, **{key: rounded(values) for key, values in columns.items()}})

@@ -14,7 +14,7 @@ import typer
 
 from sigprop.measure.grid import Network
 from sigprop.measure.phase import mlp_jacobians
-from sigprop.report.phase import Curve, curves_figure
+from sigprop.report.phase import DepthCurve, curves_figure
 from sigprop.theory.criticality import Vanilla, architecture, stretched_rate, trajectory
 from studies.apjn_shared import progress, rounded, store
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
@@ -39,8 +39,8 @@ def main(
         assert rate is not None
         roots = [math.sqrt(layer) for layer in range(1, depth + 1)]
         curves = [
-            Curve("measured", roots, measured.tolist(), error),
-            Curve(f"recursion; slope -> {2 * rate:.3f}", roots, predicted.tolist(), predicted=True),
+            DepthCurve("measured", roots, measured.tolist(), error),
+            DepthCurve(f"recursion; slope -> {2 * rate:.3f}", roots, predicted.tolist(), predicted=True),
         ]
         panels.append((activation, curves))
         columns = {"measured": measured.tolist(), "standard_error": error, "predicted": predicted.tolist()}

@@ -27,7 +27,7 @@ import typer
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sigprop.check import checks
-from sigprop.check.evaluation import Evaluation
+from sigprop.check.evaluation import Experiment
 from sigprop.check.subject import Subject
 from sigprop.errors import SigpropError
 from sigprop.initialization import build
@@ -96,10 +96,10 @@ def examined(make: Callable[[], Any], seed: int) -> list[Finding]:
         module.train()
     subject = Subject(model, batch, skeleton=build(make))
     try:
-        subject.measured = Evaluation(model, batch).measured()
+        subject.measured = Experiment(model, batch).measured()
     except SigpropError:
         subject.batch = {key: value for key, value in batch.items() if key != "labels"}
-        subject.measured = Evaluation(model, subject.batch).measured()
+        subject.measured = Experiment(model, subject.batch).measured()
     return [item for kind in checks().values() for item in kind(subject)]
 
 

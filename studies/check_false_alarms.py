@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from sigprop.check import checks
-from sigprop.check.evaluation import Evaluation
+from sigprop.check.evaluation import Experiment
 from sigprop.check.subject import Subject
 from sigprop.results import Finding
 from sigprop.sources import made_up_batch
@@ -48,7 +48,7 @@ def alarms(model: torch.nn.Module, seed: int) -> list[Finding]:
     """Problems and warnings of one model on one batch."""
     batch = made_up_batch(model, TOKENS, seed)
     subject = Subject(model, batch)
-    subject.evaluation = Evaluation(model, batch)
+    subject.evaluation = Experiment(model, batch)
     subject.measured = subject.evaluation.measured()
     return [item for kind in checks().values() for item in kind(subject) if item.severity != "note"]
 

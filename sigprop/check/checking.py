@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.check.evaluation import Evaluation
+from sigprop.check.evaluation import Experiment
 from sigprop.check.findings.first_update import KNOWN
 from sigprop.check.prescribing import prescribe
 from sigprop.check.registry import checks
@@ -62,14 +62,14 @@ def check(
     batch = made_up_batch(loaded, _context(loaded, tokens), seed) if made_up else first_batch(batch)
     _require_finite(batch)
     subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr)
-    subject.evaluation = Evaluation(loaded, batch, loss, tokens, seed)
+    subject.evaluation = Experiment(loaded, batch, loss, tokens, seed)
     try:
         _profile(subject)
     except SigpropError:
         if not (made_up and isinstance(batch, Mapping) and "labels" in batch):
             raise
         subject.batch = {key: value for key, value in batch.items() if key != "labels"}
-        subject.evaluation = Evaluation(loaded, subject.batch, loss, tokens, seed)
+        subject.evaluation = Experiment(loaded, subject.batch, loss, tokens, seed)
         subject.notes[:] = ["the model's own loss does not take the labels that were made up; differentiated noise"]
         _profile(subject)
     findings = [finding for kind in checks().values() for finding in kind(subject)]

@@ -86,7 +86,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Draws:
+class DrawnParameters:
     """All parameters by name, and the families that they form."""
 
     rows: dict[str, Draw]
@@ -116,7 +116,7 @@ class Draws:
         return any(row.recorded for row in self)
 
 
-def read_draws(model: nn.Module) -> Draws:
+def read_draws(model: nn.Module) -> DrawnParameters:
     """Look at every parameter once."""
     rows: dict[str, Draw] = {}
     seen: set[int] = set()
@@ -128,7 +128,7 @@ def read_draws(model: nn.Module) -> Draws:
             if parameter.is_floating_point() and parameter.numel():
                 name = f"{path}.{leaf}" if path else leaf
                 rows[name] = _draw(name, parameter, module, leaf)
-    return Draws(rows)
+    return DrawnParameters(rows)
 
 
 def fans(module: nn.Module, leaf: str, shape: tuple[int, ...]) -> tuple[int, int]:

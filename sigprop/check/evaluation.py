@@ -23,7 +23,7 @@ from sigprop.trace.skeleton import skeleton_of
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Experiment:
     """One experiment: a model, a batch and a loss, the same for theory and measurement."""
 
     model: nn.Module

@@ -30,7 +30,7 @@ FORMATS = (
 
 
 @dataclass(frozen=True)
-class Loss:
+class Rounding:
     """Shares of entries that round to zero and that pass the largest number; the scale that cures it, and after it."""
 
     underflow: float
@@ -42,12 +42,12 @@ class Loss:
     largest: float
 
 
-def losses(format: Format, mean: float, std: float) -> Loss:
+def losses(format: Format, mean: float, std: float) -> Rounding:
     """Of a normal tensor. A block format first divides by the block's largest entry, within its scale's range."""
     under, over = _shares(format, mean, std)
     cure = 2.0 ** round(math.log2(_target(format) / math.hypot(mean, std)))
     after = sum(_shares(format, mean * cure, std * cure))
-    return Loss(under, over, cure, after, std, *_range(format))
+    return Rounding(under, over, cure, after, std, *_range(format))
 
 
 def _range(format: Format) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from statistics import NormalDist
 
-from sigprop.check.draws import Draw, Draws
+from sigprop.check.draws import Draw, DrawnParameters
 from sigprop.check.thresholds import limit
 from sigprop.results import Init
 
@@ -68,7 +68,7 @@ def spelt(ratio: float, name: str) -> str:
     return f"{ratio:.3g} times ({name})" if name else f"{ratio:.3g} times"
 
 
-def drawn_like_siblings(row: Draw, draws: Draws, std: float) -> Init:
+def drawn_like_siblings(row: Draw, draws: DrawnParameters, std: float) -> Init:
     """A fresh draw of a parameter by the law that most of its family has."""
     family = draws.families()[row.family, row.shape]
     laws = Counter(member.law for member in family if member is not row and member.is_random)

@@ -35,7 +35,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Law:
+class StreamLaw:
     """How a quantity changes along the stream: `exponential` (rate per block) or `power` (exponent of depth)."""
 
     kind: str
@@ -100,14 +100,14 @@ def _is_smaller(module: nn.Module | None) -> bool:
     return any(step != 1 for step in stride) if isinstance(stride, tuple) else stride != 1
 
 
-def fitted_law(values: Sequence[float]) -> Law:
+def fitted_law(values: Sequence[float]) -> StreamLaw:
     """The better of an exponential and a power law of depth, by least squares of the logarithm."""
     logs = [math.log(value) for value in values]
     places = list(range(1, len(values) + 1))
     slope, left = _fit([float(x) for x in places], logs)
     power, right = _fit([math.log(x) for x in places], logs)
     total = values[-1] / values[0]
-    return Law("exponential", math.exp(slope), total) if left <= right else Law("power", power, total)
+    return StreamLaw("exponential", math.exp(slope), total) if left <= right else StreamLaw("power", power, total)
 
 
 def _fit(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from sigprop.check.activity import Activity, watch_activity
 from sigprop.check.branches import Branch, find_branches
-from sigprop.check.draws import Draw, Draws, read_draws
-from sigprop.check.evaluation import Evaluation
+from sigprop.check.draws import Draw, DrawnParameters, read_draws
+from sigprop.check.evaluation import Experiment
 from sigprop.check.streams import Stream, find_streams
 from sigprop.errors import SigpropError
 from sigprop.initialization import build
@@ -44,7 +44,7 @@ class Subject:
     base: nn.Module | None = None
     optimizer: str | None = None
     lr: float = 1e-3
-    evaluation: Evaluation | None = None
+    evaluation: Experiment | None = None
     skeleton: nn.Module | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Subject:
     # -- the weights
 
     @cached_property
-    def draws(self) -> Draws:
+    def draws(self) -> DrawnParameters:
         return read_draws(self.model)
 
     @cached_property

@@ -16,7 +16,7 @@ from sigprop.grid import Grid, number
 if TYPE_CHECKING:
     from sigprop.recipes.predicted_plan import PredictedPlan
     from sigprop.results import Plan
-    from sigprop.sources import Source
+    from sigprop.sources import ModelSource
     from sigprop.structure import Structure
 
 SHOWN = 8
@@ -64,7 +64,7 @@ def plan_command(
     _show(made, predicted, out)
 
 
-def _parametrized(source: Source, rule: str, parts: dict[str, Any], options: dict[str, Any]) -> Plan:
+def _parametrized(source: ModelSource, rule: str, parts: dict[str, Any], options: dict[str, Any]) -> Plan:
     from sigprop.api import plan
 
     if parts["base"] is None:
@@ -73,7 +73,7 @@ def _parametrized(source: Source, rule: str, parts: dict[str, Any], options: dic
 
 
 def _prescribed(
-    source: Source, recipe: str, parts: dict[str, Any], options: dict[str, Any], others: list[str]
+    source: ModelSource, recipe: str, parts: dict[str, Any], options: dict[str, Any], others: list[str]
 ) -> tuple[Plan, list[PredictedPlan]]:
     """A recipe's plan, and what it and the others would do; recipes that draw from data get the model itself."""
     from sigprop.api import plan

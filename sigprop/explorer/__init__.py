@@ -8,8 +8,8 @@
 | `server` | who may ask: this machine, this page |
 """
 
-from sigprop.explorer.controls import ARCHITECTURES, Settings, read_settings
+from sigprop.explorer.controls import ARCHITECTURES, ExplorerSettings, read_settings
 from sigprop.explorer.server import PORT, Explorer
 from sigprop.explorer.views import View, view
 
-__all__ = ["ARCHITECTURES", "PORT", "Explorer", "Settings", "View", "read_settings", "view"]
+__all__ = ["ARCHITECTURES", "PORT", "Explorer", "ExplorerSettings", "View", "read_settings", "view"]

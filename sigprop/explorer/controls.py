@@ -21,7 +21,7 @@ GAINS = {"kaiming": math.sqrt(2.0), "lecun": 1.0}
 
 
 @dataclass(frozen=True)
-class Settings:
+class ExplorerSettings:
     """The values of all controls; those that an architecture does not have are not used."""
 
     architecture: str = "encoder"
@@ -72,17 +72,17 @@ WIDTHS = Range(64, 4096, 64)
 
 
 @dataclass(frozen=True)
-class Architecture:
+class ArchitectureControls:
     """Its controls by name, how settings become a blueprint, what correlations are between, and where it starts."""
 
     controls: Mapping[str, Control]
-    blueprint: Callable[[Settings], Blueprint]
+    blueprint: Callable[[ExplorerSettings], Blueprint]
     between: str
-    start: Settings = Settings()
+    start: ExplorerSettings = ExplorerSettings()
 
 
-def _transformer(kind: str) -> Callable[[Settings], Blueprint]:
-    def make(settings: Settings) -> Blueprint:
+def _transformer(kind: str) -> Callable[[ExplorerSettings], Blueprint]:
+    def make(settings: ExplorerSettings) -> Blueprint:
         options: dict[str, Any] = {"depth": settings.depth, "width": settings.width}
         options |= {"heads": settings.width // HEAD_WIDTH, "norm_placement": settings.norm}
         options |= {"activation": settings.activation, "dropout": settings.dropout}
@@ -100,34 +100,34 @@ def _transformer(kind: str) -> Callable[[Settings], Blueprint]:
     return make
 
 
-def _gain(settings: Settings) -> float:
+def _gain(settings: ExplorerSettings) -> float:
     return GAINS[settings.recipe]
 
 
-def _mlp(settings: Settings) -> Blueprint:
+def _mlp(settings: ExplorerSettings) -> Blueprint:
     return MLP(
         settings.depth, settings.width, activation=settings.activation, norm_placement=settings.norm,
         mu=settings.skip, sigma_w=_gain(settings),
     )  # fmt: skip
 
 
-def _mixer(settings: Settings) -> Blueprint:
+def _mixer(settings: ExplorerSettings) -> Blueprint:
     return Mixer(
         settings.depth, settings.width, activation=settings.activation, mu=settings.skip, sigma_w=_gain(settings)
     )
 
 
-def _resnet(settings: Settings) -> Blueprint:
+def _resnet(settings: ExplorerSettings) -> Blueprint:
     return ResNet(settings.depth, settings.width, norm=settings.norm, mu=settings.skip, sigma_w=_gain(settings))
 
 
-def _stack(kind: str, depth: int, between: str) -> Architecture:
+def _stack(kind: str, depth: int, between: str) -> ArchitectureControls:
     controls: dict[str, Control] = {
         "depth": Range(2, depth, 1), "width": WIDTHS, "norm": Choice(PLACEMENTS), "activation": Choice(ACTIVATIONS),
         "dropout": Range(0.0, 0.9, 0.05), "recipe": Choice(DRAWS + SCALED), "skip": SKIP, "branch": BRANCH,
         "query_key": Range(0.0, 4.0, 0.1),
     }  # fmt: skip
-    return Architecture(controls, _transformer(kind), between, Settings(kind))
+    return ArchitectureControls(controls, _transformer(kind), between, ExplorerSettings(kind))
 
 
 RECIPE = Choice(tuple(GAINS))
@@ -135,26 +135,26 @@ ARCHITECTURES = {
     "encoder": _stack("encoder", 128, "tokens"),
     "decoder": _stack("decoder", 48, "tokens"),
     "vit": _stack("vit", 128, "patches"),
-    "mlp": Architecture(
+    "mlp": ArchitectureControls(
         {"depth": Range(3, 128, 1), "width": WIDTHS, "norm": Choice(MLP_PLACEMENTS), "activation": Choice(ACTIVATIONS),
          "recipe": RECIPE, "skip": Range(0.0, 1.0, 0.05)}, _mlp, "inputs",
-        Settings("mlp", norm="none", activation="relu", recipe="kaiming", skip=0.0),
+        ExplorerSettings("mlp", norm="none", activation="relu", recipe="kaiming", skip=0.0),
     ),
-    "mixer": Architecture(
+    "mixer": ArchitectureControls(
         {"depth": Range(3, 64, 1), "width": WIDTHS, "activation": Choice(ACTIVATIONS), "recipe": RECIPE}, _mixer,
-        "patches", Settings("mixer", width=128, recipe="lecun"),
+        "patches", ExplorerSettings("mixer", width=128, recipe="lecun"),
     ),
-    "resnet": Architecture(
+    "resnet": ArchitectureControls(
         {"depth": Range(1, 18, 1), "width": Range(16, 256, 16), "norm": Choice(("batch_norm", "layer_norm")),
          "recipe": RECIPE, "skip": Range(0.0, 1.0, 0.05)}, _resnet, "pixels",
-        Settings("resnet", depth=3, width=16, norm="batch_norm", recipe="kaiming"),
+        ExplorerSettings("resnet", depth=3, width=16, norm="batch_norm", recipe="kaiming"),
     ),
 }  # fmt: skip
 
 
-def read_settings(given: Mapping[str, str]) -> Settings:
+def read_settings(given: Mapping[str, str]) -> ExplorerSettings:
     """Settings from texts; what is not given is where the architecture starts."""
-    known = asdict(Settings())
+    known = asdict(ExplorerSettings())
     for key in given:
         if key not in known:
             raise UnknownNameError("setting", key, known)

@@ -13,7 +13,7 @@ from sigprop.blueprints.criticality import plane_around
 from sigprop.blueprints.laws import block_rows
 from sigprop.check.thresholds import limit
 from sigprop.errors import SigpropError
-from sigprop.explorer.controls import ARCHITECTURES, Settings
+from sigprop.explorer.controls import ARCHITECTURES, ExplorerSettings
 from sigprop.grid import factor, number
 from sigprop.results import Profile
 from sigprop.results.phase import PhaseDiagram
@@ -29,7 +29,7 @@ BRANCH = re.compile(r".*blocks\.(\d+)\.(?:attention|cross_attention|mlp)")
 class View:
     """What one choice of settings predicts: `mark` is where it stands in the plane, `sentences` (severity, what)."""
 
-    settings: Settings
+    settings: ExplorerSettings
     curves: dict[str, list[float]]
     plane: PhaseDiagram | None
     mark: tuple[float, float]
@@ -39,7 +39,7 @@ class View:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def view(settings: Settings) -> View:
+def view(settings: ExplorerSettings) -> View:
     """Predicted, in about a tenth of a second where tokens are exchangeable; remembered."""
     blueprint = ARCHITECTURES[settings.architecture].blueprint(settings)
     code = python_of(blueprint)

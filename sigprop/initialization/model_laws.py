@@ -15,7 +15,7 @@ from sigprop.initialization.constructor import Factory, Law, constructed, refine
 from sigprop.initialization.defaults import default_law
 from sigprop.initialization.distribution import UNKNOWN, Distribution
 from sigprop.initialization.independence import measured_law
-from sigprop.initialization.recorder import Recorder, building
+from sigprop.initialization.recorder import DrawRecorder, building
 from sigprop.initialization.siblings import Sibling, shared_laws
 from sigprop.process import observers, without_observers
 
@@ -182,7 +182,7 @@ def _copies(draws: dict[int, Any]) -> set[int]:
     return {key for key, draw in draws.items() if count[draw] > 1}
 
 
-def _keep_laws(model: nn.Module, recorder: Recorder, factory: Factory) -> None:
+def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> None:
     """Write the law of each parameter beside it; frozen tables take their numbers back."""
     places = [place for place in places_of(model) if place.parameter.is_meta]
     recorded = {place.name: recorder.law(place.parameter) for place in places}

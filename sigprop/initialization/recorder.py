@@ -40,7 +40,7 @@ _FILLS = frozenset(
 _NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_", "squeeze_", "unsqueeze_", "detach_"))
 
 
-class Recorder(Mode):
+class DrawRecorder(Mode):
     """Follows what is done to meta tensors, by their storages."""
 
     def __init__(self) -> None:
@@ -315,9 +315,9 @@ def _count(args: tuple) -> int:
 
 
 @contextmanager
-def building() -> Iterator[Recorder]:
+def building() -> Iterator[DrawRecorder]:
     """Inside, modules that this thread builds have no weights, and the recorder knows their laws."""
-    recorder, thread = Recorder(), threading.get_ident()
+    recorder, thread = DrawRecorder(), threading.get_ident()
 
     def register(module: nn.Module, name: str, parameter: nn.Parameter) -> Any:
         return recorder.registered(parameter) if threading.get_ident() == thread else None

@@ -93,7 +93,7 @@ class _Program:
         for step in range(self.settings.steps):
             batch = {key: value.to(self.settings.device, non_blocking=True) for key, value in batches(step).items()}
             if step_of is None:
-                step_of = _Captured(self, batch) if self.settings.mode == "graph" else self.step
+                step_of = _CapturedProgram(self, batch) if self.settings.mode == "graph" else self.step
             self.schedule.fill_(self.settings.schedule(step))
             losses.append(step_of(batch).clone())
         table = torch.stack(losses).T.tolist()
@@ -148,7 +148,7 @@ class _Program:
                         parameter.copy_(trained[name][number])
 
 
-class _Captured:
+class _CapturedProgram:
     """The whole step of a program as a CUDA graph."""
 
     def __init__(self, program: _Program, batch: Batch):

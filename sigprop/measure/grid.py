@@ -99,7 +99,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearPoints:
     """x -> sigma_w W x + sigma_b b at every point."""
 
     weight: Tensor
@@ -128,10 +128,10 @@ class Layers:
     def signs(self, *shape: int) -> Tensor:
         return torch.randint(0, 2, shape, generator=self.generator, device=self.device).float() * 2 - 1
 
-    def linear(self, fan_in: int, dtype: torch.dtype = torch.float32) -> Linear:
+    def linear(self, fan_in: int, dtype: torch.dtype = torch.float32) -> LinearPoints:
         """sigma_w W x + sigma_b b with W and b drawn now, from inputs [batch, inputs] or states [P, batch, width]."""
         weight = self.normal(fan_in, self.network.width).div_(fan_in**0.5).to(dtype)
-        return Linear(weight, self.points.sigma_w, self.points.sigma_b * self.normal(self.network.width))
+        return LinearPoints(weight, self.points.sigma_w, self.points.sigma_b * self.normal(self.network.width))
 
     def carry(self, h: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor]:
         """One layer applied to states and to directions of change; the linear part needs no automatic derivative."""

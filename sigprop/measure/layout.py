@@ -36,7 +36,7 @@ CHANNEL_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 
 
 @dataclass
-class Layout:
+class TokenLayout:
     """What the batch says about tokens, and the user's override of the rule."""
 
     examples: int | None = None
@@ -115,7 +115,7 @@ def _checked(name: str, x: Tensor, chosen: TokenAxes) -> tuple[int, ...]:
     return tuple(axis % x.dim() for axis in axes)
 
 
-def layout_of(batch: Any, mask: Tensor | None = None, override: TokenAxes | AxesRule | None = None) -> Layout:
+def layout_of(batch: Any, mask: Tensor | None = None, override: TokenAxes | AxesRule | None = None) -> TokenLayout:
     """Read the number of examples and tokens and the padding masks from the batch."""
     named = dict(batch) if isinstance(batch, Mapping) else {}
     tensors = list(named.values()) if named else list(batch) if isinstance(batch, (tuple, list)) else [batch]
@@ -128,4 +128,4 @@ def layout_of(batch: Any, mask: Tensor | None = None, override: TokenAxes | Axes
         if item.dim() != 2 and mask is not None:
             raise InputError(f"mask has shape {tuple(item.shape)}: needs (sequences, tokens), 1 for a real token")
     flat = [item.to(torch.bool) for item in masks if item.dim() == 2]
-    return Layout(tensors[0].shape[0] if tensors else None, tuple(dict.fromkeys(tokens)), flat, override)
+    return TokenLayout(tensors[0].shape[0] if tensors else None, tuple(dict.fromkeys(tokens)), flat, override)

@@ -19,7 +19,7 @@ from sigprop.errors import SigpropError
 from sigprop.measure import stacked_moments
 from sigprop.measure.moments import Moments
 from sigprop.measure.precision import float32_products, no_autocast
-from sigprop.measure.stacked_moments import Stack, columns, reduce_stacks, unreliable
+from sigprop.measure.stacked_moments import StackOfTensors, columns, reduce_stacks, unreliable
 
 DEVICE_SHARE = 64
 DEFAULT_BYTES = 1 << 28
@@ -175,7 +175,7 @@ def _widest_first(entry: tuple[tuple, list[Waiting]]) -> tuple[int, int]:
     return -sequences, channels
 
 
-def _stacks(batch: list[list[Waiting]]) -> list[Stack]:
+def _stacks(batch: list[list[Waiting]]) -> list[StackOfTensors]:
     """A group joined to one tensor; large tensors stay apart and are not copied.
 
     A single sequence among several, such as positions, is repeated: that changes none of its moments.
@@ -187,9 +187,9 @@ def _stacks(batch: list[list[Waiting]]) -> list[Stack]:
         if len(tensors[0]) < sequences:
             tensors = [x.expand(sequences, -1, -1) for x in tensors]
         if len(group) == 1 or tensors[0].numel() > LARGE:
-            found += [Stack(x[None], group[0].signal) for x in tensors]
+            found += [StackOfTensors(x[None], group[0].signal) for x in tensors]
         else:
-            found.append(Stack(torch.stack(tensors), group[0].signal))
+            found.append(StackOfTensors(torch.stack(tensors), group[0].signal))
     return found
 
 

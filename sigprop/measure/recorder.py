@@ -16,7 +16,7 @@ from sigprop.errors import UnknownNameError
 from sigprop.measure.batch import signals_in
 from sigprop.measure.first_use import NotBuilt
 from sigprop.measure.formats import format_fractions
-from sigprop.measure.layout import Layout
+from sigprop.measure.layout import TokenLayout
 from sigprop.measure.queue import Queue
 from sigprop.sites import ROOT, nth, part
 
@@ -46,7 +46,7 @@ class Recorder:
     def __init__(
         self,
         modules: Mapping[str, nn.Module],
-        layout: Layout,
+        layout: TokenLayout,
         sites: Iterable[str] | None,
         formats: bool = False,
         copies: bool = False,

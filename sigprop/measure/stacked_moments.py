@@ -29,14 +29,14 @@ def pays_off(device: torch.device) -> bool:
 
 
 @dataclass
-class Stack:
+class StackOfTensors:
     """Tensors of one shape, (items, sequences, tokens, channels): all signals, or all gradients."""
 
     values: Tensor
     signal: bool
 
 
-def reduce_stacks(stacks: Sequence[Stack], mask: Tensor | None, exact: bool = False) -> Tensor:
+def reduce_stacks(stacks: Sequence[StackOfTensors], mask: Tensor | None, exact: bool = False) -> Tensor:
     """Sums (items, 4 + 2 sequences) that `columns` and `unreliable` read, still on the device.
 
     All stacks have the same sequences and tokens; `mask` (sequences, tokens) is true for a real token.
@@ -83,7 +83,7 @@ def unreliable(sums: Tensor) -> Tensor:
     return ~((constant | in_range & small_mean) & sums.isfinite().all(1))
 
 
-def _pieces(stack: Stack, mask: Tensor | None, exact: bool) -> Iterator[Tensor]:
+def _pieces(stack: StackOfTensors, mask: Tensor | None, exact: bool) -> Iterator[Tensor]:
     """(sequences of all items, tokens, channels) in the type to sum in, cut where a converted copy would be large.
 
     With `exact` padding is set to zero, which matters where it is not finite.
@@ -100,7 +100,7 @@ def _pieces(stack: Stack, mask: Tensor | None, exact: bool) -> Iterator[Tensor]:
         yield part if padding is None else part.masked_fill(padding[start : start + step], 0.0)
 
 
-def _about_centre(stacks: Sequence[Stack], mask: Tensor | None, exact: bool) -> Tensor:
+def _about_centre(stacks: Sequence[StackOfTensors], mask: Tensor | None, exact: bool) -> Tensor:
     """(2, ...): mean and variance of each token over its channels; of gradients zero and the mean square."""
     return _joined([_moments(part, stack.signal) for stack in stacks for part in _pieces(stack, mask, exact)])
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from sigprop.report.svg import Scale, short
+from sigprop.report.svg import PixelScale, short
 from sigprop.results.phase import PhaseDiagram
 
 WIDTH, HEIGHT = 420, 300
@@ -17,8 +17,8 @@ LABELS = {"gain": "weights of blocks, times", "skip": "skip", "sigma_b": "sigma_
 def heat_map(title: str, diagram: PhaseDiagram, mark: tuple[float, float] | None = None, limit: float = 2.0) -> str:
     """chi_J in full colour from `1 / limit` to `limit`; `mark` is the point that is looked at."""
     across, up = _edges(diagram.x), _edges(diagram.y)
-    x = Scale(across[0], across[-1], LEFT, WIDTH - RIGHT)
-    y = Scale(up[0], up[-1], HEIGHT - BOTTOM, TOP)
+    x = PixelScale(across[0], across[-1], LEFT, WIDTH - RIGHT)
+    y = PixelScale(up[0], up[-1], HEIGHT - BOTTOM, TOP)
     cells = [
         _cell(x(across[j]), y(up[i + 1]), x(across[j + 1]), y(up[i]), diagram.chi[i][j], limit)
         for i in range(len(diagram.y))
@@ -49,7 +49,7 @@ def _cell(left: float, top: float, right: float, bottom: float, chi: float, limi
     return f'<rect class="{"chaotic" if chi > 1 else "ordered"}" fill-opacity="{strength:.2f}" {shape}/>'
 
 
-def _axes(diagram: PhaseDiagram, x: Scale, y: Scale) -> list[str]:
+def _axes(diagram: PhaseDiagram, x: PixelScale, y: PixelScale) -> list[str]:
     parts = []
     for tick in x.ticks():
         parts.append(

@@ -38,7 +38,7 @@ class Panel:
 
 
 @dataclass
-class Curve:
+class DepthCurve:
     """One curve over depth, with a band where it has errors; a prediction is drawn dashed."""
 
     label: str
@@ -102,7 +102,7 @@ def _heat_map(axis: Axes, panel: Panel, limit: float):
 
 
 def curves_figure(
-    panels: Sequence[tuple[str, Sequence[Curve]]],
+    panels: Sequence[tuple[str, Sequence[DepthCurve]]],
     path: str | Path,
     scales: tuple[str, str] = ("log", "log"),
     labels: tuple[str, str] = ("layer", r"$J^{0,l}$"),

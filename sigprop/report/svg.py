@@ -24,7 +24,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Scale:
+class PixelScale:
     """From numbers to pixels, straight or in logarithms; `level` where all numbers are one."""
 
     low: float
@@ -75,18 +75,18 @@ def chart(title: str, lines: Sequence[Line], logarithmic: bool = False, x_label:
     )
 
 
-def _scale(values: Sequence[float], start: float, end: float, logarithmic: bool) -> Scale:
+def _scale(values: Sequence[float], start: float, end: float, logarithmic: bool) -> PixelScale:
     """What is constant but for a percent is shown as constant."""
     places = [math.log(value) for value in values] if logarithmic else list(values)
     low, high = min(places), max(places)
     least = 0.01 if logarithmic else 0.01 * max(abs(low), abs(high))
     if start < end and high > low:
-        return Scale(low, high, start, end, logarithmic)
+        return PixelScale(low, high, start, end, logarithmic)
     if high - low > least:
         margin = (high - low) * 0.05
-        return Scale(low - margin, high + margin, start, end, logarithmic)
+        return PixelScale(low - margin, high + margin, start, end, logarithmic)
     margin = 0.5 if logarithmic else max(abs(high), 1.0) * 0.1
-    return Scale(low - margin, high + margin, start, end, logarithmic, values[0])
+    return PixelScale(low - margin, high + margin, start, end, logarithmic, values[0])
 
 
 def _round_step(least: float) -> float:
@@ -95,7 +95,7 @@ def _round_step(least: float) -> float:
     return next(unit * part for part in (1, 2, 5, 10) if unit * part >= least * 0.999)
 
 
-def _axes(title: str, x: Scale, y: Scale, x_label: str) -> str:
+def _axes(title: str, x: PixelScale, y: PixelScale, x_label: str) -> str:
     parts = [f'<text class="title" x="{LEFT}" y="14">{escape(title)}</text>']
     for tick in y.ticks():
         place = y(tick)
@@ -110,7 +110,7 @@ def _axes(title: str, x: Scale, y: Scale, x_label: str) -> str:
     return "".join(parts)
 
 
-def _band(points: Sequence[tuple[float, float, float]], x: Scale, y: Scale, kind: str) -> str:
+def _band(points: Sequence[tuple[float, float, float]], x: PixelScale, y: PixelScale, kind: str) -> str:
     known = [point for point in points if math.isfinite(point[2])]
     if len(known) < 2:
         return ""
@@ -120,7 +120,7 @@ def _band(points: Sequence[tuple[float, float, float]], x: Scale, y: Scale, kind
     return f'<polygon class="band {kind}" points="{" ".join(upper + lower)}"/>'
 
 
-def _path(points: Sequence[tuple[float, float, float]], x: Scale, y: Scale, line: Line) -> str:
+def _path(points: Sequence[tuple[float, float, float]], x: PixelScale, y: PixelScale, line: Line) -> str:
     places = [f"{x(p[0]):.1f},{y(p[1]):.1f}" for p in points]
     drawn = f'<polyline class="line {line.kind}" points="{" ".join(places)}"/>'
     if line.kind == "measured" and len(places) <= 64:

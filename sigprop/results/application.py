@@ -28,7 +28,7 @@ APPLIED = "_sigprop_plan"
 """Attribute of a model that carries a plan: the plan's digest."""
 
 
-class Scale:
+class ScaleHook:
     """A forward hook that multiplies the input or the output of its module."""
 
     def __init__(self, factor: float, place: str):
@@ -236,7 +236,7 @@ def _apply_scales(plan: Plan, model: nn.Module) -> None:
     modules = _modules(model)
     for module in modules.values():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(hook, Scale)]:
+            for key in [key for key, hook in hooks.items() if isinstance(hook, ScaleHook)]:
                 del hooks[key]
     for row in _wanted_scales(plan, modules):
         _scale(modules, row.module, row.factor, row.place)
@@ -262,7 +262,7 @@ def _carries(module: nn.Module | None, row: ScalePlan) -> bool:
         originals = getattr(module, "_sigprop_originals", {})
         return attribute in originals and math.isclose(getattr(module, attribute), originals[attribute] * row.factor)
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    return any(isinstance(hook, Scale) and (hook.factor, hook.place) == (row.factor, row.place) for hook in hooks)
+    return any(isinstance(hook, ScaleHook) and (hook.factor, hook.place) == (row.factor, row.place) for hook in hooks)
 
 
 def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:
@@ -281,9 +281,9 @@ def _scale(modules: dict[str, nn.Module], name: str, factor: float, place: str) 
     if place.startswith("attribute:"):
         _scale_attribute(module, place.partition(":")[2], factor)
     elif factor != 1.0 and place == "output":
-        module.register_forward_hook(Scale(factor, place))
+        module.register_forward_hook(ScaleHook(factor, place))
     elif factor != 1.0:
-        module.register_forward_pre_hook(Scale(factor, place), with_kwargs=True)
+        module.register_forward_pre_hook(ScaleHook(factor, place), with_kwargs=True)
 
 
 def _scale_attribute(module: nn.Module, attribute: str, factor: float) -> None:

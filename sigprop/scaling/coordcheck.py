@@ -24,7 +24,7 @@ from sigprop.scaling.expectations import Expectations, Rows, expected_rows, quer
 from sigprop.scaling.factories import Given, PlanMaker, build_seeded, compare_known, make_plan
 from sigprop.scaling.judge import judge
 from sigprop.scaling.pairs import read_pair
-from sigprop.scaling.record import Run
+from sigprop.scaling.record import RecordedRun
 from sigprop.scaling.runs import OwnOptimizer, Training, worth_stacking
 from sigprop.scaling.training import make_step
 from sigprop.scaling.verdict import find_culprits, in_order_of_ending
@@ -131,7 +131,7 @@ class _Check:
         step_fn = make_step(self.batch, self.loss)
         known: dict[str, str] = {}
         rows: dict[Shape, Rows] = {}
-        runs: dict[Shape, list[Run]] = {}
+        runs: dict[Shape, list[RecordedRun]] = {}
         for shape in _tracked(shapes, self.progress):
             first = build_seeded(self.build, shape, seeds[0])
             pair = read_pair(first, base, self.batch)

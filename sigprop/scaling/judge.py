@@ -9,14 +9,14 @@ import numpy as np
 from sigprop.results.coordinates import Exponent
 from sigprop.scaling.expectations import Expectations
 from sigprop.scaling.fit import fit_exponents, fit_two_parts
-from sigprop.scaling.record import Run
+from sigprop.scaling.record import RecordedRun
 
 ROUNDING = 1e-6
 PARAMETER_SIZES = ("weight", "update", "rate", "gradient", "decay")
 
 
 def judge(
-    tables: list[list[Run]],
+    tables: list[list[RecordedRun]],
     axis: str,
     expected: Expectations,
     tolerance: float,
@@ -82,7 +82,7 @@ def _half_aligned(scales: list[int], sizes: np.ndarray, exponent: float) -> bool
     return fit_two_parts(scales, sizes, exponent).error < max(0.05, 3 * float(scatter.max()))
 
 
-def _noise(runs: list[Run]) -> set[str]:
+def _noise(runs: list[RecordedRun]) -> set[str]:
     """Parameters whose gradient vanishes up to rounding (a key's bias): their normalized update means nothing."""
     found: set[str] = set()
     for run in runs:

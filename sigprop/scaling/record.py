@@ -30,13 +30,13 @@ Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """`sizes[quantity, site or parameter, step]` of one training, and the last dimension of every site."""
 
     sizes: dict[Key, float]
     channels: dict[str, int]
 
-    def as_rates(self) -> Run:
+    def as_rates(self) -> RecordedRun:
         """Updates divided by the gradients that they follow."""
         found = {}
         for (quantity, name, step), size in self.sizes.items():
@@ -45,18 +45,18 @@ class Run:
                 found[quantity, name, step] = size
             elif gradient > 0:
                 found["rate", name, step] = size / gradient
-        return Run(found, self.channels)
+        return RecordedRun(found, self.channels)
 
-    def by_pattern(self) -> Run:
+    def by_pattern(self) -> RecordedRun:
         """Layers of one pattern as one, by the root mean square."""
         groups: dict[Key, list[float]] = {}
         for (quantity, name, step), size in self.sizes.items():
             groups.setdefault((quantity, pattern(name), step), []).append(size * size)
         sizes = {key: math.sqrt(sum(values) / len(values)) for key, values in groups.items()}
-        return Run(sizes, {pattern(name): count for name, count in self.channels.items()})
+        return RecordedRun(sizes, {pattern(name): count for name, count in self.channels.items()})
 
 
-class Recorder:
+class SizeRecorder:
     """Collects sizes while a model trains on one fixed batch; `seeds` is None for a single model.
 
     `parameters` are those trained, by name; with `seeds` they carry a leading dimension of that length. Tensors wait
@@ -155,12 +155,12 @@ class Recorder:
     def scores(self, values: Tensor) -> None:
         self.activation(f"{self._inside[-1] if self._inside else ''}.scores".lstrip("."), values, gradient=False)
 
-    def runs(self) -> list[Run]:
-        """One `Run` per seed; the only place where the device is waited for."""
+    def runs(self) -> list[RecordedRun]:
+        """One `RecordedRun` per seed; the only place where the device is waited for."""
         table = torch.stack(self._norms).reshape(len(self._keys), -1).tolist()
         roots = [math.sqrt(max(count, 1)) for _, count in self._keys]
         return [
-            Run(
+            RecordedRun(
                 {key: norm / root for (key, _), norm, root in zip(self._keys, column, roots, strict=True)},
                 self._channels,
             )
@@ -222,7 +222,7 @@ class _Watched(TorchFunctionMode):
     """Catches attention scores on their way into softmax, for the first sequence of the batch, and lends `vmap` the
     rules of `batching`."""
 
-    def __init__(self, recorder: Recorder):
+    def __init__(self, recorder: SizeRecorder):
         self.recorder = recorder
         self.rules = RULES if recorder.seeds else {}
 

@@ -18,7 +18,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from sigprop.errors import SigpropError
 from sigprop.process import cuda_devices, undisturbed
 from sigprop.results import Plan
-from sigprop.scaling.record import Recorder, Run
+from sigprop.scaling.record import RecordedRun, SizeRecorder
 from sigprop.scaling.training import make_optimizers
 from sigprop.theory.exponents import read_optimizer
 
@@ -45,7 +45,7 @@ class Training:
     weight_decay: float = 0.0
     own: OwnOptimizer | None = None
 
-    def run(self, models: Iterable[nn.Module], together: bool) -> tuple[list[Run], str]:
+    def run(self, models: Iterable[nn.Module], together: bool) -> tuple[list[RecordedRun], str]:
         """One run per model, and how they were trained. All meet the same random numbers (dropout)."""
         way = "one by one" if self.own is None else "one by one, by an optimizer of the user's own"
         if together and self.own is None:
@@ -64,14 +64,14 @@ class Training:
             self.plan.apply_(model)
         return model
 
-    def _seeded(self, work: Callable[[Any], list[Run]], models: Any) -> list[Run]:
+    def _seeded(self, work: Callable[[Any], list[RecordedRun]], models: Any) -> list[RecordedRun]:
         with undisturbed(cuda_devices()) as interrupts, interrupts.let_through():
             torch.manual_seed(0)
             return work(models)
 
-    def _alone(self, model: nn.Module) -> list[Run]:
+    def _alone(self, model: nn.Module) -> list[RecordedRun]:
         trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        recorder = Recorder(model, trained)
+        recorder = SizeRecorder(model, trained)
         optimizers = self._own(model) or make_optimizers(self.optimizer, model, self.plan, self.lr, self.weight_decay)
         runs = self._train(recorder, lambda: recorder.follow(self.step_fn, model), optimizers)
         return _with_decays(runs, optimizers)
@@ -80,11 +80,11 @@ class Training:
         made = self.own(model) if self.own is not None else []
         return [made] if isinstance(made, torch.optim.Optimizer) else list(made)
 
-    def _stacked(self, models: Sequence[nn.Module]) -> list[Run]:
+    def _stacked(self, models: Sequence[nn.Module]) -> list[RecordedRun]:
         model = models[0]
         parameters, buffers = stack_module_state(list(models))
         trained = {name: values for name, values in parameters.items() if values.requires_grad}
-        recorder = Recorder(model, trained, len(models))
+        recorder = SizeRecorder(model, trained, len(models))
         first = {id(parameter): name for name, parameter in model.named_parameters()}
         aliases = {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
 
@@ -104,7 +104,9 @@ class Training:
         moved = [_on_stacks(each, stacks, self.optimizer) for each in optimizers]
         return _with_decays(self._train(recorder, all_seeds, moved), optimizers)
 
-    def _train(self, recorder: Recorder, loss: Callable[[], Tensor], optimizers: Sequence[Any]) -> list[Run]:
+    def _train(
+        self, recorder: SizeRecorder, loss: Callable[[], Tensor], optimizers: Sequence[Any]
+    ) -> list[RecordedRun]:
         """The state before each step and after the last is recorded."""
         with recorder.watching():
             for step in range(self.steps + 1):
@@ -118,7 +120,7 @@ class Training:
         return recorder.runs()
 
 
-def _with_decays(runs: list[Run], optimizers: Sequence[torch.optim.Optimizer]) -> list[Run]:
+def _with_decays(runs: list[RecordedRun], optimizers: Sequence[torch.optim.Optimizer]) -> list[RecordedRun]:
     """The runs with the decay of one step for every parameter that decays: rate times weight decay."""
     groups = [group for each in optimizers for group in each.param_groups if group.get("weight_decay")]
     decays = {
@@ -126,7 +128,7 @@ def _with_decays(runs: list[Run], optimizers: Sequence[torch.optim.Optimizer]) -
         for group in groups
         for name in group.get("param_names", ())
     }
-    return [Run({**run.sizes, **decays}, run.channels) for run in runs]
+    return [RecordedRun({**run.sizes, **decays}, run.channels) for run in runs]
 
 
 def _on_stacks(optimizer: torch.optim.Optimizer, stacks: dict[int, Tensor], name: str) -> Any:

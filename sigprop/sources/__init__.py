@@ -14,11 +14,11 @@ from sigprop.sources.batches import first_batch
 from sigprop.sources.family import Family, open_family
 from sigprop.sources.made_up import made_up_batch, zipf_ids
 from sigprop.sources.settings import parse_settings
-from sigprop.sources.source import Source, builder_of, open_source
+from sigprop.sources.source import ModelSource, builder_of, open_source
 
 __all__ = [
     "Family",
-    "Source",
+    "ModelSource",
     "builder_of",
     "first_batch",
     "made_up_batch",

@@ -30,7 +30,7 @@ KINDS = "file.py:Model(width=256), a config.json, a checkpoint folder, or a cach
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """`build()` makes the model, newly drawn unless `fixed`; `loss` is None where the model returns its own."""
 
     name: str
@@ -56,7 +56,7 @@ class Source:
 
 def open_source(
     model: str, settings: dict[str, Any] | None = None, data: str | None = None, batch: int = 4, tokens: int = 128
-) -> Source:
+) -> ModelSource:
     """What a MODEL argument names, with `data` (a text file, a folder of images, `file.py:name`) or its own batch."""
     require(batch > 0, "batch", batch, "at least 1")
     require(tokens > 1, "tokens", tokens, "at least 2")
@@ -82,7 +82,7 @@ def builder_of(model: Any) -> Callable[[], nn.Module]:
     raise InputError(f"model is {type(model).__name__}: needs a module, a function that builds one, {KINDS}")
 
 
-def _reference(name: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> Source:
+def _reference(name: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:
     make = lambda: build(name, **settings)  # noqa: E731
     make()
     config: Any = CONFIGS[name](**settings)
@@ -90,15 +90,17 @@ def _reference(name: str, settings: dict[str, Any], data: str | None, wanted: Wa
         words = sample_text() if data is None else load_text(data)
         ids = text_batch(words, wanted.batch, min(wanted.tokens, config.context), config.vocabulary)
         if config.kind == "encoder_decoder":
-            return Source(name, make, (ids, ids))
-        return Source(name, make, ids, _next_token if config.kind == "decoder" else None)
+            return ModelSource(name, make, (ids, ids))
+        return ModelSource(name, make, ids, _next_token if config.kind == "decoder" else None)
     if data is not None:
-        return Source(name, make, read_data(data, wanted, channels=getattr(config, "channels", 3), side=_side(config)))
+        return ModelSource(
+            name, make, read_data(data, wanted, channels=getattr(config, "channels", 3), side=_side(config))
+        )
     generator = torch.Generator().manual_seed(0)
     if name == "mlp":
-        return Source(name, make, torch.randn(wanted.batch, config.inputs, generator=generator))
+        return ModelSource(name, make, torch.randn(wanted.batch, config.inputs, generator=generator))
     shape = (wanted.batch, config.channels, _side(config), _side(config))
-    return Source(name, make, torch.randn(shape, generator=generator))
+    return ModelSource(name, make, torch.randn(shape, generator=generator))
 
 
 def _side(config: Any) -> int:
@@ -128,21 +130,21 @@ def _calls(text: str, settings: dict[str, Any]) -> tuple[Callable[[], nn.Module]
     return make, False, found.module
 
 
-def _of_file(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> Source:
+def _of_file(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:
     make, fixed, module = _calls(text, settings)
     loss = getattr(module, "loss", None)
     path = Path(f"{text.partition('.py:')[0]}.py")
     if data is not None:
-        return Source(text, make, read_data(data, wanted), loss, fixed)
+        return ModelSource(text, make, read_data(data, wanted), loss, fixed)
     if not hasattr(module, "batch"):
-        return Source(text, make, None, loss, fixed)
+        return ModelSource(text, make, None, loss, fixed)
     with user_code(path):
         batch = module.batch() if callable(module.batch) else module.batch
-    return Source(text, make, first_batch(batch), loss, fixed)
+    return ModelSource(text, make, first_batch(batch), loss, fixed)
 
 
-def _of_hub(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> Source:
+def _of_hub(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:
     if not hugging_face.looks_like_one(text):
         raise UnknownNameError("model", text, REFERENCE, f"Or give {KINDS}.")
     opened = hugging_face.open_model(text, settings)
-    return Source(text, opened.build, opened.batch(data, wanted), None, opened.fixed)
+    return ModelSource(text, opened.build, opened.batch(data, wanted), None, opened.fixed)

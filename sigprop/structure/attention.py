@@ -18,7 +18,7 @@ FUSED = "scaled_dot_product_attention"
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class FoundAttention:
     """One attention: the fields behind its scores, the field of its values."""
 
     item: Field
@@ -39,20 +39,20 @@ class Attention:
         return attention_weights(query, key, query.shape[-3] // key.shape[-3], mask, 0.0, bool(causal), scale)
 
 
-def attention_at(item: Field) -> Attention | None:
+def attention_at(item: Field) -> FoundAttention | None:
     """The attention that a field is the result of, fused or spelt out."""
     op = None if item._node is None else item._node.op
     if isinstance(op, ReplayedAttention) and len(item.inputs) == 2:
-        return Attention(item, (op.weight,), op.value)
+        return FoundAttention(item, (op.weight,), op.value)
     if item.call is not None and item.call.name == FUSED:
         named = dict(zip(("query", "key", "value"), item.call.args, strict=False)) | item.call.kwargs
         fields = [named[name] for name in ("query", "key", "value")]
         if all(isinstance(field, Field) for field in fields):
-            return Attention(item, (fields[0], fields[1]), fields[2])
+            return FoundAttention(item, (fields[0], fields[1]), fields[2])
     return None
 
 
-def visible_keys(found: Attention) -> Tensor:
+def visible_keys(found: FoundAttention) -> Tensor:
     """Per query, the number of keys with a weight above zero."""
     weights = found.draw()
     return (weights.reshape(-1, *weights.shape[-2:])[0] > 0).sum(-1).double()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import UnsupportedError
 from sigprop.results.roles import MATRICES, TABLES
-from sigprop.structure.attention import Attention, visible_keys
+from sigprop.structure.attention import FoundAttention, visible_keys
 from sigprop.structure.scores import Scores
 from sigprop.structure.table_scales import TableScale
 from sigprop.trace.record import Field
@@ -113,7 +113,7 @@ class Spot:
     branch: Field
     source: Field
     scaled: bool
-    attention: Attention | None = None
+    attention: FoundAttention | None = None
 
 
 @dataclass

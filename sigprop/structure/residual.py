@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sigprop.compat import BatchNorm
-from sigprop.structure.attention import Attention, attention_at
+from sigprop.structure.attention import FoundAttention, attention_at
 from sigprop.structure.homogeneity import Readers, made_between
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.trace.record import Field, Record, Weight
@@ -205,11 +205,11 @@ class Graph:
 
     # -- branches
 
-    def attention(self, passed: set[Record]) -> Attention | None:
+    def attention(self, passed: set[Record]) -> FoundAttention | None:
         """The attention of a branch, fused or spelt out."""
         return next((spot for item in passed if isinstance(item, Field) and (spot := attention_at(item))), None)
 
-    def crosses(self, attention: Attention, passed: set[Record]) -> bool:
+    def crosses(self, attention: FoundAttention, passed: set[Record]) -> bool:
         """Whether the values come from outside the branch."""
         value: Any = attention.value
         while isinstance(value, Field):

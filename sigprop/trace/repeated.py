@@ -37,9 +37,9 @@ def followed_numbers(count: int) -> list[int]:
 
 
 @contextmanager
-def jumped_over(capture: Capture) -> Iterator[list[Run]]:
+def jumped_over(capture: Capture) -> Iterator[list[RunOfBlocks]]:
     """Inside, the captured model runs only a part of each run of alike blocks."""
-    runs = [Run(capture, found) for found in runs_of_alike_blocks(capture.model)]
+    runs = [RunOfBlocks(capture, found) for found in runs_of_alike_blocks(capture.model)]
     with ExitStack() as after:
         for run in runs:
             found = run.alike
@@ -51,7 +51,7 @@ def jumped_over(capture: Capture) -> Iterator[list[Run]]:
         yield runs
 
 
-class Run:
+class RunOfBlocks:
     """A run while the model runs: which blocks are followed, and what they did."""
 
     def __init__(self, capture: Capture, alike: AlikeBlocks):

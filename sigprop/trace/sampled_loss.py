@@ -48,7 +48,7 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     size = sum(math.prod(part.shape) for part in drawn)
     if size > WIDEST:
         raise UnsupportedError(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
-    found = Average(states, parts, sites_between(loss, parts))
+    found = AveragedGradients(states, parts, sites_between(loss, parts))
     seed = states.capture.loss_seed
     ensemble = Ensemble(1, generator_of(seed, 0), states)
     most = max(FEW, min(MOST, ENTRIES // max(1, size)))
@@ -96,7 +96,7 @@ class ExpectedReplay(Replay):
         return None
 
 
-class Average:
+class AveragedGradients:
     """Gradients of a loss over draws: at sources with their products with the signal, at weights, at sites between."""
 
     def __init__(self, states: Evaluation, parts: dict[Field, list[Field]], sites: list[Field]):

@@ -17,13 +17,13 @@ from sigprop.results.depth import DepthCounter
 from sigprop.results.stated_errors import COLUMNS as POSITIVE
 from sigprop.results.stated_errors import stated_by_theory
 from sigprop.theory import Evidence, Status
-from sigprop.trace.repeated import Run
+from sigprop.trace.repeated import RunOfBlocks
 
 Row = TypeVar("Row", SiteRow, ParameterRow)
 ENDS = (".", "@", "[")
 
 
-def with_skipped_rows(profile: Profile, run: Run) -> Profile:
+def with_skipped_rows(profile: Profile, run: RunOfBlocks) -> Profile:
     """The profile with the rows of a run's skipped blocks, and a word on how far they are right."""
     sites, parameters = _Blocks(profile.sites, run), _Blocks(profile.parameters, run)
     filled: list[SiteRow] = []
@@ -39,7 +39,7 @@ def with_skipped_rows(profile: Profile, run: Run) -> Profile:
     return Profile(filled, rows, profile.meta | {"blocks": _told(run, sites.surprises() + parameters.surprises())})
 
 
-def _told(run: Run, surprises: list[float]) -> str:
+def _told(run: RunOfBlocks, surprises: list[float]) -> str:
     few = f"{len(run.numbers)} of the {len(run.alike.blocks)} alike blocks of {run.alike.name or 'the model'} followed"
     if len(surprises) < 2:
         return few
@@ -50,7 +50,7 @@ def _told(run: Run, surprises: list[float]) -> str:
 class _Blocks:
     """Rows of the followed blocks of a run, by number and name inside the block."""
 
-    def __init__(self, rows: list[Any], run: Run):
+    def __init__(self, rows: list[Any], run: RunOfBlocks):
         self._run = run
         self._rows: dict[int, dict[str, Any]] = {number: {} for number in run.numbers}
         self._places: dict[str, tuple[int, str]] = {}

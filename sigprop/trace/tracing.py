@@ -31,7 +31,7 @@ from sigprop.trace.experts import followed_as_one
 from sigprop.trace.gradient_start import loss_start, white_noise
 from sigprop.trace.layout import LARGEST
 from sigprop.trace.record import Field, Uneven, Weight
-from sigprop.trace.repeated import Run, jumped_over
+from sigprop.trace.repeated import RunOfBlocks, jumped_over
 from sigprop.trace.skeleton import skeleton_of
 
 
@@ -49,7 +49,7 @@ class TracedModel:
     batch: Any = None
     unheard: list[str] = field(default_factory=list)
     unfollowed: list[str] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunOfBlocks] = field(default_factory=list)
 
     @property
     def sites(self) -> list[tuple[str, Field]]:

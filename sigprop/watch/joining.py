@@ -26,7 +26,7 @@ LARGEST = ("largest_score", "fp16_headroom", "bf16_headroom", "grad_fp16_headroo
 
 
 @dataclass
-class Record:
+class StepRecord:
     """What one process has recorded in one step."""
 
     step: int
@@ -40,7 +40,7 @@ class Record:
     eager: bool = False
 
 
-def join(records: Sequence[Record], data_ranks: int) -> Sample:
+def join(records: Sequence[StepRecord], data_ranks: int) -> Sample:
     """One sample of the records of all processes, of which `data_ranks` groups saw different data."""
     scale = 1.0 / (data_ranks * records[0].loss_scale)
     sample = Sample(records[0].step, _mean([r.loss for r in records]))
@@ -61,7 +61,7 @@ def _union(tables: Sequence[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table))
 
 
-def _names(records: Sequence[Record]) -> list[str]:
+def _names(records: Sequence[StepRecord]) -> list[str]:
     return _union([record.parameters for record in records])
 
 
@@ -136,7 +136,7 @@ def _groups(sums: dict[str, dict[str, Any]]) -> Rows:
 
 
 def _run(
-    sample: Sample, sums: dict[str, dict[str, Any]], records: Sequence[Record], scale: float, replicas: float
+    sample: Sample, sums: dict[str, dict[str, Any]], records: Sequence[StepRecord], scale: float, replicas: float
 ) -> dict[str, float]:
     """Numbers of the whole run: norms, the scale of the output, the noise of the gradient."""
     found = {"gradient_norm": math.sqrt(sum(row.get("grad_square", 0.0) for row in sums.values()))}
@@ -164,7 +164,7 @@ def _run(
     return found
 
 
-def _first_bad(records: Sequence[Record], order: list[str], parameters: Rows) -> tuple[str, str] | None:
+def _first_bad(records: Sequence[StepRecord], order: list[str], parameters: Rows) -> tuple[str, str] | None:
     """The earliest on the forward pass of any process; else backward; else a parameter."""
     found = [record.bad for record in records if record.bad is not None]
     forward = [bad for bad in found if bad[0] == "forward"]

@@ -15,7 +15,7 @@ NOT_DATA = ("tp", "tensor", "cp", "context", "pp", "pipeline", "ep", "expert")
 
 
 @dataclass
-class Ranks:
+class WatchedRanks:
     """The processes of one run: `group` talks together, and `data` of them (or groups of them) see different data."""
 
     group: Any = None
@@ -42,25 +42,25 @@ class Ranks:
         return result[0]
 
 
-def ranks_of(model: nn.Module, group: Any = None) -> Ranks:
+def ranks_of(model: nn.Module, group: Any = None) -> WatchedRanks:
     """Read from the model itself: DDP knows its processes, sharded parameters know their mesh."""
     if not dist.is_available() or not dist.is_initialized():
-        return Ranks()
+        return WatchedRanks()
     if group is not None:
-        return Ranks(group, dist.get_world_size(group))
+        return WatchedRanks(group, dist.get_world_size(group))
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        return Ranks(model.process_group, dist.get_world_size(model.process_group))
+        return WatchedRanks(model.process_group, dist.get_world_size(model.process_group))
     parameters: list[Any] = list(model.parameters())
     meshes = [p.device_mesh for p in parameters if is_spread(p)]
     if not meshes:
-        return Ranks()
+        return WatchedRanks()
     mesh = max(meshes, key=lambda item: item.ndim)
     data = 1
     for axis, size in enumerate(mesh.shape):
         name = mesh.mesh_dim_names[axis] if mesh.mesh_dim_names else ""
         sharded_as_data = _fully_sharded(model) if not name else not name.startswith(NOT_DATA)
         data *= size if sharded_as_data else 1
-    return Ranks(mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD, data)
+    return WatchedRanks(mesh.get_group() if mesh.ndim == 1 else dist.group.WORLD, data)
 
 
 def _fully_sharded(model: nn.Module) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.measure.functions import FunctionWatch
-from sigprop.measure.layout import Layout
+from sigprop.measure.layout import TokenLayout
 from sigprop.measure.recorder import Recorder, Site
 from sigprop.measure.residuals import ADDITIONS, skip_and_branch
 from sigprop.watch.attention import scores_of, summary
@@ -33,7 +33,7 @@ class PassRecorder(Recorder):
     output: the sum over examples and the sum of squares.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module], layout: Layout, for_ranks: bool, give_up: GiveUp):
+    def __init__(self, modules: Mapping[str, nn.Module], layout: TokenLayout, for_ranks: bool, give_up: GiveUp):
         super().__init__(modules, layout, None, fleeting=True)
         self.for_ranks = for_ranks
         self.give_up = give_up

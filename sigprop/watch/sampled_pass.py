@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.measure.batch import signals_in
-from sigprop.measure.layout import AxesRule, Layout, TokenAxes, layout_of
+from sigprop.measure.layout import AxesRule, TokenAxes, TokenLayout, layout_of
 from sigprop.results.application import plain_name
 from sigprop.watch.recording import GiveUp, PassFunctions, PassRecorder
 from sigprop.watch.sample import Rows
@@ -50,7 +50,7 @@ class SampledPass:
         self.eager = False
         self.failure: Exception | None = None
         self._report = give_up
-        self.recorder = PassRecorder(modules_of(model), Layout(), for_ranks, self._give_up)
+        self.recorder = PassRecorder(modules_of(model), TokenLayout(), for_ranks, self._give_up)
         self._functions = PassFunctions(self.recorder)
         self._inside = False
         self._stack = ExitStack()

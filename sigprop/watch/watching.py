@@ -28,7 +28,7 @@ from sigprop.watch.crash import write_crash
 from sigprop.watch.findings import Circumstances, findings_of
 from sigprop.watch.folding import Scalars, everything, folded
 from sigprop.watch.history import History
-from sigprop.watch.joining import Record, join
+from sigprop.watch.joining import StepRecord, join
 from sigprop.watch.losses import LossReader
 from sigprop.watch.ranks import ranks_of
 from sigprop.watch.recording import is_norm
@@ -193,7 +193,7 @@ class Watch:
         assert taken is not None
         assert meter is not None
         self._disarm()
-        record = Record(self.steps)
+        record = StepRecord(self.steps)
         try:
             record = self._record(taken, meter, loss)
         except Exception as error:
@@ -213,11 +213,11 @@ class Watch:
         self._judge()
         return sample
 
-    def _record(self, taken: SampledPass, meter: UpdateMeter, loss: Any) -> Record:
+    def _record(self, taken: SampledPass, meter: UpdateMeter, loss: Any) -> StepRecord:
         self._complain(taken, meter)
         meter.finish()
         sites = taken.rows()
-        record = Record(self.steps, sites=sites, bad=taken.bad(sites), eager=taken.eager)
+        record = StepRecord(self.steps, sites=sites, bad=taken.bad(sites), eager=taken.eager)
         given = loss if loss is not None else taken.loss
         if given is not None:
             record.loss = float(given.detach() if isinstance(given, Tensor) else given)

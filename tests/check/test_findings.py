@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sigprop.check import check, checks
-from sigprop.check.evaluation import Evaluation
+from sigprop.check.evaluation import Experiment
 from sigprop.check.subject import Subject
 from sigprop.models.initialize import initialize_
 from sigprop.sources import made_up_batch
@@ -20,7 +20,7 @@ def examined(model, measured, **options):
     batch = made_up_batch(model, TOKENS)
     subject = Subject(model, batch, **options)
     if measured:
-        subject.measured = Evaluation(model, batch).measured()
+        subject.measured = Experiment(model, batch).measured()
     return subject
 
 
@@ -86,7 +86,7 @@ def test_theory_and_measurement_disagree_on_structured_weights():
         for layer in model:
             layer.weight.copy_((matrix + matrix.T) / 2**0.5)
     subject = examined(model, measured=True)
-    subject.predicted = Evaluation(model, subject.batch).predicted()
+    subject.predicted = Experiment(model, subject.batch).predicted()
     found = list(checks()["disagreement"](subject))
     assert [item.name for item in found] == ["disagreement"]
 
@@ -102,7 +102,7 @@ def test_equal_tokens_do_not_end_a_prediction():
     """Post-LN with Xavier: after some layers all tokens are one, and their differences are rounding."""
     torch.manual_seed(0)
     model = initialize_(transformer(kind="encoder", norm_placement="post", depth=40, width=32), "xavier")
-    profile = Evaluation(model, made_up_batch(model, 16)).predicted()
+    profile = Experiment(model, made_up_batch(model, 16)).predicted()
     assert all(math.isfinite(row.variance) for row in profile)
 
 

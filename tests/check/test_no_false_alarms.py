@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from sigprop.check import checks
-from sigprop.check.evaluation import Evaluation
+from sigprop.check.evaluation import Experiment
 from sigprop.check.subject import Subject
 from sigprop.measure.attention import score_summary
 from sigprop.score_masks import allowed_scores
 
 
 def found(name, model, batch):
-    subject = Subject(model, batch, measured=Evaluation(model, batch).measured())
+    subject = Subject(model, batch, measured=Experiment(model, batch).measured())
     return [item for item in checks()[name](subject) if item.severity != "note"]
 
 
@@ -183,7 +183,7 @@ def test_a_chain_ends_where_an_image_gets_smaller():
         layers += [layer, torch.nn.ReLU()]
     model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(16 * 4, 10))
     subject = Subject(model, torch.randn(2, 16, 16, 16))
-    subject.measured = Evaluation(model, subject.batch).measured()
+    subject.measured = Experiment(model, subject.batch).measured()
     assert [len(stream.names) for stream in subject.streams] == [3]
     assert not found("gradient_vanishes", model, torch.randn(2, 16, 16, 16))
 
@@ -192,7 +192,7 @@ def test_a_model_whose_structure_is_not_known_has_no_chain(monkeypatch):
     """Its matrices may be branches of a stream, as in MobileViTV2 at its own image size."""
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(12)))
     subject = Subject(model, torch.randn(4, 32))
-    subject.measured = Evaluation(model, subject.batch).measured()
+    subject.measured = Experiment(model, subject.batch).measured()
     assert subject.streams
     unknown = Subject(model, subject.batch, measured=subject.measured)
     monkeypatch.setattr(Subject, "structure", None)

@@ -8,7 +8,7 @@ import torch
 
 from sigprop.check import check, checks
 from sigprop.check.branches import find_branches, sensitivity_of
-from sigprop.check.evaluation import Evaluation
+from sigprop.check.evaluation import Experiment
 from sigprop.check.gauges import sensitivity
 from sigprop.check.subject import Subject
 from sigprop.sources import made_up_batch
@@ -21,7 +21,7 @@ NARROW = {"width": 32, "heads": 2}
 
 def examined(model):
     subject = Subject(model, made_up_batch(model, TOKENS))
-    subject.measured = Evaluation(model, subject.batch).measured()
+    subject.measured = Experiment(model, subject.batch).measured()
     return subject
 
 

@@ -6,7 +6,7 @@ from sigprop.blueprints import Transformer, predict
 from sigprop.blueprints.criticality import block_factor
 from sigprop.blueprints.laws import stack_laws
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.explorer import ARCHITECTURES, Settings, read_settings, view
+from sigprop.explorer import ARCHITECTURES, ExplorerSettings, read_settings, view
 from sigprop.explorer.controls import Choice, Range
 from sigprop.explorer.page import answer, python
 from sigprop.explorer.views import curves_of, sensitivity, verdict
@@ -31,7 +31,7 @@ def test_every_architecture_shows_curves_and_python_that_makes_them(name):
 
 @pytest.mark.parametrize("recipe", ARCHITECTURES["encoder"].controls["recipe"].names)
 def test_every_recipe_of_a_transformer_is_predicted(recipe):
-    found = view(Settings(depth=6, width=128, recipe=recipe))
+    found = view(ExplorerSettings(depth=6, width=128, recipe=recipe))
     assert len(found.curves["variance"]) == 6
     assert found.plane is not None
 
@@ -59,13 +59,13 @@ def test_a_shallow_plane_keeps_the_draws_of_the_whole():
 
 def test_controls_reach_the_prediction():
     """Every control of an encoder changes something that is shown."""
-    base = Settings(depth=6, width=128)
+    base = ExplorerSettings(depth=6, width=128)
     shown = view(base)
     others = {"depth": 7, "width": 192, "norm": "post", "activation": "relu", "dropout": 0.3, "recipe": "kaiming",
               "skip": 0.5, "branch": 0.5, "query_key": 2.0}  # fmt: skip
     assert set(others) == set(ARCHITECTURES["encoder"].controls)
     for key, value in others.items():
-        changed = view(Settings(**{"depth": 6, "width": 128, key: value}))
+        changed = view(ExplorerSettings(**{"depth": 6, "width": 128, key: value}))
         assert changed.curves != shown.curves, key
 
 
@@ -82,7 +82,7 @@ def test_sentences_go_by_the_limits_of_check():
 
 
 def test_a_stack_that_overflows_is_told_not_drawn():
-    found = view(Settings(depth=128, norm="none", recipe="kaiming", query_key=4.0, skip=2.0, branch=2.0))
+    found = view(ExplorerSettings(depth=128, norm="none", recipe="kaiming", query_key=4.0, skip=2.0, branch=2.0))
     assert found.sentences[0][0] == "problem"
 
 
@@ -117,7 +117,7 @@ def test_starts_are_allowed():
 
 def test_predict_gives_the_curves():
     rows = predict(Transformer(depth=6, width=128, heads=2, activation="gelu"), scores=True)
-    assert view(Settings(depth=6, width=128)).curves == curves_of(rows)
+    assert view(ExplorerSettings(depth=6, width=128)).curves == curves_of(rows)
 
 
 @pytest.mark.parametrize("recipe", ["xavier", "deepscale"])

@@ -1,6 +1,6 @@
 """Figures of phase diagrams and of curves over depth."""
 
-from sigprop.report.phase import Curve, Overlay, Panel, curves_figure, phase_figure
+from sigprop.report.phase import DepthCurve, Overlay, Panel, curves_figure, phase_figure
 from sigprop.results.phase import PhaseDiagram
 
 
@@ -20,5 +20,8 @@ def test_heat_maps_with_overlays_and_contours(tmp_path):
 
 
 def test_curves(tmp_path):
-    curves = [Curve("a", [1, 2, 3], [1.0, 2.0, 4.0], [0.1, 0.1, 0.1]), Curve("b", [1, 2, 3], [1, 2, 3], predicted=True)]
+    curves = [
+        DepthCurve("a", [1, 2, 3], [1.0, 2.0, 4.0], [0.1, 0.1, 0.1]),
+        DepthCurve("b", [1, 2, 3], [1, 2, 3], predicted=True),
+    ]
     assert curves_figure([("x", curves), ("y", curves[:1])], tmp_path / "c.png").stat().st_size > 5000

@@ -9,7 +9,7 @@ import torch
 
 from sigprop.watch import Watch, read_samples
 from sigprop.watch.centres import correlation_about
-from sigprop.watch.joining import Record, join
+from sigprop.watch.joining import StepRecord, join
 from tests.watch.shared import batches, small_model, train
 from tests.watch.two_processes import STEPS
 
@@ -89,7 +89,7 @@ def test_correlation_about_a_common_mean_is_that_of_the_whole():
     for part in (x[:3], x[3:]):
         row = {key: float(value) for key, value in correlation_about(part, None).items()}
         row |= {"mean": float(part.mean()), "variance": float(part.var(correction=0)), "entries": part.numel()}
-        records.append(Record(0, sites={"a": row}))
+        records.append(StepRecord(0, sites={"a": row}))
     joined = join(records, 2).sites["a"]
     units = torch.nn.functional.normalize(x - x.mean(), dim=2)
     cosines = units @ units.mT

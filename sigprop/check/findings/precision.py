@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sigprop.check.formats import FORMATS, Loss, losses
+from sigprop.check.formats import FORMATS, Rounding, losses
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
@@ -23,11 +23,11 @@ RUNS_IN = {
 
 
 @dataclass(frozen=True)
-class Site:
+class RoundedSite:
     name: str
     depth: int
     kind: str
-    loss: Loss
+    loss: Rounding
 
 
 @check("precision", "precision", "under- and overflow in bf16, fp16, fp8, MXFP8 and NVFP4, with the scale that cures")
@@ -44,7 +44,7 @@ def precision(subject: Subject) -> Iterator[Finding]:
                 if math.isfinite(variance) and variance > 0:
                     lost = losses(format, mean, math.sqrt(variance))
                     if lost.overflow > limit("precision_overflow") or lost.underflow > limit("precision_share"):
-                        found.append(Site(row.name, row.depth, kind, lost))
+                        found.append(RoundedSite(row.name, row.depth, kind, lost))
         over = [site for site in found if site.loss.overflow > limit("precision_overflow")]
         under = [site for site in found if site not in over]
         for sites, verb, share in ((over, "overflows", "overflow"), (under, "underflows", "underflow")):
@@ -55,7 +55,7 @@ def precision(subject: Subject) -> Iterator[Finding]:
                 yield _finding(format.name, sites, verb, share, severity)
 
 
-def _finding(name: str, sites: list[Site], verb: str, share: str, severity: str) -> Finding:
+def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severity: str) -> Finding:
     worst = max(sites, key=lambda site: getattr(site.loss, share))
     scales = [site.loss.cure for site in sites]
     return Finding(

@@ -20,7 +20,7 @@ from sigprop.losses import described, first_signal
 IGNORED = -100
 
 
-class Objective(Protocol):
+class TextObjective(Protocol):
     def __call__(self, ids: Tensor, generator: torch.Generator) -> dict[str, Tensor]: ...
 
     def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor: ...

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import InputError, require
-from sigprop.lab.data.objectives import Causal, Objective
+from sigprop.lab.data.objectives import Causal, TextObjective
 from sigprop.lab.data.order import generator_at
 from sigprop.losses import LossFunction
 
@@ -24,7 +24,7 @@ class TextBatches:
     passages: int
     length: int
     seed: int = 0
-    objective: Objective = field(default_factory=Causal)
+    objective: TextObjective = field(default_factory=Causal)
 
     def __post_init__(self) -> None:
         require(self.passages > 0, "passages", self.passages, "at least 1")

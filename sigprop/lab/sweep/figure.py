@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sigprop.lab.sweep.store import BestRate, Curve, curves, differing
+from sigprop.lab.sweep.store import BestRate, RateCurve, curves, differing
 
 SIZES = ("model.width", "model.depth")
 
@@ -37,7 +37,7 @@ def rate_figure(folder: str | Path, path: str | Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _losses(axis: Axes, curve: Curve, label: str) -> None:
+def _losses(axis: Axes, curve: RateCurve, label: str) -> None:
     points = sorted((rate, losses) for rate, losses in curve.losses.items() if max(losses) < math.inf)
     rates, means = [rate for rate, _ in points], [sum(losses) / len(losses) for _, losses in points]
     below = [mean - min(losses) for mean, (_, losses) in zip(means, points, strict=True)]

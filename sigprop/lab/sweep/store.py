@@ -55,7 +55,7 @@ def _plain(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Curve:
+class RateCurve:
     """Losses by learning rate and seed, of one combination of all other settings; failed runs are infinite."""
 
     cell: dict[str, Any]
@@ -99,14 +99,14 @@ class BestRate:
     at_edge: bool
 
 
-def curves(folder: str | Path) -> list[Curve]:
+def curves(folder: str | Path) -> list[RateCurve]:
     """One curve for every cell of the sweep."""
     cells: dict[str, dict[float, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows_of(folder):
         settings = {key: value for key, value in row.items() if "." in key and key not in (RATE, SEED)}
         loss = row["last"] if row["last"] is not None else math.inf
         cells[json.dumps(settings, sort_keys=True)][row.get(RATE, math.nan)][row.get(SEED, 0)] = loss
-    return [Curve(json.loads(cell), dict(rates)) for cell, rates in cells.items()]
+    return [RateCurve(json.loads(cell), dict(rates)) for cell, rates in cells.items()]
 
 
 def best_rates(folder: str | Path) -> list[BestRate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from functools import partial
@@ -199,30 +200,29 @@ def with_few_words(config: Any) -> Any:
 
 def checkable(config_class: type, model_class: Any, decoder: bool) -> tuple[Callable[[], Any], int]:
     """A function that builds a class with weights, and how many: few words, and narrow where it would be large."""
-    reason: Exception | None = None
-    found: list[tuple[int, Callable[[], Any]]] = []
-    for copies in (1, 2):
-        for change in (with_few_words, lambda config: narrow(with_few_words(config))):
-            make = partial(_real, config_class, model_class, decoder, copies, change)
-            try:
-                size = sum(parameter.numel() for parameter in build(make).parameters())
-            except Exception as error:
-                reason = error
-                continue
-            if size <= LARGE:
-                return make, size
-            found.append((size, make))
-    size, make = min(found, key=lambda item: item[0], default=(0, None))
-    if make is None or size > LARGEST:
-        raise UnsupportedError(f"no narrow config: {size} parameters" if make else f"{type(reason).__name__}: {reason}")
+    make, size = _smallest(config_class, model_class, decoder, with_few_words, _narrow)
+    if size > LARGEST:
+        raise UnsupportedError(f"no narrow config: {size} parameters")
     return make, size
 
 
 def varied(config_class: type, model_class: Any, decoder: bool) -> tuple[Callable[[], Any], int]:
     """The same class in a setting that no rule was tried on: narrow in any case, weights drawn twice as large."""
+    make, size = _smallest(config_class, model_class, decoder, _narrow_and_large)
+    if size > LARGE:
+        raise UnsupportedError(f"no other setting: {size} parameters")
+    return make, size
+
+
+def _smallest(
+    config_class: type, model_class: Any, decoder: bool, *changes: Callable[[Any], Any]
+) -> tuple[Callable[[], Any], int]:
+    """The first config, with one copy of each kind of layer or two and each change, that is not large; the smallest
+    where all are."""
     reason: Exception | None = None
-    for copies in (1, 2):
-        make = partial(_real, config_class, model_class, decoder, copies, _narrow_and_large)
+    found: list[tuple[int, Callable[[], Any]]] = []
+    for copies, change in itertools.product((1, 2), changes):
+        make = partial(_real, config_class, model_class, decoder, copies, change)
         try:
             size = sum(parameter.numel() for parameter in build(make).parameters())
         except Exception as error:
@@ -230,12 +230,19 @@ def varied(config_class: type, model_class: Any, decoder: bool) -> tuple[Callabl
             continue
         if size <= LARGE:
             return make, size
-        reason = UnsupportedError(f"{size} parameters")
-    raise UnsupportedError(f"no other setting: {type(reason).__name__}: {reason}")
+        found.append((size, make))
+    if not found:
+        raise UnsupportedError(f"{type(reason).__name__}: {reason}")
+    size, make = min(found, key=lambda item: item[0])
+    return make, size
+
+
+def _narrow(config: Any) -> Any:
+    return narrow(with_few_words(config))
 
 
 def _narrow_and_large(config: Any) -> Any:
-    return _drawn_larger(narrow(with_few_words(config)))
+    return _drawn_larger(_narrow(config))
 
 
 def _drawn_larger(config: Any) -> Any:

@@ -47,7 +47,7 @@ def _large_sums(x: Tensor) -> Sums:
         totals = np.empty(-(-x.numel() // ROW), dtype=np.float32)
         squares = np.square(_row_norms(x, totals), dtype=np.float64)
         total, square = float(totals.sum(dtype=np.float64)), float(squares.sum())
-        if SMALLEST <= squares.max() / ROW <= LARGEST and total**2 <= 0.8 * square * x.numel():
+        if _suffices(total, square, squares.max(), x.numel()):
             return total, square
     return _exact_sums(x)
 
@@ -96,5 +96,9 @@ def _small_sums(tensors: Sequence[Tensor]) -> Iterator[Sums | None]:
     totals = np.add.reduceat(rows.sum(1).numpy().astype(np.float64), starts).tolist()
     most, squares = (reduce.reduceat(squares, starts).tolist() for reduce in (np.maximum, np.add))
     for x, total, square, largest in zip(tensors, totals, squares, most, strict=True):
-        in_range = SMALLEST <= largest / ROW <= LARGEST and total**2 <= 0.8 * square * x.numel()
-        yield (total, square) if in_range or not bool(x.any()) else None
+        yield (total, square) if _suffices(total, square, largest, x.numel()) or not bool(x.any()) else None
+
+
+def _suffices(total: float, square: float, largest: float, entries: int) -> bool:
+    """Whether float32 does: squares of rows are in its range, and the mean is at most twice the standard deviation."""
+    return SMALLEST <= largest / ROW <= LARGEST and total**2 <= 0.8 * square * entries

@@ -17,6 +17,12 @@ from torch.nn import functional as F
 import sigprop as sp
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
+STEPS = 300
+
+
+def with_usual(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a run, with the settings that rows leave out."""
+    return {"optimizer": "adamw", "steps": STEPS, "batch": 128 if row["family"] == "vit" else 16, "tokens": 256} | row
 
 
 # -- models
@@ -40,6 +46,8 @@ def build(family: str, width: int, layers: int, tokens: int) -> nn.Module:
         ),
         "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**gpt, use_cache=False)),
         "postln": lambda: hf.OpenAIGPTLMHeadModel(hf.OpenAIGPTConfig(**gpt)),
+        "gpt2-untied": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**gpt, use_cache=False, tie_word_embeddings=False)),
+        "postln-untied": lambda: hf.OpenAIGPTLMHeadModel(hf.OpenAIGPTConfig(**gpt, tie_word_embeddings=False)),
         "bert": lambda: hf.BertForMaskedLM(
             hf.BertConfig(
                 **shape, **quiet, vocab_size=257, intermediate_size=4 * width, max_position_embeddings=tokens
@@ -160,7 +168,7 @@ def _idx(path: Path) -> Tensor:
 def prescribe(scheme: str, model: nn.Module, family: str, layers: int, tokens: int, optimizer: str) -> Any:
     """The plan of a scheme; None for the model as it is."""
     name, _, rest = scheme.partition(":")
-    options = {key: float(value) for key, value in (item.split("=") for item in rest.split(",") if item)}
+    options = {key: float(value) for key, value in (item.split("=") for item in rest.split("&") if item)}
     if name == "default":
         return None
     if name.startswith("mup"):
@@ -171,11 +179,9 @@ def prescribe(scheme: str, model: nn.Module, family: str, layers: int, tokens: i
     batch: Any = (
         torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, min(tokens, 128)))}
     )
-    table = options.pop("table", 1.0)
+    faster = {"embedding": options.pop("table", 1.0), "positional": options.pop("positions", 1.0)}
     plan = sp.plan(model, recipe, width=width, depth=depth, optimizer=optimizer, batch=batch, **options)
-    return replace(
-        plan, parameters=[_faster(row, table) if row.role == "embedding" else row for row in plan.parameters]
-    )
+    return replace(plan, parameters=[_faster(row, faster.get(row.role, 1.0)) for row in plan.parameters])
 
 
 def _faster(row: Any, factor: float) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from studies.prescription_models import BASE_LAYERS, BASE_WIDTH
+from studies.prescription_models import BASE_LAYERS, BASE_WIDTH, STEPS, with_usual
 from studies.recipes_page import replaced
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,8 +28,8 @@ FAMILIES = {
     "vit": "ViT on Fashion-MNIST", "bert": "BERT, masked bytes",
 }  # fmt: skip
 OPTIMIZERS = {"momentum": "SGD", "muon:rms": "Muon"}
-STEPS, BERT_STEPS, LONG_STEPS = 300, 2000, 3000
-KEYS = ("family", "width", "layers", "scheme", "rate", "seed", "optimizer", "steps", "batch")
+BERT_STEPS, LONG_STEPS = 2000, 3000
+KEYS = ("family", "width", "layers", "scheme", "rate", "seed", "optimizer", "steps", "batch", "tokens")
 KEPT = (*KEYS, "decay", "first", "middle", "last", "parameters", "groups")
 LONG_KEPT = (*KEYS[:6], "steps", "done", "last", "curve")
 Size = tuple[str, int, int]
@@ -41,8 +41,8 @@ Curves = dict[Size, dict[str, Rates]]
 
 
 def key_of(row: dict[str, Any]) -> tuple:
-    usual = {"optimizer": "adamw", "steps": STEPS, "batch": 128 if row["family"] == "vit" else 16}
-    return tuple((usual | row)[name] for name in KEYS)
+    told = with_usual(row)
+    return tuple(told[name] for name in KEYS)
 
 
 def add(paths: list[Path]) -> None:

@@ -13,7 +13,7 @@ A cell is `family,width,layers,scheme,rate,seed`, with the rate as a number or a
 of lists instead: `--grid "llama;128,256;4,16;default,mup,mup+linear,ours;-11:-5;0,1,2"` (rates are powers of two).
 Schemes: `default` (the model's own draw, one rate), `mup` (base: width 128), `mup+linear` (base: width 128, 4 layers),
 `ours` (unit with width rule mup), `unit` (no width rule), or any `recipe+width+depth`; with options: `ours:k=2`, or
-`ours:table=8` for a rate of the embedding that is eight times the plan's.
+`ours:table=8&positions=8` for rates of the embeddings of tokens and of positions that are eight times the plan's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ from torch import nn
 
 import sigprop as sp
 from studies.prescription_models import (
+    STEPS,
     Batches,
     build,
     groups_of,
     optimizers_of,
     prescribe,
     with_every_expert,
+    with_usual,
     without_masks,
 )
 
@@ -285,7 +287,8 @@ def trained(args: argparse.Namespace) -> set[Cell]:
     ]
     found = set()
     for row in (row for row in rows if row.get("last") is not None):
-        same = row.get("optimizer", "adamw") == args.optimizer and row.get("steps", 300) == args.steps
+        told = with_usual(row)
+        same = all(told[name] == getattr(args, name) for name in ("optimizer", "steps", "batch", "tokens"))
         if same and row.get("done", args.steps) == args.steps:
             found.add(tuple(row[name] for name in CELL))
     return found
@@ -301,7 +304,7 @@ def main() -> None:
     parser.add_argument("--cells", nargs="*", default=[], help="family,width,layers,scheme,rate,seed")
     parser.add_argument("--grid", action="append", default=[], help="families;widths;layers;schemes;powers;seeds")
     parser.add_argument("--out", type=Path, default=Path("prescription_training.jsonl"))
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--decay", type=float, default=0.1)

@@ -22,6 +22,7 @@ from sigprop.results import ParameterRow, Profile, SiteRow
 from studies.accuracy_models import CASES, Setting, settings
 
 STORED = Path("docs/data/accuracy_measurements.json")
+DIGITS = 8
 COLUMNS = {"sites": ("variance", "token_correlation", "grad_variance"), "parameters": ("grad_second_moment",)}
 
 
@@ -40,14 +41,15 @@ def measured(setting: Setting, draws: int, first: int) -> dict[str, Any]:
         None, case.batch, case.loss, build=lambda: case.make().train(training), seeds=range(first, first + draws)
     )
     rows = {kind: list(_packed(getattr(found, kind), columns)) for kind, columns in COLUMNS.items()}
-    return {"label": setting.label, "seconds": round(time.perf_counter() - start, 1), **rows}
+    return {"label": setting.label, "seconds": round(time.perf_counter() - start, 1), "digits": DIGITS, **rows}
 
 
 def _packed(rows: list[Any], columns: tuple[str, ...]) -> Iterator[list[Any]]:
     for row in rows:
         pairs = [(getattr(row, column), row.errors.get(column)) for column in columns]
         numbers = [
-            [float(f"{value:.5g}"), float(f"{error:.2g}")] if error is not None else None for value, error in pairs
+            [float(f"{value:.{DIGITS}g}"), float(f"{error:.3g}")] if error is not None else None
+            for value, error in pairs
         ]
         yield [row.name, *numbers]
 
@@ -62,7 +64,9 @@ def stored_profiles(path: Path = STORED) -> dict[str, Profile]:
         parameters = [
             _unpacked(ParameterRow(row[0], ()), row[1:], COLUMNS["parameters"]) for row in entry["parameters"]
         ]
-        found[entry["label"]] = Profile(sites, parameters, {"source": "measure", "seeds": seeds})
+        found[entry["label"]] = Profile(
+            sites, parameters, {"source": "measure", "seeds": seeds, "digits": entry.get("digits", 5)}
+        )
     return found
 
 
@@ -79,11 +83,14 @@ def main(
     first: Annotated[int, typer.Option(help="The first seed.")] = 40_000,
     only: Annotated[str, typer.Option(help="Part of a setting's name.")] = "",
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
-    out: Annotated[Path, typer.Option(help="JSON file; settings that are in it are not measured again.")] = STORED,
+    out: Annotated[
+        Path, typer.Option(help="JSON file; settings with all digits in it are not measured again.")
+    ] = STORED,
 ) -> None:
     """Measure every setting."""
     entries = {entry["label"]: entry for entry in (json.loads(out.read_text())["settings"] if out.exists() else [])}
-    wanted = [item for item in all_settings() if only in item.label and item.label not in entries]
+    done = {label for label, entry in entries.items() if entry.get("digits") == DIGITS}
+    wanted = [item for item in all_settings() if only in item.label and item.label not in done]
     head = {"command": f"python -m studies.accuracy_measurements --draws {draws} --first {first}"}
     head |= {"date": str(date.today()), "draws": draws, "first seed": first}
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -15,9 +15,11 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,13 +35,15 @@ from sigprop.trace import predict as by_theory
 from studies import accuracy_measurements, class_measurements
 from studies.accuracy_models import CASES
 from studies.coverage_configs import classes
+from studies.engine_code import engine_code
 from studies.predict_coverage import Late, limited, quiet, reason_of
 
 OUT = Path("docs/data/calibration.json")
 WAYS = ("theory", "default")
 DEVELOPMENT, OTHER, ACCURACY = "development", "other setting", "accuracy study"
 ROUNDED = 1e-4
-"""Relatively, what the stored measurements of four digits leave open."""
+"""Relatively, what was taken for rounding where measurements are stored with fewer than `ENOUGH` digits."""
+ENOUGH = 6
 NEGLIGIBLE = 1e-9
 """Of the largest number of its column: rounding."""
 Measured = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -56,8 +60,9 @@ def predicted(way: str, make: Any, batch: Any, loss: Any = None) -> Profile:
     return sigprop.predict(make, batch, loss=loss, tokens=1024)
 
 
-def judged(profile: Profile, measured: Measured, draws: int) -> Iterator[dict[str, Any]]:
-    """One dictionary for each number that both have."""
+def judged(profile: Profile, measured: Measured, draws: int, digits: int) -> Iterator[dict[str, Any]]:
+    """One dictionary for each number that both have; measurements of enough digits get no allowance for rounding."""
+    allowed = ROUNDED if digits < ENOUGH else 0.0
     quantile = float(stdtrit(draws - 1, 0.995))
     largest: dict[str, float] = {}
     for row in measured.values():
@@ -77,13 +82,14 @@ def judged(profile: Profile, measured: Measured, draws: int) -> Iterator[dict[st
                 off, spread, room = math.inf, 0.0, 0.0
             else:
                 off, spread = value / mean - 1.0, error / mean
-                room = math.hypot((stated or 0.0) * abs(value / mean), quantile * spread) + ROUNDED
+                room = math.hypot((stated or 0.0) * abs(value / mean), quantile * spread)
             yield {"name": name, "column": column, "status": row.status, "off": off, "spread": spread,
-                   "stated": stated, "within": abs(off) <= room, "reason": row.reason}  # fmt: skip
+                   "stated": stated, "within": abs(off) <= room + allowed,
+                   "allowed": abs(off) <= room + ROUNDED, "reason": row.reason}  # fmt: skip
 
 
-def entry_of(head: dict[str, Any], way: str, profile: Profile, measured: Measured, draws: int) -> dict[str, Any]:
-    found = list(judged(profile, measured, draws))
+def entry_of(profile: Profile, measured: Measured, draws: int, digits: int) -> dict[str, Any]:
+    found = list(judged(profile, measured, draws, digits))
     numbers: dict[str, list[Any]] = {}
     for item in found:
         kept = [_short(item[key]) for key in ("off", "spread", "stated")]
@@ -92,7 +98,8 @@ def entry_of(head: dict[str, Any], way: str, profile: Profile, measured: Measure
     outside.sort(key=lambda item: -abs(item["off"]))
     keys = ("name", "column", "off", "spread", "stated", "status", "reason")
     listed = [[_short(item[key]) for key in keys] for item in outside[:6]]
-    return head | {"way": way, "draws": draws, "numbers": numbers, "outside": listed}
+    by_allowance = sum(item["allowed"] and not item["within"] for item in found if item["stated"] is not None)
+    return {"draws": draws, "digits": digits, "numbers": numbers, "outside": listed, "by_allowance": by_allowance}
 
 
 def _short(value: Any) -> Any:
@@ -104,53 +111,70 @@ def _short(value: Any) -> Any:
 # -- the two studies
 
 
-def of_class(entry: dict[str, Any], ways: list[str], seconds: int, other: bool = False) -> list[dict[str, Any]]:
-    head = {"study": OTHER if other else "classes", "model": entry["model"], "kind": entry["kind"]}
-    head["half"] = OTHER if other else DEVELOPMENT
-    try:
-        number = [item.__name__ for _, item in classes(entry["kind"])].index(entry["model"])
-        make, _, batch = class_measurements.setting_of(entry["kind"], number, other)
-    except Exception as error:
-        return [head | {"way": way, "reason": reason_of(error)} for way in ways]
+@dataclass(frozen=True)
+class Job:
+    """One way of predicting one model; `prepared` makes what it needs in the process that runs it."""
+
+    study: str
+    kind: str
+    model: str
+    way: str
+    half: str
+    prepared: Callable[[], tuple[Any, Any, Any, Measured, int, int]]
+    """A function that builds the model, batch, loss, what was measured, with how many draws and digits."""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.study, self.kind, self.model, self.way
+
+
+def class_jobs(stored: list[dict[str, Any]], ways: list[str], other: bool = False) -> Iterator[Job]:
+    study, half = (OTHER, OTHER) if other else ("classes", DEVELOPMENT)
+    for entry in sorted(stored, key=_bits):
+        for way in ways if "rows" in entry else ():
+            yield Job(study, entry["kind"], entry["model"], way, half, partial(_class, entry, other))
+
+
+def _class(entry: dict[str, Any], other: bool) -> tuple[Any, Any, Any, Measured, int, int]:
+    number = [item.__name__ for _, item in classes(entry["kind"])].index(entry["model"])
+    make, _, batch = class_measurements.setting_of(entry["kind"], number, other)
     measured = {
         row[0]: dict(zip(class_measurements.columns_of(row[0]), zip(row[1::2], row[2::2], strict=True), strict=False))
         for row in entry["rows"]
     }
-    return list(_ways(head, ways, seconds, make, batch, None, measured, entry["draws"]))
+    return make, batch, None, measured, entry["draws"], entry.get("digits", 4)
 
 
-def of_setting(setting: Any, profile: Profile, ways: list[str], seconds: int) -> list[dict[str, Any]]:
+def setting_jobs(profiles: Mapping[str, Profile], ways: list[str]) -> Iterator[Job]:
+    for setting in accuracy_measurements.all_settings():
+        for way in ways if setting.label in profiles else ():
+            prepared = partial(_setting, setting, profiles[setting.label])
+            yield Job("accuracy", setting.name, setting.label, way, ACCURACY, prepared)
+
+
+def _setting(setting: Any, profile: Profile) -> tuple[Any, Any, Any, Measured, int, int]:
     case = CASES[setting.name](setting)
-    head = {"study": "accuracy", "model": setting.label, "kind": setting.name, "half": ACCURACY}
     measured: dict[str, dict[str, tuple[float, float]]] = {}
     for prefix, rows in (("", profile.sites), ("parameter ", profile.parameters)):
         for row in rows:
             columns = [column for column in row.errors if column != "token_correlation"]
             measured[prefix + row.name] = {column: (getattr(row, column), row.errors[column]) for column in columns}
     make = lambda: case.make().train(setting.name == "resnet")  # noqa: E731
-    return list(_ways(head, ways, seconds, make, case.batch, case.loss, measured, len(profile.meta["seeds"])))
+    return make, case.batch, case.loss, measured, len(profile.meta["seeds"]), profile.meta["digits"]
 
 
-def _ways(
-    head: dict[str, Any],
-    ways: list[str],
-    seconds: int,
-    make: Any,
-    batch: Any,
-    loss: Any,
-    measured: Measured,
-    draws: int,
-) -> Iterator[dict[str, Any]]:
+def run(job: Job, seconds: int) -> dict[str, Any]:
     warnings.simplefilter("ignore")
-    for way in ways:
-        start = time.perf_counter()
-        try:
-            with limited(seconds):
-                profile = predicted(way, make, batch, loss)
-            made = entry_of(head, way, profile, measured, draws)
-        except (Exception, Late) as error:
-            made = head | {"way": way, "reason": reason_of(error)}
-        yield made | {"seconds": round(time.perf_counter() - start, 1)}
+    head = {"study": job.study, "model": job.model, "kind": job.kind, "half": job.half, "way": job.way}
+    start = time.perf_counter()
+    try:
+        with limited(seconds):
+            make, batch, loss, measured, draws, digits = job.prepared()
+            profile = predicted(job.way, make, batch, loss)
+        found = entry_of(profile, measured, draws, digits)
+    except (Exception, Late) as error:
+        found = {"reason": reason_of(error)}
+    return head | found | {"seconds": round(time.perf_counter() - start, 1), "code": engine_code()}
 
 
 def main(
@@ -161,37 +185,29 @@ def main(
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
     out: Annotated[Path, typer.Option(help="JSON file; what is run again replaces what is in it.")] = OUT,
-    resume: Annotated[bool, typer.Option(help="Leave out what is in the file.")] = False,
+    resume: Annotated[bool, typer.Option(help="What the file lacks first; nothing that this code made.")] = False,
 ) -> None:
     """Predict what was measured and judge every number."""
     chosen, wanted = [name for name in only.split(",") if name], ways.split(",")
-    jobs: list[tuple[Any, ...]] = []
+    jobs: list[Job] = []
     if "classes" in studies:
-        stored = json.loads(class_measurements.OUT.read_text())["classes"]
-        jobs += [(of_class, entry, wanted, seconds) for entry in sorted(stored, key=_bits) if "rows" in entry]
+        jobs += class_jobs(json.loads(class_measurements.OUT.read_text())["classes"], wanted)
     if "other" in studies:
-        stored = json.loads(class_measurements.OTHER.read_text())["classes"]
-        jobs += [(of_class, entry, wanted, seconds, True) for entry in sorted(stored, key=_bits) if "rows" in entry]
+        jobs += class_jobs(json.loads(class_measurements.OTHER.read_text())["classes"], wanted, other=True)
     if "accuracy" in studies:
-        profiles = accuracy_measurements.stored_profiles()
-        settings = [item for item in accuracy_measurements.all_settings() if item.label in profiles]
-        jobs += [(of_setting, item, profiles[item.label], wanted, seconds) for item in settings]
+        jobs += setting_jobs(accuracy_measurements.stored_profiles(), wanted)
     found = {_key(entry): entry for entry in (json.loads(out.read_text())["entries"] if out.exists() else [])}
-    known = {(key[0], key[2]) for key in found} if resume else set()
-    jobs = [job for job in jobs if (not chosen or _named(job)[1] in chosen) and _named(job) not in known]
+    jobs = [job for job in jobs if not chosen or job.model in chosen]
+    if resume:
+        made = {key: entry.get("code") for key, entry in found.items() if "numbers" in entry}
+        jobs = [job for job in jobs if made.get(job.key) != engine_code()]
+        jobs.sort(key=lambda job: job.key in made)
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
-        for job in as_completed([pool.submit(*item) for item in jobs]):
-            for entry in job.result():
-                found[_key(entry)] = entry
-                _say(entry)
+        for done in as_completed([pool.submit(run, job, seconds) for job in jobs]):
+            entry = done.result()
+            found[_key(entry)] = entry
+            _say(entry)
             _write(out, found)
-
-
-def _named(job: tuple[Any, ...]) -> tuple[str, str]:
-    """The study and the model of a job."""
-    if not isinstance(job[1], dict):
-        return "accuracy", job[1].label
-    return OTHER if job[0] is of_class and job[-1] is True else "classes", job[1]["model"]
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str, str, str]:

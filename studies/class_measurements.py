@@ -30,6 +30,7 @@ from studies.predict_coverage import quiet, reason_of
 
 FIRST = 50_000
 FEWEST = 8
+DIGITS = 8
 OUT = Path("docs/data/class_measurements.json")
 OTHER = Path("docs/data/class_measurements_other.json")
 """The same classes in a setting that no rule was tried on (`--other`): narrow, large weights, more tokens."""
@@ -56,7 +57,7 @@ def attempt(kind: str, number: int, draws: int, seconds: float, other: bool = Fa
         row["labels"] = "labels" in batch
         table = measured(make, batch, draws, start + seconds)
         row["draws"] = max(len(values) for found in table.values() for values in found.values())
-        row["rows"] = list(rows_of(table))
+        row["digits"], row["rows"] = DIGITS, list(rows_of(table))
     except Exception as error:
         row["reason"] = reason_of(error)
     return row | {"seconds": round(time.perf_counter() - start, 1)}
@@ -88,7 +89,7 @@ def rows_of(table: Table) -> Iterator[list[Any]]:
         for values in row.values():
             if len(values) == most and all(map(math.isfinite, values)):
                 mean, error = mean_and_error(values)
-                numbers += [float(f"{mean:.4g}"), float(f"{error:.2g}")]
+                numbers += [float(f"{mean:.{DIGITS}g}"), float(f"{error:.3g}")]
         if numbers:
             yield [name, *numbers]
 
@@ -105,7 +106,7 @@ def main(
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
     other: Annotated[bool, typer.Option(help="In the other setting (with `--out` of its own).")] = False,
-    out: Annotated[Path, typer.Option(help="JSON file; classes of as many draws in it are not measured again.")] = OUT,
+    out: Annotated[Path, typer.Option(help="JSON file; classes with all digits in it are not measured again.")] = OUT,
 ) -> None:
     """Measure every class, in the order of a hash of their names, and keep the numbers."""
     chosen = [name for name in only.split(",") if name]
@@ -113,7 +114,7 @@ def main(
     places = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
     stored = json.loads(out.read_text())["classes"] if out.exists() else []
     rows = {(row["kind"], row["model"]): row for row in stored}
-    done = {place for place, row in rows.items() if row.get("draws", 0) >= draws}
+    done = {place for place, row in rows.items() if row.get("digits") == DIGITS}
     names = sorted(places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
     names = [(kind, name) for kind, name in names if name not in known and (not chosen or name in chosen)]
     wanted = [(place[0], places[place], draws, seconds, other) for place in names if place not in done]

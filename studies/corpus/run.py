@@ -25,6 +25,7 @@ from studies.corpus.judging import compared, confident_and_wrong, errors_of
 from studies.corpus.measured import stored_tables
 from studies.corpus.models import all_cases
 from studies.corpus.witness import Summary
+from studies.engine_code import engine_code
 
 OUT = Path("docs/data/corpus.json")
 
@@ -38,7 +39,7 @@ def judged(name: str, table: Summary, verify: int | None = None) -> dict[str, An
     batch = case.batch()
     given: Any = case.make() if case.given_as_module else case.make
     row: dict[str, Any] = {"model": case.name, "kind": case.kind, "half": case.half}
-    row["given"] = "module" if case.given_as_module else "factory"
+    row |= {"given": "module" if case.given_as_module else "factory", "code": engine_code()}
     start = time.process_time()
     try:
         profile = sigprop.predict(given, batch, loss=case.loss or "noise", verify=verify)
@@ -60,7 +61,9 @@ def main(
     added: Annotated[int, typer.Option(help="The set: 1 to 4; all by default.")] = 0,
     before: Annotated[int, typer.Option(help="Only sets before this one.")] = 99,
     out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
-    again: Annotated[bool, typer.Option(help="Also models that are in the file.")] = False,
+    again: Annotated[
+        bool, typer.Option(help="Also models that other code has run; those that none has run first.")
+    ] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     theory_alone: Annotated[bool, typer.Option(help="No model is run to verify what theory says.")] = False,
 ) -> None:
@@ -70,7 +73,9 @@ def main(
     tables = stored_tables()
     cases = [case for case in all_cases() if only in case.name and added in (0, case.added) and case.added < before]
     wanted = [case.name for case in cases if half == "all" or case.half.startswith(half)]
-    wanted = [name for name in wanted if name in tables and (again or name not in rows)]
+    current = {name for name, row in rows.items() if row.get("code") == engine_code()}
+    wanted = [name for name in wanted if name in tables and name not in (current if again else rows)]
+    wanted.sort(key=lambda name: name in rows)
     verify = 0 if theory_alone else None
     command = "python -m studies.corpus.run --half all" + " --theory-alone" * theory_alone
     data: dict[str, Any] = {"command": command, "date": str(date.today())}

@@ -151,6 +151,7 @@ class Trainer:
             for _ in range(3):
                 self.gradients()
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         graph: Any = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"), without_masks():
             self.gradients()

@@ -20,6 +20,7 @@ from studies.prescription_models import BASE_LAYERS, BASE_WIDTH, STEPS, with_usu
 from studies.recipes_page import replaced
 
 DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "evidence/prescription.md"
 SHORT, LONG = DOCS / "data/prescription_training.json", DOCS / "data/prescription_long.json"
 SCHEMES = {"default": "own init", "mup": "muP", "mup+linear": "muP, 1/depth", "ours": "unit + mup"}
 OTHERS = {key: SCHEMES[key] for key in ("default", "mup", "ours")}
@@ -28,7 +29,7 @@ FAMILIES = {
     "vit": "ViT on Fashion-MNIST", "bert": "BERT, masked bytes",
 }  # fmt: skip
 OPTIMIZERS = {"momentum": "SGD", "muon:rms": "Muon"}
-BERT_STEPS, LONG_STEPS = 2000, 3000
+BERT_STEPS, BERT_TOKENS, LONG_STEPS = 2000, 256, 3000
 KEYS = ("family", "width", "layers", "scheme", "rate", "seed", "optimizer", "steps", "batch", "tokens")
 KEPT = (*KEYS, "decay", "first", "middle", "last", "parameters", "groups")
 LONG_KEPT = (*KEYS[:6], "steps", "done", "last", "curve")
@@ -71,12 +72,12 @@ def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) and value > 0.01 else value
 
 
-def curves(optimizer: str = "adamw", steps: int = STEPS) -> Curves:
+def curves(optimizer: str = "adamw", steps: int = STEPS, tokens: int = 256) -> Curves:
     """Final losses by family and size, scheme, rate and seed."""
     found: Curves = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for row in json.loads(SHORT.read_text())["rows"]:
         key = dict(zip(KEYS, key_of(row), strict=True))
-        if key["optimizer"] == optimizer and key["steps"] == steps:
+        if (key["optimizer"], key["steps"], key["tokens"]) == (optimizer, steps, tokens):
             found[row["family"], row["layers"], row["width"]][row["scheme"]][row["rate"]][row["seed"]] = row["last"]
     for (_, layers, width), schemes in found.items():  # at the base a rule changes nothing
         if width == BASE_WIDTH and "default" in schemes:
@@ -156,6 +157,20 @@ def table(found: Curves, schemes: dict[str, str], families: list[str], first: st
     return lines
 
 
+def rates_table(found: Curves, families: list[str]) -> list[str]:
+    """Our loss at every rate around the best one, with the number of seeds."""
+    powers = range(-11, -4)
+    lines = ["| model | layers | width | " + " | ".join(f"2^{power}" for power in powers) + " |"]
+    lines.append("|" + "---|" * (3 + len(powers)))
+    for family in families:
+        for (_, layers, width), schemes in sorted(item for item in found.items() if item[0][0] == family):
+            rates = schemes.get("ours", {})
+            told = [list(rates.get(2.0**power, {}).values()) for power in powers]
+            cells = [f"{spread(losses)} ({len(losses)})" if losses else "" for losses in told]
+            lines.append(f"| {FAMILIES[family]} | {layers} | {width} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def optimizer_table() -> list[str]:
     tables = [table(curves(key), OTHERS, list(FAMILIES), name) for key, name in OPTIMIZERS.items()]
     return [*tables[0], *(line for found in tables[1:] for line in found[2:])]
@@ -224,18 +239,26 @@ def long_figure(path: Path) -> None:
     drawing.savefig(path, dpi=150)
 
 
+def with_tables(text: str) -> str:
+    """The page with the tables of what is stored."""
+    found = curves()
+    others = [family for family in FAMILIES if family not in ("llama", "bert")]
+    tables = {
+        "llama table": table(found, SCHEMES, ["llama"]),
+        "rates of ours": rates_table(found, ["llama", *others]),
+        "other models": table(found, OTHERS, others),
+        "bert table": table(curves(steps=BERT_STEPS, tokens=BERT_TOKENS), OTHERS, ["bert"]),
+        "optimizers": optimizer_table(),
+        "long runs": long_table(),
+    }
+    for name, lines in tables.items():
+        text = replaced(text, name, lines)
+    return text
+
+
 def main() -> None:
     add([Path(name) for name in sys.argv[1:]])
-    page = DOCS / "evidence/prescription.md"
-    text = page.read_text()
-    others = [family for family in FAMILIES if family != "llama"]
-    text = replaced(text, "llama table", table(curves(), SCHEMES, ["llama"]))
-    text = replaced(text, "other models", table(curves(), OTHERS, others))
-    if curves(steps=BERT_STEPS):
-        text = replaced(text, "bert table", table(curves(steps=BERT_STEPS), OTHERS, ["bert"]))
-    text = replaced(text, "optimizers", optimizer_table())
-    text = replaced(text, "long runs", long_table())
-    page.write_text(text)
+    PAGE.write_text(with_tables(PAGE.read_text()))
     figure(curves(), DOCS / "figures/prescription_training.png")
     long_figure(DOCS / "figures/prescription_long.png")
 

@@ -1,0 +1,44 @@
+"""The page of trainings says what its data say."""
+
+import math
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="the study draws figures")
+
+from studies.prescription_page import PAGE, best, curves, long_runs, mean, with_tables
+
+LAYERS, WIDTHS = (4, 16, 64), (128, 256, 512, 1024)
+
+
+@pytest.fixture(scope="module")
+def llamas():
+    found = curves()
+    return {(layers, width): found["llama", layers, width] for layers in LAYERS for width in WIDTHS}
+
+
+def test_the_tables_are_made_from_the_data():
+    text = PAGE.read_text()
+    assert with_tables(text) == text
+
+
+def test_one_rate_serves_every_llama(llamas):
+    """The best rate stays within one step of two over the whole grid, and is not the last that was tried."""
+    rates = {size: best(schemes["ours"])[0] for size, schemes in llamas.items()}
+    assert set(map(math.log2, rates.values())) == {-7.0, -8.0}
+
+
+def test_the_loss_is_below_that_of_every_other_scheme(llamas):
+    for size, schemes in llamas.items():
+        ours = mean(best(schemes["ours"])[1])
+        for scheme in {"default", "mup", "mup+linear"} & set(schemes):
+            assert ours < mean(best(schemes[scheme])[1]), (size, scheme)
+
+
+def test_the_lead_of_48_layers_lasts():
+    ends = {
+        scheme: [row["last"] for row in long_runs() if (row["layers"], row["scheme"]) == (48, scheme)]
+        for scheme in ("default", "ours")
+    }
+    assert len(ends["ours"]) == len(ends["default"]) == 3
+    assert max(ends["ours"]) < min(ends["default"])

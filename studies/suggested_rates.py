@@ -3,7 +3,8 @@
 Reads the runs of `prescription_training.json`. A sweep is all runs of one model, size, scheme, optimizer, batch and
 number of steps; its optimum is the vertex of the parabola through the best rate and its two neighbours, in the
 logarithm of the rate. Where the best rate is the first or the last that was tried, the sweep gives a bound only; where
-all losses lie within one percent, nothing. Models are planned on the meta device, and plans whose rate is stored are
+all losses lie within one percent, nothing. An optimum that was not stored before is `fresh`: `suggested_lr` and what it
+refuses were settled before it was known. Models are planned on the meta device, and plans whose rate is stored are
 not made again unless `--again`. Writes `docs/data/suggested_rates.json` and the scatter, prints the table.
 """
 
@@ -24,7 +25,7 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.results.suggestion import batch_factor, rate_of_response_one
 from sigprop.trace.skeleton import build as on_meta
-from studies.prescription_models import BASE_LAYERS, build, prescribe
+from studies.prescription_models import BASE_LAYERS, STEPS, build, prescribe, with_usual
 from studies.prescription_page import Rates, compared
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -39,17 +40,17 @@ NAMES = {
 }
 POST = ("postln", "bert")
 """Families whose norms follow the sums."""
-STEPS, TOKENS, MASKED = 300, 256, 0.15
+TOKENS, MASKED = 256, 0.15
 FLAT = 1.01
-KEYS = ("family", "width", "layers", "scheme", "optimizer", "batch", "steps")
+KEYS = ("family", "width", "layers", "scheme", "optimizer", "batch", "steps", "tokens")
 
 
 def sweeps() -> dict[tuple, dict[float, float]]:
     """By sweep: the mean final loss over the seeds that all its rates were run with, by power of two."""
     losses: dict[tuple, Rates] = defaultdict(lambda: defaultdict(dict))
     for row in json.loads((DOCS / "data/prescription_training.json").read_text())["rows"]:
-        usual = {"optimizer": "adamw", "batch": 128 if row["family"] == "vit" else 16, "steps": STEPS}
-        key = tuple((usual | row)[name] for name in KEYS)
+        told = with_usual(row)
+        key = tuple(told[name] for name in KEYS)
         losses[key][math.log2(row["rate"])][row["seed"]] = row["last"]
     return {key: compared(found) for key, found in sorted(losses.items())}
 
@@ -65,9 +66,9 @@ def optimum(found: dict[float, float]) -> tuple[float, str]:
     return best + 0.5 * (left - right) / (left - 2 * middle + right), ""
 
 
-def targets_of(family: str, batch: int) -> int:
+def targets_of(family: str, batch: int, tokens: int) -> int:
     """Tokens with a label, or images, in one batch."""
-    return batch if family == "vit" else int(batch * TOKENS * (MASKED if family == "bert" else 1.0))
+    return batch if family == "vit" else int(batch * tokens * (MASKED if family == "bert" else 1.0))
 
 
 def forecast(family: str, width: int, layers: int, scheme: str, optimizer: str) -> float:
@@ -82,13 +83,15 @@ def forecast(family: str, width: int, layers: int, scheme: str, optimizer: str) 
 
 def points(again: bool) -> list[dict[str, Any]]:
     made = []
-    stored = [] if again or not STORED.exists() else json.loads(STORED.read_text())["points"]
+    stored = json.loads(STORED.read_text())["points"]
     plans: dict[tuple, float | str] = {
-        tuple(point[key] for key in KEYS[:5]): point["planned"] for point in stored if "planned" in point
+        tuple(point[key] for key in KEYS[:5]): point["planned"] for point in stored if "planned" in point and not again
     }
+    known = {tuple(with_usual(point)[name] for name in KEYS): point for point in stored if not point["open"]}
     for key, found in sweeps().items():
-        family, _, _, scheme, _, batch, _ = key
-        if "table" in scheme or len(found) < 2 or max(found.values()) < FLAT * min(found.values()):
+        family, _, _, scheme, _, batch, _, tokens = key
+        tried = family not in NAMES or "table" in scheme or "positions" in scheme
+        if tried or len(found) < 2 or max(found.values()) < FLAT * min(found.values()):
             continue
         if key[:5] not in plans:
             try:
@@ -96,8 +99,9 @@ def points(again: bool) -> list[dict[str, Any]]:
             except SigpropError as error:
                 plans[key[:5]] = str(error).splitlines()[0]
         best, side = optimum(found)
-        targets, told = targets_of(family, batch), plans[key[:5]]
+        targets, told = targets_of(family, batch, tokens), plans[key[:5]]
         row = dict(zip(KEYS, key, strict=True)) | {"targets": targets, "best": round(best, 3), "open": side}
+        row["fresh"] = not side and known.get(key, {"fresh": True}).get("fresh", False)
         if isinstance(told, float):
             row |= {"planned": round(told, 4), "forecast": round(told + math.log2(batch_factor(targets)), 3)}
         made.append(row if isinstance(told, float) else row | {"refused": told})
@@ -120,6 +124,7 @@ def summary(made: list[dict[str, Any]]) -> str:
     closed = [point for point in made if usual(point) and not point["open"]]
     told = [point for point in closed if not refused(point)]
     groups = {"all that are told one": told} | {NAMES[f]: [p for p in told if p["family"] == f] for f in NAMES}
+    groups["of these, found after the refusals were drawn"] = [point for point in told if point["fresh"]]
     groups["`linear`, 16 and 64 layers (refused)"] = [p for p in closed if p["scheme"] == "mup+linear" and refused(p)]
     groups["norms after the sums (refused)"] = [p for p in closed if p["family"] in POST]
     for name, members in groups.items():
@@ -144,7 +149,8 @@ def figure(made: list[dict[str, Any]], path: Path) -> None:
         face = "none" if point["open"] else colour
         jitter = 0.04 * (families.index(point["family"]) - 2)
         shade = 0.6 if usual(point) else 0.25
-        axis.plot(point["forecast"] + jitter, point["best"], shape, color=colour, alpha=shade, markerfacecolor=face)
+        edge = "black" if point["fresh"] else colour
+        axis.plot(point["forecast"] + jitter, point["best"], shape, color=edge, alpha=shade, markerfacecolor=face)
     span = [-13.5, -4.5]
     axis.plot(span, span, color="black", linewidth=1)
     axis.fill_between(span, [x - 1 for x in span], [x + 1 for x in span], color="black", alpha=0.08)
@@ -155,7 +161,8 @@ def figure(made: list[dict[str, Any]], path: Path) -> None:
     axis.set(xlabel="suggested rate, power of two", ylabel="best rate of the sweep, power of two")
     axis.legend(fontsize=7, loc="upper left")
     told = (
-        "open: the best rate is the last that was tried; pale: other optimizers (refused); grey: within a factor of 2"
+        "open: the best rate is the last that was tried; pale: other optimizers (refused)\n"
+        "black edge: found after the refusals were drawn; grey band: within a factor of 2"
     )
     axis.set_title(told, fontsize=8)
     drawing.savefig(path, dpi=150)

@@ -18,6 +18,8 @@ import sigprop as sp
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
 STEPS = 300
+RATES = {"table": "embedding", "positions": "positional", "biases": "bias", "gains": "norm gain"}
+"""Options of a scheme that multiply the rate of a role, and divide its decay."""
 
 
 def with_usual(row: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +181,7 @@ def prescribe(scheme: str, model: nn.Module, family: str, layers: int, tokens: i
     batch: Any = (
         torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, min(tokens, 128)))}
     )
-    faster = {"embedding": options.pop("table", 1.0), "positional": options.pop("positions", 1.0)}
+    faster = {role: options.pop(option, 1.0) for option, role in RATES.items()}
     plan = sp.plan(model, recipe, width=width, depth=depth, optimizer=optimizer, batch=batch, **options)
     return replace(plan, parameters=[_faster(row, faster.get(row.role, 1.0)) for row in plan.parameters])
 

@@ -13,7 +13,8 @@ A cell is `family,width,layers,scheme,rate,seed`, with the rate as a number or a
 of lists instead: `--grid "llama;128,256;4,16;default,mup,mup+linear,ours;-11:-5;0,1,2"` (rates are powers of two).
 Schemes: `default` (the model's own draw, one rate), `mup` (base: width 128), `mup+linear` (base: width 128, 4 layers),
 `ours` (unit with width rule mup), `unit` (no width rule), or any `recipe+width+depth`; with options: `ours:k=2`, or
-`ours:table=8&positions=8` for rates of the embeddings of tokens and of positions that are eight times the plan's.
+`ours:table=8&positions=8` for rates of the embeddings of tokens and of positions that are eight times the plan's (and
+so `biases`, `gains`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sigprop.structure.residual import CARRIED, SUMS
+from sigprop.trace.functions import MOVES
 from sigprop.trace.record import Field, Weight, leaves
-from sigprop.trace.rules.weights import MOVES
 
 GATHERED = ("index_add", "scatter_add")
 

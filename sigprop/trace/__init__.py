@@ -15,7 +15,7 @@
 """
 
 from sigprop.trace.predict import predict
-from sigprop.trace.rules import rule
+from sigprop.trace.registry import rule
 from sigprop.trace.skeleton import build, distribution
 from sigprop.trace.tracing import TracedModel, trace
 

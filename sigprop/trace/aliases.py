@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.trace.attached import attached
+from sigprop.trace.capture import Capture
 from sigprop.trace.layout import Misaligned
 from sigprop.trace.record import Call, Field, Record, mapped
-from sigprop.trace.rules import find_rule
+from sigprop.trace.registry import by_rule
 from sigprop.trace.rules.writes import written
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
 
 VIEWS = frozenset(
     ("getitem", "narrow", "select", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten")
@@ -86,7 +84,7 @@ def _joined(capture: Capture, behind: Tensor, parts: dict[int, Field]) -> Field 
         return None
     call = Call(torch.cat, "cat", (ordered, -1), {}, capture.module)
     try:
-        return find_rule("cat")(capture, call, ordered, -1)  # type: ignore[misc]
+        return by_rule(capture, call)
     except Misaligned:
         return None
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigprop.theory import Dense, Node, Signal
-from sigprop.theory.ops.gather import Gather
-from sigprop.theory.ops.parameter_source import ParameterSource
-from sigprop.theory.parts import GIVEN
 from sigprop.trace.layout import (
     BATCH,
     CHANNEL,
@@ -24,12 +20,7 @@ from sigprop.trace.layout import (
     Misaligned,
     common_sizes,
     cut,
-    leading_positions,
 )
-from sigprop.trace.record import Call, Field, Weight, mapped
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
 
 STREAMS = 16
 
@@ -62,6 +53,26 @@ def common_layout(layouts: Sequence[Layout]) -> tuple[Layout, list[Layout]]:
 def second_axis(axis: Axis) -> Axis:
     """The axis of a tensor that meets itself in another dimension: pairs of tokens, or an outer product."""
     return Axis(axis.size, KEY if axis.is_position else axis.role)
+
+
+def layout_like(model: Layout, shape: tuple[int, ...]) -> Layout:
+    """Roles of a real tensor or weight that meets a field: those of the dimensions it is aligned with."""
+    dims: list = []
+    for back, n in enumerate(reversed(shape)):
+        place = len(model.dims) - 1 - back
+        like = model.dims[place] if place >= 0 else ()
+        if n == 1:
+            dims.append(())
+        elif like:
+            dims.append(like)
+        else:
+            known = any(a.role == BATCH for a in model.order)
+            role = CHANNEL if back == 0 else (TOKEN if known or place > 0 else BATCH)
+            dims.append((Axis(n, role),))
+    dims.reverse()
+    inside = [axis for dim in dims for axis in dim if axis.is_position]
+    order = [axis for axis in model.order if axis in inside]
+    return Layout(tuple(dims), tuple(order + [axis for axis in inside if axis not in order]))
 
 
 def with_streams(layout: Layout, places: Sequence[int]) -> Layout:
@@ -119,15 +130,6 @@ def positions_of(result: Layout, operand: Layout) -> Tensor:
     return index.expand([axis.size for axis in result.order]).flatten()
 
 
-def aligned(capture: Capture, item: Field, result: Layout, own: Layout) -> Node:
-    """The node of a field, read in the positions of a result it is broadcast to."""
-    index = positions_of(result, own)
-    copies = result.channels / own.channels
-    if copies == 1.0 and torch.equal(index, torch.arange(own.positions)):
-        return item.node
-    return capture.apply(Gather(index, copies, result.channels), item.node)
-
-
 def concrete_rows(value: Tensor | float, layout: Layout) -> Tensor:
     """Fixed numbers spread over a layout: `[positions, channels]`, float64."""
     numbers = torch.as_tensor(value, dtype=torch.float64).expand(layout.shape)
@@ -148,64 +150,3 @@ def as_constant(value: Any) -> float | None:
         if value.numel() == 1 or bool((value == first).all()):
             return float(first)
     return None
-
-
-def entry_labels(weight: Weight) -> Tensor | None:
-    """Which entry of its parameter each entry of a weight is; None when it is not a rearrangement of one."""
-    if weight.call is None:
-        return torch.arange(math.prod(weight.shape)).reshape(weight.shape)
-    if len(weight.parents) != 1:
-        return None
-    parent = weight.parents[0][0]
-    if parent not in weight.call.records():
-        return None
-    labels = entry_labels(parent)
-    if labels is None:
-        return None
-    if labels.shape == torch.Size(weight.shape) and _is_pointwise(weight.call):
-        return labels
-    try:
-        result = _on_labels(weight.call, parent, labels)
-    except (RuntimeError, TypeError, IndexError, ValueError):
-        return None
-    return result if weight.output is None else result[weight.output]
-
-
-def _is_pointwise(call: Call) -> bool:
-    return call.name in ("add", "mul", "sub", "div", "neg", "exp", "sigmoid", "to", "float", "tanh", "softplus", "pow")
-
-
-def _on_labels(call: Call, parent: Weight, labels: Tensor) -> Any:
-    args, kwargs = mapped((call.args, call.kwargs), lambda item: labels if item is parent else item)
-    return call.function(*args, **kwargs)
-
-
-def weight_sharing(weight: Weight, layout: Layout) -> Tensor:
-    """`same[p,p']`: whether two positions of a layout read the same entries of a weight broadcast to it."""
-    labels = entry_labels(weight)
-    if labels is None:
-        labels = torch.arange(math.prod(weight.shape)).reshape(weight.shape)
-    rows = layout.to_rows(labels.expand(layout.shape))[:, 0]
-    return (rows[:, None] == rows).double()
-
-
-def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None) -> Field:
-    """A weight as a tensor of the network, with its own layout or one broadcast from another operand."""
-    layout = leading_positions(weight.shape) if layout is None else layout
-    distribution = weight.distribution
-    op = ParameterSource(
-        distribution.variance, distribution.mean, weight_sharing(weight, layout), weight.shape, layout.channels
-    )
-
-    def make(_: Field) -> Node:
-        return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
-
-    return Field(layout, make, call=weight.call, inputs=(weight,))
-
-
-def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
-    """Real numbers (pixels, features) as a tensor of the network."""
-    layout = leading_positions(value.shape) if layout is None else layout
-    kernel, mean = concrete_kernel(concrete_rows(value, layout))
-    node = capture.source(Signal(Dense(kernel), mean, layout.channels, GIVEN))
-    return Field(layout, lambda _: node)

@@ -9,22 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.lookup import Lookup
 from sigprop.theory.ops.residual import Residual
+from sigprop.trace.capture import Capture
 from sigprop.trace.few_products import REASON, is_bent_sum
 from sigprop.trace.reading import BoundOp, Reading
 from sigprop.trace.record import ONE_NUMBER, Field, Weight
 from sigprop.trace.reverse import ReplayedOp
 from sigprop.trace.shared_weights import IN_STEP, Entries, Received, entries_of, uses_in_step
 from sigprop.trace.skeleton import Distribution
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
-
 
 ROUNDING = 1e-9
 
@@ -127,7 +123,7 @@ class Evaluation(Reading):
                 done(node, gradient)
                 if node not in self.capture.edges:
                     del self.gradients[node]
-        for name, *_ in uses_in_step(self.capture, self._uses):
+        for name, *_ in uses_in_step(self.nodes, self.capture.weights_behind, self._uses):
             self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))
 
     def _receive(self, node: Node, gradient: Gradient | None) -> None:

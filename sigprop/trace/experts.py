@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from sigprop.theory.ops.expert_sum import ExpertSum
 from sigprop.trace.attached import record_of
 from sigprop.trace.capture import Capture
+from sigprop.trace.fields.values import choice_of
 from sigprop.trace.layout import CHANNEL, Axis, Layout
 from sigprop.trace.record import Call, Field, Weight, united
-from sigprop.trace.rules.values import CHOICE
 
 ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
 
@@ -75,7 +75,7 @@ def _are_rows(tokens: Field, shares: Field) -> bool:
 
 
 def _together(capture: Capture, first: Field, index: Tensor, weights: Field, experts: int) -> Tensor:
-    zeros, choice = torch.zeros(index.shape[0], experts), getattr(index, CHOICE, index)
+    zeros, choice = torch.zeros(index.shape[0], experts), choice_of(index)
     scattered = Call(torch.scatter, "scatter", (zeros, 1, choice, weights), {}, capture.module)
     given = tuple(item for item in (choice, weights) if isinstance(item, Field))
     layout = Layout((first.layout.dims[0], (Axis(experts, CHANNEL),)), first.layout.order)
@@ -83,7 +83,7 @@ def _together(capture: Capture, first: Field, index: Tensor, weights: Field, exp
     shares = Field(layout, make, united(given), call=scattered, inputs=given)
     node = capture.apply(ExpertSum(index.shape[1]), first.node, shares.node)
     call = Call(_sum, "expert_sum", (first, shares), {}, capture.module)
-    return capture.attached(call, Field(first.layout, lambda _: node, call=call, inputs=(first, shares)))
+    return capture.tensor_for(Field(first.layout, lambda _: node, call=call, inputs=(first, shares)), call)
 
 
 def _sum(expert: Tensor, shares: Tensor) -> Tensor:

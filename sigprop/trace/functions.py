@@ -12,36 +12,12 @@ from sigprop.trace.record import Record
 
 GETTERS = {"device": torch.device("cpu"), "is_meta": False, "is_cuda": False, "is_cpu": True}
 """What a traced tensor says of where it is."""
-QUERIES = frozenset(
-    [
-        "size",
-        "dim",
-        "stride",
-        "numel",
-        "nelement",
-        "is_floating_point",
-        "is_contiguous",
-        "len",
-        "is_complex",
-        "element_size",
-        "ndimension",
-        "storage_offset",
-        "requires_grad_",
-        "retain_grad",
-        "register_hook",
-        "hash",
-        "get_device",
-        "is_same_size",
-        "is_tensor",
-        "is_inference",
-        "is_signed",
-        "untyped_storage",
-        "data_ptr",
-        "format",
-        "has_names",
-        "is_storage",
-    ]
-)
+QUERIES = frozenset((
+    "size", "dim", "stride", "numel", "nelement", "is_floating_point", "is_contiguous", "len", "is_complex",
+    "element_size", "ndimension", "storage_offset", "requires_grad_", "retain_grad", "register_hook", "hash",
+    "get_device", "is_same_size", "is_tensor", "is_inference", "is_signed", "untyped_storage", "data_ptr",
+    "format", "has_names", "is_storage",
+))  # fmt: skip
 """Questions that a tensor on meta answers by itself."""
 VALUES = frozenset(
     ("item", "tolist", "bool", "int", "float_value", "nonzero", "numpy", "unique", "unique_consecutive", "equal")
@@ -54,6 +30,23 @@ KEPT = frozenset(
     "view reshape flatten unflatten getitem transpose permute squeeze unsqueeze movedim t to float double".split()  # noqa: SIM905
 )
 """Views: in a loss too they keep the roles of dimensions, by which closed forms are known."""
+MOVES = frozenset((
+    "view", "reshape", "flatten", "unflatten", "transpose", "swapaxes", "t", "permute", "movedim", "contiguous",
+    "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "detach", "squeeze", "unsqueeze",
+    "expand", "expand_as", "broadcast_to", "repeat", "tile", "getitem", "narrow", "select", "split",
+    "split_with_sizes", "chunk", "unbind", "iter", "index_select", "roll", "flip", "view_as", "reshape_as",
+    "repeat_interleave", "alias", "requires_grad", "cpu", "cuda", "identity",
+))  # fmt: skip
+"""Functions that only move entries, or keep them as they are."""
+UNARY = frozenset((
+    "relu", "relu6", "gelu", "silu", "tanh", "sigmoid", "erf", "exp", "exp2", "log", "log1p", "log2", "sqrt",
+    "rsqrt", "square", "reciprocal", "neg", "abs", "sin", "cos", "softplus", "leaky_relu", "elu", "selu", "celu",
+    "mish", "hardtanh", "hardswish", "hardsigmoid", "softsign", "logsigmoid", "clamp", "clamp_min", "clamp_max",
+    "pow", "tan", "atan", "sinh", "cosh", "expm1", "threshold", "hardshrink", "softshrink", "tanhshrink", "sign",
+    "round", "floor", "ceil", "rpow", "sgn", "log_sigmoid", "rrelu", "prelu_constant", "quick_gelu", "logit",
+    "asinh", "trunc",
+))  # fmt: skip
+"""Functions of one tensor, entry by entry."""
 CHECKED = frozenset(
     ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum", "embedding", "where")
 ).union(

@@ -20,13 +20,14 @@ from sigprop.theory.parts import AlongSignal
 from sigprop.trace.broadcast import concrete_rows
 from sigprop.trace.ensemble import root_of
 from sigprop.trace.evaluate import Evaluation, Start
+from sigprop.trace.fields.views import viewed
 from sigprop.trace.layout import Misaligned
 from sigprop.trace.loss_terms import Term, grouped, sum_of, terms_of
 from sigprop.trace.record import Call, Field, Record, Source
 from sigprop.trace.replay import drawn_rows
-from sigprop.trace.rules.views import viewed
 from sigprop.trace.sampled_loss import sampled_start
-from sigprop.trace.tied import TiedLogits, contact_of, overlaps
+from sigprop.trace.tied import contact_of
+from sigprop.trace.tied_logits import TiedLogits
 
 LARGE = 2.0
 """Variance of the logits from which on their softmax is drawn."""
@@ -133,7 +134,7 @@ def _softmax_gradient(
         target = torch.full_like(shared, 1.0 / classes)
         along = torch.zeros_like(shared)
         if contact is not None:
-            shared, target, own = overlaps(contact, labels, shared, classes)
+            shared, target, own = contact.overlaps(labels, shared, classes)
             along = contact.along(labels, own)
         slope = 1.0 - shared.diagonal()
     same = (labels[:, None] == labels).double()

@@ -8,44 +8,15 @@ in step: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.base import Carried
-from sigprop.theory.ops.cat_positions import CatPositions
-from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.shared_residual import Piece, SharedResidual
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.theory.ops.shared_residual import Piece
 
 Pieces = dict[Node, list[Piece]]
-
-
-def added(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
-    """The sum of two tensors, with what they have in common."""
-    parts = capture.shared_parts
-    if capture.preview or not parts.of(first) & parts.of(second):
-        return capture.apply(op, first, second)
-    found = parts.in_common(first, second)
-    pieces = tuple((one, other) for _, one, other in found)
-    made = SharedResidual(op.skip, op.branch, pieces, rows_in_branch=op.rows_in_branch)
-    return capture.apply(made, first, second, *(node for node, _, _ in found))
-
-
-def joined(capture: Capture, *nodes: Node, doubt: str = "") -> Node:
-    """Positions of several tensors one after another, with what they have in common."""
-    parts = capture.shared_parts
-    found: list[tuple[Node, tuple[int, Piece, int, Piece]]] = []
-    for second, other in enumerate(nodes):
-        for first, node in enumerate(nodes[:second]):
-            if not capture.preview and parts.of(node) & parts.of(other):
-                found += [(part, (first, one, second, two)) for part, one, two in parts.in_common(node, other)]
-    op = CatPositions(len(nodes), tuple(pieces for _, pieces in found), doubt)
-    return capture.apply(op, *nodes, *(part for part, _ in found))
 
 
 class SharedParts:

@@ -9,19 +9,14 @@ is the head tied to it (see `tied`).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
 
 from sigprop.theory import Node
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.lookup import Lookup
-from sigprop.theory.ops.residual import Residual
 from sigprop.trace.record import Record, Weight, leaves
-from sigprop.trace.shared_parts import SharedParts, added, joined
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.shared_parts import SharedParts
 
 MATTERS = 0.1
 """Of a second moment: what a product of two outputs of one weight may at most be, unmentioned."""
@@ -29,6 +24,8 @@ IN_STEP = "uses of one weight are taken as draws of their own"
 _TAKES_A_PART = frozenset(
     ["getitem", "narrow", "select", "split", "split_with_sizes", "chunk", "unbind", "iter", "index_select"]
 )
+Bindings = dict[Node, dict[str, tuple[Weight, int]]]
+"""For each node the weights behind the parameters of its op, with their number of entries."""
 Entries = tuple[Any, ...]
 """A parameter, and what is taken of it."""
 Received = tuple[Node, float]
@@ -54,8 +51,9 @@ def entries_of(weight: Weight) -> tuple[Entries, ...]:
 class WeightsBehind:
     """For each node the uses of weights whose outputs it is a sum of."""
 
-    def __init__(self, capture: Capture):
-        self._capture = capture
+    def __init__(self, bindings: Bindings, parts: SharedParts):
+        self._bindings = bindings
+        self._parts = parts
         self._found: dict[Node, frozenset[Use]] = {}
         self._used: set[Entries] = set()
 
@@ -85,61 +83,21 @@ class WeightsBehind:
         """Entries of the weights that an op multiplies with."""
         if isinstance(node.op, Lookup):
             return frozenset()
-        bound = self._capture.bindings.get(node, {})
+        bound = self._bindings.get(node, {})
         return frozenset(entries for weight, _ in bound.values() for entries in entries_of(weight))
 
     def _above(self, node: Node) -> list[Node]:
-        held = self._capture.shared_parts.held(node)
+        held = self._parts.held(node)
         if held:
             return [item for item, _ in held]
-        return [] if node in self._capture.bindings else list(node.inputs)
+        return [] if node in self._bindings else list(node.inputs)
 
-
-def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
-    """The sum of two tensors; in doubt where outputs of one weight are large parts of both."""
-    op = replace(op, rows_in_branch=_brings_rows(capture, second) and not _brings_rows(capture, first))
-    made = added(capture, op, first, second)
-    if not capture.preview:
-        _note_sum(capture, made, first, second)
-    return made
-
-
-def _brings_rows(capture: Capture, node: Node) -> bool:
-    """Whether a tensor is a sum with rows of a table among its parts."""
-    return bool(capture.embedded) and not capture.embedded.keys().isdisjoint(capture.shared_parts.all_above(node))
-
-
-def have_in_common(capture: Capture, first: Node, second: Node) -> bool:
-    """Whether two tensors are sums with one part, or with outputs of one weight."""
-    parts = capture.shared_parts
-    return bool(parts.of(first) & parts.of(second)) or bool(_same_weights(capture, first, second))
-
-
-def side_by_side(capture: Capture, *nodes: Node) -> Node:
-    """Positions one after another; in doubt where two tensors are outputs of one weight, which have more in common."""
-    pairs = ((first, second) for number, second in enumerate(nodes) for first in nodes[:number])
-    doubted = not capture.preview and any(_same_weights(capture, *pair) for pair in pairs)
-    return joined(capture, *nodes, doubt=IN_STEP if doubted else "")
-
-
-def _note_sum(capture: Capture, made: Node, first: Node, second: Node) -> None:
-    pairs = _same_weights(capture, first, second)
-    if not pairs:
-        return
-    mine, theirs = (_sizes(capture.shared_parts, node) for node in (first, second))
-    scale = abs(float(made.op.skip * made.op.branch)) if isinstance(made.op, Residual) else 1.0
-    product = sum(mine[one] * theirs[other] for one, other in pairs) * scale
-    if 2.0 * product > MATTERS * float(made.signal.kernel.diagonal.mean()):
-        capture.doubt(made, IN_STEP)
-
-
-def _same_weights(capture: Capture, first: Node, second: Node) -> list[tuple[Node, Node]]:
-    """Parts of one and of the other tensor that were made by different uses of one weight."""
-    behind, parts = capture.weights_behind, capture.shared_parts
-    if not _used_twice(behind.of(first), behind.of(second)):
-        return []
-    mine, theirs = parts.ends(first), parts.ends(second)
-    return [(one, other) for one in mine for other in theirs if _used_twice(behind.of(one), behind.of(other))]
+    def in_common(self, first: Node, second: Node) -> list[tuple[Node, Node]]:
+        """Parts of one and of the other tensor that were made by different uses of one weight."""
+        if not _used_twice(self.of(first), self.of(second)):
+            return []
+        mine, theirs = self._parts.ends(first), self._parts.ends(second)
+        return [(one, other) for one in mine for other in theirs if _used_twice(self.of(one), self.of(other))]
 
 
 def _used_twice(first: frozenset[Use], second: frozenset[Use]) -> bool:
@@ -150,34 +108,13 @@ def _used_twice(first: frozenset[Use], second: frozenset[Use]) -> bool:
     return any(places.get(entries, {node}) != {node} for entries, node in second)
 
 
-def _sizes(parts: SharedParts, node: Node) -> dict[Node, float]:
-    """Root of the mean square of what a node holds of each of its parts."""
-    found = {}
-    for part, pieces in parts.pieces(node, parts.ends(node)).items():
-        square = sum(float((item.share**2 * part.signal.kernel.diagonal[item.index]).mean()) for item in pieces)
-        found[part] = math.sqrt(max(square, 0.0))
-    return found
-
-
-def note_return(capture: Capture, made: Node) -> None:
-    """Doubt a linear map of what it made itself: `P^T P x` is not small."""
-    if not isinstance(made.op, Linear) or not made.inputs:
-        return
-    behind, parts, source = capture.weights_behind, capture.shared_parts, made.inputs[0]
-    if not behind.used_before(made):
-        return
-    own = behind.own(made)
-    if any(behind.own(part) & own for part in parts.ends(source)):
-        capture.doubt(made, IN_STEP)
-
-
 class WeightsAhead:
     """For each node the matrices that its gradient comes through last; `LOSS` where it comes through none."""
 
-    def __init__(self, capture: Capture):
+    def __init__(self, nodes: Sequence[Node], behind: WeightsBehind):
         self._found: dict[Node, frozenset[Entries]] = {}
-        for node in reversed(capture.tape.nodes):
-            own = capture.weights_behind.own(node) if isinstance(node.op, Linear) else frozenset()
+        for node in reversed(nodes):
+            own = behind.own(node) if isinstance(node.op, Linear) else frozenset()
             for source in node.inputs:
                 self._found[source] = self._found.get(source, frozenset()) | (own or self.of(node))
 
@@ -185,12 +122,14 @@ class WeightsAhead:
         return self._found.get(node) or LOSS
 
 
-def uses_in_step(capture: Capture, uses: dict[Entries, list[Received]]) -> Iterator[Entries]:
+def uses_in_step(
+    nodes: Sequence[Node], behind: WeightsBehind, uses: dict[Entries, list[Received]]
+) -> Iterator[Entries]:
     """Entries whose gradients may add; those that come through different matrices have nothing in common."""
     suspected = {key: found for key, found in uses.items() if in_step(energy for _, energy in found)}
     if not suspected:
         return
-    ahead = WeightsAhead(capture)
+    ahead = WeightsAhead(nodes, behind)
     for key, found in suspected.items():
         groups: list[tuple[frozenset[Entries], list[float]]] = []
         for node, energy in found:

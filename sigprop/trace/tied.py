@@ -8,27 +8,22 @@ gradient at `h_t` a mean along `h_t` itself, where a final norm removes it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Node
 from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.embedding import equal_ids
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.scale import Scale
-from sigprop.theory.ops.tied_head import contact_overlaps, own_probability
+from sigprop.trace.capture import Capture
 from sigprop.trace.record import Weight
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.tied_logits import TiedLogits
 
 SLOPE = 0.9
-COUNTS = 0.4
 
 
 @dataclass(frozen=True)
@@ -37,37 +32,6 @@ class CarriedRows:
 
     share: Tensor
     ids: Tensor
-
-
-@dataclass(frozen=True)
-class TiedLogits:
-    """At the logits: mean and variance of the logit of each position's own id, and the variance of the others; `width`
-    is that of the rows.
-
-    `bent`: a function with a smaller slope at the own logit lies between, which the gradient does not know of.
-    """
-
-    logit: Tensor
-    spread: Tensor
-    others: Tensor
-    ids: Tensor
-    width: int
-    bent: bool = False
-
-    def are_labels(self, labels: Tensor) -> bool:
-        """Whether so many positions have their own id for a label that it counts. The gradient of each then lies along
-        its own row, as its signal does: sums over `n` such positions of gradient times signal are larger by about
-        `n / (4 width)` than what averages over pairs of positions tell."""
-        return int((self.ids == labels).sum()) > COUNTS * self.width
-
-    def probability(self, classes: int) -> tuple[Tensor, Tensor]:
-        """First and second moment of the own probability, over the fluctuation of the own logit."""
-        return own_probability(self.logit, self.spread, self.others, classes)
-
-    def along(self, labels: Tensor, own: Tensor) -> Tensor:
-        """`E sum_v l_sv (p_tv - y_tv)` of the mean logits: the own id of `t` and its label, where `s` carries them."""
-        same, hit = (self.ids[:, None] == self.ids).double(), (self.ids[:, None] == labels).double()
-        return self.logit[:, None] * (same * own - hit)
 
 
 def meet(capture: Capture, node: Node, weight: Weight) -> None:
@@ -153,11 +117,3 @@ def contact_of(capture: Capture, node: Node) -> TiedLogits | None:
 
 def _rescaled(contact: TiedLogits, logit: Tensor, slope: Tensor) -> TiedLogits:
     return replace(contact, logit=logit, spread=contact.spread * slope**2, others=contact.others * slope**2)
-
-
-def overlaps(contact: TiedLogits, labels: Tensor, shared: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`E sum_v p_tv p_t'v`, `E p_t(y_t')` and the own probability, with the shifted own logit."""
-    probability = contact.probability(classes)
-    same, hit = equal_ids(contact.ids), equal_ids(contact.ids, labels)
-    both, target = contact_overlaps(probability, same, hit, Dense(shared), classes)
-    return both.values, target.values, probability[0]

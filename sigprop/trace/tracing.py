@@ -30,6 +30,7 @@ from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.experts import followed_as_one
 from sigprop.trace.gradient_start import loss_start, white_noise
 from sigprop.trace.layout import LARGEST
+from sigprop.trace.mode import CaptureMode
 from sigprop.trace.record import Field, Uneven, Weight
 from sigprop.trace.repeated import RunOfBlocks, jumped_over
 from sigprop.trace.skeleton import skeleton_of
@@ -68,7 +69,7 @@ class TracedModel:
     def differentiate(self, loss: LossChoice = None, states: Evaluation | None = None) -> tuple[Start, str]:
         """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""
         states = states or Evaluation(self.capture)
-        with undisturbed() as interrupts, self.capture.loss(), interrupts.let_through():
+        with undisturbed() as interrupts, CaptureMode(self.capture).loss(), interrupts.let_through():
             chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
         found = record_of(chosen.tensor)
         if found is None or not found.requires_grad or (chosen.is_noise and not isinstance(found, Field)):
@@ -116,7 +117,7 @@ def trace(
             eagerly(twin.modules()),
             followed_as_one(capture),
             jumped_over(capture) if jumps else nullcontext([]) as runs,
-            capture.watching(),
+            CaptureMode(capture).watching(),
             interrupts.let_through(),
         ):
             output = _call(twin, batch)

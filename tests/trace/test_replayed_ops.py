@@ -16,7 +16,7 @@ from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.ops.base import Op
 from sigprop.trace.jump import FollowedBlock, Jump
 from sigprop.trace.reading import Reading
-from sigprop.trace.rules import rule, rule_names
+from sigprop.trace.registry import rule, rule_names
 from sigprop.trace.tracing import trace
 from tests.theory.ops.cases import Case
 from tests.theory.ops.test_battery import complaints, upstream

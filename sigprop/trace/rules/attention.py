@@ -6,19 +6,18 @@ through scaling, masks, biases, soft-capping and softmax. A product of such weig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.broadcast import are_streams, with_streams
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.replayed import replayed
 from sigprop.trace.layout import CHANNEL, KEY, Axis, Layout
 from sigprop.trace.record import Call, Field, independent, united
-from sigprop.trace.rules import rule
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
 
 
 @rule("scaled_dot_product_attention")
@@ -53,9 +52,7 @@ def fused(
 
 
 def _sampled(capture: Capture, call: Call) -> Any:
-    from sigprop.trace.rules.fallback import sample
-
-    return sample(capture, call, "attention sampled as a whole")
+    return replayed(capture, call, "attention sampled as a whole")
 
 
 def attention_weights(

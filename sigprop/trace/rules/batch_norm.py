@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.batch_norm import FiniteBatchNorm
+from sigprop.trace.capture import Capture
+from sigprop.trace.derived_weights import of_weights
+from sigprop.trace.fields.norms import channel_shape, image_layout, of_real
+from sigprop.trace.fields.replayed import replayed
 from sigprop.trace.record import Call, Field, Record, Weight, few_entries
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.elementwise import add, mul, replayed, sub
-from sigprop.trace.rules.group_norm import channel_shape, image_layout
-from sigprop.trace.rules.normalization import of_real
-from sigprop.trace.rules.weights import of_weights
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import by_rule, rule
 
 
 @rule("batch_norm")
@@ -59,18 +56,18 @@ def _fixed(
     """`(x - mean) / root(variance) * weight + bias`, one number per channel, as the elementwise functions it is."""
     shape = (-1, *[1] * (len(x.shape) - 2))
 
-    def step(rule: Any, function: Any, result: Field, other: Any) -> Field:
+    def step(function: Any, result: Field, other: Any) -> Field:
         if isinstance(other, Record):
             other = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
         else:
             other = other.detach().float().reshape(shape)
-        return rule(capture, Call(function, function.__name__, (result, other), {}, call.module), result, other)
+        return by_rule(capture, Call(function, function.__name__, (result, other), {}, call.module))
 
-    result = step(sub, torch.sub, x, mean)
-    result = step(mul, torch.mul, result, (variance.double() + epsilon).rsqrt())
+    result = step(torch.sub, x, mean)
+    result = step(torch.mul, result, (variance.double() + epsilon).rsqrt())
     if weight is not None:
-        result = step(mul, torch.mul, result, weight)
-    return result if bias is None else step(add, torch.add, result, bias)
+        result = step(torch.mul, result, weight)
+    return result if bias is None else step(torch.add, result, bias)
 
 
 def _of_batch(

@@ -7,29 +7,26 @@ integrated value, so that `where(x > 0, x, 0)` is the activation that it spells 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError
 from sigprop.trace.broadcast import as_constant
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.combined import fixed_factor
+from sigprop.trace.fields.pointwise import function_of_one, pointwise
+from sigprop.trace.fields.replayed import kept, replayed
+from sigprop.trace.fields.values import condition_of, drawn_result, remember_condition
 from sigprop.trace.record import Call, Field
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.elementwise import fixed_factor, function_of_one, pointwise, replayed
-from sigprop.trace.rules.fallback import kept
-from sigprop.trace.rules.values import real
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
-
-_CONDITION = "_sigprop_condition"
+from sigprop.trace.registry import rule
 
 
 @rule("gt", "lt", "ge", "le", "greater", "less")
 def compared(capture: Capture, call: Call, input: Any, other: Any) -> Any:
-    values = real(capture, call, input, other)
-    setattr(values, _CONDITION, _condition(capture, call, input, other))
+    values = drawn_result(capture, call, input, other)
+    remember_condition(values, _condition(capture, call, input, other))
     return values
 
 
@@ -46,16 +43,10 @@ def _condition(capture: Capture, call: Call, input: Any, other: Any) -> Field | 
         return None
 
 
-def condition_of(item: Any) -> Any:
-    """What was compared to give these values; the item itself where nothing is known of that."""
-    found = getattr(item, _CONDITION, None) if isinstance(item, Tensor) else None
-    return item if found is None else found
-
-
 @rule("where")
 def where(capture: Capture, call: Call, condition: Any, *choices: Any, **kwargs: Any) -> Any:
     if not choices and not kwargs:
-        return real(capture, call, condition)
+        return drawn_result(capture, call, condition)
     first, second = (*choices, *kwargs.values())
     if call.function is torch.Tensor.where:
         condition, first = first, condition

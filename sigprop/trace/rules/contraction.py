@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,18 +22,18 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.token_linear import TokenLinear
-from sigprop.trace.broadcast import concrete_field, second_axis, weight_field
+from sigprop.trace.broadcast import second_axis
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.operands import as_field
+from sigprop.trace.fields.pointwise import pointwise
+from sigprop.trace.fields.replayed import replayed
+from sigprop.trace.fields.views import viewed
 from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Dim, Layout
 from sigprop.trace.record import Call, Field, Weight, united
-from sigprop.trace.rules import rule
+from sigprop.trace.registry import by_rule, rule
 from sigprop.trace.rules.attention import attended, scored
-from sigprop.trace.rules.elementwise import add, replayed
-from sigprop.trace.rules.views import viewed
-from sigprop.trace.shared_weights import note_return
+from sigprop.trace.sums import note_return
 from sigprop.trace.tied import meet
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -42,7 +42,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def linear(capture: Capture, call: Call, input: Any, weight: Any, bias: Weight | None = None) -> Any:
     if not isinstance(weight, Weight):
         return replayed(capture, call)
-    x = _as_field(capture, input)
+    x = as_field(capture, input)
     front = LETTERS[: len(x.shape) - 1]
     return contract(capture, call, x, front + "y", weight, "zy", front + "z", bias)
 
@@ -52,7 +52,7 @@ def matmul(capture: Capture, call: Call, input: Any, other: Any) -> Any:
     if isinstance(input, Field) and isinstance(other, Field):
         return _fields(capture, call, input, other)
     if isinstance(other, Weight) and not (isinstance(input, Weight) and len(other.shape) > 2):
-        x = _as_field(capture, input)
+        x = as_field(capture, input)
         front = LETTERS[: len(x.shape) - 1]
         if len(other.shape) == 1:
             return contract(capture, call, x, front + "y", other, "y", front)
@@ -60,7 +60,7 @@ def matmul(capture: Capture, call: Call, input: Any, other: Any) -> Any:
         if len(shared) == len(other.shape) - 2:
             return contract(capture, call, x, front + "y", other, shared + "yz", front + "z")
     if isinstance(input, Weight) and isinstance(other, (Field, Tensor)) and len(other.shape) > 1:
-        x = _as_field(capture, other)
+        x = as_field(capture, other)
         front = LETTERS[: len(x.shape) - 2]
         shared = front[len(front) - len(input.shape) + 2 :] if len(input.shape) > 2 else ""
         return contract(capture, call, x, front + "yk", input, shared + "zy", front + "zk")
@@ -93,19 +93,16 @@ def addmm(
 ) -> Any:
     mat1, mat2 = (*args, *(kwargs[key] for key in ("mat1", "batch1", "mat2", "batch2") if key in kwargs))
     if isinstance(input, Weight) and isinstance(mat2, Weight) and call.name == "addmm" and beta == alpha == 1:
-        x = _as_field(capture, mat1)
+        x = as_field(capture, mat1)
         return contract(capture, call, x, "xy", mat2, "yz", "xz", input)
-    product = matmul(capture, Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module), mat1, mat2)
-    product.call = Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module)
+    product = by_rule(capture, Call(torch.matmul, "matmul", (mat1, mat2), {}, call.module))
     scaled = Call(_scaled_sum, "add", (input, product, beta, alpha), {}, call.module)
     if beta == 0:
-        from sigprop.trace.rules.elementwise import pointwise
-
         times = Call(torch.mul, "mul", (product, alpha), {}, call.module)
         return pointwise(capture, times, product, lambda x: x * alpha, slope=float(alpha))
     if any(a.role == "key" for dim in product.layout.dims for a in dim) or beta != 1 or alpha != 1:
         return replayed(capture, scaled)
-    return add(capture, Call(torch.add, "add", (input, product), {}, call.module), input, product)
+    return by_rule(capture, Call(torch.add, "add", (input, product), {}, call.module))
 
 
 def _scaled_sum(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
@@ -124,9 +121,9 @@ def einsum(capture: Capture, call: Call, equation: Any, *operands: Any) -> Any:
         return _einsum_fallback(capture, call, equation, items)
     (a, la), (b, lb) = zip(items, labels, strict=True)
     if isinstance(b, Weight):
-        return contract(capture, call, _as_field(capture, a), la, b, lb, right)
+        return contract(capture, call, as_field(capture, a), la, b, lb, right)
     if isinstance(a, Weight):
-        return contract(capture, call, _as_field(capture, b), lb, a, la, right)
+        return contract(capture, call, as_field(capture, b), lb, a, la, right)
     return _einsum_fallback(capture, call, equation, items)
 
 
@@ -195,12 +192,6 @@ def product(capture: Capture, call: Call, items: list, labels: list[str], result
     records = tuple(item for item in items if isinstance(item, (Field, Weight)))
     sources = united(x for x, _ in fields)
     return Field(layout, lambda made: capture.sampled(made, reason), sources, call=call, inputs=records)
-
-
-def _as_field(capture: Capture, item: Any) -> Field:
-    if isinstance(item, Field):
-        return item
-    return weight_field(capture, item) if isinstance(item, Weight) else concrete_field(capture, item)
 
 
 def contract(

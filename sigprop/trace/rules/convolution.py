@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +11,14 @@ from torch import Tensor
 from sigprop.initialization import CENTRED
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.input_convolution import InputConvolution
-from sigprop.trace.broadcast import concrete_field, weight_field
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.operands import as_field
+from sigprop.trace.fields.replayed import replayed
+from sigprop.trace.fields.windows import image_windows
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
 from sigprop.trace.record import Call, Field, Weight, mapped
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.elementwise import replayed
-from sigprop.trace.rules.views import result_shape
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
+from sigprop.trace.shapes import result_shape
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -99,8 +97,7 @@ def _as_image(capture: Capture, item: Any, rank: int) -> Field:
         return item
     lead = len(item.shape) - rank - 1
     roles = [BATCH] * lead + [CHANNEL] + [TOKEN] * rank
-    layout = of_roles(tuple(item.shape), roles)
-    return weight_field(capture, item, layout) if isinstance(item, Weight) else concrete_field(capture, item, layout)
+    return as_field(capture, item, of_roles(tuple(item.shape), roles))
 
 
 def _image_layout(old: Layout, shape: tuple[int, ...], rank: int) -> Layout:
@@ -123,40 +120,3 @@ def _replayed_image(capture: Capture, call: Call, x: Field, shape: tuple[int, ..
     order = [a for a in x.layout.order if a in inside]
     layout = Layout(tuple(dims), tuple(order + [a for a in inside if a not in order]))
     return Field(layout, lambda made: capture.sampled(made, "convolution sampled"), x.sources, call=call, inputs=(x,))
-
-
-def image_windows(
-    layout: Layout,
-    shape: tuple[int, ...],
-    rank: int,
-    size: tuple[int, ...],
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-) -> Tensor:
-    """`[offset, position]`: the kernel row that each offset of the window sees, -1 outside the image."""
-
-    def each(value: Any) -> tuple[int, ...]:
-        return (value,) * rank if isinstance(value, int) else tuple(value) * (rank if len(value) == 1 else 1)
-
-    steps, gaps = each(stride), each(dilation)
-    if isinstance(padding, str):
-        before = tuple(g * (k - 1) // 2 if padding == "same" else 0 for g, k in zip(gaps, size, strict=True))
-    else:
-        before = each(padding)
-    rows = layout.index()
-    rows = rows.reshape(-1, *rows.shape[-rank:])
-    found = []
-    for offset in itertools.product(*(range(k) for k in size)):
-        places, inside = [], []
-        for d in range(rank):
-            place = torch.arange(shape[len(shape) - rank + d]) * steps[d] - before[d] + offset[d] * gaps[d]
-            inside.append((place >= 0) & (place < rows.shape[1 + d]))
-            places.append(place.clamp(0, rows.shape[1 + d] - 1))
-        grid = rows
-        live = torch.ones((), dtype=torch.bool)
-        for d in range(rank):
-            grid = grid.index_select(1 + d, places[d])
-            live = live[..., None] & inside[d]
-        found.append(torch.where(live, grid, -1).flatten())
-    return torch.stack(found)

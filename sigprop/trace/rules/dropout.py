@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from sigprop.theory import Node
 from sigprop.theory.ops.dropout import Dropout
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.replayed import replayed
 from sigprop.trace.layout import KEY
 from sigprop.trace.record import Call, Field
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.elementwise import replayed
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
 
 
 @rule("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +11,10 @@ from torch import Tensor
 from sigprop.errors import InputError
 from sigprop.theory import Node
 from sigprop.theory.ops.lookup import Lookup
+from sigprop.trace.capture import Capture
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, of_roles
 from sigprop.trace.record import Call, Field, Weight
-from sigprop.trace.rules import rule
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
 
 MANY = 2048
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.ops.group_norm import GroupNorm
-from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.norms import channel_shape, image_layout, of_real
+from sigprop.trace.fields.replayed import replayed
+from sigprop.trace.layout import BATCH, Layout
 from sigprop.trace.record import Call, Field, Weight, few_entries
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.elementwise import replayed
-from sigprop.trace.rules.normalization import of_real
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
 
 FEWEST = 32
 """Channels of a group that a rule follows; those of fewer are drawn."""
@@ -69,16 +67,6 @@ def _replayed(capture: Capture, call: Call, shape: tuple[int, ...], groups: int)
     if isinstance(made, Field):
         made.of_few = few_entries(math.prod(shape[1:]) // groups)
     return made
-
-
-def image_layout(values: Tensor) -> Layout:
-    """Examples, channels, then positions."""
-    return of_roles(values.shape, [BATCH, CHANNEL, *[TOKEN] * (values.dim() - 2)])
-
-
-def channel_shape(values: Tensor) -> tuple[int, ...]:
-    """The shape of one number per channel."""
-    return (-1, *[1] * (values.dim() - 2))
 
 
 def _is_image(layout: Layout) -> bool:

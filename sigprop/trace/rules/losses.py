@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.replayed import recorded
 from sigprop.trace.record import Call
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.fallback import recorded
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
 
 LOSSES = (
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "

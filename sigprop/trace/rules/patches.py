@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from sigprop.theory import Node
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.moves import moved
+from sigprop.trace.fields.replayed import replayed
+from sigprop.trace.fields.views import viewed
+from sigprop.trace.fields.windows import image_windows
 from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Layout, Misaligned
 from sigprop.trace.record import Call, Field
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.convolution import image_windows
-from sigprop.trace.rules.elementwise import replayed
-from sigprop.trace.rules.views import viewed
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -31,8 +30,6 @@ def unfold(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
         return _unfold(capture, call, input, *args, **kwargs)
     if not isinstance(input, Field):
         return replayed(capture, call)
-    from sigprop.trace.rules.movement import moved
-
     return moved(capture, call, input)
 
 

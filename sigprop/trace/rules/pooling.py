@@ -1,9 +1,9 @@
-"""Averages over positions, and any linear or nonlinear function of the pixels of each channel."""
+"""Fixed linear maps of the positions of each channel, and maxima over them."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,39 +11,18 @@ from torch import Tensor
 from sigprop.theory import Node
 from sigprop.theory.ops.scale import Scale
 from sigprop.theory.ops.token_map import TokenMap
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.replayed import replayed
 from sigprop.trace.layout import Axis, Layout
 from sigprop.trace.record import Call, Field
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.elementwise import replayed
-from sigprop.trace.rules.views import on_meta, result_shape
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
-
+from sigprop.trace.registry import rule
+from sigprop.trace.shapes import on_meta, result_shape
 
 PADS = ("pad", "constant_pad_nd")
 
 
-def pooled(capture: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:
-    """Mean or sum over some position axes."""
-    order = x.layout.order
-    rest = [axis for axis in order if axis not in axes]
-    groups = torch.arange(math.prod(axis.size for axis in rest)).reshape([axis.size for axis in rest] or [1])
-    shape = [axis.size if axis in rest else 1 for axis in order]
-    target = groups.reshape(shape).expand([axis.size for axis in order]).flatten()
-    matrix = torch.zeros(groups.numel(), len(target), dtype=torch.float64)
-    matrix[target, torch.arange(len(target))] = 1.0
-    if average:
-        matrix = matrix / matrix.sum(1, keepdim=True)
-
-    def make(_: Field) -> Node:
-        return capture.apply(TokenMap(matrix), x.node)
-
-    return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
-
-
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-      "interpolate", "upsample", "pad", "constant_pad_nd")  # fmt: skip
+      "interpolate", "upsample", *PADS)  # fmt: skip
 def linear_map(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """A fixed linear function of the last dimensions: its matrix is read off its action on unit images."""
     if not isinstance(input, Field):
@@ -63,7 +42,7 @@ def linear_map(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: A
     axes = [axis for dim in input.layout.dims[first:] for axis in dim]
     if any(not axis.is_position for axis in axes):
         return _channel_pad(capture, call, input, shape, first)
-    first = 2 if call.name not in ("pad", "constant_pad_nd") and len(shape) > 2 else first
+    first = 2 if call.name not in PADS and len(shape) > 2 else first
     layout = _spatial(input.layout, shape, first)
     rows = _unit_response(call, input, first, shape)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError
 from sigprop.theory.ops.gradient_scale import GradientScale
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.replayed import replayed
 from sigprop.trace.record import Call, Field, Record, Weight
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.fallback import sample
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
 
 PROBE = 1 << 20
 """Entries of a tensor up to which a hook is shown a whole gradient."""
@@ -84,4 +82,4 @@ def hooked(capture: Capture, item: Field, hook: Callable[[Tensor], Any]) -> Fiel
 
 def custom(capture: Capture, call: Call) -> Any:
     """An `autograd.Function`: its forward and its own backward are run on drawn tensors."""
-    return sample(capture, call, f"{call.name}, a function with a backward of its own, sampled")
+    return replayed(capture, call, f"{call.name}, a function with a backward of its own, sampled")

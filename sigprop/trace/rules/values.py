@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.replayed import replayed
+from sigprop.trace.fields.values import drawn_result, remember_choice
 from sigprop.trace.layout import CHANNEL, Axis, Layout
 from sigprop.trace.record import Call, Field, mapped
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.fallback import sample
-from sigprop.trace.rules.views import on_meta
-
-CHOICE = "_sigprop_choice"
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
+from sigprop.trace.shapes import on_meta
 
 
 @rule(
@@ -26,9 +23,7 @@ if TYPE_CHECKING:
     "multinomial", "bernoulli", "count_nonzero", "unique_consecutive", "invert", "signbit", "contains",
 )  # fmt: skip
 def real(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
-    args, kwargs = mapped((args, kwargs), capture.value_of)
-    result = call.function(*args, **kwargs)
-    return mapped(result, lambda item: item.detach() if isinstance(item, Tensor) else item)
+    return drawn_result(capture, call, *args, **kwargs)
 
 
 @rule("rand_like", "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
@@ -45,7 +40,7 @@ def ranked(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
     """Values are traced, indices are real."""
     result = on_meta(call)
     if isinstance(result, Tensor):
-        return sample(capture, call)
+        return replayed(capture, call)
     if not isinstance(input, Field):
         return call.function(capture.value_of(input), *args, **kwargs)
     default = -1 if call.name in ("topk", "sort", "kthvalue") else 0
@@ -60,17 +55,17 @@ def ranked(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
         output=0,
         inputs=(input,),
     )
-    indices = chosen(call.function(capture.value_of(input), *args, **kwargs)[1], layout, capture, call, input)
+    indices = _chosen(call.function(capture.value_of(input), *args, **kwargs)[1], layout, capture, call, input)
     kind = getattr(torch.return_types, call.name, None)
     return kind((values, indices)) if kind is not None else (values, indices)
 
 
-def chosen(indices: Tensor, layout: Layout, capture: Capture, call: Call, input: Field) -> Tensor:
+def _chosen(indices: Tensor, layout: Layout, capture: Capture, call: Call, input: Field) -> Tensor:
     """Real indices that remember how they were chosen, so that entries gathered by them are the chosen ones again."""
     make = lambda made: capture.sampled(made, f"{call.name} sampled")  # noqa: E731
     made = Field(layout, make, input.sources, call=call, output=1, inputs=(input,))
     made.dtype, indices = indices.dtype, indices.detach()
-    setattr(indices, CHOICE, made)
+    remember_choice(indices, made)
     return indices
 
 

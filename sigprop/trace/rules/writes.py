@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,15 +10,13 @@ from torch import Tensor
 from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.scatter import Scatter
-from sigprop.trace.broadcast import weight_field
+from sigprop.trace.capture import Capture
+from sigprop.trace.fields.operands import weight_field
+from sigprop.trace.fields.views import expanded, viewed
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.trace.record import Call, Field, Weight, independent, united
-from sigprop.trace.rules import rule
-from sigprop.trace.rules.views import expand, viewed
-from sigprop.trace.shared_weights import summed
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.registry import rule
+from sigprop.trace.sums import summed
 
 
 @rule("index_add")
@@ -82,7 +80,7 @@ def _copied(capture: Capture, call: Call, input: Any, source: Any) -> Any:
         if source.shape == tuple(input.shape):
             return viewed(source, source.layout, Call(torch.clone, "clone", (source,), {}, call.module))
         wide = Call(torch.broadcast_to, "broadcast_to", (source, tuple(input.shape)), {}, call.module)
-        return expand(capture, wide, source, tuple(input.shape))
+        return expanded(capture, wide, source, tuple(input.shape))
     return input
 
 

@@ -1,23 +1,21 @@
-"""What has no rule: replay it, and sample its state when someone asks for it."""
+"""What has no rule: the call is kept to be replayed, and the state of its result sampled when someone asks for it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError
-from sigprop.trace.broadcast import common_layout
+from sigprop.trace.broadcast import common_layout, layout_like
+from sigprop.trace.capture import Capture
+from sigprop.trace.derived_weights import of_weights
 from sigprop.trace.layout import CHANNEL, KEY, Layout, Misaligned, of_roles
 from sigprop.trace.record import Call, Field, Weight, leaves, mapped, united
-from sigprop.trace.rules.views import on_meta
-from sigprop.trace.rules.weights import of_weights
-
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
+from sigprop.trace.shapes import on_meta
 
 
-def sample(capture: Capture, call: Call, reason: str = "") -> Any:
+def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
     """Records for the results of a call, each with the layout of the operand it looks like."""
     records = call.records()
     fields = [item for item in records if isinstance(item, Field)]
@@ -115,21 +113,13 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
 
 def _extended(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
     """Broadcast against real tensors: dimensions that no field has take the role of their place."""
-    from sigprop.trace.rules.elementwise import _broadcast_layout
-
     model = max((item.layout for item in fields), key=lambda layout: layout.positions)
     rank = len(shape)
     padded = Layout(((),) * (rank - len(model.dims)) + model.dims, model.order)
-    if len(padded.dims) != rank or any(d and _size(d) != n for d, n in zip(padded.dims, shape, strict=True)):
+    known = all(not dim or size == n for dim, size, n in zip(padded.dims, padded.shape, shape, strict=False))
+    if len(padded.dims) != rank or not known:
         return None
-    return _broadcast_layout(padded, shape)
-
-
-def _size(dim: tuple) -> int:
-    total = 1
-    for axis in dim:
-        total *= axis.size
-    return total
+    return layout_like(padded, shape)
 
 
 def _has_keys(layout: Layout) -> bool:

@@ -3,93 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.initialization import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
+from sigprop.trace.capture import Capture
+from sigprop.trace.functions import MOVES, UNARY
 from sigprop.trace.record import Call, Weight, leaves, mapped
 from sigprop.trace.replay import Replay
-from sigprop.trace.rules.views import on_meta
+from sigprop.trace.shapes import on_meta
 from sigprop.trace.skeleton import Distribution
 
-if TYPE_CHECKING:
-    from sigprop.trace.capture import Capture
-
-MOVES = frozenset(
-    [
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "transpose",
-        "swapaxes",
-        "t",
-        "permute",
-        "movedim",
-        "contiguous",
-        "clone",
-        "to",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "type",
-        "type_as",
-        "detach",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "expand_as",
-        "broadcast_to",
-        "repeat",
-        "tile",
-        "getitem",
-        "narrow",
-        "select",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "iter",
-        "index_select",
-        "roll",
-        "flip",
-        "view_as",
-        "reshape_as",
-        "repeat_interleave",
-        "alias",
-        "requires_grad",
-        "cpu",
-        "cuda",
-        "identity",
-    ]
-)
-MAKE_FIELDS = frozenset(
-    [
-        "embedding",
-        "linear",
-        "matmul",
-        "mm",
-        "bmm",
-        "addmm",
-        "baddbmm",
-        "einsum",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "scaled_dot_product_attention",
-        "one_hot",
-        "layer_norm",
-        "rms_norm",
-        "item",
-        "tolist",
-        "bool",
-    ]
-)
-
-
+MAKE_FIELDS = frozenset((
+    "embedding", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d",
+    "scaled_dot_product_attention", "one_hot", "layer_norm", "rms_norm", "item", "tolist", "bool",
+))  # fmt: skip
+"""Functions of weights and real numbers that are functions of the input."""
 OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
 """Norms, which have rules of their own for the raw input and standardize a weight."""
 
@@ -189,9 +120,7 @@ def _moved(call: Call, parent: Weight, output: int | None) -> Distribution:
 
 
 def _is_elementwise(call: Call) -> bool:
-    from sigprop.trace.rules.elementwise import UNARY
-
-    return call.name in UNARY.split() or call.name.removeprefix("r") in ("add", "sub", "mul", "div", "truediv", "pow")
+    return call.name in UNARY or call.name.removeprefix("r") in ("add", "sub", "mul", "div", "truediv", "pow")
 
 
 def _out_of_place(call: Call) -> Any:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import torch
 
 from sigprop.blueprints.base import Setting, depth_of, require_positive_int, require_range
 from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
 from sigprop.theory import Node, Tape, activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
+from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.mean_pool import MeanPool
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.token_mixing import TokenMixing
+from sigprop.theory.ops.token_linear import TokenLinear
+from sigprop.theory.ops.token_map import TokenMap
 from sigprop.theory.ops.token_residual import TokenResidual
 
 
@@ -22,8 +27,8 @@ from sigprop.theory.ops.token_residual import TokenResidual
 class Mixer(RepeatedBlueprint):
     """Settings of an MLP-Mixer; `Var W = sigma_w^2 / fan_in`, `Var b = sigma_b^2` everywhere.
 
-    With a `seed` the token mixing matrices are drawn rather than averaged over (see TokenMixing): slower, a different
-    result for every seed, and needed where mu < 1.
+    With a `seed` the token mixing matrices are drawn rather than averaged over (see `DrawnTokenLinear`): slower, a
+    different result for every seed, and needed where mu < 1.
     """
 
     name: ClassVar[str] = "mixer"
@@ -64,14 +69,10 @@ class Mixer(RepeatedBlueprint):
     def finish(self, tape: Tape, x: Node) -> Node:
         x = tape.apply(LayerNorm(), x, name="final_norm", depth=self.depth)
         head = self._linear(self.width, self.classes, "readout")
-        return tape.apply(head, tape.apply(MeanPool(), x), name="head", depth=self.depth)
+        return tape.apply(head, tape.apply(TokenMap.mean(x.signal.kernel.tokens), x), name="head", depth=self.depth)
 
     def _linear(self, fan_in: int, fan_out: int, role: str = "hidden") -> Linear:
         return Linear(fan_in, fan_out, self.sigma_w**2 / fan_in, self.sigma_b**2, role)
-
-    def _mixing(self, tokens_in: int, tokens_out: int, layer: Layer, place: int) -> TokenMixing:
-        seed = None if self.seed is None else 1_000_003 * self.seed + 2 * depth_of(layer) + place
-        return TokenMixing(tokens_in, tokens_out, self.sigma_w**2 / tokens_in, self.sigma_b**2, seed)
 
     def block(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
         x = self._mix_tokens(tape, x, layer, name)
@@ -85,18 +86,33 @@ class Mixer(RepeatedBlueprint):
         return tape.apply(Residual(skip=self.mu), x, h, name=name, depth=depth_of(layer))
 
     def _mix_tokens(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
-        function = activations.get(self.activation)
-        up = self._mixing(self.tokens, self.token_hidden, layer, 0)
-        down = self._mixing(self.token_hidden, self.tokens, layer, 1)
+        function, site = activations.get(self.activation), {"name": f"{name}.token_mlp", "depth": depth_of(layer)}
+        up, down = (
+            self._mixing(*sizes) for sizes in ((self.tokens, self.token_hidden), (self.token_hidden, self.tokens))
+        )
         normalized = tape.apply(LayerNorm(), x, parameters=f"{name}.token_norm")
-        hidden = tape.apply(up, normalized, parameters=f"{name}.token_mlp.up")
-        out = tape.apply(
-            down, tape.apply(Activation(function), hidden), name=f"{name}.token_mlp", depth=depth_of(layer),
-            parameters=f"{name}.token_mlp.down",
-        )  # fmt: skip
-        junction = Residual(skip=self.mu)
-        if self.seed is not None:
+        junction: Residual = Residual(skip=self.mu)
+        if self.seed is None:
+            hidden = self._averaged(tape, up, normalized, f"{name}.token_mlp.up")
+            out = self._averaged(tape, down, tape.apply(Activation(function), hidden), f"{name}.token_mlp.down", **site)
+        else:
+            seed = 1_000_003 * self.seed + 2 * depth_of(layer)
+            first, second = DrawnTokenLinear.draw(up, seed), DrawnTokenLinear.draw(down, seed + 1)
+            hidden = tape.apply(first, normalized, parameters=f"{name}.token_mlp.up")
+            out = tape.apply(
+                second, tape.apply(Activation(function), hidden), parameters=f"{name}.token_mlp.down", **site
+            )
             slopes = function.derivative_mean(hidden.signal.covariance.diagonal, hidden.signal.mean)
-            cross = TokenResidual.covariance(x.signal, normalized.signal, up, slopes, down)
+            cross = TokenResidual.covariance(x.signal, normalized.signal, first, slopes, second)
             junction = TokenResidual(skip=self.mu, cross=cross)
         return tape.apply(junction, x, out, name=f"{name}.token_residual", depth=depth_of(layer))
+
+    def _mixing(self, tokens_in: int, tokens_out: int) -> TokenLinear:
+        variance = self.sigma_w**2 / tokens_in
+        return TokenLinear(tokens_in, tokens_out, variance, self.sigma_b**2, channels=self.width)
+
+    def _averaged(self, tape: Tape, op: TokenLinear, x: Node, parameters: str, **site: Any) -> Node:
+        """A linear map over tokens: these become channels, are mapped, and become tokens again."""
+        rows = torch.arange(op.fan_in)[None]
+        taken = tape.apply(PositionsToChannels(rows, op.fan_in, mixes=True), x)
+        return tape.apply(ChannelsToPositions(op.fan_out), tape.apply(op, taken, parameters=parameters), **site)

@@ -90,7 +90,8 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
     x = blueprint.stream(start)
     if blueprint.depth < SMALLEST_DEPTH or x.signal.kernel.values.ndim != 1 or bool(x.signal.mean.any()):
         return None
-    codec = _Codec(x.signal)
+    tape = Tape()
+    codec = _Codec(x.signal, blueprint.block(tape, tape.source(x.signal), 0, "").signal)
 
     def forward(states: Tensor) -> Tensor:
         tape = Tape()
@@ -216,24 +217,28 @@ def _linear_recursion(slopes: np.ndarray, defects: np.ndarray) -> np.ndarray:
 class _Codec:
     """States as short vectors: log of the same-token value, correlation, and two finite-width shares.
 
-    The signal has the fluctuation of pairs beside. Its correlation is written as `-log(1 - r)`, which keeps Newton's
-    steps below one.
+    The signal has the fluctuation of pairs beside, and what channels have in common where a block makes such. Its
+    correlation is written as
+    `-log(1 - r)`, which keeps Newton's steps below one.
     """
 
-    def __init__(self, like: Signal):
+    def __init__(self, like: Signal, after: Signal):
         self.tokens, self.width = like.kernel.tokens, like.width
+        self._shares = bool(torch.as_tensor(after.common.share).any())
 
     def encode(self, signal: Signal) -> Tensor:
         same, different = signal.kernel.values.unbind(-1)
         apart = (1.0 - different / same).clamp_min(1e-300)
-        shares = (signal.fluctuation.norm, signal.common.uniform, signal.fluctuation.pair)
+        fluctuation, common = signal.fluctuation, signal.common
+        shares = (fluctuation.norm, common.uniform, fluctuation.pair, *((common.share,) if self._shares else ()))
         return _stack(same.log(), -apart.log(), *shares)
 
     def decode(self, states: Tensor) -> Signal:
         same, apart = states[..., 0].exp(), (-states[..., 1]).exp()
         kernel = Exchangeable(torch.stack((same, same * (1.0 - apart)), -1), self.tokens)
         fluctuation = Fluctuation(states[..., 2], states[..., 4])
-        return Signal(kernel, torch.zeros_like(same), self.width, fluctuation, Common(states[..., 3]))
+        common = Common(states[..., 3], states[..., 5] if self._shares else 0.0)
+        return Signal(kernel, torch.zeros_like(same), self.width, fluctuation, common)
 
     def precision(self, states: Tensor) -> Tensor:
         """Errors of `-log(1 - r)` and of the fluctuation of pairs count by what they change in `r`: where tokens have

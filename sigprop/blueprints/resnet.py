@@ -13,8 +13,8 @@ from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.theory.ops.convolution import Convolution, square_windows
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.mean_pool import MeanPool
 from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.token_map import TokenMap
 
 NORMS = {"layer_norm": GroupNorm, "batch_norm": BatchNorm}
 
@@ -59,7 +59,7 @@ class ResNet(Blueprint):
                 x = self._block(tape, x, layer, width, outputs, image, stride)
                 image, width = (image[0] // stride, image[1] // stride), outputs
         x = tape.apply(NORMS[self.norm](), x, name="final_norm", depth=3 * self.depth)
-        pooled = tape.apply(MeanPool(), tape.apply(self._relu, x))
+        pooled = tape.apply(TokenMap.mean(x.signal.kernel.tokens), tape.apply(self._relu, x))
         head = Linear(width, self.classes, self.sigma_w**2 / width, self._bias, role="readout")
         return tape.apply(head, pooled, name="head", depth=3 * self.depth)
 

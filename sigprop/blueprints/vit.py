@@ -15,7 +15,7 @@ from sigprop.errors import require
 from sigprop.theory import Gradient, Node, Tape
 from sigprop.theory.ops import loss
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.mean_pool import MeanPool
+from sigprop.theory.ops.token_map import TokenMap
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ViT(Transformer):
     def _head(self, tape: Tape, x: Node) -> Node:
         variance = get_init(self.init).matrix(self.width, self.classes)
         head = Linear(self.width, self.classes, variance, role="readout")
-        return tape.apply(head, tape.apply(MeanPool(), x), name="head", depth=self.depth)
+        return tape.apply(head, tape.apply(TokenMap.mean(x.signal.kernel.tokens), x), name="head", depth=self.depth)
 
     def top_gradient(self, output: Node) -> Gradient:
         return loss.white_noise(output.signal) if self.top == "white_noise" else loss.cross_entropy(output.signal)

@@ -93,6 +93,14 @@ class Kernel(ABC):
         """The kernel of `x_t - average over tokens of x`."""
 
     @abstractmethod
+    def met_by(self, matrix: Tensor) -> Tensor:
+        """`M K` of a map over tokens, all pairs written out."""
+
+    @abstractmethod
+    def mapped(self, matrix: Tensor) -> Kernel:
+        """`M K M^T`, the kernel of `M x`; where tokens are alike, that of its average token and pair."""
+
+    @abstractmethod
     def transposed(self: Self) -> Self:
         """The two tokens of each pair exchanged."""
 
@@ -169,6 +177,16 @@ class Exchangeable(Kernel):
     def centred(self) -> Exchangeable:
         return self.like(self.values - (self.total() / self.tokens**2)[..., None])
 
+    def met_by(self, matrix: Tensor) -> Tensor:
+        rows, (same, different) = matrix.to(self.values), (v[..., None, None] for v in self.values.unbind(-1))
+        return different * rows.sum(-1, keepdim=True) + (same - different) * rows
+
+    def mapped(self, matrix: Tensor) -> Exchangeable:
+        (own, pair), (own_sum, pair_sum) = _average_products(matrix), _average_products(matrix.sum(1, keepdim=True))
+        same, different = self.values.unbind(-1)
+        apart = same - different
+        return Exchangeable.of(different * own_sum + apart * own, different * pair_sum + apart * pair, len(matrix))
+
     def transposed(self) -> Exchangeable:
         return self
 
@@ -231,6 +249,12 @@ class Dense(Kernel):
         half = self.values - self.values.mean(-1, keepdim=True)
         return self.like(half - half.mean(-2, keepdim=True))
 
+    def met_by(self, matrix: Tensor) -> Tensor:
+        return matrix.to(self.values) @ self.values
+
+    def mapped(self, matrix: Tensor) -> Dense:
+        return Dense(self.met_by(matrix) @ matrix.to(self.values).T)
+
     def transposed(self) -> Dense:
         return self.like(self.values.transpose(-1, -2))
 
@@ -240,6 +264,13 @@ class Dense(Kernel):
     def exchangeable(self) -> Exchangeable:
         """The closest exchangeable kernel: averages over tokens and over pairs."""
         return Exchangeable.of(self.token_average(self.diagonal), self.pair_average(), self.tokens)
+
+
+def _average_products(rows: Tensor) -> tuple[float, float]:
+    """Average product of a row with itself, and with another one (itself if there is no other)."""
+    count, own = len(rows), float(rows.square().sum()) / len(rows)
+    total = float(rows.sum(0).square().sum())
+    return own, (total - count * own) / (count * (count - 1)) if count > 1 else own
 
 
 def _float64(value: Tensor | float) -> Tensor:

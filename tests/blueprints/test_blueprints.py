@@ -1,6 +1,7 @@
 """Blueprints: the unrolled stack equals the chain, grids equal single settings, results are plain data."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from sigprop.blueprints.laws import SCALINGS
 from sigprop.blueprints.prediction import profile_of
 from sigprop.blueprints.repeated import unroll
 from sigprop.errors import InputError, SigpropError, UnknownNameError
+from sigprop.measure import measure
+from sigprop.models import mixer
 from sigprop.results import Profile
 
 DEEPSCALE = {"init": "deepscale", "skip_scale": 0.95**0.5, "branch_scale": 0.05**0.5, "dropout": 0.1}
@@ -170,3 +173,34 @@ def test_the_same_stack_with_its_residual_scales_is_predicted():
     scaled = Transformer(norm_placement="none", depth=24, **SCALINGS["deepscale"](24))
     last = predict(scaled).sites[-1]
     assert 0.2 < last.variance < 5.0
+
+
+def test_weight_gradients_of_a_mixer_against_real_networks():
+    """They were half (weights, gains of norms below) and twice (biases) as large; a bias that is alike in all channels
+    of a token has none below a norm, which the blueprint did not know."""
+    sizes = {"depth": 2, "width": 64, "image": 16, "token_hidden": 64, "channel_hidden": 128, "mu": 0.8}
+    averaged, *draws = (predict(Mixer(**sizes, sigma_b=0.1, seed=seed)).parameters for seed in (None, *range(6)))
+    batch = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    measured = measure(None, batch, "noise", build=lambda: drawn_mixer(**sizes), seeds=range(40))
+    rows = {row.name: row for row in measured.parameters}
+    for row, *drawn in zip(averaged, *draws, strict=True):
+        found, error = rows[row.name].grad_second_moment, rows[row.name].errors["grad_second_moment"]
+        one, several = float(row.grad_second_moment), torch.tensor([float(r.grad_second_moment) for r in drawn])
+        if row.name.endswith("token_mlp.down.bias"):
+            assert one == 0.0
+            assert not several.any()
+            assert found < 1e-12
+        elif "token" in row.name:  # 16 tokens: corrections of second order in that
+            assert abs(one - found) < 4.0 * error + 0.1 * found, (row.name, one, found)
+            error = math.hypot(error, float(several.std()) / len(drawn) ** 0.5)
+            assert abs(float(several.mean()) - found) < 4.0 * error + 0.1 * found, (row.name, several, found)
+
+
+def drawn_mixer(**sizes) -> torch.nn.Module:
+    model = mixer(**sizes)
+    for module in model.modules():
+        if isinstance(module, (torch.nn.Linear, torch.nn.Conv2d)):
+            torch.nn.init.normal_(module.weight, 0.0, module.weight[0].numel() ** -0.5)
+            assert module.bias is not None
+            torch.nn.init.normal_(module.bias, 0.0, 0.1)
+    return model

@@ -25,7 +25,8 @@ class PositionsToChannels(Op):
     Forward   `K'[r,r'] = average over q of K[rows(r,q), rows(r',q)]`
     Backward  `G` is added on the positions that were taken in, at the same `q`
 
-    Exchangeable tokens: every pair counts the average number of positions that are not zeros.
+    Exchangeable tokens: every pair counts the average number of positions that are not zeros; backward, of the pairs
+    of different positions those at the same `q` get a gradient.
 
     Of `n` positions with cosines `r` the squared norms have `r^2` in common, so that the norm of all fluctuates by
     `sum_qq' C_qq'^2 / (sum_q C_qq)^2` of one: as many channels as there are positions, if they are independent. What
@@ -103,7 +104,8 @@ class PositionsToChannels(Op):
         return pairs / padded.diagonal(dim1=-2, dim2=-1)[..., rows].sum((-1, -2)).clamp_min(1e-300)
 
     def _of_mixtures(self, x: Signal) -> Tensor:
-        common = x.mean.square().mean() / x.kernel.diagonal.mean().clamp_min(1e-300) + x.common.share
+        level, of_mean = (x.kernel.token_average(item) for item in (x.kernel.diagonal, x.mean.square()))
+        common = of_mean / level.clamp_min(1e-300) + x.common.share
         in_step = self._in_step(x.covariance.scale_diagonal(1.0 - x.common.share))
         inherited = (x.fluctuation.pair - 1.0) / (1.0 - common).clamp_min(1e-3) ** 2
         return x.width * in_step + 1.0 + inherited
@@ -124,8 +126,8 @@ class PositionsToChannels(Op):
 
     def _spread_out(self, kernel: Kernel, size: int) -> Kernel:
         if isinstance(kernel, Exchangeable):
-            taken = self._filled * self.rows.numel() / size
-            return Exchangeable(kernel.values * taken, size)
+            taken, others = self._filled * self.rows.numel() / size, (len(self.rows) - 1) / max(size - 1, 1)
+            return Exchangeable.of(kernel.diagonal * taken, kernel.different * taken * others, size)
         values = torch.zeros(*kernel.values.shape[:-2], size + 1, size + 1, dtype=kernel.values.dtype)
         for q in self.rows.T:
             values[..., q[:, None], q[None, :]] += kernel.values

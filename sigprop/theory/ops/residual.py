@@ -80,8 +80,9 @@ class Residual(Op):
         started_x, started_f = (torch.as_tensor(item.fluctuation.pair_inherited) > 0.0 for item in (x, f))
         origin_x, origin_f = x.fluctuation.pair_origin, f.fluctuation.pair_origin
         shared = torch.where(started_x | started_f, (origin_x * origin_f).sqrt(), 0.0)
-        if f.common.mixed:
-            part, shared = self._parts(x, f)[1], x.width * f.common.mixed
+        mixed = torch.as_tensor(f.common.mixed)
+        part = torch.where(mixed != 0.0, self._parts(x, f)[1], part)
+        shared = torch.where(mixed != 0.0, x.width * mixed, shared)
         in_step = ((1.0 - part) * origin_x.sqrt() + part * origin_f.sqrt()) ** 2
         apart = (1.0 - part) ** 2 * x.fluctuation.pair + part**2 * f.fluctuation.pair
         total = apart + 2.0 * part * (1.0 - part) * (1.0 + shared)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
+from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.token_mixing import TokenMixing
 from sigprop.theory.states import Signal
 
 
@@ -35,10 +35,12 @@ class TokenResidual(Residual):
     cross: Tensor | float = 0.0
 
     @staticmethod
-    def covariance(x: Signal, normalized: Signal, up: TokenMixing, slopes: Tensor, down: TokenMixing) -> Tensor:
+    def covariance(
+        x: Signal, normalized: Signal, up: DrawnTokenLinear, slopes: Tensor, down: DrawnTokenLinear
+    ) -> Tensor:
         """`C`, with `slopes` the mean of `phi'` at each hidden token."""
         scale = x.covariance.diagonal.sqrt()
-        return scale[..., :, None] * ((normalized.covariance.values @ up.draw()[0].T) * slopes) @ down.draw()[0].T
+        return scale[..., :, None] * ((normalized.covariance.values @ up.matrix.T) * slopes) @ down.matrix.T
 
     def forward(self, *inputs: Signal) -> Signal:
         made = super().forward(*inputs)

@@ -224,9 +224,17 @@ def contract(
     fan_in, fan_out = math.prod(sizes[c] for c in summed), math.prod(sizes[c] for c in new)
     common = [axis for c in shared for axis in dims[c]]
     groups = _channels_of(x.layout, but=[*axes, *common])
-    entries = fan_in * fan_out * groups * math.prod(axis.size for axis in common if axis.role == CHANNEL)
-    kind = TokenLinear if role == TOKEN else Linear
-    node = _linear(capture, kind, node, weight, bias, fan_in, fan_out, entries, groups)
+    apart = math.prod(axis.size for axis in common if axis.role == CHANNEL)
+    law, shift = weight.distribution, None if bias is None else bias.distribution.variance
+    if role == TOKEN:
+        op, uses = TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups), 1
+    else:
+        centred = law.kind == CENTRED and weight.shape == (fan_out, fan_in)
+        op, uses = Linear(fan_in, fan_out, law.variance, shift, centred=centred), groups
+    bound = {"weight": (weight, fan_in * fan_out * apart * uses)}
+    if bias is not None:
+        bound["bias"] = (bias, math.prod(bias.shape) * uses)
+    node = _linear(capture, op, node, bound)
     if role == TOKEN and fan_out > 1:
         node = capture.apply(ChannelsToPositions(fan_out), node)
     inputs = (x, weight) if bias is None else (x, weight, bias)
@@ -265,32 +273,15 @@ def _channels_of(layout: Layout, but: list[Axis]) -> int:
     return math.prod(axis.size for axis in channels if axis not in but)
 
 
-def _linear(
-    capture: Capture,
-    kind: type[Linear],
-    node: Node,
-    weight: Weight,
-    bias: Weight | None,
-    fan_in: int,
-    fan_out: int,
-    entries: int,
-    groups: int,
-) -> Node:
-    law = weight.distribution
-    bound = {"weight": (weight, entries)}
-    shift = None
-    if bias is not None:
-        shift = bias.distribution.variance
-        bound["bias"] = (bias, math.prod(bias.shape) * groups)
-    centred = law.kind == CENTRED and weight.shape == (fan_out, fan_in)
-    op = Linear(fan_in, fan_out, law.variance, shift, centred=centred)
-    op = op if kind is Linear else TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups)
-    made = capture.apply(op, node, weights=bound)
-    if bias is not None and bias.distribution.mean:
-        made.signal = _shifted(made.signal, bias.distribution.mean)
+def _linear(capture: Capture, op: Linear, node: Node, bound: dict[str, tuple[Weight, int]]) -> Node:
+    """A linear map with the parameters that are bound to it, each with how many entries get the gradient of one."""
+    made, (weight, _), bias = capture.apply(op, node, weights=bound), bound["weight"], bound.get("bias")
+    if bias is not None and bias[0].distribution.mean:
+        made.signal = _shifted(made.signal, bias[0].distribution.mean)
     meet(capture, made, weight)
     note_return(capture, made)
-    if law.mean**2 * fan_in > 1e-3 * law.variance:
+    law = weight.distribution
+    if law.mean**2 * op.fan_in > 1e-3 * law.variance:
         made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")
     return made
 

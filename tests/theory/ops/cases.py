@@ -24,6 +24,7 @@ from sigprop.theory.ops.cat_channels import CatChannels
 from sigprop.theory.ops.cat_positions import CatPositions
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.convolution import Convolution
+from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.expert_sum import ExpertSum
 from sigprop.theory.ops.gain import Gain
@@ -34,7 +35,6 @@ from sigprop.theory.ops.input_convolution import InputConvolution
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.lookup import Lookup
-from sigprop.theory.ops.mean_pool import MeanPool
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.parameter_source import ParameterSource
@@ -48,7 +48,6 @@ from sigprop.theory.ops.shared_residual import Piece, SharedResidual
 from sigprop.theory.ops.tied_head import Contact, TiedHead
 from sigprop.theory.ops.token_linear import TokenLinear
 from sigprop.theory.ops.token_map import TokenMap
-from sigprop.theory.ops.token_mixing import TokenMixing
 from sigprop.theory.ops.token_residual import TokenResidual
 
 P, C = 4, 24
@@ -165,14 +164,6 @@ def scattered(index: Tensor, size: int) -> Simulation:
     return fixed(lambda x: torch.zeros(len(x), size, x.shape[-1], dtype=x.dtype).index_add(1, index, x))
 
 
-def mixed(rows: int, variance: float) -> Simulation:
-    def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
-        weight = drawn(generator, len(xs[0]), rows, xs[0].shape[1], variance=variance)
-        return weight @ xs[0], {"weight": weight}
-
-    return simulate
-
-
 def source(op: ParameterSource, draws: int) -> Simulation:
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
         noise = torch.randn(draws, 1, op.channels, generator=generator, dtype=torch.float64)
@@ -218,6 +209,7 @@ EYE = torch.eye(P, dtype=torch.float64)
 ONES = torch.ones(P, P, dtype=torch.float64)
 NUMBERS = torch.randn(P, C, generator=torch.Generator().manual_seed(5), dtype=torch.float64) + 1.0
 WINDOWS = torch.randn(P, 6, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+DRAWN = DrawnTokenLinear.draw(TokenLinear(P, 3, 0.25, channels=C), seed=1)
 POOL = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.2, 0.3, 0.5]], dtype=torch.float64)
 GAIN = Gain(1.3, 1.1, ONES, (C,), C)
 BIAS = ParameterSource(0.5, 0.3, ONES, (C,), C)
@@ -304,6 +296,9 @@ CASES: dict[str, Case] = {
     "convolution of one": Case(
         Convolution(C, 16, 0.04, rows=ONE), (signal(),), convolution(ONE, 16, 0.04), linear=True
     ),
+    "drawn token linear": Case(
+        DRAWN, (signal(),), fixed(lambda x: DRAWN.matrix @ x), linear=True, unchecked={"parameters": "test_ops.py"}
+    ),
     "dropout": Case(
         Dropout(0.3),
         (signal(width=64),),
@@ -354,7 +349,7 @@ CASES: dict[str, Case] = {
     ),
     "linear": Case(Linear(C, 16, 0.04), (signal(),), linear(C, 16, 0.04), linear=True),
     "linear with bias": Case(Linear(C, 16, 0.04, 0.3), (signal(),), linear(C, 16, 0.04, 0.3)),
-    "mean pool": Case(MeanPool(), (signal(),), fixed(lambda x: x.mean(1, keepdim=True)), linear=True),
+    "mean pool": Case(TokenMap.mean(P), (signal(),), fixed(lambda x: x.mean(1, keepdim=True)), linear=True),
     "modulate": Case(
         Modulate(NUMBERS @ NUMBERS.T / C, NUMBERS.mean(1)),
         (signal(),),
@@ -422,15 +417,9 @@ CASES: dict[str, Case] = {
     "token linear": Case(
         TokenLinear(P, 6, 0.1, 0.2, channels=C),
         (signal(width=C),),
-        unchecked=dict.fromkeys(ELSEWHERE, "tests/trace/test_finite_size.py"),
+        unchecked=dict.fromkeys(ELSEWHERE, "test_ops.py, tests/trace/test_finite_size.py"),
     ),
     "token map": Case(TokenMap(POOL), (signal(),), fixed(lambda x: POOL @ x), linear=True),
-    "token mixing": Case(
-        TokenMixing(P, 3, 0.25),
-        (signal(),),
-        mixed(3, 0.25),
-        unchecked=dict.fromkeys(("norm", "uniform", "directions", "gain", "along"), "one matrix for all channels"),
-    ),
     "token residual": Case(
         TokenResidual(cross=random_kernel(P, 9) * 0.1),
         (signal(0), signal(1)),

@@ -17,16 +17,17 @@ import torch
 from torch import Tensor
 
 import sigprop.theory.ops
-from sigprop.theory import Dense, Gradient, Kernel, Signal, activations
+from sigprop.theory import Dense, Exchangeable, Gradient, Kernel, Signal, activations, exchangeable_signal
 from sigprop.theory.carries import GRADIENT_PARTS, KEPT, SIGNAL_PARTS, TRANSFORMED, Carries, ended
 from sigprop.theory.gain_gradient import activation_gain, alignment_of
 from sigprop.theory.gradient_through_activation import ActivationGradient
 from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.mean_pool import MeanPool
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.token_map import TokenMap
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
 from tests.theory.ops.cases import CASES, DRAWS, C, Case, P, random_kernel, signal
@@ -215,16 +216,34 @@ def test_one_pixel_of_an_image_is_layer_norm():
     assert same(left.directions, right.directions)
 
 
-def test_a_pool_is_a_map_over_tokens():
-    x = full_signal(signal())
-    one, two = MeanPool(), TokenMap(torch.full((1, P), 1.0 / P, dtype=torch.float64))
-    made = one.forward(x)
-    gradient = upstream(1, made.kernel)
-    (left,), (right,) = one.backward(gradient, made, x), two.backward(gradient, made, x)
-    assert same(made.kernel, two.forward(x).kernel)
-    assert same(left.kernel, right.kernel)
-    assert same(left.along_signal, right.along_signal)
-    assert same(left.through_activation, right.through_activation)
+TAKEN = torch.tensor([[0, 1], [1, 2], [2, 3]])
+OF_ALIKE = {
+    "mean": TokenMap.mean(P),
+    "map": TokenMap(torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5]], dtype=torch.float64)),
+    "all taken in": PositionsToChannels(torch.arange(P)[None], P * C),
+    "windows": PositionsToChannels(TAKEN, 2 * C),
+    "patches": PositionsToChannels(TAKEN[::2], 2 * C),
+    "strided convolution": Convolution(2 * C, 16, 0.04, rows=TAKEN[::2]),
+    "channels to positions": ChannelsToPositions(3),
+}
+
+
+@pytest.mark.parametrize("name", OF_ALIKE)
+def test_tokens_that_are_alike_need_no_pairs_written_out(name):
+    """The average token and pair of an exchangeable state are those of the same state with all pairs written out."""
+    op, x = OF_ALIKE[name], full_signal(exchangeable_signal(0.8, 0.3, 0.5, tokens=P, width=C))
+    one, two = op.forward(x), op.forward(x.dense())
+    tokens = one.kernel.tokens
+    kernel = Exchangeable.of(1.0, -1.0 / (tokens - 1) if tokens > 1 else 1.0, tokens)
+    gradient = Gradient(kernel, Directions(0.2, 0.6))
+    (left,) = op.backward(gradient, one, x)
+    (right,) = op.backward(replace(gradient, kernel=kernel.dense()), two, x.dense())
+    for first, second in ((one, two.exchangeable()), (left, replace(right, kernel=right.kernel.exchangeable()))):
+        pairs = (first.kernel.values, second.kernel.values)
+        torch.testing.assert_close(*(pair[: first.kernel.tokens] for pair in pairs), rtol=1e-12, atol=1e-14)
+    assert same(one.mean, two.exchangeable().mean)
+    assert same(one.fluctuation, two.fluctuation)
+    assert same(left.directions, right.directions)
 
 
 # -- adjoints

@@ -1,6 +1,7 @@
 """Every op against real torch code on drawn tensors."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,15 +10,18 @@ from sigprop.theory import Dense, Gradient, Signal, activations, exchangeable_si
 from sigprop.theory.ops import embedding
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
+from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
+from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.mean_pool import MeanPool
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.rms_norm import RMSNorm
 from sigprop.theory.ops.softmax import exact_overlap, overlap
-from sigprop.theory.ops.token_mixing import TokenMixing
+from sigprop.theory.ops.token_linear import TokenLinear
+from sigprop.theory.ops.token_map import TokenMap
 from sigprop.theory.ops.token_residual import TokenResidual
 from tests.theory.ops.monte_carlo import Setting, assert_close, check, draw, moments
 
@@ -143,34 +147,68 @@ def test_gated_product():
 
 
 def test_mean_pooling():
-    check(MeanPool(), lambda x, rng: x.mean(1, keepdim=True), Setting(correlation=0.5))
+    check(TokenMap.mean(12), lambda x, rng: x.mean(1, keepdim=True), Setting(correlation=0.5))
 
 
-def test_token_mixing():
-    setting = Setting(correlation=0.4, tokens=12)
-    op = TokenMixing(12, 20, 0.1, 0.05)
+class MapOverTokens:
+    """A linear map over tokens as blueprints and the interpreter spell it: tokens become channels, and tokens again."""
+
+    def __init__(self, op: TokenLinear):
+        take = PositionsToChannels(torch.arange(op.fan_in)[None], op.fan_in, mixes=True)
+        self.linear, self.ops = op, (take, op, ChannelsToPositions(op.fan_out))
+
+    def forward(self, x: Signal) -> Signal:
+        self.signals = [x]
+        for op in self.ops:
+            self.signals.append(op.forward(self.signals[-1]))
+        return self.signals[-1]
+
+    def backward(self, gradient: Gradient, output: Signal, x: Signal) -> tuple[Gradient]:
+        for op, before, after in zip(self.ops[::-1], self.signals[-2::-1], self.signals[:0:-1], strict=True):
+            if op is self.linear:
+                self.parameters = op.parameters(gradient, before)
+            (gradient,) = op.backward(gradient, after, before)
+        return (gradient,)
+
+
+def test_linear_map_over_tokens():
+    setting, drawn = Setting(correlation=0.4, tokens=12), []
+    op = MapOverTokens(TokenLinear(12, 20, 0.1, 0.05, channels=setting.width))
 
     def run(x, rng):
-        weight = weights(len(x), 20, 12, std=0.1**0.5, rng=rng)
-        return weight @ x + weights(len(x), 20, 1, std=0.05**0.5, rng=rng)
+        drawn.append(weights(len(x), 20, 12, std=0.1**0.5, rng=rng).requires_grad_())
+        drawn.append(weights(len(x), 20, 1, std=0.05**0.5, rng=rng).requires_grad_())
+        return drawn[0] @ x + drawn[1]
 
-    check(op, run, setting)
+    x, _, g = check(op, run, setting)  # type: ignore[arg-type]
+    found = torch.autograd.grad(drawn[0] @ x + drawn[1], drawn, g)
+    for state, values in zip(op.parameters, found, strict=True):
+        assert_close(state.grad_second_moment, values.square().mean((1, 2)), state.name)
 
 
-def test_token_mixing_of_one_draw():
+def test_a_drawn_map_over_tokens_has_the_weight_gradients_of_its_average():
+    x, gradient = Setting(tokens=12).signal().dense(), Setting(tokens=20).gradient()
+    law = TokenLinear(12, 20, 0.1, 0.05, channels=x.width)
+    averaged, gradient = MapOverTokens(law), replace(gradient, kernel=gradient.kernel.dense())
+    averaged.backward(gradient, averaged.forward(x), x)
+    assert DrawnTokenLinear.draw(law, seed=3).parameters(gradient, x) == averaged.parameters
+
+
+def test_one_draw_of_a_map_over_tokens():
     """Many channels through the drawn matrix: their moments, and the gradient by the same matrix."""
     rng = torch.Generator().manual_seed(0)
     mean = torch.tensor([0.5, -0.2, 0.0], dtype=torch.float64)
     covariance = torch.tensor([[1.0, 0.3, 0.0], [0.3, 2.0, -0.4], [0.0, -0.4, 0.7]], dtype=torch.float64)
     x = mean + torch.randn(200_000, 3, generator=rng, dtype=torch.float64) @ torch.linalg.cholesky(covariance).T
-    op = TokenMixing(3, 5, 0.3, 0.1, seed=4)
-    weight, bias = op.draw()
+    op = DrawnTokenLinear.draw(TokenLinear(3, 5, 0.3, 0.1, channels=100), seed=4)
+    weight, bias = op.matrix, op.bias
     y = x @ weight.T + bias
-    out = op.forward(Signal(Dense(covariance + mean[:, None] * mean), mean, 100))
+    state = Signal(Dense(covariance + mean[:, None] * mean), mean, 100)
+    out = op.forward(state)
     assert_close(out.kernel.values, (y[:, :, None] * y[:, None, :]), "forward")
     assert_close(out.mean, y, "mean")
     g = torch.randn(5, 5, generator=rng, dtype=torch.float64)
-    (back,) = op.backward(Gradient(Dense(g @ g.T)), out)
+    (back,) = op.backward(Gradient(Dense(g @ g.T)), out, state)
     torch.testing.assert_close(back.kernel.values, (weight.T @ g) @ (weight.T @ g).T)
 
 
@@ -179,11 +217,15 @@ def test_residual_around_drawn_token_maps():
     rng = torch.Generator().manual_seed(1)
     root = torch.randn(3, 3, generator=rng, dtype=torch.float64)
     x = torch.randn(400_000, 3, generator=rng, dtype=torch.float64) @ root.T
-    up, down, skip = TokenMixing(3, 4, 0.6, 0.2, seed=1), TokenMixing(4, 3, 0.5, 0.2, seed=2), 0.7
+    up, down = (
+        DrawnTokenLinear.draw(TokenLinear(*sizes, 0.2, channels=100), seed)
+        for seed, sizes in enumerate(((3, 4, 0.6), (4, 3, 0.5)), 1)
+    )
+    skip = 0.7
     covariance = root @ root.T
     scale = covariance.diagonal().sqrt()
     normalized = Signal(Dense(covariance / (scale * scale[:, None])), torch.zeros(3, dtype=torch.float64), 100)
-    (one, first), (two, second) = up.draw(), down.draw()
+    (one, first), (two, second) = ((op.matrix, op.bias) for op in (up, down))
     hidden = up.forward(normalized)
     function = activations.get("gelu")
     f = torch.nn.functional.gelu((x / scale) @ one.T + first) @ two.T + second

@@ -1,6 +1,8 @@
-"""Imports point from later rooms to earlier ones."""
+"""Imports point from later rooms to earlier ones, and within a room they go round in no circle."""
 
 import ast
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,26 +44,41 @@ ALLOWED = {
 }
 
 
-def imports(path: Path) -> set[str]:
-    """Rooms of sigprop that a file imports, at any level."""
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = []
+def module_name(path: Path, root: Path = ROOT) -> str:
+    parts = path.relative_to(root.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imported(path: Path, types: bool = True) -> Iterator[tuple[str, bool]]:
+    """Modules of sigprop that a file imports, and whether inside a function; `types`: also for annotations alone."""
+    waiting: list[tuple[ast.AST, bool]] = [(ast.parse(path.read_text()), False)]
+    while waiting:
+        node, inside = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types:
+            continue
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-            if node.module == "sigprop":
-                names = [f"sigprop.{alias.name}" for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("sigprop.")}
-    return rooms
+            yield from ((alias.name, inside) for alias in node.names if alias.name.startswith("sigprop."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "sigprop":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner if inner in FILES or node.module == "sigprop" else str(node.module)), inside
+        inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
+
+
+def rooms_of(path: Path) -> set[str]:
+    """Rooms of sigprop that a file imports, at any level."""
+    return {name.split(".")[1] for name, _ in imported(path)}
 
 
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_rooms_import_only_earlier_rooms(room):
     files = [ROOT / f"{room}.py"] if (ROOT / f"{room}.py").exists() else sorted((ROOT / room).rglob("*.py"))
     for path in files:
-        wrong = imports(path) - ALLOWED[room] - {room}
+        wrong = rooms_of(path) - ALLOWED[room] - {room}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
@@ -73,7 +90,87 @@ def test_every_room_is_known():
 def test_the_walk_sees_a_wrong_arrow(tmp_path):
     path = tmp_path / "wrong.py"
     path.write_text("from sigprop.measure import measure\nimport sigprop.trace.capture\n")
-    assert imports(path) == {"measure", "trace"}
+    assert rooms_of(path) == {"measure", "trace"}
+
+
+# -- circles
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """A way along the arrows that ends where it began; empty where there is none."""
+    left = {name: set(targets) & set(arrows) - {name} for name, targets in arrows.items()}
+    while True:
+        ends = {name for name, targets in left.items() if not targets}
+        if not ends:
+            break
+        left = {name: targets - ends for name, targets in left.items() if name not in ends}
+    way: list[str] = []
+    name = min(left, default="")
+    while name and name not in way:
+        way.append(name)
+        name = min(left[name])
+    return way[way.index(name) :] if name else []
+
+
+def test_modules_import_each_other_in_no_circle():
+    """The figures of a result are drawn by a method of it, which imports them when it is called."""
+    arrows = {
+        name: {
+            target
+            for target, inside in imported(path, types=False)
+            if not (inside and ".figures." in target) and target != "sigprop"
+        }
+        for name, path in FILES.items()
+        if name != "sigprop"
+    }
+    assert circle(arrows) == []
+
+
+def test_the_interpreter_has_none_even_for_annotations():
+    arrows = {name: {t for t, _ in imported(path)} for name, path in FILES.items() if name.startswith("sigprop.trace")}
+    assert circle(arrows) == []
+
+
+def test_a_circle_is_seen():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+# -- layers of the interpreter
+
+
+def layers() -> dict[str, int]:
+    """For each module of the interpreter the layer that the tour in its docstring puts it in."""
+    tour = ast.get_docstring(ast.parse((ROOT / "trace" / "__init__.py").read_text())) or ""
+    rows = re.split(r"\n\d+\. ", tour)[1:]
+    named = [(name, row) for row, cell in enumerate(rows) for name in re.findall(r"`(\w+/?)`", cell)]
+    assert len({name for name, _ in named}) == len(named), "a file is named twice"
+    found = {}
+    for name, row in named:
+        inside = f"sigprop.trace.{name.rstrip('/')}"
+        members = [module for module in FILES if module == inside or module.startswith(f"{inside}.")]
+        assert members, f"the tour names {name}, which is not there"
+        found |= dict.fromkeys(members, row)
+    return found
+
+
+def test_the_tour_of_the_interpreter_names_every_file():
+    inside = {name for name in FILES if name.startswith("sigprop.trace.")}
+    assert set(layers()) == inside
+
+
+def test_layers_of_the_interpreter_import_only_earlier_ones():
+    rows = layers()
+    for name, row in rows.items():
+        late = [target for target, _ in imported(FILES[name]) if rows.get(target, row) > row]
+        assert not late, f"{name} imports {late}, which the tour lists after it"
+
+
+def test_rules_share_by_fields_and_not_by_each_other():
+    """What several rules need stands in `fields/`; the rule of another function is asked for by its name."""
+    rules = [name for name in FILES if name.startswith("sigprop.trace.rules.")]
+    found = {name: [target for target, _ in imported(FILES[name]) if target in rules] for name in rules}
+    assert {name: others for name, others in found.items() if others} == {}
 
 
 def test_no_file_loads_the_slowest_part_of_scipy():

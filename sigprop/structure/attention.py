@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.fields.attention import attention_weights
 from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
-from sigprop.trace.rules.attention import attention_weights
 
 FUSED = "scaled_dot_product_attention"
 

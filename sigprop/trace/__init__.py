@@ -1,17 +1,21 @@
 """The interpreter: forward and backward moments of any nn.Module, parameters on the meta device, op by op.
 
-| file | what it does |
-|---|---|
-| `skeleton` | a model without its weights, with the distribution of each |
-| `capture` | runs the model's own forward and records what depends on parameters |
-| `layout` | which axes are positions and which are channels, through every view |
-| `record`, `replay` | what is known of a tensor; drawing it by replaying the model's functions |
-| `rules/` | one file per family of torch functions |
-| `sampled` | functions without a closed form, by Monte Carlo |
-| `gradient_start`, `loss_terms`, `sampled_loss` | where the gradient starts: noise, closed forms, any loss drawn |
-| `evaluate`, `reading` | laws in, states out: the captured graph is only read |
-| `roles` | how each parameter is used |
-| `predict` | all of it as a `Profile` |
+Layers from the ground up; a file imports only from its own layer and those before, and a test holds it to that.
+
+1. Tensors: `layout`, `skeleton`, `record`, `attached`, `functions`, `shapes`, `broadcast`.
+   A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
+2. Draws: `reading`, `ensemble`, `replay`, `thinning`, `reverse`, `drawn_gradient`, `attention_blocks`, `attention`,
+   `sampled`. Numbers drawn from predicted states by replaying the model's functions, and the ops that live on them.
+3. Graph: `dependent_entries`, `module_sites`, `shared_parts`, `shared_weights`, `tied_logits`, `capture`.
+   What a run has found: ops, records, sites, the weights behind each op.
+4. Results: `registry`, `derived_weights`, `sums`, `tied`, `fields/`. What rules share: how a result is made.
+5. Rules: `rules/`. One file per family of torch functions.
+6. Run: `aliases`, `mode`, `experts`, `alike_blocks`, `jump`, `repeated`.
+   The model's own forward, every call of it handed to its rule.
+7. Gradients: `few_products`, `evaluate`, `loss_terms`, `sampled_loss`, `gradient_start`.
+   Laws in, states out, the graph only read; where a gradient starts.
+8. Traced models: `tracing`, `roles`, `attention_scores`, `sequences`. One run as a value, and what is asked of it.
+9. Profiles: `inputs`, `length`, `networks`, `work`, `skipped_rows`, `predict`. All of it as rows.
 """
 
 from sigprop.trace.predict import predict

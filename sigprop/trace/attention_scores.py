@@ -19,9 +19,9 @@ from sigprop.results.depth import DepthCounter
 from sigprop.score_masks import allowed_scores
 from sigprop.sites import SCORES, CallCounter, inside
 from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.fields.attention import attention_scores
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
-from sigprop.trace.rules.attention import attention_scores
 from sigprop.trace.tracing import TracedModel
 
 MOST, FEWEST, EXACT = 512, 32, 8

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from sigprop.trace.record import Field, Record, Weight, leaves
-
-if TYPE_CHECKING:
-    from sigprop.trace.tracing import TracedModel
+from sigprop.trace.tracing import TracedModel
 
 CONTRACTIONS = frozenset(
     ["linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"]

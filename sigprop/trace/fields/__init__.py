@@ -8,6 +8,7 @@
 | `pointwise` | functions of one tensor, entry by entry |
 | `combined` | sums and products of two |
 | `norms` | of the raw input, and spelt out |
+| `attention` | scores, and their weights applied to values |
 | `windows` | what a convolution sees of an image |
 | `replayed` | whatever else: the call is kept, its state sampled |
 """

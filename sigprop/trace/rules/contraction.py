@@ -24,6 +24,7 @@ from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.token_linear import TokenLinear
 from sigprop.trace.broadcast import second_axis
 from sigprop.trace.capture import Capture
+from sigprop.trace.fields.attention import attended, scored
 from sigprop.trace.fields.operands import as_field
 from sigprop.trace.fields.pointwise import pointwise
 from sigprop.trace.fields.replayed import replayed
@@ -31,7 +32,6 @@ from sigprop.trace.fields.views import viewed
 from sigprop.trace.layout import CHANNEL, TOKEN, Axis, Dim, Layout
 from sigprop.trace.record import Call, Field, Weight, united
 from sigprop.trace.registry import by_rule, rule
-from sigprop.trace.rules.attention import attended, scored
 from sigprop.trace.sums import note_return
 from sigprop.trace.tied import meet
 

@@ -139,4 +139,4 @@ def custom_functions(handler: Callable[[Any, tuple, dict[str, Any]], Any]) -> It
 def _handled(cls: Any, *args: Any, **kwargs: Any) -> Any:
     handler = getattr(_WATCHED, "handler", None)
     found = NotImplemented if handler is None else handler(cls, args, kwargs)
-    return _APPLY.__func__(cls, *args, **kwargs) if found is NotImplemented else found
+    return _APPLY.__get__(None, cls)(*args, **kwargs) if found is NotImplemented else found

@@ -6,10 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
-from torch.autograd import function
+from torch.autograd.function import Function, FunctionMeta
 
-STEP = "_is_setup_context_defined"
+ASKED = "forward"
+
+
+class _Probe(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
 
 
 @contextmanager
@@ -17,23 +24,25 @@ def before_unseen_writes(notify: Callable[[], None]) -> Iterator[None]:
     """Call `notify` before an autograd function written in Python runs forward.
 
     Its kernels may reuse memory unseen by torch, as a fused loss does that puts the gradient in the logits' place.
-    What is watched is a step that `Function.apply` takes; a torch without it is not trusted at all.
+    However a torch applies such a function, it asks the class for `forward`; one that does not is not trusted at all.
     """
-    step = getattr(function, STEP, None)
-    if step is None:
-        notify()
-        yield
-        return
+    asked: list[Any] = []
 
-    def noticed(*args: Any) -> Any:
-        notify()
-        return step(*args)
+    def noticed(function: Any, name: str) -> Any:
+        if name == ASKED:
+            asked.append(function)
+            if function is not _Probe:
+                notify()
+        return type.__getattribute__(function, name)
 
-    setattr(function, STEP, noticed)
+    FunctionMeta.__getattribute__ = noticed  # type: ignore[method-assign]
     try:
+        _Probe.apply(torch.zeros(()))
+        if not asked:
+            notify()
         yield
     finally:
-        setattr(function, STEP, step)
+        del FunctionMeta.__getattribute__
 
 
 def writes_in_place(modules: Iterable[nn.Module]) -> bool:

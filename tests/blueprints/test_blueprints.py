@@ -204,3 +204,9 @@ def drawn_mixer(**sizes) -> torch.nn.Module:
             assert module.bias is not None
             torch.nn.init.normal_(module.bias, 0.0, 0.1)
     return model
+
+
+def test_strong_biases_of_a_mixer_leave_energies_positive():
+    """All tokens of a channel move together there: a squared cosine above 1 made energies negative beyond a pole."""
+    rows = predict(Mixer(sigma_w=1.0, sigma_b=torch.tensor([0.8, 1.0, 1.2], dtype=torch.float64))).sites
+    assert all(bool((row.grad_variance > 0.0).all()) for row in rows)  # type: ignore[union-attr, operator]

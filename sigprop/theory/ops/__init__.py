@@ -1,7 +1,7 @@
 """Ops, one file each, used by blueprints and by the interpreter alike.
 
 `base` is what every op is. Maps of channels: `linear`, `convolution`, `input_convolution`, `tied_head`. Maps of tokens:
-`token_map`, `mean_pool`, `token_mixing`, `token_linear`, `attention`. Entry by entry: `activation`, `product`, `scale`,
+`token_map`, `token_linear`, `drawn_token_linear`, `attention`. Entry by entry: `activation`, `product`, `scale`,
 `modulate`, `gain`, `dropout`. Norms: `layer_norm`, `rms_norm`, `group_norm`, `batch_norm`. Sums: `residual`,
 `shared_residual`, `token_residual`. Where things stand: `gather`, `scatter`, `narrow`, `cat_channels`, `cat_positions`,
 `positions_to_channels`, `channels_to_positions`. Where signals and gradients start: `embedding`, `parameter_source`,

@@ -47,7 +47,8 @@ class TokenLinear(Linear):
         common = self._common(x) * _level(x) * self.fan_in * self.variance
         share = (common + self._bias) / _level(made)
         pair = x.fluctuation.pair * (1.0 - share) ** 2
-        before, fresh = torch.as_tensor(x.common.mixed), (x.fluctuation.pair - 1.0) / self.channels
+        before = torch.as_tensor(x.common.mixed)
+        fresh = torch.as_tensor((x.fluctuation.pair - 1.0) / self.channels).clamp_max(1.0)  # a squared cosine
         mixed = torch.where(before != 0.0, before, fresh)
         return replace(
             made,

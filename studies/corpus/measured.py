@@ -54,7 +54,7 @@ def stored_tables(path: Path = STORED) -> dict[str, Summary]:
 def main(
     seeds: Annotated[int, typer.Option(help="Initializations.")] = 32,
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
-    added: Annotated[int, typer.Option(help="The set: 1 to 4; all by default.")] = 0,
+    added: Annotated[int, typer.Option(help="The set: 1 to 5; all by default.")] = 0,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     out: Annotated[Path, typer.Option(help="JSON file; models that are in it are not measured again.")] = STORED,
 ) -> None:

@@ -58,7 +58,7 @@ def judged(name: str, table: Summary, verify: int | None = None) -> dict[str, An
 def main(
     half: Annotated[str, typer.Option(help="development, held out, or all.")] = "development",
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
-    added: Annotated[int, typer.Option(help="The set: 1 to 4; all by default.")] = 0,
+    added: Annotated[int, typer.Option(help="The set: 1 to 5; all by default.")] = 0,
     before: Annotated[int, typer.Option(help="Only sets before this one.")] = 99,
     out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
     again: Annotated[

@@ -25,6 +25,8 @@ ROOM = 2.5
 """Standard errors that must fit, with the difference, into what still agrees."""
 STATED = 0.99
 """Of the cases in which the truth is within a stated error."""
+FINEST = 0.005
+"""No error is stated below this: what a few draws of single precision, on one machine, tell no better."""
 
 
 class Judgement(Enum):
@@ -92,15 +94,15 @@ def left_open(draws: Sequence[float]) -> float:
     """How far the mean over all initializations may be from that of the draws, relatively, in 99 of 100 cases.
 
     By Student's t; and, since the draws are skewed and a few of them miss the large ones, by the same of their
-    logarithms where that is more."""
+    logarithms where that is more. At least `FINEST`: draws that agree to the last digit do not promise that."""
     count, mean = len(draws), abs(statistics.fmean(draws))
     if count < 2 or mean == 0.0:
-        return 0.0
+        return FINEST
     quantile = float(stdtrit(count - 1, (1.0 + STATED) / 2.0))
     plain = quantile * statistics.stdev(draws) / math.sqrt(count) / mean
     if min(draws) <= 0.0:
-        return plain
-    return max(plain, math.expm1(min(quantile * error_of_logarithm(draws), 50.0)))
+        return max(FINEST, plain)
+    return max(FINEST, plain, math.expm1(min(quantile * error_of_logarithm(draws), 50.0)))
 
 
 def _improbable(difference: float, error: float, count: int) -> bool:

@@ -101,17 +101,23 @@ class Activation(Op):
         return Fluctuation(self._norm(x), fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
 
     def _norm(self, x: Signal) -> Number:
-        """3 more than before, as for ReLU, and no more than `E f^4 / (E f^2)^2 - 3` more, if `f` is nearly constant.
+        """Of fresh channels `E f^4 / (E f^2)^2 - 1`, at most 5, as for ReLU; and what the input's norm varies beyond
+        fresh channels, times the square of `Cov(f^2, x^2) E x^2 / (Var x^2 E f^2)`, how much `f^2` follows `x^2`.
 
-        A function that grows so fast that its fourth moment is out of reach is not nearly constant.
+        A function that grows so fast that its fourth moment is out of reach is taken as a ReLU.
         """
         variance, mean = _average(x)
-        square = self.function.second_moment(variance, mean).square().clamp_min(1e-300)
+        beyond = x.fluctuation.norm - 2.0
+        function, level = self.function, variance + mean**2
+        square = function.second_moment(variance, mean).clamp_min(1e-300)
         try:
-            fourth = self.function._expectation(lambda values: self.function(values) ** 4, variance, mean)
+            fourth = function._expectation(lambda values: function(values) ** 4, variance, mean)
+            with_input = function._expectation(lambda values: (function(values) * values) ** 2, variance, mean)
         except InputError:
-            return x.fluctuation.norm + 3.0
-        return (x.fluctuation.norm + (fourth / square - 3.0).clamp_max(3.0)).clamp_min(0.0)
+            return 5.0 + beyond
+        scatter = (2.0 * variance * (variance + 2.0 * mean**2)).clamp_min(1e-300)
+        followed = (with_input - square * level) * level / (scatter * square)
+        return ((fourth / square**2 - 1.0).clamp_max(5.0) + beyond * followed**2).clamp_min(0.0)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (x,) = inputs

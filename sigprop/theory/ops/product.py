@@ -89,6 +89,12 @@ def _apart(kernel: Kernel) -> Tensor:
     return norms - kernel.values**2 / norms
 
 
+def _scatter(x: Signal) -> Tensor:
+    """Relative variance of the squared entries: 2 for Gaussian ones, less where they have a mean."""
+    even = x.kernel.token_average(x.mean**2) / x.kernel.token_average(x.kernel.diagonal).clamp_min(1e-300)
+    return 2.0 - 2.0 * even.clamp_max(1.0) ** 2
+
+
 def _fluctuation(x: Signal, y: Signal) -> Fluctuation:
     """Fluctuation of pairs: fresh channels, and the factors' own in step.
 
@@ -97,7 +103,7 @@ def _fluctuation(x: Signal, y: Signal) -> Fluctuation:
     `c` the Gaussian part in common, which makes fresh channels fluctuate by `1 + 2 (k_x^2 a_y^2 + a_x^2 k_y^2)/a_z^2`.
     """
     one, two = x.fluctuation, y.fluctuation
-    norm = one.norm + two.norm + 4.0
+    norm = one.norm + two.norm + _scatter(x) * _scatter(y)
     if x.kernel.tokens < 2:
         return Fluctuation(norm)
     (k_x, a_x), (k_y, a_y) = ((item.kernel.pair_average(), item.kernel.apart()) for item in (x, y))

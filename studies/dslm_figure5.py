@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.measure import measure
-from sigprop.models.transformer import MLP, Attention, TransformerConfig
+from sigprop.models.transformer import Attention, FeedForward, TransformerConfig
 from sigprop.prediction import predict
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 
@@ -29,7 +29,7 @@ def tokens(correlation: float, count: int, width: int) -> Tensor:
 
 def block(name: str, width: int) -> nn.Module:
     config = TransformerConfig(width=width, heads=width // 64, bias=False, dropout=0.1, activation="relu")
-    made: nn.Module = MLP(config) if name == "mlp" else Attention(config, causal=False)
+    made: nn.Module = FeedForward(config) if name == "mlp" else Attention(config, causal=False)
     for parameter in made.parameters():
         nn.init.xavier_normal_(parameter)
     return made.train()

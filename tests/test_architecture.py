@@ -173,6 +173,29 @@ def test_rules_share_by_fields_and_not_by_each_other():
     assert {name: others for name, others in found.items() if others} == {}
 
 
+# -- names
+
+SAME_THING = ({"models", "blueprints", "theory"}, {"integrations"})
+"""Rooms that say one thing for different readers: a network, its blueprint and its op; the callback of a trainer."""
+SAME_TO_ITS_USER = {"Lion": {"results.lion", "results.own_scale"}}
+"""The optimizers of `own_scale` have the names of those that they step as."""
+
+
+def test_a_class_name_stands_twice_only_for_the_same_thing():
+    places: dict[str, set[str]] = {}
+    for name, path in FILES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, set()).add(name.removeprefix("sigprop."))
+    twice = {name: found for name, found in places.items() if len(found) > 1 and found != SAME_TO_ITS_USER.get(name)}
+    confusing = {
+        name: found
+        for name, found in twice.items()
+        if not any({place.split(".")[0] for place in found} <= rooms for rooms in SAME_THING)
+    }
+    assert confusing == {}
+
+
 def test_no_file_loads_the_slowest_part_of_scipy():
     """`scipy.stats` takes as long to import as half of torch; `scipy.special` has its distributions."""
     for path in ROOT.rglob("*.py"):

@@ -52,7 +52,7 @@ def find_branches(structure: Structure | None, streams: Sequence[Stream], profil
         return []
     found = []
     known = {row.name: row for row in profile.sites}
-    labels = {} if structure.trace is None else {id(item): label for label, item in structure.trace.sites}
+    labels = {id(item): label for label, item in structure.traced.sites}
     skips = [_row(known, labels.get(id(spot.skip), "")) for spot in structure.sums]
     for number, stream in enumerate(streams):
         rows = stream.rows(profile)

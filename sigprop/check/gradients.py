@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sigprop.check.streams import fitted_law, usable
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
@@ -21,10 +21,10 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
         size = law.ratio if explodes else 1 / law.ratio
         if size < limit("gradient_ratio"):
             continue
-        evidence = [Evidence("gradient variance, first block / last", law.ratio, source)]
+        evidence = [Datum("gradient variance, first block / last", law.ratio, source)]
         predicted = stream.values(subject.predicted, "grad_variance")
         if source == "measured" and usable(predicted):
-            evidence.append(Evidence("the same", predicted[0] / predicted[-1], "predicted"))
+            evidence.append(Datum("the same", predicted[0] / predicted[-1], "predicted"))
         verb = "grow" if explodes else "shrink"
         yield Finding(
             "gradient_explodes" if explodes else "gradient_vanishes",

@@ -60,7 +60,7 @@ def kernels(
         require(first is None, "first", first, "None for a module, which has a first layer of its own")
         found = _of_module(network if isinstance(network, nn.Module) else build(network), start, standard)
     rows, columns = slice(count), slice(count, None) if others is not None else slice(count)
-    return Kernels(found.kernel[rows, columns], found.tangent[rows, columns])
+    return Kernels(found.kernel[rows, columns], found.tangent_kernel[rows, columns])
 
 
 def _stacked(inputs: Tensor, others: Tensor | None) -> tuple[Tensor, int]:

@@ -32,7 +32,7 @@ class WideSignal:
 
     kernel: Tensor
     mean: Tensor
-    tangent: Tensor
+    tangent_kernel: Tensor
     sources: frozenset[int]
     gaussian: bool
     values: Tensor | None = None
@@ -60,7 +60,7 @@ class Readout:
 
 def linear(x: WideSignal, layer: Readout) -> WideSignal:
     kernel = layer.weight * x.kernel + layer.bias
-    tangent = layer.weight * x.tangent + layer.trained[0] * x.kernel + layer.trained[1]
+    tangent = layer.weight * x.tangent_kernel + layer.trained[0] * x.kernel + layer.trained[1]
     return WideSignal(kernel, torch.zeros_like(x.mean), tangent, frozenset({next(_NUMBERS)}), True)
 
 
@@ -78,7 +78,7 @@ def activation(x: WideSignal, function: ActivationFunction) -> WideSignal:
     mean = function.mean(variance, x.mean)
     kernel = _with_diagonal(kernel, function.second_moment(variance, x.mean))
     slopes = _with_diagonal(slopes, function.derivative_second_moment(variance, x.mean))
-    return WideSignal(kernel, mean, x.tangent * slopes, x.sources, False)
+    return WideSignal(kernel, mean, x.tangent_kernel * slopes, x.sources, False)
 
 
 def added(x: WideSignal, y: WideSignal) -> WideSignal:
@@ -91,7 +91,7 @@ def added(x: WideSignal, y: WideSignal) -> WideSignal:
     return WideSignal(
         x.kernel + y.kernel + cross + cross.T,
         x.mean + y.mean,
-        x.tangent + y.tangent,
+        x.tangent_kernel + y.tangent_kernel,
         x.sources | y.sources,
         x.gaussian and y.gaussian,
     )
@@ -100,7 +100,7 @@ def added(x: WideSignal, y: WideSignal) -> WideSignal:
 def scaled(x: WideSignal, factor: float) -> WideSignal:
     if x.values is not None:
         return WideSignal.of_values(factor * x.values)
-    return replace(x, kernel=factor**2 * x.kernel, mean=factor * x.mean, tangent=factor**2 * x.tangent)
+    return replace(x, kernel=factor**2 * x.kernel, mean=factor * x.mean, tangent_kernel=factor**2 * x.tangent_kernel)
 
 
 def shifted(x: WideSignal, by: float) -> WideSignal:
@@ -115,7 +115,7 @@ def normalized(x: WideSignal, centred: bool, eps: float, gain: bool, shift: bool
     size = (kernel.diagonal() + eps).sqrt()
     scale = size[:, None] * size
     made = kernel / scale
-    tangent = x.tangent / scale + gain * made + float(shift)
+    tangent = x.tangent_kernel / scale + gain * made + float(shift)
     mean = torch.zeros_like(x.mean) if centred else x.mean / size
     return WideSignal(made, mean, tangent, x.sources, x.gaussian)
 

@@ -34,7 +34,7 @@ class MixerConfig:
         require(self.image % self.patch == 0, "patch", self.patch, f"a divisor of the image size {self.image}")
 
 
-class MLP(nn.Module):
+class FeedForward(nn.Module):
     """`down(phi(up(x)))` over the last axis."""
 
     def __init__(self, size: int, hidden: int, activation_name: str):
@@ -54,10 +54,10 @@ class Block(nn.Module):
         super().__init__()
         tokens = (config.image // config.patch) ** 2
         self.token_norm = nn.LayerNorm(config.width)
-        self.token_mlp = MLP(tokens, config.token_hidden, config.activation)
+        self.token_mlp = FeedForward(tokens, config.token_hidden, config.activation)
         self.token_residual = Residual(skip_scale=config.mu)
         self.channel_norm = nn.LayerNorm(config.width)
-        self.channel_mlp = MLP(config.width, config.channel_hidden, config.activation)
+        self.channel_mlp = FeedForward(config.width, config.channel_hidden, config.activation)
         self.channel_residual = Residual(skip_scale=config.mu)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class Attention(nn.Module):
         return allowed
 
 
-class MLP(nn.Module):
+class FeedForward(nn.Module):
     """`down(phi(up(x)))`, or `down(silu(gate(x)) * up(x))` for swiglu."""
 
     def __init__(self, config: TransformerConfig):
@@ -180,7 +180,7 @@ class Block(nn.Module):
         branches: dict[str, nn.Module] = {"attention": Attention(config, causal)}
         if cross:
             branches["cross_attention"] = Attention(config, causal=False, cross=True)
-        branches["mlp"] = MLP(config)
+        branches["mlp"] = FeedForward(config)
         for name, branch in branches.items():
             if self.placement != "none":
                 self.add_module(f"{name}_norm", norm(config.norm, config.width))

@@ -84,7 +84,7 @@ def _walked(structure: Structure, name: str, made: Plan) -> PredictedPlan:
     pairs = zip(structure.junctions, structure.sums, strict=True)
     sums = [spot.total for junction, spot in pairs if not junction.parallel]
     nodes = [total.node for total in sums]
-    walk.backward(structure.trace.differentiate(None, walk)[0])
+    walk.backward(structure.traced.differentiate(None, walk)[0])
     found = [walk.gradients.get(node) for node in nodes]
     return PredictedPlan(
         name,
@@ -110,7 +110,7 @@ def initial_loss(structure: Structure, plan: Plan) -> tuple[float, float] | None
     Logits of variance `v` within a token give `ln(classes) + v / 2`. None where the output is no row of logits, for a
     tied readout, where the logit of the token itself stands out, and where a plan scales inside a branch.
     """
-    output = structure.trace.signal
+    output = structure.traced.signal
     if output is None or output.shape[-1:] in ((), (1,)) or structure.tied_table is not None:
         return None
     if not any(item.role == "readout" for item in structure):

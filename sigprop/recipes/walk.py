@@ -23,7 +23,7 @@ class Walk(Evaluation):
     """States of a captured model under draws that are set name by name; `run` recomputes them in order."""
 
     def __init__(self, structure: Structure):
-        super().__init__(structure.trace.capture)
+        super().__init__(structure.traced.capture)
         self.structure = structure
         self.parameters = self.capture.parameters
         self.place = {node: index for index, node in enumerate(self.nodes)}

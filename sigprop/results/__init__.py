@@ -4,14 +4,14 @@ from sigprop.results.comparison import Comparison
 from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
 from sigprop.results.plan import Init, JunctionPlan, ParameterPlan, Plan, PlanDifference, ScalePlan
 from sigprop.results.profile import SCHEMA_VERSION, ParameterRow, Profile, SiteRow
-from sigprop.results.report import Evidence, Finding, Prescription, Report
+from sigprop.results.report import Datum, Finding, Prescription, Report
 
 __all__ = [
     "SCHEMA_VERSION",
     "Comparison",
     "CoordinateReport",
     "Culprit",
-    "Evidence",
+    "Datum",
     "Exponent",
     "Finding",
     "Init",

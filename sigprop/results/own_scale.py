@@ -40,7 +40,7 @@ def merged_groups(groups: list[Group], optimizer: str) -> list[Group]:
     alike: dict[tuple[float, ...], list[Group]] = {}
     for group in groups:
         alike.setdefault(_products(group), []).append(group)
-    return [_together(found, optimizer) if len(found) > 1 else found[0] for found in alike.values()]
+    return [_merged(found, optimizer) if len(found) > 1 else found[0] for found in alike.values()]
 
 
 def _products(group: Group) -> tuple[float, ...]:
@@ -49,7 +49,7 @@ def _products(group: Group) -> tuple[float, ...]:
     return tuple(float(f"{value:.{DIGITS}g}") for value in found)
 
 
-def _together(groups: list[Group], optimizer: str) -> Group:
+def _merged(groups: list[Group], optimizer: str) -> Group:
     """One group at the settings of the largest, which needs no factors."""
     largest = max(groups, key=lambda group: sum(parameter.numel() for parameter in group["params"]))
     scales = [(group["lr"] / largest["lr"]) ** (1 / POWERS[optimizer]) for group in groups]

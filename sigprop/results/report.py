@@ -28,7 +28,7 @@ NAN = math.nan
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Datum:
     """One number: where it comes from (`predicted`, `measured`, `weights`), its standard error, what was expected."""
 
     what: str
@@ -78,7 +78,7 @@ class Finding:
     sites: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     depths: tuple[int, int] | None = None
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[Datum, ...] = ()
     prescription: Prescription | None = None
     more: int = 0
     repairs: dict[str, Init] = field(default_factory=dict, repr=False, compare=False)
@@ -271,7 +271,7 @@ def _without_repairs(finding: Finding) -> dict[str, Any]:
 
 
 def _finding(data: dict[str, Any]) -> Finding:
-    evidence = tuple(Evidence(**_numbers(item)) for item in data["evidence"])
+    evidence = tuple(Datum(**_numbers(item)) for item in data["evidence"])
     remedy = data["prescription"]
     lists = {key: tuple(data[key]) for key in ("sites", "parameters")}
     depths = None if data["depths"] is None else tuple(data["depths"])

@@ -20,7 +20,7 @@ from sigprop.errors import InputError
 from sigprop.results import ScalePlan
 from sigprop.results.application import plain_name, unwrap
 from sigprop.scaling.dimensions import Dimensions, pattern
-from sigprop.scaling.pairs import Pair
+from sigprop.scaling.model_and_base import ModelAndBase
 
 HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim", "head_size", "dim_head", "d_head", "d_kv")
 HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head", "nhead")
@@ -43,7 +43,7 @@ class AttentionScales:
 
 
 def attention_scales(
-    model: nn.Module, base: nn.Module, dims: list[Dimensions], pair: Pair | None = None
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], pair: ModelAndBase | None = None
 ) -> AttentionScales:
     """What every attention module of the model needs; nothing where the head size is that of the base."""
     if pair is not None and pair.scores():
@@ -64,7 +64,9 @@ def attention_scales(
     return found
 
 
-def _traced_scales(model: nn.Module, base: nn.Module, dims: Mapping[str, Dimensions], pair: Pair) -> AttentionScales:
+def _traced_scales(
+    model: nn.Module, base: nn.Module, dims: Mapping[str, Dimensions], pair: ModelAndBase
+) -> AttentionScales:
     found = AttentionScales()
     modules, others = (
         {plain_name(name): module for name, module in unwrap(each).named_modules()} for each in (model, base)

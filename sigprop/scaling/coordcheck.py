@@ -23,7 +23,7 @@ from sigprop.results.coordinates import CoordinateReport, Exponent
 from sigprop.scaling.expectations import Expectations, Rows, expected_rows, query_owners
 from sigprop.scaling.factories import Given, PlanMaker, build_seeded, compare_known, make_plan
 from sigprop.scaling.judge import judge
-from sigprop.scaling.pairs import read_pair
+from sigprop.scaling.model_and_base import read_model_and_base
 from sigprop.scaling.record import RecordedRun
 from sigprop.scaling.runs import OwnOptimizer, Training, worth_stacking
 from sigprop.scaling.training import make_step
@@ -134,7 +134,7 @@ class _Check:
         runs: dict[Shape, list[RecordedRun]] = {}
         for shape in _tracked(shapes, self.progress):
             first = build_seeded(self.build, shape, seeds[0])
-            pair = read_pair(first, base, self.batch)
+            pair = read_model_and_base(first, base, self.batch)
             dims = compare_known(first, base, known, self.roles, pair)
             known = known or {item.name: item.role for item in dims}
             if shape != shapes[-1] and all(item.shape == item.base_shape and item.depth == 1.0 for item in dims):
@@ -149,8 +149,8 @@ class _Check:
                 made, step_fn, self.optimizer, self.lr, self.steps, self.weight_decay, self.own_optimizer
             )
             models = (first if seed == seeds[0] else build_seeded(self.build, shape, seed) for seed in seeds)
-            together = worth_stacking(first, len(seeds)) if self.vectorize is None else self.vectorize
-            found, way = training.run(models, together)
+            stacked = worth_stacking(first, len(seeds)) if self.vectorize is None else self.vectorize
+            found, way = training.run(models, stacked)
             follows = read_optimizer(self.optimizer).gradient
             runs[shape] = [run.as_rates() for run in found] if follows else found
             self.trained.setdefault(way, []).append(shape)

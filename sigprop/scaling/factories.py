@@ -11,7 +11,7 @@ from torch import nn
 from sigprop.process import cuda_devices, undisturbed
 from sigprop.results import Plan
 from sigprop.scaling.dimensions import Dimensions, compare
-from sigprop.scaling.pairs import Pair
+from sigprop.scaling.model_and_base import ModelAndBase
 from sigprop.scaling.parametrize import plan_between
 from sigprop.scaling.width import width_rule
 
@@ -31,7 +31,7 @@ class Given:
     depth: str = "none"
     branches: Sequence[str] | None = None
     attention: str | None = None
-    pair: Pair = field(default_factory=Pair)
+    pair: ModelAndBase = field(default_factory=ModelAndBase)
 
 
 def compare_known(
@@ -39,7 +39,7 @@ def compare_known(
     base: nn.Module,
     known: Mapping[str, str],
     roles: Mapping[str, str] | None = None,
-    pair: Pair | None = None,
+    pair: ModelAndBase | None = None,
 ) -> list[Dimensions]:
     """The comparison with the base; where nothing grows, with the roles that a wider build has shown."""
     dims = compare(model, base, roles, None if pair is None else pair.model)

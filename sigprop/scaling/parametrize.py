@@ -32,8 +32,8 @@ from sigprop.scaling.depth import (
     with_depth,
 )
 from sigprop.scaling.dimensions import Dimensions, compare
+from sigprop.scaling.model_and_base import ModelAndBase, read_model_and_base
 from sigprop.scaling.own_init import own_inits
-from sigprop.scaling.pairs import Pair, read_pair
 from sigprop.scaling.responses import responses
 from sigprop.scaling.width import WidthRule, width_rule
 from sigprop.theory.exponents import Alignment, read_optimizer
@@ -66,7 +66,7 @@ def parametrize(
     """
     width = width_rule(rule, alignment)
     base = build_base(model, base)
-    pair = read_pair(model, base, batch)
+    pair = read_model_and_base(model, base, batch)
     dims = compare(model, base, roles, pair.model)
     return plan_between(model, base, dims, width, optimizer, depth, attention, own_init, branches, pair)
 
@@ -81,10 +81,10 @@ def plan_between(
     attention: str | None = None,
     own_init: str | None = None,
     branches: Sequence[str] | None = None,
-    pair: Pair | None = None,
+    pair: ModelAndBase | None = None,
 ) -> Plan:
     """The plan of two builds whose dimensions are already compared."""
-    pair = Pair(reason="not traced") if pair is None else pair
+    pair = ModelAndBase(reason="not traced") if pair is None else pair
     read_optimizer(optimizer)
     own = own_inits(model, base, dims, own_init)
     attention = attention or ("scale" if width.scales_attention else "keep")
@@ -120,7 +120,7 @@ def plan_between(
 
 
 def tied_gauges(
-    model: nn.Module, base: nn.Module, dims: list[Dimensions], width: WidthRule, pair: Pair
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], width: WidthRule, pair: ModelAndBase
 ) -> dict[str, float]:
     """By parameter of the norm before a tied readout: the factor that it carries."""
     scales = _tied_readouts(model, base, dims, width, pair)
@@ -129,7 +129,7 @@ def tied_gauges(
 
 
 def _with_shifted_ends(
-    rows: list[ParameterPlan], dims: list[Dimensions], pair: Pair, depth: str, optimizer: str
+    rows: list[ParameterPlan], dims: list[Dimensions], pair: ModelAndBase, depth: str, optimizer: str
 ) -> list[ParameterPlan]:
     """Gains that end a branch as `1 + w` carry the branch scale in what they are, not in a factor of `w`."""
     shifts = {name: shift for name, shift in pair.ends().items() if shift}
@@ -145,7 +145,7 @@ def _with_shifted_ends(
 
 
 def _with_tied_readouts(
-    rows: list[ParameterPlan], scales: list[ScalePlan], pair: Pair, optimizer: str
+    rows: list[ParameterPlan], scales: list[ScalePlan], pair: ModelAndBase, optimizer: str
 ) -> tuple[list[ParameterPlan], list[ScalePlan]]:
     """A factor of the readout's input in the rows of the norm before it, where the trace shows one."""
     names = pair.model.readout_input if pair.model is not None else ()
@@ -161,7 +161,7 @@ def relative_sizes(
     scores: AttentionScales,
     depth: str = "none",
     branches: Sequence[str] | None = None,
-    pair: Pair | None = None,
+    pair: ModelAndBase | None = None,
 ) -> dict[str, Sizes]:
     """By parameter: the sizes of weight, update and gradient that the rules ask for, relative to the base."""
     depths = _depths(dims, depth, branches, pair)
@@ -178,7 +178,7 @@ def output_scales(
     scores: AttentionScales,
     depth: str = "none",
     branches: Sequence[str] | None = None,
-    pair: Pair | None = None,
+    pair: ModelAndBase | None = None,
 ) -> dict[str, float]:
     """By module: what the gauges and the branch scale multiply its output with, relative to the base."""
     found = {item.name.rpartition(".")[0]: 1.0 for item in dims}
@@ -189,7 +189,7 @@ def output_scales(
 
 
 def _depths(
-    dims: list[Dimensions], rule: str, branches: Sequence[str] | None, pair: Pair | None
+    dims: list[Dimensions], rule: str, branches: Sequence[str] | None, pair: ModelAndBase | None
 ) -> dict[str, tuple[DepthFactors, bool]]:
     """For every parameter inside a branch: its depth factors and whether it ends the branch, as a factor."""
     require(rule in DEPTH_RULES, "depth", rule, " or ".join(DEPTH_RULES))
@@ -213,7 +213,7 @@ def _depths(
 
 
 def _tied_readouts(
-    model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: WidthRule, pair: Pair
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: WidthRule, pair: ModelAndBase
 ) -> list[ScalePlan]:
     """A forward factor on every readout whose weight is an embedding's."""
     owners = {plain_name(name): module for name, module in unwrap(model).named_modules()}

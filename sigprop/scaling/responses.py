@@ -24,7 +24,7 @@ def responses(plan: Plan, structure: Structure) -> dict[str, float]:
     """By role, the median response of its parameters; roles that start at zero have none."""
     found: dict[str, list[float]] = {}
     for row in plan.parameters:
-        item, weight = structure.parameters.get(row.name), structure.trace.weights.get(row.name)
+        item, weight = structure.parameters.get(row.name), structure.traced.weights.get(row.name)
         if item is None or weight is None or len(row.shape) < 2 or item.role not in (*MATRICES, *TABLES):
             continue
         size = math.sqrt(distribution_of(row.init, weight.distribution, row.shape).second_moment)

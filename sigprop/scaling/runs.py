@@ -45,10 +45,10 @@ class Training:
     weight_decay: float = 0.0
     own: OwnOptimizer | None = None
 
-    def run(self, models: Iterable[nn.Module], together: bool) -> tuple[list[RecordedRun], str]:
+    def run(self, models: Iterable[nn.Module], stacked: bool) -> tuple[list[RecordedRun], str]:
         """One run per model, and how they were trained. All meet the same random numbers (dropout)."""
         way = "one by one" if self.own is None else "one by one, by an optimizer of the user's own"
-        if together and self.own is None:
+        if stacked and self.own is None:
             models = [self._prepared(model) for model in models]
             try:
                 return self._seeded(self._stacked, models), "together"

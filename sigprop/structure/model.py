@@ -18,6 +18,7 @@ from sigprop.structure.attention import FoundAttention, visible_keys
 from sigprop.structure.scores import Scores
 from sigprop.structure.table_scales import TableScale
 from sigprop.trace.record import Field
+from sigprop.trace.tracing import TracedModel
 
 STARTS = (*TABLES, "input")
 
@@ -130,6 +131,7 @@ class Structure:
     parameters: dict[str, Parameter]
     junctions: list[Junction]
     sums: list[Spot]
+    traced: TracedModel = field(repr=False)
     width: int
     dropout: float = 0.0
     kinds: tuple[int, ...] = ()
@@ -139,7 +141,6 @@ class Structure:
     scores: tuple[Scores, ...] = ()
     routers: frozenset[str] = frozenset()
     table_scales: dict[str, TableScale] = field(default_factory=dict)
-    trace: Any = field(default=None, repr=False)
     model: nn.Module | None = field(default=None, repr=False)
     batch: Any = field(default=None, repr=False)
     _keys: dict[tuple[int, bool], Tensor] = field(default_factory=dict, repr=False)

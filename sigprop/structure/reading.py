@@ -53,6 +53,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         find_parameters(found, graph, junctions, blocks, _frozen(model)),
         junctions,
         spots,
+        found,
         width=next((item.total.layout.channels for item in sums), 0),
         dropout=_dropout(model),
         kinds=tuple(_kinds(starts[stream].source) for stream in sorted(starts)),
@@ -62,7 +63,6 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         scores=find_scores(graph),
         routers=find_routers(graph),
         table_scales=table_scales(graph),
-        trace=found,
         model=model,
         batch=batch,
     )
@@ -169,7 +169,7 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
 def _readout_input(graph: Graph) -> tuple[str, ...]:
     """The last parameters of the tensor that the readout reads; none where they enter with a shift, or where it is the
     stream itself or is shared."""
-    output = graph.trace.signal
+    output = graph.traced.signal
     names = set(nearest_matrices(output)) if output is not None else set()
     for item in reversed(graph.index):
         weights = [source for source in item.inputs if isinstance(source, Weight)]

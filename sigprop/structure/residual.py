@@ -51,7 +51,7 @@ class Graph:
     """Fields of a trace in order of execution, who reads each, and the residual sums among them."""
 
     def __init__(self, found: TracedModel):
-        self.trace = found
+        self.traced = found
         self.index: dict[Field, int] = {}
         for record in found.capture.records:
             if isinstance(record, Field):

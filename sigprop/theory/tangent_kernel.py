@@ -40,7 +40,7 @@ class TangentState:
     groups: dict[str, Tensor]
 
     @property
-    def tangent(self) -> Tensor:
+    def tangent_kernel(self) -> Tensor:
         """The whole neural tangent kernel."""
         return torch.stack(list(self.groups.values())).sum(dim=0)
 

@@ -59,7 +59,7 @@ def _forward(capture: Capture, experts: int, own: Callable[..., Any], *args: Any
     assert isinstance(first, Field)
     for _, site in capture.sites[before:]:
         capture.repeats[site] = index.shape[1]
-    return _together(capture, first, index, shares, experts)
+    return _sum_of_experts(capture, first, index, shares, experts)
 
 
 def _is_even(module: nn.Module) -> bool:
@@ -74,7 +74,7 @@ def _are_rows(tokens: Field, shares: Field) -> bool:
     return rows and all(axis.role == CHANNEL for axis in (*tokens.layout.dims[1], *shares.layout.dims[1]))
 
 
-def _together(capture: Capture, first: Field, index: Tensor, weights: Field, experts: int) -> Tensor:
+def _sum_of_experts(capture: Capture, first: Field, index: Tensor, weights: Field, experts: int) -> Tensor:
     zeros, choice = torch.zeros(index.shape[0], experts), choice_of(index)
     scattered = Call(torch.scatter, "scatter", (zeros, 1, choice, weights), {}, capture.module)
     given = tuple(item for item in (choice, weights) if isinstance(item, Field))

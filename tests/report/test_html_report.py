@@ -7,7 +7,7 @@ from torch import nn
 from sigprop.check import check
 from sigprop.report.html import html_page, write_html
 from sigprop.results import Report
-from sigprop.results.report import Curve, Evidence, Finding, ModuleNode, ParameterLine
+from sigprop.results.report import Curve, Datum, Finding, ModuleNode, ParameterLine
 from tests.report.chromium import CHROMIUM, browser
 
 SECTIONS = ("verdict", "findings", "stream", "prescription", "modules", "parameters", "reproduce")
@@ -68,7 +68,7 @@ def large_report(layers=200):
     """As many of everything as a 200-layer model can give."""
     finding = Finding(
         "stream_growth", "signal", "problem", "grows", "because",
-        sites=tuple(f"layers.{i}" for i in range(layers)), evidence=(Evidence("ratio", 1e9, "measured"),),
+        sites=tuple(f"layers.{i}" for i in range(layers)), evidence=(Datum("ratio", 1e9, "measured"),),
     )  # fmt: skip
     depth = tuple(range(1, layers + 1))
     curves = [

@@ -97,7 +97,7 @@ def test_the_check_would_notice_a_wrong_constant(finite):
 
 def test_groups_add_up_and_shares_to_one():
     state = predicted(blocks=2)
-    torch.testing.assert_close(state.tangent, sum(state.groups.values()))
+    torch.testing.assert_close(state.tangent_kernel, sum(state.groups.values()))
     assert sum(state.shares().values()) == pytest.approx(1.0)
 
 

@@ -50,9 +50,9 @@ def test_evaluations_write_nothing_into_the_graph():
     assert all(node.gradient is None and not node.parameters for node in nodes)
     laws = {name: weight.distribution for name, weight in found.weights.items()}
     structure = read_structure(model(), IDS)
-    drawn = {name: weight.distribution for name, weight in structure.trace.weights.items()}
+    drawn = {name: weight.distribution for name, weight in structure.traced.weights.items()}
     predict_plan(structure, "unit")
-    assert {name: weight.distribution for name, weight in structure.trace.weights.items()} == drawn
+    assert {name: weight.distribution for name, weight in structure.traced.weights.items()} == drawn
     assert laws == {name: weight.distribution for name, weight in found.weights.items()}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 SAFE = 0.25
 
@@ -30,7 +30,7 @@ def activations(subject: Subject) -> Iterator[Finding]:
             "Lu et al. 2019, 'Dying ReLU and initialization'",
             sites=tuple(dead),
             depths=subject.depths_of(dead),
-            evidence=(Evidence(f"share of dead units of {worst}", dead[worst], "measured", expected=0.0),),
+            evidence=(Datum(f"share of dead units of {worst}", dead[worst], "measured", expected=0.0),),
             prescription=Prescription("set the bias before it to zero and centre the weights"),
         )
     if full:
@@ -45,6 +45,6 @@ def activations(subject: Subject) -> Iterator[Finding]:
             "Glorot and Bengio 2010, section 3",
             sites=tuple(full),
             depths=subject.depths_of(full),
-            evidence=(Evidence(f"saturated share of {worst}", full[worst], "measured", expected=0.0),),
+            evidence=(Datum(f"saturated share of {worst}", full[worst], "measured", expected=0.0),),
             prescription=Prescription("draw the matrices before it with std 1 / sqrt(fan_in) or below"),
         )

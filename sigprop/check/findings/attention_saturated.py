@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("attention_saturated", "tokens", "scores so large that attention is near one-hot")
@@ -32,8 +32,8 @@ def attention_saturated(subject: Subject) -> Iterator[Finding]:
         sites=tuple(row.name for row in bad),
         depths=(bad[0].depth, bad[-1].depth),
         evidence=(
-            Evidence("score variance", worst.variance, subject.source),
-            Evidence("entropy in nats", worst.extras["entropy"], subject.source),
-            Evidence("largest weight", worst.extras["largest_weight"], subject.source),
+            Datum("score variance", worst.variance, subject.source),
+            Datum("entropy in nats", worst.extras["entropy"], subject.source),
+            Datum("largest weight", worst.extras["largest_weight"], subject.source),
         ),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 NOTHING = 1e-6
 
@@ -28,6 +28,6 @@ def attention_uniform(subject: Subject) -> Iterator[Finding]:
             "Yang et al. 2022, App. D.2",
             sites=tuple(row.name for row in rows),
             depths=(rows[0].depth, rows[-1].depth),
-            evidence=(Evidence("score variance", rows[0].variance, subject.source),),
+            evidence=(Datum("score variance", rows[0].variance, subject.source),),
             prescription=Prescription("draw the queries with std 1 / sqrt(fan_in) if this is not meant"),
         )

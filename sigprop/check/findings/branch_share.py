@@ -9,7 +9,7 @@ from sigprop.check.branches import Branch
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("branch_share", "signal", "a branch drowns its skip or is drowned by it")
@@ -46,6 +46,6 @@ def _finding(
         "dslm, section 5.6",
         sites=tuple(branch.site for branch in found),
         depths=(found[0].depth, found[-1].depth),
-        evidence=(Evidence(f"variance of {worst.site} over its skip", worst.share, subject.source),),
+        evidence=(Datum(f"variance of {worst.site} over its skip", worst.share, subject.source),),
         prescription=Prescription(cure),
     )

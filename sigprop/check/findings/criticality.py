@@ -9,7 +9,7 @@ from sigprop.check.registry import check
 from sigprop.check.streams import usable
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("criticality", "criticality", "a chain of layers that is ordered or chaotic, with the critical gain")
@@ -35,5 +35,5 @@ def criticality(subject: Subject) -> Iterator[Finding]:
             "where the activation is homogeneous (ReLU), and to first order elsewhere.",
             "apjn, section 2; Schoenholz et al. 2017",
             sites=stream.names,
-            evidence=(Evidence("chi_J of the later half", factor, subject.source, expected=1.0),),
+            evidence=(Datum("chi_J of the later half", factor, subject.source, expected=1.0),),
         )

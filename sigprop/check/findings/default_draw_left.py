@@ -9,7 +9,7 @@ from sigprop.check.draws import Draw
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 DEFAULTS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "NonDynamicallyQuantizableLinear")
 ENOUGH = 1024
@@ -42,9 +42,9 @@ def default_draw_left(subject: Subject) -> Iterator[Finding]:
         parameters=tuple(row.name for row in left),
         depths=subject.depths_of([row.name for row in left]),
         evidence=(
-            Evidence(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error),
-            Evidence("1 / sqrt(3 fan_in)", _default(first), "torch"),
-            Evidence("kurtosis (uniform 1.8, normal 3)", first.kurtosis, "weights"),
+            Datum(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error),
+            Datum("1 / sqrt(3 fan_in)", _default(first), "torch"),
+            Datum("kurtosis (uniform 1.8, normal 3)", first.kurtosis, "weights"),
         ),
         prescription=Prescription("initialize it with the others, or say in code that torch's default is meant"),
     )

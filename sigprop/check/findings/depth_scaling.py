@@ -9,7 +9,7 @@ from sigprop.check.draws import Draw
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 PUBLISHED = ("gpt2", "gpt_bigcode", "imagegpt", "decision_transformer")
 """Model types whose published code scales the last matrices of branches by 1 / sqrt(2 L)."""
@@ -67,9 +67,9 @@ def _finding(title: str, cause: str, rows: list[Draw], usual: float, factor: flo
         PAPER,
         parameters=tuple(row.family for row in rows),
         evidence=(
-            Evidence(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error),
-            Evidence("std of the other matrices", usual, "weights"),
-            Evidence("1 / sqrt(2 L)", factor, "theory"),
+            Datum(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error),
+            Datum("std of the other matrices", usual, "weights"),
+            Datum("1 / sqrt(2 L)", factor, "theory"),
         ),
         prescription=Prescription("draw all branch outputs, and only them, with std / sqrt(2 L)"),
     )

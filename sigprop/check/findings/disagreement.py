@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("disagreement", "theory", "prediction and measurement differ beyond one initialization's chance")
@@ -35,7 +35,7 @@ def disagreement(subject: Subject) -> Iterator[Finding]:
             sites=tuple(item.name for _, item, _ in off),
             depths=(off[0][1].depth, off[-1][1].depth),
             evidence=(
-                Evidence(f"variance at {row.name}", other.variance, "measured", expected=row.variance),
-                Evidence("share of blocks that disagree", len(off) / len(found), "measured"),
+                Datum(f"variance at {row.name}", other.variance, "measured", expected=row.variance),
+                Datum("share of blocks that disagree", len(off) / len(found), "measured"),
             ),
         )

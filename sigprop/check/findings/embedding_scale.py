@@ -11,7 +11,7 @@ from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.results import SiteRow
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 POSITION = re.compile(r"pos|wpe", re.IGNORECASE)
 ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
@@ -37,7 +37,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
                 "Vaswani et al. 2017, section 3.4",
                 sites=(small.name, large.name),
                 depths=(0, 0),
-                evidence=(Evidence("variance of positions over tokens", share, subject.source),),
+                evidence=(Datum("variance of positions over tokens", share, subject.source),),
                 prescription=Prescription(
                     f"multiply {small.name} by {factor:.3g}", "variance ratio", max(share, 1 / share), 1.0, "weights"
                 ),
@@ -55,7 +55,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
             "Takase et al. 2023, 'Spike no more'",
             sites=(worst.site,),
             depths=(worst.depth, worst.depth),
-            evidence=(Evidence("variance of the first branch over the stream's start", worst.share, subject.source),),
+            evidence=(Datum("variance of the first branch over the stream's start", worst.share, subject.source),),
             prescription=Prescription(f"draw the embedding {worst.share**0.5:.2g} times wider, or scale its output"),
         )
 

@@ -10,7 +10,7 @@ from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.initialization.distribution import STRUCTURED
 from sigprop.initialization.independence import kind_of
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("equal_layers", "draw", "two random parameters that hold the same numbers")
@@ -44,7 +44,7 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
                 + f": {what}",
                 why,
                 parameters=tuple(names),
-                evidence=(Evidence("parameters that equal another", len(names), "weights", expected=0),),
+                evidence=(Datum("parameters that equal another", len(names), "weights", expected=0),),
                 prescription=Prescription("draw each with numbers of its own"),
             )
 

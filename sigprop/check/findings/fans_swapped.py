@@ -12,7 +12,7 @@ from sigprop.check.statistics import majority
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.results import Init
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 APART = 1.5
 """Ratio of two fans from which on a rule can be told from a single std."""
@@ -59,7 +59,7 @@ def _finding(bad: list[Draw], mine: str, other: str, gain: float) -> Finding:
         f"The other matrices have std = {gain:.3g} / sqrt({mine_name}); this one has it with the other fan, so its "
         "input and output sizes were swapped (a transposed weight, or the wrong `mode`).",
         parameters=tuple(row.name for row in bad),
-        evidence=(Evidence(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error, expected),),
+        evidence=(Datum(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error, expected),),
         prescription=Prescription(
             f"multiply it by {expected / first.std:.4g}",
             f"std over what the {mine_name} asks",

@@ -9,7 +9,7 @@ from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.results import ParameterRow
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 SIGN_LIKE = ("adam", "adamw", "lion", "nadam", "radam", "adamax")
 KNOWN = (*SIGN_LIKE, "sgd", "momentum")
@@ -46,7 +46,7 @@ def first_update(subject: Subject) -> Iterator[Finding]:
                 cause,
                 "effective, eqs. 1.99 to 1.116",
                 parameters=tuple(item.name for _, item in items),
-                evidence=(Evidence("update over weight, root mean square", share, subject.source),),
+                evidence=(Datum("update over weight, root mean square", share, subject.source),),
                 prescription=Prescription(f"{cure} by {_factor(share):.2g}"),
             )
 

@@ -9,7 +9,7 @@ from sigprop.check.gauges import logit_variance
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("initial_loss", "output", "initial loss far from ln(classes): the logits are too large")
@@ -36,9 +36,9 @@ def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
         excess = loss - guess
     if excess < limit("initial_loss") or variance / 2 < limit("initial_loss") / 2:
         return
-    evidence = [Evidence("logit variance", variance, subject.source, expected=1.0)]
+    evidence = [Datum("logit variance", variance, subject.source, expected=1.0)]
     if loss is not None:
-        evidence.insert(0, Evidence("initial loss", loss, "measured", expected=guess))
+        evidence.insert(0, Datum("initial loss", loss, "measured", expected=guess))
     yield Finding(
         name,
         "output",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 NARROWEST = 16
 
@@ -33,7 +33,7 @@ def massive_channel(subject: Subject) -> Iterator[Finding]:
             sites=tuple(found),
             depths=subject.depths_of(found),
             evidence=(
-                Evidence(
+                Datum(
                     "share of the largest channel",
                     item.channel_share,
                     "measured",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("no_gradient", "gradient", "parameters that the loss does not reach")
@@ -37,7 +37,7 @@ def no_gradient(subject: Subject) -> Iterator[Finding]:
             "They take part in the forward pass and get no gradient: something detaches what they make." if severe else
             "They are not used on this batch (a pooler, an unused head, experts that no token chose).",
             parameters=tuple(unused),
-            evidence=(Evidence("parameters without a gradient", len(unused), "measured", expected=0),),
+            evidence=(Datum("parameters without a gradient", len(unused), "measured", expected=0),),
             prescription=Prescription("look for a `detach`, `no_grad` or `.data` behind them" if severe else
                                       "freeze them, or leave them out"),
         )  # fmt: skip
@@ -52,7 +52,7 @@ def no_gradient(subject: Subject) -> Iterator[Finding]:
             "Everything that they make is cut off: dead units, a factor of exactly zero behind them, or weights that "
             "are normalized over a single choice (a router that takes one expert).",
             parameters=tuple(dead),
-            evidence=(Evidence("matrices with zero gradient", len(dead), "measured"),),
+            evidence=(Datum("matrices with zero gradient", len(dead), "measured"),),
             prescription=None if zeros else Prescription("find the zero factor between them and the loss"),
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("non_finite_weights", "draw", "entries of a parameter are infinite or not a number")
@@ -21,7 +21,7 @@ def non_finite_weights(subject: Subject) -> Iterator[Finding]:
             "The draw divided by zero or overflowed, or the memory was never written.",
             parameters=tuple(row.name for row in bad),
             evidence=tuple(
-                Evidence(f"non-finite entries of {row.name}", row.non_finite, "weights", expected=0) for row in bad[:3]
+                Datum(f"non-finite entries of {row.name}", row.non_finite, "weights", expected=0) for row in bad[:3]
             ),
             prescription=Prescription("draw these parameters again"),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sigprop.check.registry import check
 from sigprop.check.statistics import drawn_like_siblings, sigmas
 from sigprop.check.subject import Subject
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("nonzero_mean", "draw", "the entries of a matrix have a mean")
@@ -34,8 +34,8 @@ def nonzero_mean(subject: Subject) -> Iterator[Finding]:
             "Uniform draws from [0, 1) or a wrong offset do this.",
             parameters=tuple(row.name for _, _, row in sorted(bad, key=lambda item: -item[0])),
             evidence=(
-                Evidence("mean of the entries", worst.mean, "weights", error, 0.0),
-                Evidence("variance of its rank-one part over the random part", share, "weights"),
+                Datum("mean of the entries", worst.mean, "weights", error, 0.0),
+                Datum("variance of its rank-one part over the random part", share, "weights"),
             ),
             prescription=Prescription("subtract the mean, or draw from a centred law"),
             repairs={row.name: drawn_like_siblings(row, subject.draws, row.std) for _, _, row in bad},

@@ -11,7 +11,7 @@ from sigprop.check.statistics import known_factor, sigmas, spelt
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.results import Init
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("not_its_law", "draw", "a parameter is not drawn as its model class draws it")
@@ -38,8 +38,8 @@ def not_its_law(subject: Subject) -> Iterator[Finding]:
         parameters=tuple(item.name for item, _ in bad),
         depths=subject.depths_of([item.name for item, _ in bad]),
         evidence=(
-            Evidence(f"std of {row.name}", row.std, "weights", row.std * row.log_std_error, law.std),
-            Evidence(f"mean of {row.name}", row.mean, "weights", expected=law.mean),
+            Datum(f"std of {row.name}", row.std, "weights", row.std * row.log_std_error, law.std),
+            Datum(f"mean of {row.name}", row.mean, "weights", expected=law.mean),
         ),
         prescription=Prescription("run the class's own initialization (`model.init_weights()`), or apply a plan"),
         repairs={item.name: _redrawn(law) for item, law in bad},

@@ -9,7 +9,7 @@ from sigprop.check.draws import Draw
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 ENOUGH = 1024
 EXPECTED = {"normal": 3.0, "truncated normal": 2.37, "uniform": 1.8}
@@ -39,6 +39,6 @@ def odd_law(subject: Subject) -> Iterator[Finding]:
             "missed, or a layer that was replaced later.",
             parameters=tuple(row.name for row, _ in bad),
             depths=subject.depths_of([row.name for row, _ in bad]),
-            evidence=(Evidence(f"kurtosis of {worst.name}", worst.kurtosis, "weights", expected=EXPECTED[law]),),
+            evidence=(Datum(f"kurtosis of {worst.name}", worst.kurtosis, "weights", expected=EXPECTED[law]),),
             prescription=Prescription("draw it like its siblings"),
         )

@@ -10,7 +10,7 @@ from sigprop.check.registry import check
 from sigprop.check.statistics import differ, known_factor, majority, spelt
 from sigprop.check.subject import Subject
 from sigprop.results import Init
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 PARTS = {
     "query": re.compile(r"q|query|wq|q_lin|q_proj|query_proj", re.IGNORECASE),
@@ -47,9 +47,7 @@ def odd_part(subject: Subject) -> Iterator[Finding]:
             "one law serves them all; another one comes from a rule that saw the fused shape, or missed one of them.",
             parameters=tuple(row.name for _, row, _ in bad),
             depths=subject.depths_of([row.name for _, row, _ in bad]),
-            evidence=(
-                Evidence(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, usual.std),
-            ),
+            evidence=(Datum(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, usual.std),),
             prescription=Prescription(
                 f"multiply it by {1 / ratio:.4g}", "std over that of its siblings", ratio, 1.0, "weights"
             ),

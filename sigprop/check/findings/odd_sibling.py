@@ -9,7 +9,7 @@ from sigprop.check.registry import check
 from sigprop.check.statistics import differ, known_factor, majority, spelt
 from sigprop.check.subject import Subject
 from sigprop.results import Init
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("odd_sibling", "draw", "a standard deviation off by a factor against the same matrix of other layers")
@@ -39,7 +39,7 @@ def odd_sibling(subject: Subject) -> Iterator[Finding]:
         + (" The factor is that of a depth scaling applied to some layers only." if " L)" in named else ""),
         parameters=tuple(row.name for _, row, _ in bad),
         depths=subject.depths_of([row.name for _, row, _ in bad]),
-        evidence=(Evidence(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, usual.std),),
+        evidence=(Datum(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, usual.std),),
         prescription=Prescription(
             f"multiply it by {1 / ratio:.4g}", "std over that of its siblings", ratio, 1.0, "weights"
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sigprop.check.registry import check
 from sigprop.check.statistics import drawn_like_siblings, largest_normal
 from sigprop.check.subject import Subject
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 FAR = 20.0
 
@@ -32,7 +32,7 @@ def outliers(subject: Subject) -> Iterator[Finding]:
             "this.",
             parameters=tuple(row.name for row in sorted(bad, key=lambda row: -row.largest)),
             evidence=(
-                Evidence(
+                Datum(
                     "largest entry in standard deviations",
                     worst.largest,
                     "weights",

@@ -10,7 +10,7 @@ from sigprop.check.registry import check
 from sigprop.check.statistics import sigmas
 from sigprop.check.subject import Subject
 from sigprop.results import Init
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("plan_not_applied", "draw", "the weights are not drawn as the given plan says")
@@ -31,8 +31,8 @@ def plan_not_applied(subject: Subject) -> Iterator[Finding]:
             "The plan was not applied to this model, or something drew the weights again after it.",
             parameters=tuple(row.name for row, _ in bad),
             evidence=(
-                Evidence(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, init.std),
-                Evidence("parameters that do not fit", len(bad), "weights", expected=0),
+                Datum(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, init.std),
+                Datum("parameters that do not fit", len(bad), "weights", expected=0),
             ),
             prescription=Prescription("plan.apply_(model)"),
         )

@@ -12,7 +12,7 @@ from sigprop.check.formats import FORMATS, Rounding, losses
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 RUNS_IN = {
     torch.bfloat16: "bf16",
@@ -70,8 +70,8 @@ def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severit
         sites=tuple(dict.fromkeys(site.name for site in sites)),
         depths=(sites[0].depth, sites[-1].depth),
         evidence=(
-            Evidence(f"share that {verb} in {name}", getattr(worst.loss, share), "normal law of the site's variance"),
-            Evidence("scale that cures the worst site", worst.loss.cure, "theory"),
+            Datum(f"share that {verb} in {name}", getattr(worst.loss, share), "normal law of the site's variance"),
+            Datum("scale that cures the worst site", worst.loss.cure, "theory"),
         ),
         prescription=Prescription(
             f"scale by 2^{math.log2(worst.loss.cure):.0f} before the cast"

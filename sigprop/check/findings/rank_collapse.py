@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("rank_collapse", "tokens", "token correlation passes 0.9: where, and the value it settles at")
@@ -22,13 +22,13 @@ def rank_collapse(subject: Subject) -> Iterator[Finding]:
         if len(values) < 2 or values[-1] < limit("rank_collapse"):
             continue
         place = next(i for i, value in enumerate(values) if value >= limit("rank_collapse"))
-        evidence = [Evidence("token correlation at the last block", values[-1], subject.source)]
+        evidence = [Datum("token correlation at the last block", values[-1], subject.source)]
         predicted = stream.values(subject.predicted, "token_correlation")
         if subject.measured is not None and predicted:
-            evidence.append(Evidence("the same", predicted[-1], "predicted"))
+            evidence.append(Datum("the same", predicted[-1], "predicted"))
         if subject.scores:
             entropy = sum(row.extras["entropy"] for row in subject.scores) / len(subject.scores)
-            evidence.append(Evidence("average attention entropy in nats", entropy, subject.source))
+            evidence.append(Datum("average attention entropy in nats", entropy, subject.source))
         yield Finding(
             "rank_collapse",
             "tokens",

@@ -9,7 +9,7 @@ from sigprop.check.branches import normed_streams, sensitivity_of
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("sensitivity", "gradient", "what branches add to normalized sums, over the depth: why deep Post-LN diverges")
@@ -37,7 +37,7 @@ def sensitivity(subject: Subject) -> Iterator[Finding]:
             sites=tuple(branch.site for branch in branches),
             depths=(branches[0].depth, branches[-1].depth),
             evidence=(
-                Evidence("branch over skip, summed", total, subject.source),
-                Evidence("variance that comes along the skips", kept, subject.source),
+                Datum("branch over skip, summed", total, subject.source),
+                Datum("variance that comes along the skips", kept, subject.source),
             ),
         )

@@ -9,7 +9,7 @@ from sigprop.check.draws import Draw, read_draws
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("size_rules", "sizes", "the width or depth rule is violated between a base model and this one")
@@ -46,7 +46,7 @@ def _finding(size: str, slope: float, row: Draw, rows: list[Draw], rule: str, pa
         "the small model is not that of the large one.",
         paper,
         parameters=tuple(item.name for item in rows),
-        evidence=(Evidence(f"{size} exponent of the std", slope, "weights", expected=-0.5),),
+        evidence=(Datum(f"{size} exponent of the std", slope, "weights", expected=-0.5),),
         prescription=Prescription("draw both sizes by one rule: sp.plan(model, 'unit', width='mup')"),
     )
 

@@ -8,7 +8,7 @@ from sigprop.check.registry import check
 from sigprop.check.streams import fitted_law, usable
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("stream_growth", "signal", "the variance along the stream grows or shrinks: law and rate")
@@ -24,10 +24,10 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
         if size < limit("stream_growth") and not (rate > limit("stream_rate") and size > limit("stream_growth") ** 0.5):
             continue
         grows = law.ratio > 1
-        evidence = [Evidence("stream variance, last block / first", law.ratio, source)]
+        evidence = [Datum("stream variance, last block / first", law.ratio, source)]
         predicted = stream.values(subject.predicted, "variance")
         if source == "measured" and usable(predicted):
-            evidence.append(Evidence("the same", predicted[-1] / predicted[0], "predicted"))
+            evidence.append(Datum("the same", predicted[-1] / predicted[0], "predicted"))
         yield Finding(
             "stream_growth",
             "signal",

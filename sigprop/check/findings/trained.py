@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 
 
 @check("trained", "theory", "the weights look trained, so their draw is not judged")
@@ -18,5 +18,5 @@ def trained(subject: Subject) -> Iterator[Finding]:
             "note",
             "this model looks trained: its draw is not judged, and theory describes a fresh one of these scales",
             "Gains of norms differ from channel to channel, or matrices have heavier tails than any draw.",
-            evidence=(Evidence("share of norms whose gains are not constant", subject.moved_gains, "weights"),),
+            evidence=(Datum("share of norms whose gains are not constant", subject.moved_gains, "weights"),),
         )

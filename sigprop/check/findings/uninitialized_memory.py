@@ -8,7 +8,7 @@ from sigprop.check.draws import Draw
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 HUGE = 1e12
 
@@ -28,9 +28,9 @@ def uninitialized_memory(subject: Subject) -> Iterator[Finding]:
             "meta-device load without a draw after it.",
             parameters=tuple(row.name for row in bad),
             evidence=(
-                Evidence("smallest entry that is not zero", first.smallest * first.scale, "weights"),
-                Evidence("largest entry", first.largest * first.scale, "weights"),
-                Evidence("standard deviation", first.std, "weights"),
+                Datum("smallest entry that is not zero", first.smallest * first.scale, "weights"),
+                Datum("largest entry", first.largest * first.scale, "weights"),
+                Datum("standard deviation", first.std, "weights"),
             ),
             prescription=Prescription(
                 "call the module's own initialization (`reset_parameters`, `init_weights`) on it"

@@ -9,7 +9,7 @@ from torch import nn
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.compat import BatchNorm
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("unused_statistics", "signal", "batch norms in evaluation mode whose statistics were never made")
@@ -27,7 +27,7 @@ def unused_statistics(subject: Subject) -> Iterator[Finding]:
             "signals and gradients here holds for the model without its norms, not for the one that will be trained.",
             "Ioffe & Szegedy 2015",
             sites=tuple(idle),
-            evidence=(Evidence("batch norms without statistics", len(idle), "weights"),),
+            evidence=(Datum("batch norms without statistics", len(idle), "weights"),),
             prescription=Prescription("check the model as it trains: model.train()"),
         )
 

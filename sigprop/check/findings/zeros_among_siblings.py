@@ -8,7 +8,7 @@ from sigprop.check.registry import check
 from sigprop.check.statistics import drawn_like_siblings
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
-from sigprop.results.report import Evidence, Finding, Prescription
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("zeros_among_siblings", "draw", "a matrix of zeros among drawn matrices of the same kind")
@@ -34,7 +34,7 @@ def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
             "A matrix of zeros passes no signal and, inside a branch, no gradient to what lies before it. Its siblings "
             "are drawn, so this is no zero-initialized scheme.",
             parameters=tuple(row.name for row in bad),
-            evidence=tuple(Evidence(f"std of {row.name}", 0.0, "weights") for row in bad[:3]),
+            evidence=tuple(Datum(f"std of {row.name}", 0.0, "weights") for row in bad[:3]),
             prescription=Prescription("draw it like its siblings"),
             repairs={
                 row.name: drawn_like_siblings(row, subject.draws, usual[row.family])

@@ -121,12 +121,12 @@ def _attended(r: Tensor, keys: Tensor | None) -> tuple[float, float]:
         return max(average, 1e-3), max(average, 1e-3)
     weights, last = r.exp() * apart, keys.long().clamp_max(r.shape[-1]) - 1
     met, total = (x.cumsum(1).cumsum(2).diagonal(dim1=1, dim2=2)[:, last] for x in (weights * r, weights))
-    together = met / total.clamp_min(1e-300)
+    seen = met / total.clamp_min(1e-300)
     own = overlap(keys, torch.full_like(keys, 1.0 - average))
     longest = torch.maximum(keys[:, None], keys[None, :])
     others = (1.0 / longest).sum() - (1.0 / longest.diagonal()).sum()
     count = max(1, len(keys) * (len(keys) - 1))
-    return float((together + (1.0 - together) * own).mean()), average + (1.0 - average) * float(others) / count
+    return float((seen + (1.0 - seen) * own).mean()), average + (1.0 - average) * float(others) / count
 
 
 def mlp_variances(structure: Structure, junction: Junction, branch: Field) -> tuple[float, float]:

@@ -195,7 +195,7 @@ def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float
 
 def _gradient_growth(structure: Structure, walk: Walk, loss: LossChoice) -> float:
     """Predicted gradient variance of the first sum over that of the last, for this loss."""
-    walk.backward(structure.trace.differentiate(loss, walk)[0])
+    walk.backward(structure.traced.differentiate(loss, walk)[0])
     first, last = (walk.gradients.get(structure.sums[place].total.node) for place in (0, -1))
     if first is None or last is None:
         raise UnsupportedError("unit: no gradient reached the residual stream")

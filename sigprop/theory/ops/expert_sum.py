@@ -41,7 +41,7 @@ class ExpertSum(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         y, shares = inputs
-        kernel, evidence = Dense(y.kernel.values * self._together(shares)), joined_evidence(y, shares)
+        kernel, evidence = Dense(y.kernel.values * self._overlap(shares)), joined_evidence(y, shares)
         own, part = y.fluctuation, 1.0 / self.chosen
         spread = shares.fluctuation.norm / shares.width
         fluctuation = Fluctuation(
@@ -51,12 +51,12 @@ class ExpertSum(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         y, shares = inputs
-        together, slope, part = self._together(shares), gradient.along_signal.slope, 1.0 / self.chosen
+        overlap, slope, part = self._overlap(shares), gradient.along_signal.slope, 1.0 / self.chosen
         to_expert = self.carries.gradient(
             gradient,
-            Dense(gradient.kernel.values * together),
+            Dense(gradient.kernel.values * overlap),
             directions=Directions(gradient.directions.along_part(part)),
-            along_signal=AlongSignal(weighted(slope, together) if isinstance(slope, Tensor) else 0.0),
+            along_signal=AlongSignal(weighted(slope, overlap) if isinstance(slope, Tensor) else 0.0),
         )
         to_shares = self.carries.gradient(
             gradient,
@@ -67,5 +67,5 @@ class ExpertSum(Op):
         return to_expert, to_shares
 
     @staticmethod
-    def _together(shares: Signal) -> Tensor:
+    def _overlap(shares: Signal) -> Tensor:
         return shares.kernel.values * shares.width

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sigprop.results import Profile
-from sigprop.results.report import Evidence
+from sigprop.results.report import Datum
 from sigprop.watch.history import History
 from sigprop.watch.sample import Sample
 
@@ -23,8 +23,8 @@ class Circumstances:
     told: set[str] = field(default_factory=set)
 
 
-def seen(what: str, value: float, expected: float = math.nan) -> Evidence:
-    return Evidence(what, value, "measured", expected=expected)
+def seen(what: str, value: float, expected: float = math.nan) -> Datum:
+    return Datum(what, value, "measured", expected=expected)
 
 
 def last(history: History, count: int) -> list[Sample]:

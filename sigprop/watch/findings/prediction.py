@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sigprop.results.report import Evidence, Finding
+from sigprop.results.report import Datum, Finding
 from sigprop.watch.findings.base import Circumstances
 from sigprop.watch.history import History
 
@@ -31,6 +31,6 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
                 cause="It is the first place to leave the predicted band: the weights are not drawn as the prediction "
                 "assumes, or they are trained already. `sigprop check` tells which.",
                 sites=(row.name,),
-                evidence=(Evidence("variance", measured, "measured", expected=row.variance),),
+                evidence=(Datum("variance", measured, "measured", expected=row.variance),),
             )
             return

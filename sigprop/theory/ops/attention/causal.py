@@ -35,7 +35,7 @@ class CausalWeights:
     own_overlap: Tensor
     pair_growth: Tensor
     later: Tensor
-    tilted: Tensor
+    overlapping: Tensor
     key_factor: Tensor
     query_factor: Tensor
     query_correlation: Tensor
@@ -48,7 +48,7 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> CausalWeig
     degrees = rows.degrees_of_freedom(op.head_width, op.shared_width)
     count_grid = count.expand(*variance.shape[:-1], key.tokens)
     own = rows.row_overlap(count_grid, variance.expand_as(count_grid), degrees)
-    _, share = rows.tilt(count_grid, own, degrees)
+    _, share = rows.effective_variance(count_grid, own, degrees)
     between = correlation(query)[..., None]
     growth = torch.minimum(rows.pair_overlap(count_grid, own, between, share, degrees), count_grid * own)
     later = (1.0 / count).flip(0).cumsum(0).flip(0) - 1.0 / count
@@ -59,7 +59,7 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> CausalWeig
         own,
         growth,
         later,
-        rows.tilted_correlation(between, share),
+        rows.overlapping_correlation(between, share),
         rows.key_factor(count_grid, own),
         rows.query_factor(count_grid, own),
         between,
@@ -107,7 +107,7 @@ def backward(op: Attention, weights: CausalWeights, gradient: Exchangeable, quer
     query_different = reach * gradient.different * live_value * live_key * shared
 
     signal = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)
-    signal = signal + others * _pair_mean(w.pair_growth * w.key_factor * w.tilted, w)
+    signal = signal + others * _pair_mean(w.pair_growth * w.key_factor * w.overlapping, w)
     signal = reach * query.diagonal * live_value * signal
     dropped_key = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)
     key_same = signal + reach * query.diagonal * value.diagonal * noise * dropped_key

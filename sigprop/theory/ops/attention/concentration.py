@@ -12,7 +12,7 @@ from sigprop.theory.ops.softmax import mean_overlap
 # Regressions on Monte Carlo of softmax weights; both tend to 1 - 1/n as scores vanish.
 _KEY_FIT = (0.762, 1.068, 0.192, -0.122)
 _QUERY_FIT = (1.443, 1.065, 0.153, -0.127)
-_TILT_LIMIT = 0.4
+_SHARE_LIMIT = 0.4
 
 
 def degrees_of_freedom(head_width: float, shared_width: float) -> float:
@@ -25,10 +25,10 @@ def row_overlap(count: Tensor, variance: Tensor, degrees: float) -> Tensor:
     return mean_overlap(count, variance, degrees)
 
 
-def tilt(count: Tensor, overlap: Tensor, degrees: float) -> tuple[Tensor, Tensor]:
+def effective_variance(count: Tensor, overlap: Tensor, degrees: float) -> tuple[Tensor, Tensor]:
     """Effective score variance `log(n Y)` (saturating) and its share per degree of freedom."""
     effective = (count * overlap).clamp_min(1.0).log()
-    return effective, (effective / degrees).clamp_max(_TILT_LIMIT)
+    return effective, (effective / degrees).clamp_max(_SHARE_LIMIT)
 
 
 def pair_overlap(count: Tensor, overlap: Tensor, correlation: Tensor, share: Tensor, degrees: float) -> Tensor:
@@ -43,7 +43,7 @@ def pair_overlap(count: Tensor, overlap: Tensor, correlation: Tensor, share: Ten
     return wide * joint ** (-degrees / 2) * (1.0 - 2.0 * share) ** (correlation * degrees / 2)
 
 
-def tilted_correlation(correlation: Tensor, share: Tensor) -> Tensor:
+def overlapping_correlation(correlation: Tensor, share: Tensor) -> Tensor:
     """Correlation of two queries, weighted by the overlap of their rows."""
     joint = (1.0 - correlation * share) ** 2 - share**2
     return (correlation * (1.0 - correlation * share) + share) / joint

@@ -45,7 +45,7 @@ class DenseWeights:
     same_key: Tensor
     other_key: Tensor
     query_correlation: Tensor
-    tilted: Tensor
+    overlapping: Tensor
     key_factor: Tensor
     query_factor: Tensor
     shorter: Tensor
@@ -80,7 +80,7 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     variance = reach * query.diagonal * live
     degrees = rows.degrees_of_freedom(op.head_width, op.shared_width)
     own = rows.row_overlap(count.expand_as(variance), variance, degrees)
-    effective, share = rows.tilt(count, own, degrees)
+    effective, share = rows.effective_variance(count, own, degrees)
 
     shorter = count[:, None] <= count[None, :]
     few, many = torch.minimum(count[:, None], count), torch.maximum(count[:, None], count)
@@ -90,7 +90,7 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     pair = torch.minimum(growth, few * own_pair) * shared / (few * many)
     eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
     pair = torch.where(eye, own[..., None], pair)
-    tilted = torch.where(eye, torch.ones_like(pair), rows.tilted_correlation(between, share_pair))
+    overlapping = torch.where(eye, torch.ones_like(pair), rows.overlapping_correlation(between, share_pair))
     return DenseWeights(
         reach * query.diagonal * same,
         visible,
@@ -103,7 +103,7 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
         torch.where(shared > 0, pair / shared.clamp_min(1.0), 0.0),
         torch.where(few * many > shared, (1.0 - pair) / (few * many - shared).clamp_min(1.0), 0.0),
         between,
-        tilted,
+        overlapping,
         rows.key_factor(count.expand_as(own), own),
         rows.query_factor(count.expand_as(own), own),
         shorter,
@@ -148,7 +148,7 @@ def _to_keys(op: Attention, w: DenseWeights, gradient: Dense, query: Dense, valu
     reach = op.score_scale**2 * op.head_width
     same_value, live_value = spread_over_keys(m, value)
     root = query.diagonal.sqrt()
-    flow = reach * gradient.values * w.same_key * w.tilted * query.left(root) * query.right(root)
+    flow = reach * gradient.values * w.same_key * w.overlapping * query.left(root) * query.right(root)
     flow = flow * take_shorter(live_value * w.key_factor, w.shorter)
     same = _both_see(m, flow)
     others = _both_see(m, flow / (w.shared - 1.0).clamp_min(1.0))

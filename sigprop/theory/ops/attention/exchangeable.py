@@ -41,7 +41,7 @@ class ExchangeableWeights:
     pair_overlap: Tensor
     effective: Tensor
     query_correlation: Tensor
-    tilted: Tensor
+    overlapping: Tensor
     key_factor: Tensor
     query_factor: Tensor
     keys: int
@@ -57,7 +57,7 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Exchangeab
     count = torch.full_like(variance, float(key.tokens))
     degrees = rows.degrees_of_freedom(op.head_width, op.shared_width)
     own = rows.row_overlap(count, variance, degrees)
-    effective, share = rows.tilt(count, own, degrees)
+    effective, share = rows.effective_variance(count, own, degrees)
     between = correlation(query)
     pair = torch.minimum(rows.pair_overlap(count, own, between, share, degrees) / count, own)
     return ExchangeableWeights(
@@ -67,7 +67,7 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Exchangeab
         pair,
         effective,
         between,
-        rows.tilted_correlation(between, share),
+        rows.overlapping_correlation(between, share),
         rows.key_factor(count, own),
         rows.query_factor(count, own),
         key.tokens,
@@ -107,7 +107,7 @@ def backward(op: Attention, weights: ExchangeableWeights, gradient: Exchangeable
     )
     query_different = reach * gradient.different * live_value * live_key * (1.0 / op.shared_width + w.pair_overlap)
 
-    signal = reach * per_key * query.diagonal * live_value * w.key_factor * (own + pair * w.tilted)
+    signal = reach * per_key * query.diagonal * live_value * w.key_factor * (own + pair * w.overlapping)
     key_same = signal + reach * per_key * query.diagonal * value.diagonal * noise * own * w.key_factor
     key_different = -signal / max(keys - 1, 1)
 

@@ -13,7 +13,7 @@ from sigprop.structure import Scores, Structure, read_structure
 
 
 @dataclass(frozen=True)
-class Pair:
+class ModelAndBase:
     """Structures of the model and of its base; `reason` says why there are none."""
 
     model: Structure | None = None
@@ -64,9 +64,9 @@ class Pair:
         return [(item, partner) for item, partner in found if partner is not None]
 
 
-def read_pair(model: nn.Module, base: nn.Module, batch: Any = None) -> Pair:
+def read_model_and_base(model: nn.Module, base: nn.Module, batch: Any = None) -> ModelAndBase:
     """Both structures, or the reason why the model could not be traced; the batch must suit both."""
     try:
-        return Pair(read_structure(model, batch), read_structure(base, batch))
+        return ModelAndBase(read_structure(model, batch), read_structure(base, batch))
     except SigpropError as error:
-        return Pair(reason=str(error).splitlines()[0])
+        return ModelAndBase(reason=str(error).splitlines()[0])

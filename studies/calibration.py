@@ -34,6 +34,7 @@ from sigprop.trace import build
 from sigprop.trace import predict as by_theory
 from studies import accuracy_measurements, class_measurements
 from studies.accuracy_models import CASES
+from studies.corpus.judging import is_rounding
 from studies.coverage_configs import classes
 from studies.engine_code import engine_code
 from studies.predict_coverage import Late, limited, quiet, reason_of
@@ -44,8 +45,6 @@ DEVELOPMENT, OTHER, ACCURACY = "development", "other setting", "accuracy study"
 ROUNDED = 1e-4
 """Relatively, what was taken for rounding where measurements are stored with fewer than `ENOUGH` digits."""
 ENOUGH = 6
-NEGLIGIBLE = 1e-9
-"""Of the largest number of its column: rounding."""
 Measured = Mapping[str, Mapping[str, tuple[float, float]]]
 """By name and column, mean and standard error."""
 
@@ -73,7 +72,7 @@ def judged(profile: Profile, measured: Measured, draws: int, digits: int) -> Ite
     for name, row in named:
         for column, (mean, error) in measured.get(name, {}).items():
             value, stated = getattr(row, column), row.stated_errors.get(column)
-            if mean <= NEGLIGIBLE * largest[column] and not abs(value) > NEGLIGIBLE * largest[column]:
+            if is_rounding(mean, value, largest[column]):
                 continue
             if (key := (column, mean, error, value)) in seen or math.isnan(value):
                 continue

@@ -21,6 +21,8 @@ from sigprop.simulate.spread import error_of_logarithm, standard_error
 CHANCE = 1e-4
 MATTERS = 0.10
 AGREES = 0.20
+NOTHING = 0.1
+"""Of a drawn number that may be rounding noise: a predicted one below that is as good as zero."""
 ROOM = 2.5
 """Standard errors that must fit, with the difference, into what still agrees."""
 STATED = 0.99
@@ -69,10 +71,11 @@ class Verdict:
 
 def judged(predicted: float, draws: Sequence[float], scale: float | None = None, floor: float = 0.0) -> Verdict:
     """A number against draws of it. `scale` makes differences absolute (means, correlations); without it they are
-    relative to the mean of the draws, which are positive. Numbers below `floor` are alike."""
+    relative to the mean of the draws, which are positive. Draws below `floor` are rounding noise where the predicted
+    number is as good as zero beside them; else they are numbers like any other, small as they are."""
     mean = statistics.fmean(draws)
     error = standard_error(draws)
-    if abs(predicted) <= floor and abs(mean) <= floor:
+    if abs(mean) <= floor and abs(predicted) <= NOTHING * abs(mean):
         return Verdict(Judgement.AGREES, predicted, mean, error, 0.0, 0.0)
     unit = scale if scale is not None else abs(mean)
     if unit == 0.0:

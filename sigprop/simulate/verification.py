@@ -22,7 +22,7 @@ FIRST, LEAST = 6, 3
 STRETCH = 3.0
 """Times the operations allowed that the least number of initializations may cost."""
 NEGLIGIBLE = 1e-10
-"""Of the largest number in a column: rounding noise."""
+"""Of the largest number in a column: rounding noise, where theory says as good as zero."""
 FEWEST = 256
 """Entries whose sample deviation is that of their law, about."""
 Row = SiteRow | ParameterRow
@@ -85,7 +85,8 @@ class _Judge:
 
 
 def _floors(tables: Sequence[Sequence[Row]]) -> dict[str, float]:
-    """For gradients, what is rounding noise beside the largest of them."""
+    """What may be rounding noise beside the largest number of a column: a mask of the smallest number there is, or a
+    gradient that no layer scale has made small, makes it large."""
     found: dict[str, float] = {}
     for column in ("variance", "grad_variance", "grad_second_moment"):
         values = [getattr(row, column, math.nan) for table in tables for row in table]

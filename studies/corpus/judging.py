@@ -9,8 +9,14 @@ from typing import Any
 from sigprop import Profile
 from studies.corpus.witness import Summary
 
-NEGLIGIBLE = 1e-9
+NEGLIGIBLE, NOTHING = 1e-9, 0.1
 MISSING = "no number"
+
+
+def is_rounding(mean: float, predicted: float, largest: float) -> bool:
+    """Whether a measured number is next to nothing beside the largest of its kind and the predicted one says zero:
+    below a tenth of it. Small numbers that are predicted are judged: what a layer scale of 1e-6 leaves is a number."""
+    return mean <= NEGLIGIBLE * largest and abs(predicted) <= NOTHING * mean
 
 
 def compared(profile: Profile, table: Summary) -> list[list[Any]]:
@@ -23,9 +29,7 @@ def compared(profile: Profile, table: Summary) -> list[list[Any]]:
     for name, row in named:
         for column, (mean, error) in table.get(name, {}).items():
             value = getattr(row, column)
-            if not math.isfinite(mean) or (
-                mean <= NEGLIGIBLE * largest[column] and abs(value) <= NEGLIGIBLE * largest[column]
-            ):
+            if not math.isfinite(mean) or is_rounding(mean, value, largest[column]):
                 continue
             if mean == 0.0 or math.isnan(value):
                 status = MISSING if math.isnan(value) else row.status

@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import sigprop
 from sigprop.simulate.verdict import Judgement, judged
 
 
@@ -51,3 +54,31 @@ def test_a_number_off_by_more_than_a_tenth_does_not_agree():
     draws = [1.0, 1.01, 0.99, 1.0, 1.005, 0.995]
     assert judged(1.08, draws).judgement is Judgement.AGREES
     assert judged(1.15, draws).judgement is not Judgement.AGREES
+
+
+class Masked(nn.Module):
+    """Scores in which a module writes the smallest number there is; a branch that a layer scale makes tiny."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask, self.value, self.head = Fill(), nn.Linear(16, 16), nn.Linear(16, 4)
+        self.scale = nn.Parameter(torch.full((16,), 1e-7))
+
+    def forward(self, x):
+        x = x + self.scale * torch.tanh(self.value(x))
+        return self.head(self.mask(x @ x.mT).softmax(-1) @ x)
+
+
+class Fill(nn.Module):
+    def forward(self, scores):
+        return scores.masked_fill(torch.ones(8, 8).triu(1).bool(), torch.finfo(scores.dtype).min)
+
+
+def test_a_number_is_judged_beside_one_that_is_huge():
+    """The floor of rounding was taken from the largest number of all: a mask, or a gradient without a layer scale,
+    and everything agreed with everything."""
+    profile = sigprop.predict(Masked, torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)), verify=6)
+    judged = {row.name: row.verification for row in (*profile.sites, *profile.parameters)}
+    assert judged["value"]["variance"]["z"] != 0.0
+    assert judged["value"]["grad_variance"]["z"] != 0.0
+    assert judged["value.weight"]["grad_second_moment"]["z"] != 0.0

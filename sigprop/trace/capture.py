@@ -20,7 +20,7 @@ from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
 from sigprop.trace.attached import attach
 from sigprop.trace.dependent_entries import law_of, note_dependent_entries
-from sigprop.trace.layout import LARGEST
+from sigprop.trace.layout import LARGEST, Layout
 from sigprop.trace.module_sites import ModuleSites
 from sigprop.trace.record import Call, Field, Record, Weight, fields_made
 from sigprop.trace.replay import Replay
@@ -61,6 +61,7 @@ class Capture(ModuleSites):
         self.weights_behind = WeightsBehind(self.bindings, self.shared_parts)
         self.doubts: dict[Node, str] = {}
         self.stopped: dict[Record, Record] = {}
+        self.centred: dict[tuple[Field, Layout], Field] = {}
         self.repeats: dict[Field, int] = {}
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
         self.attentions = 0

@@ -46,6 +46,13 @@ def gelu(x: Tensor) -> Tensor:
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
+def by_heads(x: Tensor) -> Tensor:
+    """Each of four heads normalized by itself, the norm spelt out."""
+    heads = x.unflatten(-1, (4, -1)).transpose(1, 2).transpose(1, 2)
+    centred = heads - heads.mean(-1, keepdim=True)
+    return (centred * torch.rsqrt(heads.var(-1, keepdim=True, unbiased=False) + 1e-5)).flatten(-2)
+
+
 def swapped(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return lambda x: function(x.transpose(1, 2)).transpose(1, 2)
 
@@ -89,6 +96,10 @@ SPELLINGS: dict[str, dict[str, Callable[[Tensor, Net], Tensor]]] = {
         "index": lambda x, m: F.gelu(F.linear(x[:, torch.arange(TOKENS)], m.weight)),
         "index_select": lambda x, m: F.gelu(F.linear(x.index_select(1, torch.arange(TOKENS)), m.weight)),
         "in halves": lambda x, m: torch.cat(F.gelu(F.linear(x, m.weight)).split(3, 1), 1),
+    },
+    "norm of heads": {
+        "module": lambda x, m: F.layer_norm(F.linear(x, m.weight).unflatten(-1, (4, -1)), (WIDTH // 4,)).flatten(-2),
+        "spelt out": lambda x, m: by_heads(F.linear(x, m.weight)),
     },
     "average over positions": {
         "mean": lambda x, m: F.gelu(F.linear(x, m.weight)).mean(1),

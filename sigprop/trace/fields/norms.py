@@ -59,14 +59,13 @@ def one_group(capture: Capture, node: Node, width: int, groups: int) -> Node:
 
 
 def centre(capture: Capture, x: Field) -> Field:
-    """`x` minus its own average over channels; one record for each `x`."""
-    found = getattr(x.base, "_centred_twin", None)
+    """`x` minus its own average over channels; one record for each `x` and layout, as heads have averages each."""
+    found = capture.centred.get((x.base, x.layout))
     if found is None:
-        call = Call(_subtract_mean, "sub", (x.base,), {}, capture.module)
-        found = Field(
-            x.base.layout, lambda made: capture.sampled(made, "centred"), x.sources, centred=x.base, call=call
-        )
-        x.base._centred_twin = found  # type: ignore[attr-defined]
+        call = Call(_subtract_mean, "sub", (x,), {}, capture.module)
+        make = lambda made: capture.sampled(made, "centred")  # noqa: E731
+        found = Field(x.layout, make, x.sources, centred=x.base, call=call, inputs=(x,))
+        capture.centred[x.base, x.layout] = found
     return found
 
 
@@ -81,9 +80,7 @@ def centred(capture: Capture, call: Call, x: Field, average: Field) -> Field | N
         return None
     if _power(statistic.function, 1) != 1.0 or statistic.count != 1.0:
         return None
-    made = centre(capture, x)
-    made.call, made.layout, made.inputs = call, x.layout, (x,)
-    return made
+    return centre(capture, x)
 
 
 def normalized(capture: Capture, call: Call, x: Field, statistic: Field, inverse: bool) -> Field | None:

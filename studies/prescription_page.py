@@ -29,7 +29,7 @@ FAMILIES = {
     "vit": "ViT on Fashion-MNIST", "bert": "BERT, masked bytes",
 }  # fmt: skip
 OPTIMIZERS = {"momentum": "SGD", "muon:rms": "Muon"}
-BERT_STEPS, BERT_TOKENS, LONG_STEPS = 2000, 256, 3000
+BERT_STEPS, BERT_TOKENS, LONG_STEPS = 2000, 32, 3000
 KEYS = ("family", "width", "layers", "scheme", "rate", "seed", "optimizer", "steps", "batch", "tokens")
 KEPT = (*KEYS, "decay", "first", "middle", "last", "parameters", "groups")
 LONG_KEPT = (*KEYS[:6], "steps", "done", "last", "curve")

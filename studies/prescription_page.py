@@ -61,7 +61,7 @@ def _stored(path: Path, new: list[dict[str, Any]], kept: tuple[str, ...]) -> Non
     for row in new:
         before = rows.get(key_of(row))
         if before is None or before.get("done", math.inf) < row["done"]:
-            rows[key_of(row)] = {name: _rounded(row.get(name)) for name in kept}
+            rows[key_of(row)] = {name: row.get(name) if name in KEYS else _rounded(row.get(name)) for name in kept}
     ordered = sorted(rows.items(), key=lambda item: [str(part) for part in item[0]])
     lines = ",\n".join("  " + json.dumps(row) for _, row in ordered)
     head = json.dumps({name: value for name, value in found.items() if name != "rows"}, indent=1)

@@ -64,9 +64,7 @@ def stored_profiles(path: Path = STORED) -> dict[str, Profile]:
         parameters = [
             _unpacked(ParameterRow(row[0], ()), row[1:], COLUMNS["parameters"]) for row in entry["parameters"]
         ]
-        found[entry["label"]] = Profile(
-            sites, parameters, {"source": "measure", "seeds": seeds, "digits": entry.get("digits", 5)}
-        )
+        found[entry["label"]] = Profile(sites, parameters, {"source": "measure", "seeds": seeds})
     return found
 
 

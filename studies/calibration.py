@@ -42,9 +42,6 @@ from studies.predict_coverage import Late, limited, quiet, reason_of
 OUT = Path("docs/data/calibration.json")
 WAYS = ("theory", "default")
 DEVELOPMENT, OTHER, ACCURACY = "development", "other setting", "accuracy study"
-ROUNDED = 1e-4
-"""Relatively, what was taken for rounding where measurements are stored with fewer than `ENOUGH` digits."""
-ENOUGH = 6
 Measured = Mapping[str, Mapping[str, tuple[float, float]]]
 """By name and column, mean and standard error."""
 
@@ -59,9 +56,8 @@ def predicted(way: str, make: Any, batch: Any, loss: Any = None) -> Profile:
     return sigprop.predict(make, batch, loss=loss, tokens=1024)
 
 
-def judged(profile: Profile, measured: Measured, draws: int, digits: int) -> Iterator[dict[str, Any]]:
-    """One dictionary for each number that both have; measurements of enough digits get no allowance for rounding."""
-    allowed = ROUNDED if digits < ENOUGH else 0.0
+def judged(profile: Profile, measured: Measured, draws: int) -> Iterator[dict[str, Any]]:
+    """One dictionary for each number that both have."""
     quantile = float(stdtrit(draws - 1, 0.995))
     largest: dict[str, float] = {}
     for row in measured.values():
@@ -83,12 +79,11 @@ def judged(profile: Profile, measured: Measured, draws: int, digits: int) -> Ite
                 off, spread = value / mean - 1.0, error / mean
                 room = math.hypot((stated or 0.0) * abs(value / mean), quantile * spread)
             yield {"name": name, "column": column, "status": row.status, "off": off, "spread": spread,
-                   "stated": stated, "within": abs(off) <= room + allowed,
-                   "allowed": abs(off) <= room + ROUNDED, "reason": row.reason}  # fmt: skip
+                   "stated": stated, "within": abs(off) <= room, "reason": row.reason}  # fmt: skip
 
 
-def entry_of(profile: Profile, measured: Measured, draws: int, digits: int) -> dict[str, Any]:
-    found = list(judged(profile, measured, draws, digits))
+def entry_of(profile: Profile, measured: Measured, draws: int) -> dict[str, Any]:
+    found = list(judged(profile, measured, draws))
     numbers: dict[str, list[Any]] = {}
     for item in found:
         kept = [_short(item[key]) for key in ("off", "spread", "stated")]
@@ -97,8 +92,7 @@ def entry_of(profile: Profile, measured: Measured, draws: int, digits: int) -> d
     outside.sort(key=lambda item: -abs(item["off"]))
     keys = ("name", "column", "off", "spread", "stated", "status", "reason")
     listed = [[_short(item[key]) for key in keys] for item in outside[:6]]
-    by_allowance = sum(item["allowed"] and not item["within"] for item in found if item["stated"] is not None)
-    return {"draws": draws, "digits": digits, "numbers": numbers, "outside": listed, "by_allowance": by_allowance}
+    return {"draws": draws, "numbers": numbers, "outside": listed}
 
 
 def _short(value: Any) -> Any:
@@ -119,8 +113,8 @@ class Job:
     model: str
     way: str
     half: str
-    prepared: Callable[[], tuple[Any, Any, Any, Measured, int, int]]
-    """A function that builds the model, batch, loss, what was measured, with how many draws and digits."""
+    prepared: Callable[[], tuple[Any, Any, Any, Measured, int]]
+    """A function that builds the model, batch, loss, what was measured, with how many draws."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -134,14 +128,14 @@ def class_jobs(stored: list[dict[str, Any]], ways: list[str], other: bool = Fals
             yield Job(study, entry["kind"], entry["model"], way, half, partial(_class, entry, other))
 
 
-def _class(entry: dict[str, Any], other: bool) -> tuple[Any, Any, Any, Measured, int, int]:
+def _class(entry: dict[str, Any], other: bool) -> tuple[Any, Any, Any, Measured, int]:
     number = [item.__name__ for _, item in classes(entry["kind"])].index(entry["model"])
     make, _, batch = class_measurements.setting_of(entry["kind"], number, other)
     measured = {
         row[0]: dict(zip(class_measurements.columns_of(row[0]), zip(row[1::2], row[2::2], strict=True), strict=False))
         for row in entry["rows"]
     }
-    return make, batch, None, measured, entry["draws"], entry.get("digits", 4)
+    return make, batch, None, measured, entry["draws"]
 
 
 def setting_jobs(profiles: Mapping[str, Profile], ways: list[str]) -> Iterator[Job]:
@@ -151,7 +145,7 @@ def setting_jobs(profiles: Mapping[str, Profile], ways: list[str]) -> Iterator[J
             yield Job("accuracy", setting.name, setting.label, way, ACCURACY, prepared)
 
 
-def _setting(setting: Any, profile: Profile) -> tuple[Any, Any, Any, Measured, int, int]:
+def _setting(setting: Any, profile: Profile) -> tuple[Any, Any, Any, Measured, int]:
     case = CASES[setting.name](setting)
     measured: dict[str, dict[str, tuple[float, float]]] = {}
     for prefix, rows in (("", profile.sites), ("parameter ", profile.parameters)):
@@ -159,7 +153,7 @@ def _setting(setting: Any, profile: Profile) -> tuple[Any, Any, Any, Measured, i
             columns = [column for column in row.errors if column != "token_correlation"]
             measured[prefix + row.name] = {column: (getattr(row, column), row.errors[column]) for column in columns}
     make = lambda: case.make().train(setting.name == "resnet")  # noqa: E731
-    return make, case.batch, case.loss, measured, len(profile.meta["seeds"]), profile.meta["digits"]
+    return make, case.batch, case.loss, measured, len(profile.meta["seeds"])
 
 
 def run(job: Job, seconds: int) -> dict[str, Any]:
@@ -168,9 +162,9 @@ def run(job: Job, seconds: int) -> dict[str, Any]:
     start = time.perf_counter()
     try:
         with limited(seconds):
-            make, batch, loss, measured, draws, digits = job.prepared()
+            make, batch, loss, measured, draws = job.prepared()
             profile = predicted(job.way, make, batch, loss)
-        found = entry_of(profile, measured, draws, digits)
+        found = entry_of(profile, measured, draws)
     except (Exception, Late) as error:
         found = {"reason": reason_of(error)}
     return head | found | {"seconds": round(time.perf_counter() - start, 1), "code": engine_code()}
@@ -195,7 +189,8 @@ def main(
         jobs += class_jobs(json.loads(class_measurements.OTHER.read_text())["classes"], wanted, other=True)
     if "accuracy" in studies:
         jobs += setting_jobs(accuracy_measurements.stored_profiles(), wanted)
-    found = {_key(entry): entry for entry in (json.loads(out.read_text())["entries"] if out.exists() else [])}
+    before = json.loads(out.read_text()) if out.exists() else {"entries": []}
+    found = {_key(entry): entry for entry in before["entries"]}
     jobs = [job for job in jobs if not chosen or job.model in chosen]
     if resume:
         made = {key: entry.get("code") for key, entry in found.items() if "numbers" in entry}
@@ -206,7 +201,7 @@ def main(
             entry = done.result()
             found[_key(entry)] = entry
             _say(entry)
-            _write(out, found)
+            _write(out, found, before.get("codes", {}))
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -219,8 +214,8 @@ def _say(entry: dict[str, Any]) -> None:
     print(entry["model"], entry["way"], f"{within} of {len(numbers)}", entry.get("reason", ""), flush=True)
 
 
-def _write(out: Path, found: dict[Any, dict[str, Any]]) -> None:
-    head = {"command": "python -m studies.calibration", "date": str(date.today())}
+def _write(out: Path, found: dict[Any, dict[str, Any]], codes: dict[str, str]) -> None:
+    head: dict[str, Any] = {"command": "python -m studies.calibration", "date": str(date.today()), "codes": codes}
     head["torch"] = torch.__version__
     lines = ",\n".join(json.dumps(found[key], separators=(",", ":")) for key in sorted(found))
     out.write_text(json.dumps(head)[:-1] + ', "entries": [\n' + lines + "\n]}\n")

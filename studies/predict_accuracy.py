@@ -73,8 +73,8 @@ added in squares.
 
 One figure in bold, the worst weight gradient of vit-12-standard-untied (keys of layer 4), is a difference between
 measurements: on these 64 initializations the code of then is 19.9 % off where that of now is 19.8 %, and the two
-predictions differ by 0.1 %. Half of it is the prediction's own draw of heads: with eight seeds it is off by 10.5 %
-on average, with a standard deviation of 6 %; queries and keys of all layers by 4 %, the measurement's error being 3.6 %.
+predictions differ by 0.1 %. Half of it is the prediction's own draw of heads: with eight seeds it is off by 10.5 % on
+average, with a standard deviation of 6 %; queries and keys of all layers by 4 %, the measurement's error being 3.6 %.
 
 {now}
 

@@ -18,18 +18,22 @@ from studies.corpus.run import OUT
 
 COLUMNS = ("variance", "grad_variance")
 NAMES = {"variance": "variance", "grad_variance": "gradient", "grad_second_moment": "weight gradient"}
-HALVES = ("development", "held out of set 2", "held out of set 3", "held out of set 4")
+HALVES = ("development", *(f"held out of set {number}" for number in (2, 3, 4, 5)))
+EARLIER = "before fingerprints"
 STATUSES = ("verified", "disputed", "exact", "asymptotic", "quadrature", "sampled", "fitted", "assumed", MISSING)
 PAGE = """# Anybody's model
 
 Written by `python -m studies.corpus.page` from `docs/data/corpus.json` ({date}). {count} models that are not classes of
 transformers: {packages} from packages on PyPI (versions in `studies/corpus/requirements.txt`) and {constructs}
-constructs of our own, small, of every kind that had been wrong. They came in four sets. The first ({first} models) had
+constructs of our own, small, of every kind that had been wrong. They came in five sets. The first ({first} models) had
 been looked at and is for development. Of the second ({second}) and of the third ({third}) a hash of the name puts half
 into development; the other half was *held out*: predicted once, with the code as it was, after the last change that any
 other model had caused. What these halves showed has been mended since, so that they are evidence no longer and their
 rows below only say that nothing broke. The fourth set ({fourth}), of other families and packages and of constructs
-written anew, is held out as a whole: it was written before one of its models was predicted, and predicted once.
+written anew, is held out as a whole: it was written before one of its models was predicted, and predicted once. So is
+the fifth ({fifth}): whole networks that nobody had tried here, as people write them themselves.
+
+Which code ran a model is told by a fingerprint of the engine's sources (`studies/engine_code.py`); {codes}.
 
 `predict` is called with its defaults on the function that builds the model, or, for a third of them, on a module with
 its weights. The witness has hooks and autograd of its own and draws 32 initializations from seed 50000 on
@@ -86,12 +90,13 @@ def totals(models: Sequence[dict[str, Any]]) -> str:
 
 
 def _groups(models: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Models by half; those not run with the code as it is by themselves."""
+    """Models by half and by the code that ran them, whose fingerprint a row has; earlier rows have none."""
+    codes = Counter(row.get("code", EARLIER) for row in models)
     found = []
-    for code in ("", ", earlier code"):
+    for code in sorted(codes, key=lambda name: (name == EARLIER, -codes[name])):
         for half in HALVES:
-            chosen = [row for row in models if row["half"] == half and bool(row.get("earlier")) == bool(code)]
-            found += [(half + code, chosen)] if chosen else []
+            chosen = [row for row in models if row["half"] == half and row.get("code", EARLIER) == code]
+            found += [(f"{half}, code {code}", chosen)] if chosen else []
     return found
 
 
@@ -149,9 +154,7 @@ def table(models: Sequence[dict[str, Any]]) -> str:
             lines.append(_line([*start, "", "", "", f"not predicted: {reason}", "", ""]))
             continue
         cells = [_cell(*errors_of(row, column)) for column in NAMES]
-        how = (
-            row["way"] + (", module" if row["given"] == "module" else "") + (", earlier" if row.get("earlier") else "")
-        )
+        how = f"{row['way']}{', module' if row['given'] == 'module' else ''}, {row.get('code', 'earlier')}"
         lines.append(_line([*start, *cells, how, row["seconds"], len(confident_and_wrong(row)) or ""]))
     return "\n".join(lines)
 
@@ -167,7 +170,7 @@ def main(
     """Write the page."""
     stored = json.loads(data.read_text())
     models = stored["models"]
-    shown = [(item[2], item[3], item[4]) for row in models if not row.get("earlier") for item in row.get("rows", [])]
+    shown = [(item[2], item[3], item[4]) for row in models for item in row.get("rows", [])]
     sets = Counter(case.added for case in all_cases())
     constructs = sum(row["model"].startswith("construct/") for row in models)
     page.write_text(
@@ -177,6 +180,8 @@ def main(
             second=sets[2],
             third=sets[3],
             fourth=sets[4],
+            fifth=sets[5],
+            codes="; ".join(f"`{code}` is commit {name}" for code, name in stored.get("codes", {}).items()),
             command=stored["command"],
             count=len(models),
             constructs=constructs,

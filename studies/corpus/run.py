@@ -57,7 +57,7 @@ def judged(name: str, table: Summary, verify: int | None = None) -> dict[str, An
 
 def main(
     half: Annotated[str, typer.Option(help="development, held out, or all.")] = "development",
-    only: Annotated[str, typer.Option(help="Part of a name.")] = "",
+    only: Annotated[str, typer.Option(help="Parts of names, comma-separated.")] = "",
     added: Annotated[int, typer.Option(help="The set: 1 to 5; all by default.")] = 0,
     before: Annotated[int, typer.Option(help="Only sets before this one.")] = 99,
     out: Annotated[Path, typer.Option(help="JSON file; models run again replace those in it.")] = OUT,
@@ -71,7 +71,9 @@ def main(
     stored = json.loads(out.read_text()) if out.exists() else {"models": []}
     rows = {row["model"]: row for row in stored["models"]}
     tables = stored_tables()
-    cases = [case for case in all_cases() if only in case.name and added in (0, case.added) and case.added < before]
+    parts = only.split(",")
+    cases = [case for case in all_cases() if any(part in case.name for part in parts) and added in (0, case.added)]
+    cases = [case for case in cases if case.added < before]
     wanted = [case.name for case in cases if half == "all" or case.half.startswith(half)]
     current = {name for name, row in rows.items() if row.get("code") == engine_code()}
     wanted = [name for name in wanted if name in tables and name not in (current if again else rows)]
@@ -79,7 +81,7 @@ def main(
     verify = 0 if theory_alone else None
     command = "python -m studies.corpus.run --half all" + " --theory-alone" * theory_alone
     data: dict[str, Any] = {"command": command, "date": str(date.today())}
-    data["notes"] = stored.get("notes", [])
+    data |= {"notes": stored.get("notes", []), "codes": stored.get("codes", {})}
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         for job in as_completed([pool.submit(judged, name, tables[name], verify) for name in wanted]):
             row = job.result()

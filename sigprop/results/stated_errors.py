@@ -13,16 +13,30 @@ initializations is no further away. What measurement says of that: docs/evidence
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 BY_STATUS = {"exact": 0.1, "asymptotic": 0.1, "quadrature": 0.1, "sampled": 0.15, "fitted": 0.15}
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 """Those whose errors are relative; means and correlations state none."""
+UNDERFLOW = 1e-70
+"""Mean squares below this are of numbers that single precision holds not at all or with few digits."""
+VANISHED = "smaller than single precision holds: a real model shows zeros"
 
 
 def stated_by_theory(**statuses: str) -> dict[str, float]:
     """For each column what its status states; nothing for a guess."""
     return {column: BY_STATUS[status] for column, status in statuses.items() if status in BY_STATUS}
+
+
+def mark_vanished(rows: Iterable[Any]) -> None:
+    """Numbers that a real model cannot show are guesses."""
+    for row in rows:
+        gone = [column for column in stated_columns(row) if 0.0 < getattr(row, column) < UNDERFLOW]
+        for column in gone:
+            row.stated_errors.pop(column, None)
+        if gone:
+            row.status, row.reason = "assumed", VANISHED
 
 
 def stated_columns(row: Any) -> list[str]:

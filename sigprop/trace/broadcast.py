@@ -141,11 +141,17 @@ def concrete_kernel(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows @ rows.T / rows.shape[1], rows.mean(1)
 
 
-def as_constant(value: Any) -> float | None:
-    """The number that a scalar, or a tensor with all entries equal, stands for."""
+def as_constant(value: Any, beside: Any) -> float | None:
+    """The number that a scalar, or a tensor with all entries equal, stands for beside another operand.
+
+    A tensor that makes the other larger is more than a number.
+    """
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, Tensor) and not value.is_meta and value.numel():
+        if value.numel() > 1 and hasattr(beside, "shape"):
+            if torch.broadcast_shapes(tuple(beside.shape), value.shape) != tuple(beside.shape):
+                return None
         first = value.flatten()[0]
         if value.numel() == 1 or bool((value == first).all()):
             return float(first)

@@ -58,7 +58,7 @@ def _inner(call: Call, factor: float) -> Iterator[tuple[Record, float]]:
         if isinstance(second, Record):
             yield second, factor * SUMS[call.name]
     elif call.name in ("mul", "multiply", "rmul", "div", "truediv", "true_divide") and len(args) == 2:
-        number = as_constant(second if isinstance(first, Record) else first)
+        number = as_constant(*((second, first) if isinstance(first, Record) else (first, second)))
         divides = call.name not in ("mul", "multiply", "rmul")
         if number is not None and math.isfinite(number) and (isinstance(first, Record) or not divides):
             yield records[0], factor / number if divides else factor * number

@@ -14,7 +14,7 @@ from sigprop.losses import LossChoice, require_loss
 from sigprop.process import as_written, undisturbed
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
-from sigprop.results.stated_errors import stated_by_theory
+from sigprop.results.stated_errors import mark_vanished, stated_by_theory
 from sigprop.theory import Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.linear import Linear
 from sigprop.trace.attention_scores import placed, score_rows
@@ -196,6 +196,7 @@ def _followed_once(
     profile = Profile(sites, _parameter_rows(found, states), meta)
     for run in found.runs:
         profile = with_skipped_rows(profile, run)
+    mark_vanished((*profile.sites, *profile.parameters))
     return profile
 
 

@@ -10,12 +10,16 @@ from sigprop import Profile
 from studies.corpus.witness import Summary
 
 NEGLIGIBLE, NOTHING = 1e-9, 0.1
+UNDERFLOW = 1e-70
+"""Mean squares of numbers that single precision, in which the witness runs, does not hold."""
 MISSING = "no number"
 
 
 def is_rounding(mean: float, predicted: float, largest: float) -> bool:
     """Whether a measured number is next to nothing beside the largest of its kind and the predicted one says zero:
     below a tenth of it. Small numbers that are predicted are judged: what a layer scale of 1e-6 leaves is a number."""
+    if mean < UNDERFLOW and abs(predicted) < UNDERFLOW:
+        return True
     return mean <= NEGLIGIBLE * largest and abs(predicted) <= NOTHING * mean
 
 

@@ -107,3 +107,17 @@ def test_what_few_draws_doubt_reaches_to_theory():
 def test_draws_that_agree_to_the_last_digit_do_not_promise_it(draws):
     """The variance behind a norm hardly varies; what six draws of single precision leave open of it is not nothing."""
     assert judged(1.0, draws).stated_error >= 0.005
+
+
+def test_what_single_precision_does_not_hold_is_a_guess():
+    """A stack that shrinks its signal below the smallest number there is: the real model's variance is zero."""
+    layers = [nn.Linear(8, 8, bias=False) for _ in range(12)]
+    model = nn.Sequential(*layers)
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=1e-4)
+    found = sigprop.predict(model, torch.randn(4, 8), loss="noise", verify=0)
+    rows = {row.name: row for row in found.sites}
+    assert 0.0 < rows["11"].variance < 1e-70
+    assert (rows["11"].status, "variance" in rows["11"].stated_errors) == ("assumed", False)
+    assert (rows["0"].status == "assumed", "variance" in rows["0"].stated_errors) == (True, True)
+    assert rows["6"].status != "assumed"

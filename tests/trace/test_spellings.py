@@ -101,6 +101,13 @@ SPELLINGS: dict[str, dict[str, Callable[[Tensor, Net], Tensor]]] = {
         "module": lambda x, m: F.layer_norm(F.linear(x, m.weight).unflatten(-1, (4, -1)), (WIDTH // 4,)).flatten(-2),
         "spelt out": lambda x, m: by_heads(F.linear(x, m.weight)),
     },
+    "copies": {
+        "expanded": lambda x, m: F.linear(x, m.weight)[..., :1].expand(-1, -1, WIDTH),
+        "times ones": lambda x, m: F.linear(x, m.weight)[..., :1] * torch.ones(WIDTH),
+        "plus zeros": lambda x, m: torch.zeros(TOKENS, WIDTH) + F.linear(x, m.weight)[..., :1],
+        "less zeros": lambda x, m: F.linear(x, m.weight)[..., :1] - torch.zeros(WIDTH),
+        "by twos": lambda x, m: 2.0 * F.linear(x, m.weight)[..., :1] / torch.full((WIDTH,), 2.0),
+    },
     "average over positions": {
         "mean": lambda x, m: F.gelu(F.linear(x, m.weight)).mean(1),
         "sum": lambda x, m: F.gelu(F.linear(x, m.weight)).sum(1) / TOKENS,

@@ -48,7 +48,8 @@ def function_of_one(
 ) -> Field | None:
     """A function of numbers and of functions of one tensor, entry by entry in the same arrangement."""
     fields = [item for item in items if isinstance(item, Field)]
-    numbers = [None if isinstance(item, Field) else as_constant(item) for item in items]
+    beside = fields[0] if fields else None
+    numbers = [None if isinstance(item, Field) else as_constant(item, beside) for item in items]
     alike = all(
         item.base is fields[0].base
         and item.layout.dims == fields[0].layout.dims

@@ -31,7 +31,7 @@ def compared(capture: Capture, call: Call, input: Any, other: Any) -> Any:
 
 
 def _condition(capture: Capture, call: Call, input: Any, other: Any) -> Field | None:
-    number = as_constant(other)
+    number = as_constant(other, input)
     if isinstance(input, Field) and number is not None:
         return pointwise(capture, call, input, lambda x: call.function(x, number))
     shared = function_of_one(capture, call, (input, other))
@@ -67,7 +67,7 @@ def _chosen(capture: Capture, call: Call, condition: Any, first: Any, second: An
         return shared if shared is not None else replayed(capture, made)
     mask = capture.value_of(chosen)
     for field, other, share in ((first, second, mask), (second, first, ~mask)):
-        if isinstance(field, Field) and as_constant(other) == 0.0:
+        if isinstance(field, Field) and as_constant(other, field) == 0.0:
             return fixed_factor(capture, made, field, share.double())
     return replayed(capture, made)
 

@@ -51,7 +51,7 @@ def sub(capture: Capture, call: Call, input: Any, other: Any, *, alpha: float = 
 
 @rule("rsub")
 def rsub(capture: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
-    number = as_constant(other)
+    number = as_constant(other, input)
     if number is not None and isinstance(input, Field):
         return pointwise(capture, call, input, lambda x: number - alpha * x)
     return replayed(capture, call)
@@ -65,12 +65,12 @@ def _sum(capture: Capture, call: Call, first: Any, second: Any, sign: float) -> 
         spelt = centred(capture, call, first, second)
         if spelt is not None:
             return spelt
-    constant = as_constant(second)
+    constant = as_constant(second, first)
     if isinstance(first, Field) and constant is not None:
         if constant == 0.0:
             return first
         return pointwise(capture, call, first, lambda x: x + sign * constant)
-    number = as_constant(first)
+    number = as_constant(first, second)
     if isinstance(second, Field) and number is not None:
         if number == 0.0 and sign == 1.0:
             return second
@@ -86,7 +86,7 @@ def mul(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
     shared = _one_base(capture, call, input, other)
     if shared is not None:
         return shared
-    for field, number in ((input, as_constant(other)), (other, as_constant(input))):
+    for field, number in ((input, as_constant(other, input)), (other, as_constant(input, other))):
         if isinstance(field, Field) and number is not None:
             if number == 1.0:
                 return field
@@ -106,7 +106,7 @@ def mul(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
 
 @rule("div", "true_divide", "truediv", "divide")
 def div(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
-    number = as_constant(other)
+    number = as_constant(other, input)
     if isinstance(input, Field) and number is not None:
         return pointwise(capture, call, input, lambda x: x / number, slope=1.0 / number)
     shared = _one_base(capture, call, input, other)
@@ -123,7 +123,7 @@ def div(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
 
 @rule("rdiv", "rtruediv", "reciprocal_div")
 def rdiv(capture: Capture, call: Call, input: Any, other: Any) -> Any:
-    number = as_constant(other)
+    number = as_constant(other, input)
     if isinstance(input, Field) and number is not None:
         return pointwise(capture, call, input, lambda x: number / x)
     return replayed(capture, call)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.fields.attention import attention_weights
 from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
+from sigprop.trace.replayed_heads import heads_of
 
 FUSED = "scaled_dot_product_attention"
 
@@ -28,9 +28,9 @@ class FoundAttention:
     def draw(self, reading: Reading = AS_CAPTURED) -> Tensor:
         """Attention weights `[..., query, key]` from one draw of the predicted states."""
         replay = Replay(torch.Generator().manual_seed(0), reading=reading)
-        op = self.item.node.op
-        if isinstance(op, ReplayedAttention):
-            return replay(op.weight)
+        heads = heads_of(self.item.node)
+        if heads is not None:
+            return replay(heads.weight)
         call = self.item.call
         assert call is not None
         named = dict(zip(("attn_mask", "dropout_p", "is_causal", "scale"), call.args[3:], strict=False)) | call.kwargs
@@ -41,9 +41,9 @@ class FoundAttention:
 
 def attention_at(item: Field) -> FoundAttention | None:
     """The attention that a field is the result of, fused or spelt out."""
-    op = None if item._node is None else item._node.op
-    if isinstance(op, ReplayedAttention) and len(item.inputs) == 2:
-        return FoundAttention(item, (op.weight,), op.value)
+    heads = None if item._node is None else heads_of(item._node)
+    if heads is not None and len(item.inputs) == 2:
+        return FoundAttention(item, (heads.weight,), heads.value)
     if item.call is not None and item.call.name == FUSED:
         named = dict(zip(("query", "key", "value"), item.call.args, strict=False)) | item.call.kwargs
         fields = [named[name] for name in ("query", "key", "value")]

@@ -4,8 +4,8 @@ Layers from the ground up; a file imports only from its own layer and those befo
 
 1. Tensors: `layout`, `skeleton`, `record`, `attached`, `functions`, `shapes`, `broadcast`.
    A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
-2. Draws: `reading`, `ensemble`, `replay`, `thinning`, `reverse`, `drawn_gradient`, `attention_blocks`, `attention`,
-   `sampled`. Numbers drawn from predicted states by replaying the model's functions, and the ops that live on them.
+2. Draws: `reading`, `ensemble`, `replay`, `thinning`, `reverse`, `attended_positions`, `replayed_heads`,
+   `replayed_function`. Numbers drawn from predicted states by replaying the model's functions, for drawn ops.
 3. Graph: `dependent_entries`, `module_sites`, `shared_parts`, `shared_weights`, `tied_logits`, `capture`.
    What a run has found: ops, records, sites, the weights behind each op.
 4. Results: `registry`, `derived_weights`, `sums`, `tied`, `fields/`. What rules share: how a result is made.

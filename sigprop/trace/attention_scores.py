@@ -18,10 +18,10 @@ from sigprop.results import SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.score_masks import allowed_scores
 from sigprop.sites import SCORES, CallCounter, inside
-from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.fields.attention import attention_scores
 from sigprop.trace.record import Field
 from sigprop.trace.replay import Replay
+from sigprop.trace.replayed_heads import heads_of
 from sigprop.trace.tracing import TracedModel
 
 MOST, FEWEST, EXACT = 512, 32, 8
@@ -37,15 +37,15 @@ SOFTMAX = ("softmax", "_softmax")
 def score_rows(found: TracedModel, seed: int) -> list[SiteRow]:
     """One row per attention of the trace, named like the sites of `measure(scores=True)`."""
     rows, calls, depth = [], CallCounter(), DepthCounter()
-    ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]
-    wanted = min(max(MOST * EXACT**2 // max(len(ops), 1) ** 2, FEWEST), MOST)
-    for op in ops:
-        source = _before_softmax(op.weight)
+    drawn = [heads for node in found.capture.tape.nodes if (heads := heads_of(node)) is not None]
+    wanted = min(max(MOST * EXACT**2 // max(len(drawn), 1) ** 2, FEWEST), MOST)
+    for heads in drawn:
+        source = _before_softmax(heads.weight)
         if source is None or source.call is None:
             continue
         name = calls.next(inside(source.call.module, SCORES))
         try:
-            values = _drawn(source, op.heads, wanted, seed + len(rows))
+            values = _drawn(source, heads.heads, wanted, seed + len(rows))
         except (RuntimeError, SigpropError):
             continue
         row = SiteRow(name, depth(name), values.pop("mean"), values.pop("variance"), status="sampled", extras=values)

@@ -18,13 +18,14 @@ from sigprop.errors import InputError, UnsupportedError
 from sigprop.initialization import zero_rows
 from sigprop.theory import Dense, Node, Signal, Status, Tape
 from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.sampled import Sampled
 from sigprop.trace.attached import attach
 from sigprop.trace.dependent_entries import law_of, note_dependent_entries
 from sigprop.trace.layout import LARGEST, Layout
 from sigprop.trace.module_sites import ModuleSites
 from sigprop.trace.record import Call, Field, Record, Weight, fields_made
 from sigprop.trace.replay import Replay
-from sigprop.trace.sampled import Sampled
+from sigprop.trace.replayed_function import ReplayedFunction
 from sigprop.trace.shared_parts import SharedParts
 from sigprop.trace.shared_weights import Bindings, WeightsBehind
 from sigprop.trace.tied_logits import TiedLogits
@@ -130,8 +131,9 @@ class Capture(ModuleSites):
                 f"a tensor of shape {target.shape} in {self.module!r} has {target.layout.positions} positions, "
                 f"more than the {LARGEST} that are followed: a shorter sequence or a smaller image may help"
             )
-        op = Sampled(target, self.seed() if self.running else self.seed_of(target), reason)
-        return self.apply(op, *(source.node for source in op.sources))
+        seed = self.seed() if self.running else self.seed_of(target)
+        draws = ReplayedFunction(target, seed)
+        return self.apply(Sampled(draws, reason), *(source.node for source in draws.parts))
 
     def value_of(self, item: Any) -> Any:
         """Real numbers for a traced tensor, drawn once: routing, comparisons, branches on values."""

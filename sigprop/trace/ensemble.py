@@ -12,12 +12,9 @@ import torch
 from torch import Tensor
 
 from sigprop.compat import standard_gamma
-from sigprop.errors import UnsupportedError
 from sigprop.theory import Node
+from sigprop.theory.drawing import DTYPE, root_of
 from sigprop.trace.reading import AS_CAPTURED, Reading
-
-DTYPE = torch.float32
-"""Of all that is drawn."""
 
 
 class Ensemble:
@@ -61,19 +58,6 @@ class Ensemble:
                 made *= (level / made.square().sum(-1).clamp_min(torch.finfo(DTYPE).tiny)).sqrt()[..., None]
             self._drawn[node] = made
         return self._drawn[node]
-
-
-def root_of(kernel: Tensor) -> Tensor:
-    """A matrix `R` with `R R^T` the kernel."""
-    scale = kernel.diagonal().mean().clamp_min(1e-300)
-    unit = kernel / scale
-    if not bool(torch.isfinite(unit).all()):
-        raise UnsupportedError("a predicted kernel is not finite beside its diagonal: nothing can be drawn from it")
-    factor, failed = torch.linalg.cholesky_ex(unit + 1e-7 * torch.eye(len(kernel), dtype=kernel.dtype))
-    if not failed:
-        return factor * scale.sqrt()
-    values, vectors = torch.linalg.eigh(unit)
-    return vectors * (values.clamp_min(0.0) * scale).sqrt()
 
 
 def channel_noise(positions: int, width: int, replicas: int, generator: torch.Generator) -> Tensor:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
-from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.base import Op, ReceivedByDraws
 from sigprop.theory.ops.lookup import Lookup
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.capture import Capture
 from sigprop.trace.few_products import REASON, is_bent_sum
-from sigprop.trace.reading import BoundOp, Reading
+from sigprop.trace.reading import Reading
 from sigprop.trace.record import ONE_NUMBER, Field, Weight
-from sigprop.trace.reverse import ReplayedOp
 from sigprop.trace.shared_weights import IN_STEP, Entries, Received, entries_of, uses_in_step
 from sigprop.trace.skeleton import Distribution
 
@@ -69,9 +68,10 @@ class Evaluation(Reading):
 
     def op(self, node: Node) -> Op | None:
         op = self._ops.get(node, node.op)
-        if isinstance(op, BoundOp) and op.reading is not self:
-            op = self._ops[node] = op.bound(self)
-        return op
+        bound = None if op is None else op.bound(self)
+        if bound is not None and bound is not op:
+            self._ops[node] = bound
+        return bound
 
     def law(self, weight: Weight) -> Distribution:
         return self._laws.get(weight, weight.distribution)
@@ -145,29 +145,29 @@ class Evaluation(Reading):
                 arrived = arrived.note(Status.ASSUMED, made.reason)
             self._receive(source, arrived)
         evidence = made.join(gradient.evidence)
-        if isinstance(op, ReplayedOp):
-            self._book_replay(op, gradient, evidence)
-            sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(op.weights)}
-        else:
-            sizes = self.capture.bindings.get(node, {})
+        received, sizes = op.received, self.capture.bindings.get(node, {})
+        if received is not None:
+            self._book_received(received, gradient.evidence.join(op.gradient_evidence(gradient)), evidence)
+            sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(received.weights)}
         evidence = evidence.join(op.parameter_evidence(gradient, *signals))
         for state in parameters:
             if state.name in sizes:
                 weight, entries = sizes[state.name]
                 amount = float(state.grad_second_moment) * entries
                 self._book(weight, amount, evidence)
-                if not isinstance(op, (Lookup, ReplayedOp)):
+                if received is None and not isinstance(op, Lookup):
                     for key in entries_of(weight):
                         self._uses.setdefault(key, []).append((node, amount))
 
-    def _book_replay(self, op: ReplayedOp, gradient: Gradient, evidence: Evidence) -> None:
-        for source, change in op.corrections.items():
+    def _book_received(self, received: ReceivedByDraws, known: Evidence, evidence: Evidence) -> None:
+        """What draws sent elsewhere than to the inputs of their op."""
+        for source, change in received.corrections.items():
             weight, entries = self.capture.bindings[source]["weight"]
             self._book(weight, change * entries, evidence)
-        for site, kernel in op.passed.items():
-            known = gradient.evidence.join(op.gradient_evidence(gradient))
-            made, before = Gradient(Dense(kernel), evidence=known), self.passed.get(site)
-            self.passed[site] = made if before is None else before + made
+        for site, kernel in received.passed.items():
+            if kernel.dim():
+                made, before = Gradient(Dense(kernel), evidence=known), self.passed.get(site)
+                self.passed[site] = made if before is None else before + made
 
     def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:
         if weight.parents and math.prod(weight.shape) == 1:

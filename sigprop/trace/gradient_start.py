@@ -15,16 +15,15 @@ from torch import Tensor
 
 from sigprop.errors import InputError
 from sigprop.theory import Dense, Gradient, Signal, Status
+from sigprop.theory.drawing import drawn_rows, root_of
 from sigprop.theory.ops.loss import shared_probability
 from sigprop.theory.parts import AlongSignal
 from sigprop.trace.broadcast import concrete_rows
-from sigprop.trace.ensemble import root_of
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.fields.views import viewed
 from sigprop.trace.layout import Misaligned
 from sigprop.trace.loss_terms import Term, grouped, sum_of, terms_of
 from sigprop.trace.record import Call, Field, Record, Source
-from sigprop.trace.replay import drawn_rows
 from sigprop.trace.sampled_loss import sampled_start
 from sigprop.trace.tied import contact_of
 from sigprop.trace.tied_logits import TiedLogits

@@ -12,7 +12,7 @@ blocks over their number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ from torch import Tensor
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import matrix
-from sigprop.theory.ops.base import Carried
+from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
-from sigprop.trace.reading import BoundOp
+from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Uneven
 
 Parts = list[Tensor]
@@ -48,7 +48,7 @@ class FollowedBlock:
 
 
 @dataclass(eq=False)
-class Jump(BoundOp):
+class Jump(Op):
     """From behind `below[-1]` to before block `landing`; `above`, known later, are the blocks followed from there."""
 
     carries = Carries(
@@ -62,6 +62,10 @@ class Jump(BoundOp):
     below: tuple[FollowedBlock, FollowedBlock]
     landing: int
     above: list[FollowedBlock] = field(default_factory=list)
+    reading: Reading = AS_CAPTURED
+
+    def bound(self, reading: Reading) -> Jump:
+        return self if reading is self.reading else replace(self, reading=reading)
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,), (before, last) = inputs, self.below

@@ -25,9 +25,8 @@ from sigprop.trace.layout import LARGEST as MOST_POSITIONS
 from sigprop.trace.length import continued
 from sigprop.trace.networks import average, averaged
 from sigprop.trace.record import Field, Uneven
-from sigprop.trace.replay import sites_between
+from sigprop.trace.replayed_function import function_of
 from sigprop.trace.roles import find_roles
-from sigprop.trace.sampled import Sampled
 from sigprop.trace.sequences import Started, first_sequences, pairs_of, two_sequences
 from sigprop.trace.skeleton import build
 from sigprop.trace.skipped_rows import with_skipped_rows
@@ -236,8 +235,8 @@ class _Rows:
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item))
-        ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, Sampled)]
-        self._bypassed = {site for op in ops for site in sites_between(op.target, op.parts)}.union(start.passed)
+        drawn = filter(None, map(function_of, found.capture.tape.nodes))
+        self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
         for row, item in self._waiting.get(node, ()):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-from typing import TypeVar
-
 from sigprop.theory import Gradient, Node, Signal
 from sigprop.theory.ops.base import Op
 from sigprop.trace.record import Weight
@@ -31,16 +28,3 @@ class Reading:
 
 
 AS_CAPTURED = Reading()
-Bound = TypeVar("Bound", bound="BoundOp")
-
-
-class BoundOp(Op):
-    """An op that looks beyond the states of its inputs, as a reading gives them."""
-
-    reading: Reading = AS_CAPTURED
-
-    def bound(self: Bound, reading: Reading) -> Bound:
-        """The same op for another reading; nothing that it finds is written into this one."""
-        made = copy(self)
-        made.reading = reading
-        return made

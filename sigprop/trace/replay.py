@@ -7,7 +7,6 @@ model does between its linear maps need no rule of their own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -15,10 +14,11 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Node
+from sigprop.theory.drawing import DTYPE, drawn_rows
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.narrow import Narrow
-from sigprop.trace.ensemble import DTYPE, Ensemble, fewest_balanced
+from sigprop.trace.ensemble import Ensemble, fewest_balanced
 from sigprop.trace.layout import Layout
 from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field, Record, Weight, mapped
@@ -156,20 +156,6 @@ class Replay:
             return None
         roots = self.ensemble.drawn(node.inputs[0])[self.replicas]
         return roots @ roots.mT - self.reading.signal(node.inputs[0]).kernel.values
-
-
-def drawn_rows(root: Tensor, channels: int, generator: torch.Generator) -> Tensor:
-    """`[..., positions, channels]`, channels independent with covariance `root root^T`."""
-    shape = (*root.shape[:-2], root.shape[-1], channels)
-    return root.to(DTYPE) @ torch.randn(shape, generator=generator, dtype=DTYPE)
-
-
-def drawn_signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Independent signs: the bits of drawn integers."""
-    count = math.prod(shape)
-    words = torch.randint(1 << 16, (math.ceil(count / 16), 1), generator=generator, dtype=torch.int32)
-    bits = (words >> torch.arange(16, dtype=torch.int32)) & 1
-    return (2 * bits - 1).to(DTYPE).flatten()[:count].reshape(shape)
 
 
 def is_narrow(node: Node) -> bool:

@@ -4,51 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from sigprop.theory import Gradient, Node, Signal
-from sigprop.theory.gradient_along_signal import diagonal
-from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.status import EXACT, Evidence
-from sigprop.trace.reading import BoundOp, Reading
+from sigprop.theory import Node
+from sigprop.theory.drawing import kernel_of
+from sigprop.theory.ops.base import ParameterState
 from sigprop.trace.record import Field, Weight
 from sigprop.trace.replay import Replay
 
-SMALLEST_SLOPE = 1e-6
-"""Share of a gradient's energy below which its slope along the signal is not followed through an attention."""
-
 FEW = 12
 """Replicas that tell how much they scatter."""
-Replayed = TypeVar("Replayed", bound="ReplayedOp")
 
 
 def generator_of(seed: int, replica: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1009 + replica)
-
-
-def kernel_of(rows: Tensor) -> Tensor:
-    """Mean over channels of `[..., position, channel]`, in the precision of the rows; float64."""
-    return (rows @ rows.mT).double() / rows.shape[-1]
-
-
-def unit_kernel(gradient: Gradient) -> tuple[Tensor, float]:
-    """A kernel of mean diagonal 1, which float32 can hold, and what it was divided by."""
-    scale = float(gradient.kernel.diagonal.mean())
-    return gradient.kernel.values / (scale or 1.0), scale
-
-
-def unit_slope(gradient: Gradient, signal: Signal) -> tuple[Tensor | None, float]:
-    """The slope along the signal in units of its largest entry, and that entry; None where it is too small."""
-    slope = gradient.along_signal.slope
-    if not isinstance(slope, Tensor):
-        return None, 0.0
-    energy = float(diagonal(slope).square().mean() * signal.kernel.diagonal.mean())
-    scale = float(slope.abs().max())
-    matters = energy > SMALLEST_SLOPE * float(gradient.energy())
-    return (slope / scale).float() if matters else None, scale
 
 
 class Reverse:
@@ -123,41 +94,3 @@ class Reverse:
             ParameterState(str(number), weight.shape, "", 0.0, torch.tensor(total / math.prod(weight.shape)))
             for number, (weight, total) in enumerate(self.weights.items())
         ]
-
-
-class ReplayedOp(BoundOp):
-    """An op that replays its sources, as `reading` says they are; what it finds going backward is kept for who asks."""
-
-    parts: dict[Field, list[Field]]
-    _reverse: Reverse | None
-
-    def bound(self: Replayed, reading: Reading) -> Replayed:
-        made = super().bound(reading)
-        made._reverse = None
-        return made
-
-    def gradient_evidence(self, gradient: Gradient) -> Evidence:
-        """What is known of the gradients that a replay sends to its sources and to the sites between."""
-        return EXACT
-
-    def with_law(self, parameter: str, law: Law) -> Op:
-        """A replay draws the weights themselves, by whatever their laws are then."""
-        return self
-
-    @property
-    def sources(self) -> tuple[Field, ...]:
-        return tuple(self.parts)
-
-    @property
-    def weights(self) -> list[Weight]:
-        return list(self._reverse.weights) if self._reverse is not None else []
-
-    @property
-    def corrections(self) -> dict[Node, float]:
-        return self._reverse.corrections if self._reverse is not None else {}
-
-    @property
-    def passed(self) -> dict[Field, Tensor]:
-        """Kernels of the gradients at sites between the sources and the target."""
-        found = self._reverse.passed if self._reverse is not None else {}
-        return {site: kernel for site, kernel in found.items() if kernel.dim()}

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
+from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.parts import AlongSignal, Directions
-from sigprop.trace.ensemble import DTYPE, Ensemble
+from sigprop.trace.ensemble import Ensemble
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.record import Field, Weight
-from sigprop.trace.replay import Replay, drawn_rows, parts_of_sources, sites_between
-from sigprop.trace.reverse import generator_of, kernel_of
+from sigprop.trace.replay import Replay, parts_of_sources, sites_between
+from sigprop.trace.reverse import generator_of
 
 ERROR = 0.015
 """Relative standard error of the gradient's energy at which drawing ends."""

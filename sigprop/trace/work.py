@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sigprop.theory import Node
-from sigprop.trace.replay import sites_between
-from sigprop.trace.sampled import Sampled
+from sigprop.trace.replayed_function import function_of
 
 PER_NODE, PER_REPLICA = 5e7, 2e7
 PER_PAIR = 5e3
@@ -29,9 +28,9 @@ def _of_node(node: Node) -> float:
 
 
 def _of_draws(node: Node) -> float:
-    if not isinstance(node.op, Sampled):
+    function = function_of(node)
+    if function is None:
         return 0.0
-    op = node.op
-    drawn = [op.target, *op.parts, *sites_between(op.target, op.parts)]
+    drawn = [function.target, *function.parts, *function.sites_between]
     pairs = sum(item.layout.positions**2 * item.layout.channels for item in drawn)
-    return op.replicas * (PER_REPLICA + PER_DRAWN_PAIR * pairs)
+    return function.replicas * (PER_REPLICA + PER_DRAWN_PAIR * pairs)

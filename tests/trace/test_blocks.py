@@ -7,7 +7,7 @@ from torch import nn
 
 from sigprop.measure import measure
 from sigprop.trace import build, predict, trace
-from sigprop.trace.attention import ReplayedAttention
+from sigprop.trace.replayed_heads import heads_of
 
 WIDTH, TOKENS = 48, 12
 IDS = torch.arange(TOKENS)[None] % 9
@@ -99,7 +99,7 @@ class SharedGain(nn.Module):
 
 def test_the_gain_of_heads_that_are_not_drawn_counts():
     found = trace(build(SharedGain), IDS)
-    (op,) = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]
+    (op,) = filter(None, map(heads_of, found.capture.tape.nodes))
     assert op.heads // op.joined < 16  # some heads are left out
     assert op.joined > 1  # and replicas are replayed at once
     rows = [predict(build(SharedGain), IDS, loss=loss, seed=seed).parameters for seed in range(8)]

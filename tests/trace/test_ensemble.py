@@ -8,13 +8,14 @@ from torch import nn
 
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Gradient, Signal, Tape
+from sigprop.theory.drawing import root_of
 from sigprop.theory.parts import Fluctuation
 from sigprop.trace import trace
-from sigprop.trace.attention import FEWEST, HEADS, NARROW, ReplayedAttention
-from sigprop.trace.ensemble import Ensemble, channel_noise, fewest_balanced, root_of
+from sigprop.trace.ensemble import Ensemble, channel_noise, fewest_balanced
+from sigprop.trace.replayed_heads import FEWEST, HEADS, NARROW, ReplayedHeads, heads_of
 
 POSITIONS = 6
-MODULE = sys.modules[ReplayedAttention.__module__]
+MODULE = sys.modules[ReplayedHeads.__module__]
 
 
 def gram(noise):
@@ -70,7 +71,7 @@ class FusedAttention(nn.Module):
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_slices_are_drawn_apart_where_they_are_disjoint(overlapping):
     found = trace(FusedAttention(overlapping), torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(0)))
-    (op,) = [node.op for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention)]
+    (op,) = filter(None, map(heads_of, found.capture.tape.nodes))
     (parts,) = op.parts.values()
     assert sorted(part.layout.channels for part in parts) == ([48] if overlapping else [16, 16])
 
@@ -83,15 +84,15 @@ def test_a_kernel_that_is_not_finite_is_refused_in_words():
 def heads_backward(total: int) -> tuple[int, float]:
     """Heads that a narrow attention draws backward in a model of so many, and the error of its weight gradients."""
     found = trace(FusedAttention(False), torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(0)))
-    node = next(node for node in found.capture.tape.nodes if isinstance(node.op, ReplayedAttention))
-    assert isinstance(node.op, ReplayedAttention)
-    node.op.total = lambda: total
+    node = next(node for node in found.capture.tape.nodes if heads_of(node) is not None)
+    heads = heads_of(node)
+    assert node.op is not None
+    assert heads is not None
+    heads.total = lambda: total
     node.op.parameters(Gradient(Dense(torch.eye(5, dtype=torch.float64))), *(x.signal for x in node.inputs))
-    assert node.op._reverse is not None
-    (energies,) = (torch.cat(items) for items in node.op._reverse._energies)
-    return node.op.replicas * node.op.heads // node.op.joined, float(
-        energies.std() / energies.mean() / len(energies) ** 0.5
-    )
+    assert heads.received is not None
+    (energies,) = (torch.cat(items) for items in heads.received._energies)
+    return heads.replicas * heads.heads // heads.joined, float(energies.std() / energies.mean() / len(energies) ** 0.5)
 
 
 def test_heads_are_drawn_until_weight_gradients_are_steady(monkeypatch):

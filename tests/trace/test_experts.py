@@ -11,6 +11,7 @@ from sigprop.measure import measure
 from sigprop.theory.ops.expert_sum import ExpertSum
 from sigprop.theory.ops.shared_residual import SharedResidual
 from sigprop.trace import build, experts, predict
+from sigprop.trace.replayed_heads import heads_of
 from sigprop.trace.tracing import trace
 
 X = torch.randn(24, 20, generator=torch.Generator().manual_seed(0))
@@ -154,7 +155,7 @@ def test_keys_written_in_parts_are_put_side_by_side(agreement):
         skip=("q.weight", "k.weight", "q.bias", "k.bias", "shared.bias", "shared", "shared.weight"),
     )
     nodes = trace(build(SharedKeys), X).capture.tape.nodes
-    attention = next(node.op for node in nodes if type(node.op).__name__ == "ReplayedAttention")
+    attention = next(heads for node in nodes if (heads := heads_of(node)) is not None)
     assert attention.heads < 32
     predicted = next(row.grad_second_moment for row in rows.parameters if row.name == "shared.weight")
     actual = measure(None, X, loss, build=SharedKeys, seeds=48).parameters

@@ -235,7 +235,7 @@ def test_a_slope_along_the_signal_goes_back_through_attention(agreement, monkeyp
         return F.cross_entropy(out.flatten(0, 1), targets)
 
     agreement(Confident, ids, loss, seeds=60, width=60)
-    monkeypatch.setattr(sys.modules["sigprop.trace.attention"], "unit_slope", lambda *_: (None, 0.0))
+    monkeypatch.setattr(sys.modules["sigprop.theory.ops.attention.drawn"], "unit_slope", lambda *_: (None, 0.0))
     with pytest.raises(AssertionError):
         agreement(Confident, ids, loss, seeds=12, width=60)
 

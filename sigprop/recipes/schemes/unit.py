@@ -40,9 +40,9 @@ from sigprop.results import Init, Plan
 from sigprop.structure import Junction, Structure
 from sigprop.structure.attention import score_variance as score_variance_of
 from sigprop.theory import Node
-from sigprop.trace.attention import ReplayedAttention
 from sigprop.trace.record import Weight
 from sigprop.trace.replay import Replay
+from sigprop.trace.replayed_heads import heads_of
 
 STEPS = 6
 LARGEST_SHARE = 0.5
@@ -143,7 +143,7 @@ def _solved_factors(structure: Structure, walk: Walk, ratio: float, cap: float) 
         branches.setdefault(walk.place[spot.total.node], []).append(number)
     done = 0
     for place, numbers in branches.items():
-        for attention in [n for n in walk.nodes[done : place + 1] if isinstance(n.op, ReplayedAttention)]:
+        for attention in [n for n in walk.nodes[done : place + 1] if heads_of(n) is not None]:
             walk.run(walk.nodes[done : walk.place[attention]])
             done = walk.place[attention]
             _cap_scores(structure, walk, attention, cap, factors)
@@ -157,9 +157,10 @@ def _solved_factors(structure: Structure, walk: Walk, ratio: float, cap: float) 
 
 def _cap_scores(structure: Structure, walk: Walk, attention: Node, cap: float, factors: dict[str, float]) -> None:
     """Divide query and key so that their scores do not vary more than the cap; fused matrices are left alone."""
-    assert isinstance(attention.op, ReplayedAttention)
-    present = score_variance_of(Replay(torch.Generator().manual_seed(0), reading=walk)(attention.op.weight))
-    makers = [weight for source in attention.op.sources for weight in source.inputs if isinstance(weight, Weight)]
+    heads = heads_of(attention)
+    assert heads is not None
+    present = score_variance_of(Replay(torch.Generator().manual_seed(0), reading=walk)(heads.weight))
+    makers = [weight for source in heads.parts for weight in source.inputs if isinstance(weight, Weight)]
     names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
     chosen = [name for name in names if structure.parameters[name].role == "query_key"]
     if present <= cap or len(chosen) != 2 or any(structure.parameters[name].parts for name in chosen):

@@ -5,7 +5,10 @@
 `modulate`, `gain`, `dropout`. Norms: `layer_norm`, `rms_norm`, `group_norm`, `batch_norm`. Sums: `residual`,
 `shared_residual`, `token_residual`. Where things stand: `gather`, `scatter`, `narrow`, `cat_channels`, `cat_positions`,
 `positions_to_channels`, `channels_to_positions`. Where signals and gradients start: `embedding`, `parameter_source`,
-`loss`.
+`loss`. Evaluated on draws (`drawn`), which the interpreter makes: `attention.DrawnAttention`, `sampled`.
+
+One op lives elsewhere: `sigprop.trace.jump`, from one followed block of a model to the next, which is no function of
+torch and reads the states of other nodes of the graph.
 """
 
 __all__: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -35,6 +36,26 @@ class Carried:
     def of(self, values: Tensor) -> Tensor:
         """A number per position of the input, at the positions of the output that hold them."""
         return values if self.index is None else values[self.index]
+
+
+class ReceivedByDraws(Protocol):
+    """What arrived, going backward through draws: kernels at the sources of what was drawn (None where nothing did),
+    and, by keys that only who draws knows, the energies of `weights`, `corrections` to those of linear maps before, and
+    the kernels that `passed` other places."""
+
+    @property
+    def kernels(self) -> list[Tensor | None]: ...
+
+    @property
+    def weights(self) -> Mapping[Any, float]: ...
+
+    @property
+    def corrections(self) -> Mapping[Any, float]: ...
+
+    @property
+    def passed(self) -> Mapping[Any, Tensor]: ...
+
+    def states(self) -> list[ParameterState]: ...
 
 
 class Law(Protocol):
@@ -93,6 +114,23 @@ class Op(ABC):
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
         """What the output holds of one input itself; None where weights or a function stand between."""
+        return None
+
+    def bound(self, reading: Any) -> Op:
+        """The op for the states and laws that a reading gives; itself unless it looks beyond its inputs."""
+        return self
+
+    @property
+    def received(self) -> ReceivedByDraws | None:
+        """What its draws have received going backward; None where nothing is drawn."""
+        return None
+
+    def gradient_evidence(self, gradient: Gradient) -> Evidence:
+        """What is known of the gradients that draws send to their sources and to places between."""
+        return EXACT
+
+    def norm_of_groups(self, groups: int) -> float | None:
+        """The fluctuation of the norms of groups of channels, as heads are; None where it is that of all channels."""
         return None
 
     @property

@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.trace.attention import ReplayedAttention
+from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.trace.broadcast import are_streams, with_streams
 from sigprop.trace.capture import Capture
 from sigprop.trace.layout import CHANNEL, KEY, Axis, Layout
 from sigprop.trace.record import Call, Field, independent, united
+from sigprop.trace.replayed_heads import ReplayedHeads
 
 
 def attention_weights(
@@ -95,10 +96,10 @@ def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Fiel
     if layout is None:
         return None
     capture.attentions += 1
-    op = ReplayedAttention(
+    heads = ReplayedHeads(
         weights, value, layout, capture.seed(), capture.attentions, capture.single, lambda: capture.attentions
     )
-    node = capture.apply(op, *(source.node for source in op.sources), value.node)
+    node = capture.apply(DrawnAttention(heads), *(source.node for source in heads.parts), value.node)
     return Field(layout, lambda _: node, call=call, inputs=(weights, value))
 
 

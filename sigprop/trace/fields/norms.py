@@ -19,7 +19,6 @@ from sigprop.trace.fields.operands import concrete_field
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.trace.record import Call, Field, Function, Weight
 from sigprop.trace.registry import by_rule
-from sigprop.trace.sampled import Sampled
 
 
 def of_real(
@@ -54,7 +53,7 @@ def channel_shape(values: Tensor) -> tuple[int, ...]:
 
 def one_group(capture: Capture, node: Node, width: int, groups: int) -> Node:
     """One group of channels, which stands for all."""
-    seen = node.op.norm_of_groups(groups) if isinstance(node.op, Sampled) else None
+    seen = None if node.op is None else node.op.norm_of_groups(groups)
     return capture.apply(Narrow(1.0, width, seen), node)
 
 

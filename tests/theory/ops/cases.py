@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from sigprop.theory import Dense, Signal, activations
 from sigprop.theory.ops import embedding
 from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.attention import Attention
+from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.batch_norm import BatchNorm, FiniteBatchNorm
 from sigprop.theory.ops.cat_channels import CatChannels
@@ -42,6 +42,7 @@ from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.rms_norm import RMSNorm
+from sigprop.theory.ops.sampled import Sampled
 from sigprop.theory.ops.scale import Scale
 from sigprop.theory.ops.scatter import Scatter
 from sigprop.theory.ops.shared_residual import Piece, SharedResidual
@@ -49,6 +50,7 @@ from sigprop.theory.ops.tied_head import Contact, TiedHead
 from sigprop.theory.ops.token_linear import TokenLinear
 from sigprop.theory.ops.token_map import TokenMap
 from sigprop.theory.ops.token_residual import TokenResidual
+from tests.theory.ops.given_draws import DrawnFunction, GivenHeads
 
 P, C = 4, 24
 Simulated = tuple[Tensor, dict[str, Tensor]]
@@ -209,6 +211,7 @@ EYE = torch.eye(P, dtype=torch.float64)
 ONES = torch.ones(P, P, dtype=torch.float64)
 NUMBERS = torch.randn(P, C, generator=torch.Generator().manual_seed(5), dtype=torch.float64) + 1.0
 WINDOWS = torch.randn(P, 6, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+ATTENDED = random_kernel(P, 6).softmax(-1)
 DRAWN = DrawnTokenLinear.draw(TokenLinear(P, 3, 0.25, channels=C), seed=1)
 POOL = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.2, 0.3, 0.5]], dtype=torch.float64)
 GAIN = Gain(1.3, 1.1, ONES, (C,), C)
@@ -295,6 +298,13 @@ CASES: dict[str, Case] = {
     ),
     "convolution of one": Case(
         Convolution(C, 16, 0.04, rows=ONE), (signal(),), convolution(ONE, 16, 0.04), linear=True
+    ),
+    "drawn attention": Case(
+        DrawnAttention(GivenHeads(signal(), ATTENDED[None])),
+        (signal(),),
+        fixed(lambda value: ATTENDED @ value),
+        unchecked=dict.fromkeys(("directions", "gain"), "ended"),
+        allowed=1e-5,
     ),
     "drawn token linear": Case(
         DRAWN, (signal(),), fixed(lambda x: DRAWN.matrix @ x), linear=True, unchecked={"parameters": "test_ops.py"}
@@ -392,6 +402,13 @@ CASES: dict[str, Case] = {
     ),
     "gradient scale": Case(
         GradientScale(slope=0.4), (signal(),), fixed(lambda x: 0.4 * x + 0.6 * x.detach()), unchecked={"gain": "ended"}
+    ),
+    "sampled": Case(
+        Sampled(DrawnFunction(torch.tanh, signal()), "drawn"),
+        (signal(),),
+        fixed(torch.tanh),
+        unchecked=dict.fromkeys(("uniform", "directions", "along", "gain"), "ended") | {"norm": "by its inverse mean"},
+        allowed=0.05,
     ),
     "scale": Case(Scale(0.3), (signal(),), fixed(lambda x: 0.3 * x), linear=True),
     "scatter": Case(

@@ -8,8 +8,11 @@ import torch
 
 from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Gradient, Tape, exchangeable_gradient, exchangeable_signal
-from sigprop.theory.ops.attention import Attention
+from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.linear import Linear
+from sigprop.theory.parts import AlongSignal
+from tests.theory.ops.cases import P, random_kernel, signal
+from tests.theory.ops.given_draws import GivenHeads
 from tests.theory.ops.monte_carlo import assert_close, draw, moments
 
 WIDTH, HEAD, TOKENS = 64, 32, 24
@@ -188,3 +191,19 @@ def test_dense_kernels_keep_their_type_and_symmetry():
     assert isinstance(out.kernel, Dense)
     assert torch.allclose(out.kernel.values, out.kernel.values.T)
     assert math.isfinite(float(out.kernel.total()))
+
+
+def test_drawn_heads_send_their_weights_the_gradient_of_values_and_outputs():
+    """`E (g_t v_s)^2 = d G_tt K_ss` where the gradient is independent of the output, and `d (S A K)_ts` on average
+    where it is `S o`."""
+    value, gradient = signal(), Gradient(Dense(random_kernel(P, 3)))
+    weights, slope = random_kernel(P, 6).softmax(-1), torch.linspace(0.2, 0.6, P, dtype=torch.float64)
+    heads = GivenHeads(value, weights[None], draws=1500, has_sources=True)
+    op = DrawnAttention(heads)
+    op.parameters(gradient, value)
+    expected = value.width * gradient.kernel.diagonal[:, None] * value.kernel.diagonal
+    assert_close(expected, torch.stack(heads.sent).flatten(1, 3).double().square(), "squares", 1e-5)
+    heads.sent.clear()
+    op.parameters(Gradient(gradient.kernel, along_signal=AlongSignal(slope)), value)
+    moved = value.width * slope[:, None] * (weights @ value.kernel.values)
+    assert_close(moved, torch.stack(heads.sent).flatten(1, 3).double(), "means", 1e-5)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -41,7 +42,7 @@ def ops() -> set[type[Op]]:
     found: set[type[Op]] = set()
     for module in pkgutil.walk_packages(sigprop.theory.ops.__path__, "sigprop.theory.ops."):
         for item in vars(importlib.import_module(module.name)).values():
-            if isinstance(item, type) and issubclass(item, Op) and item is not Op:
+            if isinstance(item, type) and issubclass(item, Op) and not inspect.isabstract(item):
                 found.add(item)
     return found
 
@@ -244,6 +245,18 @@ def test_tokens_that_are_alike_need_no_pairs_written_out(name):
     assert same(one.mean, two.exchangeable().mean)
     assert same(one.fluctuation, two.fluctuation)
     assert same(left.directions, right.directions)
+
+
+@pytest.mark.parametrize("name", ["sampled", "drawn attention"])
+def test_drawn_ops_answer_every_gradient_by_itself(name):
+    """The first one's answer was kept for all that followed."""
+    op, inputs = CASES[name].op, CASES[name].inputs
+    output = op.forward(*inputs)
+    first, second = (Gradient(Dense(random_kernel(P, 3) * scale)) for scale in (1.0, 4.0))
+    (one,), (two,) = (op.backward(gradient, output, *inputs) for gradient in (first, second))
+    assert one is not None
+    assert two is not None
+    torch.testing.assert_close(two.kernel.values, 4.0 * one.kernel.values, rtol=1e-6, atol=0.0)
 
 
 # -- adjoints

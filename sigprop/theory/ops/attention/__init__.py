@@ -1,4 +1,6 @@
-"""Softmax attention on query, key and value states: one op, four ways to evaluate it.
+"""Attention: on the states of queries, keys and values, or on weights that somebody draws.
+
+`op.py` has `Attention`, softmax attention on three states, with four ways to evaluate it:
 
 | file | tokens | method |
 |---|---|---|
@@ -6,8 +8,12 @@
 | `causal.py` | alike before the mask, averaged over positions after it | closed form per position |
 | `dense.py` | any kernel, any mask | closed form per pair of positions |
 | `sampled.py` | any kernel, any mask or additive bias | heads drawn from the kernels: the reference |
+
+`drawn.py` has `DrawnAttention`: values averaged with drawn weights, whatever these are made of and however many
+sequences attend within themselves (`products.py`). The interpreter replays a model's own functions for it.
 """
 
+from sigprop.theory.ops.attention.drawn import DrawnAttention
 from sigprop.theory.ops.attention.op import Attention, AttentionSignal
 
-__all__ = ["Attention", "AttentionSignal"]
+__all__ = ["Attention", "AttentionSignal", "DrawnAttention"]

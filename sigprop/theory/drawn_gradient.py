@@ -1,4 +1,4 @@
-"""Gradients drawn for a replay: with the predicted kernel, and with what they have in common with the signal."""
+"""Gradients drawn for an op that is evaluated on draws, with what they have in common with the signal."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sigprop.theory import Gradient
+from sigprop.theory.drawing import DTYPE, drawn_rows, root_of, unit_kernel
 from sigprop.theory.gradient_along_signal import applied
-from sigprop.trace.ensemble import DTYPE, root_of
-from sigprop.trace.replay import drawn_rows
-from sigprop.trace.reverse import unit_kernel
+from sigprop.theory.states import Gradient
 
 TINY = 1e-30
 SMALL = 1e-3

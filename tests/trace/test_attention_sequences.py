@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sigprop.trace import attention, predict
-from sigprop.trace.attention_blocks import Sequences, between, over_outputs, over_values
+from sigprop.theory.ops.attention.products import Sequences, between, over_outputs, over_values
+from sigprop.trace import predict, replayed_heads
 
 REPLICAS, HEADS, BLOCKS, QUERIES, KEYS = 2, 3, 4, 5, 6
 GENERATOR = torch.Generator().manual_seed(0)
@@ -64,14 +64,14 @@ def test_windows_are_followed_one_by_one(monkeypatch):
     model, image = Windows(), torch.randn(2, 4, 4, 3)
     counts = []
 
-    def counted(*given, found=attention.sequences_apart):
+    def counted(*given, found=replayed_heads.sequences_apart):
         counts.append(found(*given).count)
         return found(*given)
 
-    monkeypatch.setattr(attention, "sequences_apart", counted)
+    monkeypatch.setattr(replayed_heads, "sequences_apart", counted)
     apart = predict(model, image)
     assert 8 in counts
-    monkeypatch.setattr(attention, "sequences_apart", lambda *given: Sequences())
+    monkeypatch.setattr(replayed_heads, "sequences_apart", lambda *given: Sequences())
     whole = predict(model, image)
     for row in whole.sites:
         assert apart[row.name].variance == pytest.approx(row.variance, rel=1e-5)

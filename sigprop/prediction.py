@@ -36,6 +36,8 @@ CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 70_000_000, 300_000, 1024
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
 FOLLOWED = 2048
 """Positions of a tensor that theory follows where the model can as well be run: all pairs of more take minutes."""
+REPLAYED = 150_000
+"""Calls of functions that theory draws at most where the model can as well be run: about ten seconds."""
 LARGEST = 400_000_000
 """Parameters of a model that is still run."""
 
@@ -86,7 +88,7 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     if isinstance(long, Profile):
         return long
     if verify is None and _is_cheap(loaded, batch):
-        options = {"positions": FOLLOWED} | options
+        options = {"positions": FOLLOWED, "replayed": REPLAYED} | options
     try:
         found = predict_by_theory(loaded, batch, tokens=tokens, **options)
     except Exception as error:

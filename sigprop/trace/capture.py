@@ -25,7 +25,7 @@ from sigprop.trace.layout import LARGEST, Layout
 from sigprop.trace.module_sites import ModuleSites
 from sigprop.trace.record import Call, Field, Record, Weight, fields_made
 from sigprop.trace.replay import Replay
-from sigprop.trace.replayed_function import ReplayedFunction
+from sigprop.trace.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.trace.shared_parts import SharedParts
 from sigprop.trace.shared_weights import Bindings, WeightsBehind
 from sigprop.trace.tied_logits import TiedLogits
@@ -67,7 +67,8 @@ class Capture(ModuleSites):
         self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
         self.attentions = 0
         self.lock = RLock()
-        self.most_positions = LARGEST
+        self.most_positions, self.most_replayed = LARGEST, MOST_REPLAYED
+        self._replayed = 0
         self.running = False
         self._seeds = self._base = seed * 100003
         self._first_field = fields_made()
@@ -131,8 +132,13 @@ class Capture(ModuleSites):
                 f"a tensor of shape {target.shape} in {self.module!r} has {target.layout.positions} positions, "
                 f"more than the {LARGEST} that are followed: a shorter sequence or a smaller image may help"
             )
-        seed = self.seed() if self.running else self.seed_of(target)
-        draws = ReplayedFunction(target, seed)
+        draws = ReplayedFunction(target, self.seed() if self.running else self.seed_of(target))
+        self._replayed += draws.calls
+        if self._replayed > self.most_replayed:
+            raise UnsupportedError(
+                f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.most_replayed:,} may be: "
+                "in a recurrence every step draws all steps before it"
+            )
         return self.apply(Sampled(draws, reason), *(source.node for source in draws.parts))
 
     def value_of(self, item: Any) -> Any:

@@ -25,7 +25,7 @@ from sigprop.trace.layout import LARGEST as MOST_POSITIONS
 from sigprop.trace.length import continued
 from sigprop.trace.networks import average, averaged
 from sigprop.trace.record import Field, Uneven
-from sigprop.trace.replayed_function import function_of
+from sigprop.trace.replayed_function import MOST_REPLAYED, function_of
 from sigprop.trace.roles import find_roles
 from sigprop.trace.sequences import Started, first_sequences, pairs_of, two_sequences
 from sigprop.trace.skeleton import build
@@ -53,6 +53,7 @@ def predict(
     scores: bool = False,
     seed: int = 0,
     positions: int = MOST_POSITIONS,
+    replayed: int = MOST_REPLAYED,
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
 
@@ -69,9 +70,11 @@ def predict(
     dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
     scores: also predict attention scores (`module.scores`): variance, entropy, largest weight, as `measure` does.
     positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
+    replayed: calls of functions without a rule that are drawn, at most: of a recurrence every step draws those before.
     """
     settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype}
     settings |= {"scores": scores, "seed": seed, "positions": positions}
+    settings["replayed"] = replayed
     require_settings(networks=networks, **settings)
     with undisturbed() as interrupts, interrupts.let_through():
         if networks == 1:
@@ -90,6 +93,7 @@ def require_settings(
     scores: bool = False,
     seed: int = 0,
     positions: int = MOST_POSITIONS,
+    replayed: int = MOST_REPLAYED,
 ) -> None:
     """Raise for an option of `predict` that is not allowed."""
     require_loss(loss)
@@ -98,6 +102,7 @@ def require_settings(
     require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
     require(tokens >= 2, "tokens", tokens, "at least 2")
     require(positions >= 1, "positions", positions, "at least 1")
+    require(replayed >= 1, "replayed", replayed, "at least 1")
 
 
 def _predict(
@@ -111,11 +116,12 @@ def _predict(
     scores: bool,
     seed: int,
     positions: int,
+    replayed: int,
     network: int | None = None,
 ) -> Profile:
     loaded = _loaded(model)
     settings: dict[str, Any] = {"loss": loss, "state": state, "dtype": dtype, "scores": scores, "seed": seed}
-    settings |= {"network": network, "positions": positions}
+    settings |= {"network": network, "positions": positions, "replayed": replayed}
     tokens = tokens if state == "kernel" else min(tokens, 32)
     followed, cut = shortened(batch, tokens)
     found = _of_sequences(model, loaded, followed, settings)
@@ -156,6 +162,7 @@ def _followed_once(
     scores: bool,
     seed: int,
     positions: int,
+    replayed: int,
     network: int | None,
 ) -> Profile:
     """A batch with all its kernels, or, of many alike sequences, with those of the first two."""
@@ -168,6 +175,7 @@ def _followed_once(
         "dtype": dtype,
         "jumps": jumps,
         "positions": positions,
+        "replayed": replayed,
     }
 
     def started(count: int | None) -> Started:

@@ -25,6 +25,8 @@ MANY_ENTRIES, CHEAP = 16384, 1 << 19
 """Entries that are drawn where all replicas together hold no more than `CHEAP` numbers."""
 MANY = 2048
 """Replicas that are never exceeded: of one number they tell the mean square to 3 %."""
+MOST_REPLAYED = 10**9
+"""Calls that are drawn for one model, at most."""
 
 TAILS = "a gradient through a norm over {} numbers has a long tail"
 FOURIER = "channels of a Fourier transform are taken as independent"
@@ -62,6 +64,11 @@ class ReplayedFunction:
         channels = max(1, min([self.channels, *(part.layout.channels for part in self._drawn)]))
         few = min(MOST, math.ceil(ENTRIES / channels), LARGEST // size)
         return max(2, few, min(math.ceil(MANY_ENTRIES / channels), CHEAP // size, MANY))
+
+    @property
+    def calls(self) -> int:
+        """How many functions one pass over all replicas calls."""
+        return self.replicas * (len(records_between(self.target, self.parts)) + 1)
 
     @property
     def doubts(self) -> dict[str, str]:

@@ -33,6 +33,7 @@ from sigprop.trace.layout import LARGEST
 from sigprop.trace.mode import CaptureMode
 from sigprop.trace.record import Field, Uneven, Weight
 from sigprop.trace.repeated import RunOfBlocks, jumped_over
+from sigprop.trace.replayed_function import MOST_REPLAYED
 from sigprop.trace.skeleton import skeleton_of
 
 
@@ -93,13 +94,14 @@ def trace(
     dtype: torch.dtype = torch.float64,
     jumps: bool = False,
     positions: int = LARGEST,
+    replayed: int = MOST_REPLAYED,
 ) -> TracedModel:
     """Run the model's own forward on the batch with its parameters on meta.
 
     The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
     for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
     `jumps` follows only a part of many alike blocks (`repeated`); `Uneven` is raised where that cannot be done.
-    `positions` are those of a tensor that are followed at most.
+    `positions` are those of a tensor that are followed at most, `replayed` the calls that are drawn.
     """
     model = as_written(model)
     unheard = list(dict.fromkeys(name for name, _, _ in observers(model)))
@@ -109,7 +111,7 @@ def trace(
         without_observers(twin)
         _plain_settings(twin)
         capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
-        capture.most_positions = positions
+        capture.most_positions, capture.most_replayed = positions, replayed
         batch = copied(batch)
         seed_all(seed)
         with (

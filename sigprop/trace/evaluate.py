@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
 from sigprop.theory.ops.base import Op, ReceivedByDraws
-from sigprop.theory.ops.lookup import Lookup
-from sigprop.theory.ops.residual import Residual
 from sigprop.trace.capture import Capture
 from sigprop.trace.few_products import REASON, is_bent_sum
 from sigprop.trace.reading import Reading
@@ -130,7 +128,7 @@ class Evaluation(Reading):
         if gradient is not None:
             before = self.gradients.get(node)
             made = gradient if before is None else before.meets(gradient, self.signal(node))
-            self.gradients[node] = made if isinstance(node.op, (Lookup, Residual)) else possible(made)
+            self.gradients[node] = made if node.op is not None and node.op.completes_gradients else possible(made)
 
     def _through(self, node: Node, gradient: Gradient) -> None:
         op = self.op(node)
@@ -155,7 +153,7 @@ class Evaluation(Reading):
                 weight, entries = sizes[state.name]
                 amount = float(state.grad_second_moment) * entries
                 self._book(weight, amount, evidence)
-                if received is None and not isinstance(op, Lookup):
+                if received is None and op.multiplies:
                     for key in entries_of(weight):
                         self._uses.setdefault(key, []).append((node, amount))
 

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from sigprop.theory import Node
 from sigprop.theory.drawing import DTYPE, drawn_rows
-from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.narrow import Narrow
 from sigprop.trace.ensemble import Ensemble, fewest_balanced
 from sigprop.trace.layout import Layout
 from sigprop.trace.reading import AS_CAPTURED, Reading
@@ -137,10 +135,9 @@ class Replay:
         Queries, keys and values made from one input of finite width share its fluctuations, which are of order
         1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
         """
-        if isinstance(node.op, Narrow):
-            return self.roots(node.inputs[0])
-        if isinstance(node.op, Gather):
-            return self.roots(node.inputs[0])[:, node.op.index]
+        picked = _picked(node)
+        if picked is not None:
+            return self.roots(node.inputs[0])[:, picked]
         if not is_narrow(node):
             return self.ensemble.expected(node).expand(self.replicas.stop - self.replicas.start, -1, -1)
         op = self.reading.op(node)
@@ -160,14 +157,18 @@ class Replay:
 
 def is_narrow(node: Node) -> bool:
     """A linear map of channels, position by position, whose input has so few that its kernel fluctuates."""
-    if isinstance(node.op, (Narrow, Gather)):
+    if _picked(node) is not None:
         return is_narrow(node.inputs[0])
     return type(node.op) is Linear and NARROW * len(node.signal.mean) >= node.op.fan_in
 
 
+def _picked(node: Node) -> Tensor | slice | None:
+    return None if node.op is None else node.op.picks
+
+
 def balanced_replicas(node: Node) -> int:
     """How many replicas are needed for the fluctuations of a node to balance."""
-    if isinstance(node.op, (Narrow, Gather)):
+    if _picked(node) is not None:
         return balanced_replicas(node.inputs[0])
     return fewest_balanced(len(node.signal.mean), node.inputs[0].signal.independent_channels) if is_narrow(node) else 1
 

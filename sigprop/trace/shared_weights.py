@@ -14,7 +14,6 @@ from typing import Any
 
 from sigprop.theory import Node
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.lookup import Lookup
 from sigprop.trace.record import Record, Weight, leaves
 from sigprop.trace.shared_parts import SharedParts
 
@@ -81,7 +80,7 @@ class WeightsBehind:
 
     def own(self, node: Node) -> frozenset[Entries]:
         """Entries of the weights that an op multiplies with."""
-        if isinstance(node.op, Lookup):
+        if node.op is not None and not node.op.multiplies:
             return frozenset()
         bound = self._bindings.get(node, {})
         return frozenset(entries for weight, _ in bound.values() for entries in entries_of(weight))

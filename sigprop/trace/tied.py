@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory import Dense, Node
-from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.narrow import Narrow
-from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.scale import Scale
 from sigprop.trace.capture import Capture
 from sigprop.trace.record import Weight
 from sigprop.trace.tied_logits import TiedLogits
@@ -99,21 +94,14 @@ def contact_of(capture: Capture, node: Node) -> TiedLogits | None:
     if not node.inputs:
         return None
     above = contact_of(capture, node.inputs[0])
-    if above is None:
+    if above is None or node.op is None:
         return None
-    if isinstance(node.op, Scale):
-        return _rescaled(above, above.logit * node.op.factor, torch.tensor(node.op.factor))
-    if isinstance(node.op, Activation):
-        function = node.op.function
-        slope = function.derivative(above.logit)
-        bent = above.bent or bool((slope < SLOPE * function.derivative(torch.zeros(1, dtype=slope.dtype))).any())
-        return replace(_rescaled(above, function(above.logit), slope), bent=bent)
-    if isinstance(node.op, Gather):
-        index = node.op.index
-        parts = {name: getattr(above, name)[index] for name in ("logit", "spread", "others", "ids")}
+    picked, entry = node.op.picks, node.op.of_entry(above.logit)
+    if picked is not None:
+        parts = {name: getattr(above, name)[picked] for name in ("logit", "spread", "others", "ids")}
         return replace(above, **parts)
-    return above if isinstance(node.op, (Narrow, Residual)) else None
-
-
-def _rescaled(contact: TiedLogits, logit: Tensor, slope: Tensor) -> TiedLogits:
-    return replace(contact, logit=logit, spread=contact.spread * slope**2, others=contact.others * slope**2)
+    if entry is None:
+        return None
+    (logit, slope), (_, at_zero) = entry, node.op.of_entry(torch.zeros_like(above.logit)) or entry
+    bent = above.bent or bool((slope / at_zero < SLOPE).any())
+    return replace(above, logit=logit, spread=above.spread * slope**2, others=above.others * slope**2, bent=bent)

@@ -37,11 +37,11 @@ class ActivationFunction:
 
     def mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f(x), x ~ N(mean, variance)."""
-        return self._expectation(self, variance, mean)
+        return self.expectation(self, variance, mean)
 
     def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f(x)^2."""
-        return self._expectation(lambda x: self(x) ** 2, variance, mean)
+        return self.expectation(lambda x: self(x) ** 2, variance, mean)
 
     def cross_moment(
         self,
@@ -57,11 +57,11 @@ class ActivationFunction:
 
     def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f'(x)."""
-        return self._expectation(self.derivative, variance, mean)
+        return self.expectation(self.derivative, variance, mean)
 
     def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f'(x)^2."""
-        return self._expectation(lambda x: self.derivative(x) ** 2, variance, mean)
+        return self.expectation(lambda x: self.derivative(x) ** 2, variance, mean)
 
     def derivative_cross_moment(
         self,
@@ -120,9 +120,10 @@ class ActivationFunction:
 
     def second_derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f''(x)^2 away from kinks (the delta functions of a kinked f' are left out)."""
-        return self._expectation(lambda x: self.second_derivative(x) ** 2, variance, mean)
+        return self.expectation(lambda x: self.second_derivative(x) ** 2, variance, mean)
 
-    def _expectation(self, function: quadrature.Function, variance: Number, mean: Number) -> Tensor:
+    def expectation(self, function: quadrature.Function, variance: Number, mean: Number) -> Tensor:
+        """E of another function of x that has the kinks of this one."""
         variance, mean = as_double(variance, mean)
         return quadrature.expectation(function, variance, mean, self.kinks)
 

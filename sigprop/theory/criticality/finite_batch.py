@@ -113,7 +113,7 @@ class _Moments:
         return (self.activation(x) - self.mean) ** 2
 
     def expect(self, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.activation._expectation(function, 1.0, 0.0)
+        return self.activation.expectation(function, 1.0, 0.0)
 
     @cached_property
     def curvature(self) -> Tensor:

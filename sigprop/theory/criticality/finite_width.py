@@ -44,7 +44,7 @@ def factor_at_width(
     weight, bias = (setting.reshape(-1, 1) ** 2 for setting in settings)
     grid = torch.logspace(*_TABLE, dtype=torch.float64)
     squares = network.square(grid)
-    fourth = network.activation._expectation(lambda x: network.activation(x) ** 4, grid, 0.0)
+    fourth = network.activation.expectation(lambda x: network.activation(x) ** 4, grid, 0.0)
     excess = (fourth / squares.clamp_min(1e-300) ** 2 - 1).clamp_min(0.0)
     kernel, share = weight * input_square + bias, torch.ones_like(weight)
     if inputs is not None:

@@ -111,8 +111,8 @@ class Activation(Op):
         function, level = self.function, variance + mean**2
         square = function.second_moment(variance, mean).clamp_min(1e-300)
         try:
-            fourth = function._expectation(lambda values: function(values) ** 4, variance, mean)
-            with_input = function._expectation(lambda values: (function(values) * values) ** 2, variance, mean)
+            fourth = function.expectation(lambda values: function(values) ** 4, variance, mean)
+            with_input = function.expectation(lambda values: (function(values) * values) ** 2, variance, mean)
         except InputError:
             return 5.0 + beyond
         scatter = (2.0 * variance * (variance + 2.0 * mean**2)).clamp_min(1e-300)
@@ -141,6 +141,9 @@ class Activation(Op):
         )
         return (self._steep(made, slope, slopes, output, x) if isinstance(slope, Tensor) else made,)
 
+    def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return self.function(values), self.function.derivative(values)
+
     def _linear_share(self, x: Signal) -> Tensor:
         """The part of the output's variance that is linear in the input: of a rest along the one, so much is along the
         other."""
@@ -154,7 +157,7 @@ class Activation(Op):
         along = self.function.radial.second_moment(variance, mean)
         if not isinstance(share, Tensor) and share == 1.0:
             return along / energy.clamp_min(1e-300)
-        both = self.function._expectation(lambda x: self.function.radial(x) * self.function(x), variance, mean) ** 2
+        both = self.function.expectation(lambda x: self.function.radial(x) * self.function(x), variance, mean) ** 2
         lost = (1.0 - share) * both / self.function.second_moment(variance, mean).clamp_min(1e-300)
         return (along - lost).clamp_min(0.0) / energy.clamp_min(1e-300)
 

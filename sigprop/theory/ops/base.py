@@ -92,6 +92,12 @@ class Op(ABC):
     keeps_channels: ClassVar[bool] = True
     """Whether what the output holds of an input (see `carried`) stands in the channels where it stood."""
 
+    multiplies: ClassVar[bool] = True
+    """Whether the weights of the op, if it has some, multiply its input; False where they are its output."""
+
+    completes_gradients: ClassVar[bool] = False
+    """Whether gradients that arrive here are parts of a sum: one part alone may have less than no energy."""
+
     @abstractmethod
     def forward(self, *inputs: Signal) -> Signal:
         """The state of the output."""
@@ -131,6 +137,15 @@ class Op(ABC):
 
     def norm_of_groups(self, groups: int) -> float | None:
         """The fluctuation of the norms of groups of channels, as heads are; None where it is that of all channels."""
+        return None
+
+    @property
+    def picks(self) -> Tensor | slice | None:
+        """Positions of its one input that the output consists of, as they are; None where it is made otherwise."""
+        return None
+
+    def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What numbers of the first input become, and the slopes there; None where others of it take part."""
         return None
 
     @property

@@ -77,5 +77,9 @@ class Gather(Op):
             return scattered(values, self.index, size) * self.copies
         return torch.zeros(size, dtype=values.dtype).index_add(0, self.index, values) * self.copies
 
+    @property
+    def picks(self) -> Tensor:
+        return self.index
+
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         return Carried(1.0, self.index)

@@ -24,6 +24,9 @@ class Lookup(ParameterSource):
 
     carries = starts("independent rows")
 
+    multiplies = False
+    completes_gradients = True
+
     drawn: Tensor
     trained: Tensor
 

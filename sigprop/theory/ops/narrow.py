@@ -70,5 +70,9 @@ class Narrow(Op):
             ),
         )
 
+    @property
+    def picks(self) -> slice:
+        return slice(None)
+
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         return Carried(1.0)

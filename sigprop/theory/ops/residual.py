@@ -33,6 +33,8 @@ class Residual(Op):
         through_activation=TRANSFORMED,
     )
 
+    completes_gradients = True
+
     skip: Tensor | float = 1.0
     branch: Tensor | float = 1.0
     rows_in_branch: bool = field(default=False, kw_only=True)
@@ -113,6 +115,10 @@ class Residual(Op):
             along_signal=AlongSignal(slope * factor if isinstance(slope, Tensor) else 0.0, rest),
             through_activation=through,
         )
+
+    def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The branch is added to it and is independent of it."""
+        return values * self.skip, torch.ones_like(values) * self.skip
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
         scales = (self.skip, self.branch)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.parts import AlongSignal
@@ -36,6 +39,9 @@ class Scale(Op):
         through = gradient.through_activation.collected(output)
         kernel = gradient.kernel.scale(self.factor**2)
         return (self.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
+
+    def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        return values * self.factor, torch.full_like(values, self.factor)
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         return Carried(self.factor)

@@ -247,6 +247,23 @@ def test_tokens_that_are_alike_need_no_pairs_written_out(name):
     assert same(left.directions, right.directions)
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.op.picks is not None])
+def test_positions_that_are_picked_are_those_of_the_input(name):
+    op, (x,) = CASES[name].op, CASES[name].inputs
+    made = op.forward(x)
+    assert same(made.kernel.values, x.kernel.values[op.picks][:, op.picks])
+    assert same(made.mean, x.mean[op.picks])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.op.of_entry(torch.ones(1)) is not None])
+def test_the_slope_of_an_entry_is_its_derivative(name):
+    values = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64).requires_grad_()
+    made = CASES[name].op.of_entry(values)
+    assert made is not None
+    (slope,) = torch.autograd.grad(made[0].sum(), values, allow_unused=True)
+    torch.testing.assert_close(made[1].detach(), slope)
+
+
 @pytest.mark.parametrize("name", ["sampled", "drawn attention"])
 def test_drawn_ops_answer_every_gradient_by_itself(name):
     """The first one's answer was kept for all that followed."""

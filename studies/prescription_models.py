@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sigprop as sp
+from sigprop.results.roles import TABLES
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
 STEPS = 300
@@ -182,17 +183,11 @@ def prescribe(scheme: str, model: nn.Module, family: str, layers: int, tokens: i
         torch.randn(2, 1, 28, 28) if family == "vit" else {"input_ids": torch.randint(256, (1, min(tokens, 128)))}
     )
     faster = {role: options.pop(option, 1.0) for option, role in RATES.items()}
-    shaped = options.pop("shaped", 0.0) * BASE_WIDTH**0.5  # tied tables and positions at the rate `std sqrt(128)`
-    tables = ("positional", "embedding") if _is_tied(model) else ("positional",)
+    shaped = options.pop("shaped", 1.0)
     plan = sp.plan(model, recipe, width=width, depth=depth, optimizer=optimizer, batch=batch, **options)
-    rows = [_faster(row, faster.get(row.role, 1.0)) for row in plan.parameters]
-    rows = [_faster(row, row.init.std * shaped) if shaped and row.role in tables else row for row in rows]
+    rows = [row if shaped or row.role not in TABLES else _faster(row, 1.0 / row.lr) for row in plan.parameters]
+    rows = [_faster(row, faster.get(row.role, 1.0)) for row in rows]
     return replace(plan, parameters=rows)
-
-
-def _is_tied(model: Any) -> bool:
-    table, readout = model.get_input_embeddings(), model.get_output_embeddings()
-    return readout is not None and table.weight is readout.weight
 
 
 def _faster(row: Any, factor: float) -> Any:

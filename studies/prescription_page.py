@@ -23,10 +23,12 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "evidence/prescription.md"
 SHORT, LONG = DOCS / "data/prescription_training.json", DOCS / "data/prescription_long.json"
 SCHEMES = {"default": "own init", "mup": "muP", "mup+linear": "muP, 1/depth", "ours": "unit + mup"}
+EVEN = "ours:shaped=0"
+"""Ours with tied tables and positions at the rate itself."""
 OTHERS = {key: SCHEMES[key] for key in ("default", "mup", "ours")}
 FAMILIES = {
     "llama": "Llama", "mixtral": "Mixtral, 4 experts", "gpt2": "GPT-2 (tied)", "postln": "OpenAI-GPT (Post-LN)",
-    "vit": "ViT on Fashion-MNIST", "bert": "BERT, masked bytes",
+    "vit": "ViT on Fashion-MNIST", "bert": "BERT, masked bytes", "gpt2-untied": "GPT-2, untied",
 }  # fmt: skip
 OPTIMIZERS = {"momentum": "SGD", "muon:rms": "Muon"}
 BERT_STEPS, BERT_TOKENS, LONG_STEPS = 2000, 32, 3000
@@ -171,6 +173,24 @@ def rates_table(found: Curves, families: list[str]) -> list[str]:
     return lines
 
 
+def shaping_table(found: Curves) -> list[str]:
+    """Tied tables and positions at the rate of their size, at the rate itself, and the lowest of the other schemes."""
+    lines = [
+        "| model | layers | width | lowest of the others | at the rate itself | at the rate of their size | change |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for family in FAMILIES:
+        for (_, layers, width), schemes in sorted(item for item in found.items() if item[0][0] == family):
+            if "ours" not in schemes or EVEN not in schemes:
+                continue
+            rivals = [schemes[key] for key in OTHERS if key != "ours" and schemes.get(key)]
+            lowest = min(rivals, key=lambda rates: mean(best(rates)[1])) if rivals else None
+            cells = [cell(lowest), cell(schemes[EVEN]), cell(schemes["ours"])]
+            cells.append(against({"ours": schemes["ours"], EVEN: schemes[EVEN]}, [EVEN]))
+            lines.append(f"| {FAMILIES[family]} | {layers} | {width} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def optimizer_table() -> list[str]:
     tables = [table(curves(key), OTHERS, list(FAMILIES), name) for key, name in OPTIMIZERS.items()]
     return [*tables[0], *(line for found in tables[1:] for line in found[2:])]
@@ -242,12 +262,14 @@ def long_figure(path: Path) -> None:
 def with_tables(text: str) -> str:
     """The page with the tables of what is stored."""
     found = curves()
-    others = [family for family in FAMILIES if family not in ("llama", "bert")]
+    others = [family for family in FAMILIES if family not in ("llama", "bert", "gpt2-untied")]
+    masked = curves(steps=BERT_STEPS, tokens=BERT_TOKENS)
     tables = {
         "llama table": table(found, SCHEMES, ["llama"]),
         "rates of ours": rates_table(found, ["llama", *others]),
         "other models": table(found, OTHERS, others),
-        "bert table": table(curves(steps=BERT_STEPS, tokens=BERT_TOKENS), OTHERS, ["bert"]),
+        "bert table": table(masked, OTHERS, ["bert"]),
+        "shaped tables": shaping_table({**found, **masked}),
         "optimizers": optimizer_table(),
         "long runs": long_table(),
     }

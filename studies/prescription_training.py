@@ -14,7 +14,7 @@ of lists instead: `--grid "llama;128,256;4,16;default,mup,mup+linear,ours;-11:-5
 Schemes: `default` (the model's own draw, one rate), `mup` (base: width 128), `mup+linear` (base: width 128, 4 layers),
 `ours` (unit with width rule mup), `unit` (no width rule), or any `recipe+width+depth`; with options: `ours:k=2`, or
 `ours:table=8&positions=8` for rates of the embeddings of tokens and of positions that are eight times the plan's (and
-so `biases`, `gains`), or `ours:shaped=1` for tied tables and positions at the rate `std sqrt(128)`.
+so `biases`, `gains`), or `ours:shaped=0` for tied tables and positions at the rate itself instead of `std sqrt(128)`.
 """
 
 from __future__ import annotations

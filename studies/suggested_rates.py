@@ -25,7 +25,7 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.results.suggestion import batch_factor, rate_of_response_one
 from sigprop.trace.skeleton import build as on_meta
-from studies.prescription_models import BASE_LAYERS, STEPS, build, prescribe, with_usual
+from studies.prescription_models import BASE_LAYERS, RATES, STEPS, build, prescribe, with_usual
 from studies.prescription_page import Rates, compared
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -37,8 +37,10 @@ NAMES = {
     "vit": "ViT",
     "bert": "BERT",
     "mixtral": "Mixtral",
+    "gpt2-untied": "GPT-2, untied",
+    "postln-untied": "Post-LN, untied",
 }
-POST = ("postln", "bert")
+POST = ("postln", "postln-untied", "bert")
 """Families whose norms follow the sums."""
 TOKENS, MASKED = 256, 0.15
 FLAT = 1.01
@@ -90,8 +92,11 @@ def points(again: bool) -> list[dict[str, Any]]:
     known = {tuple(with_usual(point)[name] for name in KEYS): point for point in stored if not point["open"]}
     for key, found in sweeps().items():
         family, _, _, scheme, _, batch, _, tokens = key
-        tried = family not in NAMES or "table" in scheme or "positions" in scheme
-        if tried or len(found) < 2 or max(found.values()) < FLAT * min(found.values()):
+        if (
+            any(option in scheme for option in RATES)
+            or len(found) < 2
+            or max(found.values()) < FLAT * min(found.values())
+        ):
             continue
         if key[:5] not in plans:
             try:

@@ -79,7 +79,9 @@ def compose(
         item, place = structure.parameters[row.name], dims[row.name]
         row = replace(row, why=f"{recipe}: {row.why}")
         row = _with_width(row, item, place, rule, structure, optimizer, reference_width, base is not None)
-        row = _with_table_scale(row, structure, rule, optimizer) if base is None else row
+        if base is None and rule is not None:
+            row = _with_table_scale(row, structure, optimizer)
+            row = _with_shaping_rate(row, structure, optimizer, reference_width, bool(made.meta.get("tied_as_readout")))
         rows.append(_with_depth(row, item, place, depth, bool(made.junctions), structure, optimizer))
     meta = {**made.meta, "recipe": recipe, "width": width or "none", "depth": depth, "optimizer": optimizer}
     meta |= {"reference_width": reference_width} if base is None and rule is not None else {}
@@ -163,15 +165,33 @@ def _with_width(
     return replace(row, why=f"{row.why}; {rule.name}: {', '.join(told)}") if told else row
 
 
-def _with_table_scale(
-    row: ParameterPlan, structure: Structure, rule: WidthRule | None, optimizer: str
-) -> ParameterPlan:
+def _with_table_scale(row: ParameterPlan, structure: Structure, optimizer: str) -> ParameterPlan:
     """Rates of a table whose rows the model multiplies by a number: those of the rows that then enter the stream."""
-    if rule is None or row.name not in structure.table_scales:
+    if row.name not in structure.table_scales:
         return row
     number = structure.table_scales[row.name].number
     row = _multiplied(row, Sizes().gauged(1.0 / number), None, optimizer)
     return replace(row, why=f"{row.why}; the model multiplies its rows by {number:.4g}")
+
+
+def _with_shaping_rate(
+    row: ParameterPlan, structure: Structure, optimizer: str, reference_width: int, drawn_as_readout: bool
+) -> ParameterPlan:
+    r"""Rates of the tables that training has to shape: positions, and a table that is also the readout.
+
+    A step changes their entries by the share of their size by which it changes those of the reference layer, which
+    have the size `128^{-1/2}`. Rows of tokens that are only looked up are as good as drawn, and keep the rate one; so
+    do all with SGD, whose steps follow the gradient.
+    """
+    tied = structure.tied_table is not None and structure.tied_table.name == row.name
+    shaped = tied and not drawn_as_readout if row.role == "embedding" else row.role == "positional"
+    if not shaped or row.name not in structure.starting or row.init.std == 0.0 or read_optimizer(optimizer).gradient:
+        return row
+    number = structure.table_scales[row.name].number if row.name in structure.table_scales else 1.0
+    size = row.init.std * number * math.sqrt(reference_width)
+    row = _multiplied(row, Sizes(size, size), None, optimizer)
+    told = "also the readout" if tied else "positions"
+    return replace(row, why=f"{row.why}; {told}: size x{size:.4g} of the reference layer's")
 
 
 def _with_depth(

@@ -6,10 +6,12 @@ stream width `d` and `m = f / 128`, a rule with readout exponent `A` and alignme
     matrices, readout, router   lr  m^{-alpha}               (muP: 128 / fan-in)
     input                       lr  min(1, m^{-alpha})
     embeddings, gains, biases   lr  1
+    positions, tied tables      lr  std sqrt(128)            (not with SGD)
     all but the readout         epsilon  (d/128)^{-A}
     readout                     std  min(1, m^{-(A - 1/2)}) on top of the recipe's, which is taken to go like f^{-1/2}
 
-so that one step moves what a layer puts out by the same amount whatever it reads. The learning rate that is left is
+so that one step moves what a layer puts out by the same amount whatever it reads, and the entries of a table that has
+to be shaped by the same share of their size as those of a layer with 128 inputs. The learning rate that is left is
 the rate of a layer with 128 inputs, and of every vector. A rate tuned at another size is carried by `base=` instead.
 """
 

@@ -90,10 +90,12 @@ def test_base_rates_by_role_and_by_optimizer():
     rates = {name: group["lr"] for group in groups for name in group["param_names"]}
     assert rates["token_embedding.weight"] == pytest.approx(0.5)
     assert rates["blocks.0.mlp.up.weight"] == pytest.approx(0.01 * made["blocks.0.mlp.up.weight"].lr)
-    muon, adamw = sp.plan(model, "unit", width="mup", optimizer="muon", batch=IDS).optimizers(
-        model, lr={"muon": 0.02, "default": 0.003}
-    )
-    assert max(group["lr"] for group in muon.param_groups) > 0.01 > max(group["lr"] for group in adamw.param_groups)
+    made = sp.plan(model, "unit", width="mup", optimizer="muon", batch=IDS)
+    muon, adamw = made.optimizers(model, lr={"muon": 0.02, "default": 0.003})
+    assert max(group["lr"] for group in muon.param_groups) > 0.01
+    rates = {name: group["lr"] for group in adamw.param_groups for name in group["param_names"]}
+    for name in ("token_embedding.weight", "position_embedding.weight"):
+        assert rates[name] == pytest.approx(0.003 * made[name].lr)
     with pytest.raises(UnknownNameError, match="role of a learning rate"):
         made.param_groups(model, lr={"embeding": 0.5, "default": 0.01})
     with pytest.raises(InputError, match="default"):

@@ -65,6 +65,22 @@ def test_the_rule_that_was_found_by_hand():
     assert made["model.embed_tokens.weight"].lr == 1.0
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_positions_and_tied_tables_take_the_rate_of_their_size(tied):
+    """Relative to their entries they move like the reference layer; with SGD or a base they do not."""
+    model = gpt(tied_head=tied)
+    structure = read_structure(model, tokens())
+    made = sp.plan(model, "unit", structure=structure, width="mup")
+    for name, shaped in (("token_embedding.weight", tied), ("position_embedding.weight", True)):
+        row = made[name]
+        assert row.lr == pytest.approx(row.init.std * math.sqrt(128) if shaped else 1.0)
+        assert row.lr * row.weight_decay == pytest.approx(1.0)
+        assert ("size x" in row.why) == shaped
+    for options in ({"optimizer": "momentum"}, {"base": gpt(tied_head=tied)}):
+        other = sp.plan(model, "unit", structure=structure, width="mup", **options)
+        assert not any("size x" in row.why for row in other)
+
+
 def test_rows_tell_which_part_came_from_where():
     made = sp.plan(gpt(depth=8), "unit", batch=tokens(), width="mup", depth="sqrt", optimizer="adamw")
     row = made["blocks.0.mlp.down.weight"]

@@ -7,6 +7,7 @@ Nothing here is imported before it is needed. A name of `PRIVATE` is imported fr
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -102,6 +103,39 @@ def cached_folder(name: str) -> Path:
         raise InputError(
             f"{name} is neither a folder here nor in the cache: `hf download {name}` fetches it"
         ) from error
+
+
+def copy_on_write(tensor: Any) -> Any | None:
+    """A clone of a tensor that shares its memory until one of the two is written to.
+
+    None where torch cannot do that (memory of NumPy, of a file or of other processes; a release without it), and where
+    anything else holds the memory, which would not see what is written to the clone.
+    """
+    import torch
+
+    if not is_sole_holder(tensor):
+        return None
+    try:
+        return torch._lazy_clone(tensor.detach())  # type: ignore[attr-defined]
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def is_sole_holder(tensor: Any) -> bool:
+    """Whether no other tensor, no array of NumPy and no storage that is kept somewhere holds a tensor's memory."""
+    import torch
+
+    try:
+        return _holders(tensor) == _holders(torch.empty(1))
+    except AttributeError:
+        return False
+
+
+def _holders(tensor: Any) -> tuple[int, int]:
+    import torch
+
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)  # type: ignore[attr-defined]
 
 
 _WATCHED = threading.local()

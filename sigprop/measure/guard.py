@@ -27,6 +27,7 @@ def untouched(modules: Iterable[nn.Module], batch_tensors: Iterable[Tensor] = ()
         values = TensorValues(held.values())
         gradients = [(tensor, tensor.grad) for tensor in held.values() if tensor.requires_grad and tensor.is_leaf]
         try:
+            values.lend()
             for tensor, _ in gradients:
                 tensor.grad = None
             yield interrupts

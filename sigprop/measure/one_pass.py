@@ -24,7 +24,7 @@ from sigprop.measure.queue import Overwritten, TooCoarse
 from sigprop.measure.recorder import Recorder, Site
 from sigprop.measure.unseen_writes import before_unseen_writes, writes_in_place
 from sigprop.process import as_written, copied, eagerly, without_observers
-from sigprop.results import Profile, SiteRow
+from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
 
 
@@ -89,9 +89,7 @@ def _measured(
         recorder.require_matches()
         if options.mask is not None and options.sites is None:
             layout.require_mask_fitted()
-        parameter_rows = started_parameter_rows(modules, options.spectral)
-        recorder.queue.read()
-        rows, parameters = _site_rows(recorder), parameter_rows()
+        rows, parameters = _rows(recorder, modules, options.spectral)
     meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}
     if objective is not None:
         meta["loss"] = objective.name
@@ -137,6 +135,15 @@ def _run(
     with recorder.during("backward"):
         send_back(model, chosen.tensor, gradient)
     return Objective(chosen.tensor.detach(), chosen.name)
+
+
+def _rows(
+    recorder: Recorder, modules: dict[str, nn.Module], spectral: bool
+) -> tuple[list[SiteRow], list[ParameterRow]]:
+    """Of sites and parameters; sums over parameters are under way while the device is waited for."""
+    parameter_rows = started_parameter_rows(modules, spectral)
+    recorder.queue.read()
+    return _site_rows(recorder), parameter_rows()
 
 
 def _site_rows(recorder: Recorder) -> list[SiteRow]:

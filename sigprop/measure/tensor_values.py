@@ -1,13 +1,19 @@
-"""Copies of tensors, to write back what a model has overwritten: values, shape and storage, bit for bit."""
+"""Copies of tensors, to put back what a model has overwritten: values, shape and storage, bit for bit.
+
+A large tensor on a CPU lends its memory: while the model runs, it has that of a clone which shares its own until
+somebody writes, and is then moved elsewhere. What it had stays where it was, so nothing is copied nor compared. Where
+torch cannot do that, or anything else holds the memory, it is copied as all others are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import flatten_dense_tensors
+from sigprop.compat import copy_on_write, flatten_dense_tensors, is_sole_holder
 
 GROUP_SIZE = 1 << 26
 SMALL = 1 << 14
@@ -17,24 +23,30 @@ PLAIN_TYPES = (Tensor, nn.Parameter, nn.Buffer)
 class TensorValues:
     """Plain tensors are joined in groups, so that saving and checking cost few calls or kernels; others stay single.
 
-    On a CPU a large tensor is copied by itself.
+    Nothing is changed before `lend`.
     """
 
     def __init__(self, tensors: Iterable[Tensor]):
         real = [tensor for tensor in tensors if tensor.device.type != "meta"]
         plain = [tensor for tensor in real if _is_plain(tensor)]
         large = [tensor for tensor in plain if tensor.device.type == "cpu" and tensor.numel() > SMALL]
-        apart = {id(tensor) for tensor in large}
-        self.storages = [(tensor, tensor.detach()) for tensor in plain]
-        self.large = [(x, x.detach().clone(memory_format=torch.contiguous_format)) for x in large]
-        self.groups = [(group, joined(group)) for group in grouped([x for x in plain if id(x) not in apart])]
+        clones = [copy_on_write(tensor) if tensor.is_leaf else None for tensor in large]
+        self.lent = [_Lent(x, x.detach(), y) for x, y in zip(large, clones, strict=True) if y is not None]
+        copied = [x for x, y in zip(large, clones, strict=True) if y is None]
+        small = [tensor for tensor in plain if tensor.device.type != "cpu" or tensor.numel() <= SMALL]
+        self.storages = [(tensor, tensor.detach()) for tensor in (*copied, *small)]
+        self.large = [(x, x.detach().clone(memory_format=torch.contiguous_format)) for x in copied]
+        self.groups = [(group, joined(group)) for group in grouped(small)]
         self.singles = [_Single(tensor) for tensor in real if not _is_plain(tensor)]
 
-    def devices(self) -> set[torch.device]:
-        return {tensor.device for tensor, _ in self.storages}
+    def lend(self) -> None:
+        """From now on what is written to a large tensor goes elsewhere."""
+        for tensor, _, clone in self.lent:
+            tensor.data = clone
 
     def restore(self) -> None:
         """Give every tensor its storage and shape back, and write the values whose bits changed, only those."""
+        self._take_back()
         for tensor, before in self.storages:
             if _place(tensor) != _place(before):
                 tensor.data = before
@@ -48,6 +60,25 @@ class TensorValues:
                     _write_back(tensor, part.view(tensor.shape))
         for single in self.singles:
             single.restore()
+
+    def _take_back(self) -> None:
+        """A clone that the model still holds gets memory of its own; then nothing shares a tensor's memory any more."""
+        for tensor, own, _ in self.lent:
+            tensor.data = own
+        while self.lent:
+            _, own, clone = self.lent.pop()
+            if not is_sole_holder(clone):
+                clone.data_ptr()
+            del clone
+            own.data_ptr()
+
+
+class _Lent(NamedTuple):
+    """A tensor, its own memory, and the clone that it runs with."""
+
+    tensor: Tensor
+    own: Tensor
+    clone: Tensor
 
 
 def _place(tensor: Tensor) -> tuple:

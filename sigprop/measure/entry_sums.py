@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.measure.float32_sums import LARGEST, SMALLEST
+from sigprop.measure.float32_moments import LARGEST, SMALLEST
 
 Sums = tuple[float, float]
 

@@ -6,7 +6,7 @@ token and from the sum over tokens of the unit vectors `u_t = (x_t - c) / |x_t -
     |x_t - c|^2 = q_t - 2 c s_t + d c^2,        sum over pairs of cos(t, t') = |sum_t u_t|^2 - T.
 
 So the correlation costs O(T d). Blocks are converted to float64 in a scratch buffer that stays in the cache;
-`float32_sums.py` has a faster way for float32, `stacked_moments.py` the way of a GPU. What has one number for each
+`float32_moments.py` has a faster way for float32, `stacked_moments.py` the way of a GPU. What has one number for each
 token is NumPy's, whose calls cost a third of torch's.
 """
 
@@ -19,14 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.measure import float32_sums
+from sigprop.measure import float32_moments
+from sigprop.measure.float32_moments import ROUNDING, inverse_norms, mean_cosine
 
 Block = tuple[slice, slice, Tensor]
 Blocks = Callable[[], Iterable[Block]]
 
 CACHE_BLOCK = 1 << 19
-NEAREST = 1e-3
-"""Squared distance from the mean, beside the squares it is a difference of, for which float32 is good enough."""
 
 
 class Moments:
@@ -44,50 +43,40 @@ class Moments:
     @np.errstate(all="ignore")
     def signal(self, x: Tensor, mask: Tensor | None = None, exact: bool = False) -> list[float]:
         """About the mean; `exact` refuses the fast path."""
-        quick = not exact and self.is_quick(x)
-        blocks = None if quick else self._blocks(x, mask)
-        sums, squares = float32_sums.token_sums(x) if blocks is None else _token_sums(x, blocks)
-        if quick and not float32_sums.in_range(squares, x.shape[2]):
-            return self.signal(x, mask, exact=True)
         kept = None if mask is None else mask.numpy()
-        if quick and kept is not None:
-            sums, squares = sums * kept, squares * kept
+        if not exact and self._is_quick(x):
+            found = float32_moments.signal(x, kept)
+            if found is not None:
+                return found
+        blocks = self._blocks(x, mask)
+        sums, squares = _token_sums(x, blocks)
         count = _count(x, kept)
         mean = sums.sum() / count
-        variance = np.maximum(squares.sum() / count - mean * mean, 0.0)
         shift = x.shape[2] * mean * mean
         distance, scale = squares - (2.0 * mean) * sums + shift, squares + shift
-        if quick and not (mean * mean <= 4.0 * variance and (distance >= NEAREST * scale).all()):
-            return self.signal(x, mask, exact=True)
-        if not quick:  # differences of single tokens lose fewer digits
-            variance = np.maximum((distance if kept is None else distance * kept).sum() / count, 0.0)
+        variance = np.maximum((distance if kept is None else distance * kept).sum() / count, 0.0)
         if x.shape[1] < 2:
             return [float(mean), float(variance), math.nan]
-        floor = _floor(distance, x)
-        weights = _inverse_norms(distance, floor if quick else np.maximum(1e-13 * scale, floor), kept)
-        total = float32_sums.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
-        total -= mean * weights.sum(1, keepdims=True)
-        return [float(mean), float(variance), _mean_cosine(total, weights)]
+        weights, all_directed = inverse_norms(distance, np.maximum(1e-13 * scale, _floor(distance, x)), kept)
+        total = _unit_sum(x, blocks, weights) - mean * weights.sum(1, keepdims=True)
+        return [float(mean), float(variance), mean_cosine(total, weights, all_directed)]
 
     @np.errstate(all="ignore")
     def gradient(self, x: Tensor, mask: Tensor | None = None) -> list[float]:
         """About zero, which also stands for the mean."""
-        squares = float32_sums.token_squares(x) if self.is_quick(x) else None
         kept = None if mask is None else mask.numpy()
-        blocks = None
-        if squares is None or not float32_sums.in_range(squares, x.shape[2]):
-            blocks = self._blocks(x, mask)
-            squares = _token_squares(x, blocks)
-        elif kept is not None:
-            squares = squares * kept
+        found = float32_moments.gradient(x, kept) if self._is_quick(x) else None
+        if found is not None:
+            return found
+        blocks = self._blocks(x, mask)
+        squares = _token_squares(x, blocks)
         second = float(squares.sum() / _count(x, kept))
         if x.shape[1] < 2:
             return [0.0, second, math.nan]
-        weights = _inverse_norms(squares, _floor(squares, x), kept)
-        total = float32_sums.unit_sum(x, weights) if blocks is None else _unit_sum(x, blocks, weights)
-        return [0.0, second, _mean_cosine(total, weights)]
+        weights, all_directed = inverse_norms(squares, _floor(squares, x), kept)
+        return [0.0, second, mean_cosine(_unit_sum(x, blocks, weights), weights, all_directed)]
 
-    def is_quick(self, x: Tensor) -> bool:
+    def _is_quick(self, x: Tensor) -> bool:
         """Whether short runs of it are summed in float32."""
         return self._float32 and x.dtype == torch.float32
 
@@ -146,26 +135,6 @@ def _count(x: Tensor, mask: np.ndarray | None) -> float:
     return float(x.numel() if mask is None else mask.sum() * x.shape[2])
 
 
-def _inverse_norms(squares: np.ndarray, floor: np.ndarray | float, mask: np.ndarray | None) -> np.ndarray:
-    """`1 / |x_t|`, zero for a token without direction; not-a-number stays visible."""
-    weights = 1.0 / np.sqrt(squares)
-    without = squares <= floor
-    if without.any():
-        weights[without] = 0.0
-    return weights if mask is None else weights * mask
-
-
 def _floor(squares: np.ndarray, x: Tensor) -> float:
     """Below this squared length a token is rounding noise beside the longest one."""
-    return (1e-26 if x.dtype == torch.float64 else float32_sums.ROUNDING) * squares.max()
-
-
-def _mean_cosine(total: np.ndarray, weights: np.ndarray) -> float:
-    """Average over pairs of tokens that have a direction, then over sequences with a pair."""
-    sequences, tokens = weights.shape
-    if weights.all():
-        return float((np.vdot(total, total) / sequences - tokens) / (tokens * (tokens - 1.0)))
-    number = np.count_nonzero(weights, 1)
-    pairs = number * (number - 1.0)
-    cosine = np.where(pairs > 0, (np.square(total).sum(1) - number) / pairs, 0.0)
-    return float(cosine.sum() / np.count_nonzero(pairs))
+    return (1e-26 if x.dtype == torch.float64 else ROUNDING) * squares.max()

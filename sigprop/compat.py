@@ -105,20 +105,44 @@ def cached_folder(name: str) -> Path:
         ) from error
 
 
-def copy_on_write(tensor: Any) -> Any | None:
+def shared_clone(tensor: Any) -> Any | None:
     """A clone of a tensor that shares its memory until one of the two is written to.
 
-    None where torch cannot do that (memory of NumPy, of a file or of other processes; a release without it), and where
-    anything else holds the memory, which would not see what is written to the clone.
+    None where torch cannot do that: memory of NumPy, of a file or of other processes, or a release without it.
     """
     import torch
 
-    if not is_sole_holder(tensor):
-        return None
     try:
         return torch._lazy_clone(tensor.detach())  # type: ignore[attr-defined]
     except (AttributeError, RuntimeError):
         return None
+
+
+def read_only_array(tensor: Any) -> Any:
+    """A strided CPU tensor's memory for NumPy. `Tensor.numpy` may be written to, so that it ends a shared clone."""
+    import numpy
+    import torch
+
+    address = getattr(torch._C, "_data_address", None)
+    if address is None:
+        return tensor.detach().numpy()
+    size, kind = tensor.element_size(), "f" if tensor.is_floating_point() else "i"
+    begin = address(tensor) + size * tensor.storage_offset()
+    return numpy.asarray(_Memory(tensor, begin, f"{kind}{size}", [size * step for step in tensor.stride()]))
+
+
+class _Memory:
+    """What NumPy reads; it keeps the tensor as long as the array lives."""
+
+    def __init__(self, tensor: Any, address: int, kind: str, strides: list[int]):
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "data": (address, True),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(strides),
+            "typestr": f"{'<' if sys.byteorder == 'little' else '>'}{kind}",
+            "version": 3,
+        }
 
 
 def is_sole_holder(tensor: Any) -> bool:

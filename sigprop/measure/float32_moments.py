@@ -2,23 +2,25 @@
 
 Converting to float64 costs more than summing. So up to 4,096 channels of a token, and 512 tokens of a sequence, are
 summed in float32 in several lanes, and these partial sums in float64. A token's sums are then good to about 1e-7, and
-the averages over tokens to much less, unless the mean dominates the spread or squares leave float32: then nothing is
-returned, and the caller starts again in float64.
+the averages over tokens to much less, unless the mean dominates the spread or squares leave float32: the caller then
+starts again in float64.
 
-Most tensors of a model are small enough for a call to cost as much as its sum. So what has one number for each token is
-NumPy's, whose calls cost a third of torch's, as are squared norms where few threads would share them. Images, whose
+Most tensors of a model are so small that a call costs as much as its sum. So several tensors are reduced in one go, and
+what has one number for each token is NumPy's, whose calls cost a third of torch's, as are squared norms where few
+threads would share them. Images, whose
 channels lie a whole image apart, are summed across channels as they lie.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from sigprop.compat import read_only_array
 
 CHANNEL_RUN = 4096
 TOKEN_RUN = 512
@@ -35,159 +37,119 @@ FEW_THREADS, FEW_ENTRIES = 2, 1 << 16
 LARGE_IMAGE, FEW_CHANNELS = 128, 512
 
 
-class Directions(NamedTuple):
-    """Inverse norms of all tokens, (sequences, tokens), zero for one without direction; and whether all have one."""
+def reduced(tensors: Sequence[Tensor], signals: Sequence[bool], kept: np.ndarray | None) -> list[list[float] | None]:
+    """Mean, variance and token correlation of tensors of the same sequences and tokens; None where float32 is too coarse.
 
-    weights: np.ndarray
-    all_directed: bool
-
-
-def signal(x: Tensor, kept: np.ndarray | None) -> list[float] | None:
-    """Mean, variance and token correlation about the mean; None where float32 does not suffice."""
-    sums, squares = token_sums(x)
-    longest = float(squares.max())
-    if not in_range(longest, x.shape[2]):
-        return None
-    count = float(x.numel())
+    Of a gradient, which is no signal, about zero. `kept` is true for a real token.
+    """
+    sums, squares = _token_sums(tensors, signals)
+    channels = np.array([x.shape[2] for x in tensors], dtype=np.float64)
+    longest = squares.max((1, 2))
+    enough = (longest >= SMALLEST * channels) & (longest <= LARGEST * channels)
     if kept is not None:
-        sums, squares, count = sums * kept, squares * kept, float(kept.sum() * x.shape[2])
-    mean = float(np.add.reduce(sums, axis=None)) / count
-    variance = float(np.add.reduce(squares, axis=None)) / count - mean * mean
-    shift = x.shape[2] * mean * mean
-    distance = squares - (2.0 * mean) * sums
-    distance += shift
-    nearest = float(distance.min())
-    if not mean * mean <= 4.0 * variance:
-        return None
-    if nearest < NEAREST * (longest + shift) and not (distance >= NEAREST * (squares + shift)).all():
-        return None
-    if x.shape[1] < 2:
-        return [mean, variance, math.nan]
-    directions = _directions(distance, nearest, longest + shift, kept)
-    total = unit_sum(x, directions.weights)
-    total -= mean * directions.weights.sum(1, keepdims=True)
-    return [mean, variance, mean_cosine(total, *directions)]
+        sums, squares = sums * kept, squares * kept
+    counts = channels * (sums[0].size if kept is None else kept.sum())
+    means = sums.sum((1, 2)) / counts
+    variances = squares.sum((1, 2)) / counts - means * means
+    shifts = channels * means * means
+    distances = squares - _each(2.0 * means) * sums
+    distances += _each(shifts)
+    enough &= means * means <= 4.0 * variances
+    if (distances.min((1, 2)) < NEAREST * (longest + shifts)).any():
+        enough &= (distances >= NEAREST * (squares + _each(shifts))).all((1, 2))
+    cosines = _mean_cosines(tensors, distances, means, kept) if sums.shape[2] > 1 else [math.nan] * len(tensors)
+    found = zip(means.tolist(), variances.tolist(), cosines, enough.tolist(), strict=True)
+    return [[mean, variance, cosine] if good else None for mean, variance, cosine, good in found]
 
 
-def gradient(x: Tensor, kept: np.ndarray | None) -> list[float] | None:
-    """Zero, mean square and token correlation about zero; None where float32 does not suffice."""
-    squares = token_squares(x)
-    longest = float(squares.max())
-    if not in_range(longest, x.shape[2]):
-        return None
-    count = float(x.numel())
-    if kept is not None:
-        squares, count = squares * kept, float(kept.sum() * x.shape[2])
-    second = float(np.add.reduce(squares, axis=None)) / count
-    if x.shape[1] < 2:
-        return [0.0, second, math.nan]
-    directions = _directions(squares, float(squares.min()), longest, kept)
-    return [0.0, second, mean_cosine(unit_sum(x, directions.weights), *directions)]
-
-
-def in_range(longest: float, channels: int) -> bool:
-    """Squares of the entries, of which the longest token has the largest sum, neither underflow nor overflow."""
-    return SMALLEST <= longest / channels <= LARGEST
-
-
-def token_sums(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and squared norm of each token of (sequences, tokens, channels), as float64."""
-    if x.numel() <= BLOCK:
-        return x.sum(-1).numpy().astype(np.float64), _squared_norms(x)
-    sums, squares = np.empty((2, *x.shape[:2]))
-    for place in _blocks(x):
-        block = x[place]
-        sums[place], squares[place] = block.sum(-1).numpy(), _squared_norms(block)
-    return sums, squares
-
-
-def token_squares(x: Tensor) -> np.ndarray:
-    """Squared norm of each token, as float64."""
-    if x.numel() <= BLOCK:
-        return _squared_norms(x)
-    squares = np.empty(x.shape[:2])
-    for place in _blocks(x):
-        squares[place] = _squared_norms(x[place])
-    return squares
-
-
-def unit_sum(x: Tensor, weights: np.ndarray) -> np.ndarray:
-    """Per sequence, the sum over tokens of `weight * x`, as float64."""
-    sequences, tokens, channels = x.shape
-    scale = float(weights.max()) or 1.0
-    scaled = torch.from_numpy((weights * (1.0 / scale)).astype(np.float32))
-    runs = max(1, round(tokens / TOKEN_RUN))
-    if runs == 1:
-        total = torch.bmm(scaled.view(sequences, 1, tokens), x).numpy()[:, 0].astype(np.float64)
-    elif tokens % runs == 0 and x.is_contiguous():
-        parts = torch.bmm(scaled.view(-1, 1, tokens // runs), x.view(-1, tokens // runs, channels)).numpy()
-        total = parts.reshape(sequences, runs, channels).sum(1, dtype=np.float64)
-    else:
-        total = np.zeros((sequences, channels))
-        for run in map(slice, *_bounds(tokens, runs)):
-            total += torch.bmm(scaled[:, None, run], x[:, run]).numpy()[:, 0]
-    total *= scale
-    return total
-
-
-def inverse_norms(squares: np.ndarray, floor: np.ndarray | float, kept: np.ndarray | None) -> Directions:
-    """`1 / |x_t|`, zero for a token without direction; not-a-number stays visible."""
+def _mean_cosines(
+    tensors: Sequence[Tensor], squares: np.ndarray, means: np.ndarray, kept: np.ndarray | None
+) -> list[float]:
+    """Averages over pairs of tokens that have a direction, then over sequences with a pair."""
     weights = 1.0 / np.sqrt(squares)
-    without = squares <= floor
+    without = squares <= _each(ROUNDING * squares.max((1, 2)))
     if without.any():
         weights[without] = 0.0
     if kept is not None:
         weights *= kept
-    return Directions(weights, bool(weights.all()))
-
-
-def mean_cosine(total: np.ndarray, weights: np.ndarray, all_directed: bool) -> float:
-    """Average over pairs of tokens that have a direction, then over sequences with a pair."""
-    sequences, tokens = weights.shape
-    if all_directed:
-        return float((np.vdot(total, total) / sequences - tokens) / (tokens * (tokens - 1.0)))
-    number = np.count_nonzero(weights, 1)
+    heaviest = weights.max((1, 2))
+    heaviest[heaviest == 0.0] = 1.0
+    scaled = weights / _each(heaviest)
+    centres, narrow = scaled.sum(2) * means[:, None], torch.from_numpy(scaled.astype(np.float32))
+    lengths = np.empty(weights.shape[:2])
+    for place, x in enumerate(tensors):
+        total = _weighted_sum(x, narrow[place]) - centres[place, :, None]
+        lengths[place] = np.einsum("nd,nd->n", total, total)
+    lengths *= (heaviest * heaviest)[:, None]
+    number = np.count_nonzero(weights, 2)
     pairs = number * (number - 1.0)
-    cosine = np.where(pairs > 0, (np.square(total).sum(1) - number) / pairs, 0.0)
-    return float(cosine.sum() / np.count_nonzero(pairs))
+    cosines = np.where(pairs > 0, (lengths - number) / pairs, 0.0)
+    return (cosines.sum(1) / np.count_nonzero(pairs, 1)).tolist()
 
 
-def _directions(squares: np.ndarray, shortest: float, scale: float, kept: np.ndarray | None) -> Directions:
-    """Of tokens with these squared norms, which are at most `2 * scale`."""
-    if kept is not None or shortest <= 2.0 * ROUNDING * scale:
-        return inverse_norms(squares, ROUNDING * squares.max(), kept)
-    weights = np.sqrt(squares)
-    return Directions(np.divide(1.0, weights, out=weights), True)
+def _each(values: np.ndarray) -> np.ndarray:
+    """One number for each tensor, beside those of its tokens."""
+    return values[:, None, None]
+
+
+def _token_sums(tensors: Sequence[Tensor], signals: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
+    """Sum, of a gradient zero, and squared norm of each token, (tensors, sequences, tokens), as float64."""
+    sums, squares = np.zeros((2, len(tensors), *tensors[0].shape[:2]))
+    for place, (x, signal) in enumerate(zip(tensors, signals, strict=True)):
+        for part in _blocks(x):
+            block = x[part] if part else x
+            squares[place][part] = _squared_norms(block)
+            if signal:
+                sums[place][part] = block.sum(-1).numpy()
+    return sums, squares
+
+
+def _weighted_sum(x: Tensor, weights: Tensor) -> np.ndarray:
+    """Per sequence, the sum over tokens of `weight * x`."""
+    sequences, tokens, channels = x.shape
+    runs = max(1, round(tokens / TOKEN_RUN))
+    if runs == 1:
+        return torch.bmm(weights[:, None], x).numpy()[:, 0]
+    if tokens % runs == 0 and x.is_contiguous():
+        parts = torch.bmm(weights.view(-1, 1, tokens // runs), x.view(-1, tokens // runs, channels)).numpy()
+        return parts.reshape(sequences, runs, channels).sum(1, dtype=np.float64)
+    total = np.zeros((sequences, channels))
+    for run in map(slice, *_bounds(tokens, runs)):
+        total += torch.bmm(weights[:, None, run], x[:, run]).numpy()[:, 0]
+    return total
 
 
 def _squared_norms(x: Tensor) -> np.ndarray:
-    """Of each token, as float64."""
+    """Of each token, (sequences, tokens)."""
     alone = torch.get_num_threads() <= FEW_THREADS or x.numel() <= FEW_ENTRIES
     if x.stride(1) == 1 and x.stride(2) > 1:  # an image: a norm over channels would jump, a sum of squares does not
         if alone and x.shape[1] >= LARGE_IMAGE and x.shape[2] <= FEW_CHANNELS:
-            planes = x.mT.numpy()
-            return np.einsum("nct,nct->nt", planes, planes).astype(np.float64)
-        return x.square().sum(-1).numpy().astype(np.float64)
+            planes = read_only_array(x.mT)
+            return np.einsum("nct,nct->nt", planes, planes)
+        return x.square().sum(-1).numpy()
     squares = _dotted if alone and hasattr(np, "vecdot") else _normed
     whole = x.shape[2] - x.shape[2] % CHANNEL_RUN
     if whole == 0:
         return squares(x)
-    found = squares(x[..., :whole].unflatten(-1, (-1, CHANNEL_RUN))).sum(-1)
+    found = squares(x[..., :whole].unflatten(-1, (-1, CHANNEL_RUN))).sum(-1, dtype=np.float64)
     return found if whole == x.shape[2] else found + squares(x[..., whole:])
 
 
 def _dotted(x: Tensor) -> np.ndarray:
-    values = x.numpy()
-    return np.vecdot(values, values).astype(np.float64)
+    values = read_only_array(x)
+    return np.vecdot(values, values)
 
 
 def _normed(x: Tensor) -> np.ndarray:
     return np.square(torch.linalg.vector_norm(x, dim=-1).numpy(), dtype=np.float64)
 
 
-def _blocks(x: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Some sequences, or some tokens of one, at a time."""
+def _blocks(x: Tensor) -> Iterator[tuple[slice, ...]]:
+    """All, or some sequences, or some tokens of one, at a time."""
     sequences, tokens, channels = x.shape
+    if x.numel() <= BLOCK:
+        yield ()
+        return
     fitting = max(1, BLOCK // channels)
     step, width = max(1, fitting // tokens), min(tokens, fitting)
     for first in range(0, sequences, step):

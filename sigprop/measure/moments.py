@@ -13,14 +13,13 @@ token is NumPy's, whose calls cost a third of torch's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sigprop.measure import float32_moments
-from sigprop.measure.float32_moments import ROUNDING, inverse_norms, mean_cosine
 
 Block = tuple[slice, slice, Tensor]
 Blocks = Callable[[], Iterable[Block]]
@@ -40,14 +39,32 @@ class Moments:
         self._float32 = float32
         self._scratch = torch.empty(0, dtype=torch.float64)
 
-    @np.errstate(all="ignore")
     def signal(self, x: Tensor, mask: Tensor | None = None, exact: bool = False) -> list[float]:
         """About the mean; `exact` refuses the fast path."""
+        return self._exact_signal(x, mask) if exact else self.together([x], [True], mask)[0]
+
+    def gradient(self, x: Tensor, mask: Tensor | None = None) -> list[float]:
+        """About zero, which also stands for the mean."""
+        return self.together([x], [False], mask)[0]
+
+    @np.errstate(all="ignore")
+    def together(self, tensors: Sequence[Tensor], signals: Sequence[bool], mask: Tensor | None) -> list[list[float]]:
+        """Of signals and gradients of the same sequences and tokens."""
+        quick = [place for place, x in enumerate(tensors) if self.is_quick(x)]
+        found: list[list[float] | None] = [None] * len(tensors)
+        if quick:
+            kept = None if mask is None else mask.numpy()
+            chosen = [tensors[place] for place in quick], [signals[place] for place in quick]
+            for place, numbers in zip(quick, float32_moments.reduced(*chosen, kept), strict=True):
+                found[place] = numbers
+        return [
+            numbers or (self._exact_signal(x, mask) if signal else self._exact_gradient(x, mask))
+            for x, signal, numbers in zip(tensors, signals, found, strict=True)
+        ]
+
+    @np.errstate(all="ignore")
+    def _exact_signal(self, x: Tensor, mask: Tensor | None) -> list[float]:
         kept = None if mask is None else mask.numpy()
-        if not exact and self._is_quick(x):
-            found = float32_moments.signal(x, kept)
-            if found is not None:
-                return found
         blocks = self._blocks(x, mask)
         sums, squares = _token_sums(x, blocks)
         count = _count(x, kept)
@@ -57,26 +74,22 @@ class Moments:
         variance = np.maximum((distance if kept is None else distance * kept).sum() / count, 0.0)
         if x.shape[1] < 2:
             return [float(mean), float(variance), math.nan]
-        weights, all_directed = inverse_norms(distance, np.maximum(1e-13 * scale, _floor(distance, x)), kept)
+        weights = _inverse_norms(distance, np.maximum(1e-13 * scale, _floor(distance, x)), kept)
         total = _unit_sum(x, blocks, weights) - mean * weights.sum(1, keepdims=True)
-        return [float(mean), float(variance), mean_cosine(total, weights, all_directed)]
+        return [float(mean), float(variance), _mean_cosine(total, weights)]
 
     @np.errstate(all="ignore")
-    def gradient(self, x: Tensor, mask: Tensor | None = None) -> list[float]:
-        """About zero, which also stands for the mean."""
+    def _exact_gradient(self, x: Tensor, mask: Tensor | None) -> list[float]:
         kept = None if mask is None else mask.numpy()
-        found = float32_moments.gradient(x, kept) if self._is_quick(x) else None
-        if found is not None:
-            return found
         blocks = self._blocks(x, mask)
         squares = _token_squares(x, blocks)
         second = float(squares.sum() / _count(x, kept))
         if x.shape[1] < 2:
             return [0.0, second, math.nan]
-        weights, all_directed = inverse_norms(squares, _floor(squares, x), kept)
-        return [0.0, second, mean_cosine(_unit_sum(x, blocks, weights), weights, all_directed)]
+        weights = _inverse_norms(squares, _floor(squares, x), kept)
+        return [0.0, second, _mean_cosine(_unit_sum(x, blocks, weights), weights)]
 
-    def _is_quick(self, x: Tensor) -> bool:
+    def is_quick(self, x: Tensor) -> bool:
         """Whether short runs of it are summed in float32."""
         return self._float32 and x.dtype == torch.float32
 
@@ -135,6 +148,23 @@ def _count(x: Tensor, mask: np.ndarray | None) -> float:
     return float(x.numel() if mask is None else mask.sum() * x.shape[2])
 
 
+def _inverse_norms(squares: np.ndarray, floor: np.ndarray | float, mask: np.ndarray | None) -> np.ndarray:
+    """`1 / |x_t|`, zero for a token without direction; not-a-number stays visible."""
+    weights = 1.0 / np.sqrt(squares)
+    without = squares <= floor
+    if without.any():
+        weights[without] = 0.0
+    return weights if mask is None else weights * mask
+
+
 def _floor(squares: np.ndarray, x: Tensor) -> float:
     """Below this squared length a token is rounding noise beside the longest one."""
-    return (1e-26 if x.dtype == torch.float64 else ROUNDING) * squares.max()
+    return (1e-26 if x.dtype == torch.float64 else float32_moments.ROUNDING) * squares.max()
+
+
+def _mean_cosine(total: np.ndarray, weights: np.ndarray) -> float:
+    """Average over pairs of tokens that have a direction, then over sequences with a pair."""
+    number = np.count_nonzero(weights, 1)
+    pairs = number * (number - 1.0)
+    cosine = np.where(pairs > 0, (np.square(total).sum(1) - number) / pairs, 0.0)
+    return float(cosine.sum() / np.count_nonzero(pairs))

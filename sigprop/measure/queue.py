@@ -1,6 +1,6 @@
 """Takes in signals and gradients as they appear, and gives back their moments.
 
-On a CPU each tensor is reduced at once.
+On a CPU tensors wait for others like them (`waiting_room.py`).
 
 On a GPU tensors wait, by reference, and are reduced together, so that a site
 costs neither a kernel nor a synchronization; the device is waited for once, at the end. Two things can go wrong on the
@@ -18,8 +18,9 @@ from torch import Tensor
 from sigprop.errors import SigpropError
 from sigprop.measure import stacked_moments
 from sigprop.measure.moments import Moments
-from sigprop.measure.precision import float32_products, no_autocast
+from sigprop.measure.precision import float32_products
 from sigprop.measure.stacked_moments import StackOfTensors, columns, reduce_stacks, unreliable
+from sigprop.measure.waiting_room import WaitingRoom
 
 DEVICE_SHARE = 64
 DEFAULT_BYTES = 1 << 28
@@ -64,19 +65,17 @@ class Queue:
         self.gradients: dict[int, list[float]] = {}
         self._copies = copies
         self._exact = exact
-        self._moments = Moments(float32_products("cpu"))
+        self._on_cpu = WaitingRoom(Moments(float32_products("cpu")), self._keep, at_once=fleeting)
         self._waiting: list[Waiting] = []
         self._reduced: list[Reduced] = []
         self._bytes = 0
         self._fleeting = fleeting
         self._limit: int | None = None
 
-    def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool) -> None:
-        """Take in one tensor, read as (sequences, tokens, channels)."""
+    def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool, is_new: bool = False) -> None:
+        """Take in one tensor, read as (sequences, tokens, channels); new is one that the pass itself has made."""
         if not stacked_moments.pays_off(x.device):
-            reduce = self._moments.signal if signal else self._moments.gradient
-            with no_autocast("cpu"):
-                (self.signals if signal else self.gradients)[ticket] = reduce(x, mask)
+            self._on_cpu.add(ticket, x, mask, signal, is_new)
             return
         if self._limit is None:
             self._limit = _most_bytes(x.device)
@@ -99,8 +98,13 @@ class Queue:
             for item in items:
                 self.add(item.ticket, item.x, item.mask, item.signal)
 
+    def close(self) -> None:
+        """Let go of memory that is shared with tensors of the model."""
+        self._on_cpu.close()
+
     def read(self) -> None:
         """Reduce what waits and wait for the device; what float32 cannot do is done again in float64."""
+        self._on_cpu.empty()
         last = self._taken_out()
         if self._fleeting:
             self._store([*self._reduced, *self._reduce_surely(last)])
@@ -111,6 +115,9 @@ class Queue:
             if len(again) < len(doubtful):
                 raise TooCoarse
             self._store(self._reduce(again, exact=True))
+
+    def _keep(self, ticket: int, signal: bool, numbers: list[float]) -> None:
+        (self.signals if signal else self.gradients)[ticket] = numbers
 
     def _taken_out(self) -> list[Waiting]:
         """All that waits, which must be as it was when it came."""
@@ -142,8 +149,7 @@ class Queue:
         doubtful = set()
         for (members, _), table in zip(reduced, _fetched([table for _, table in reduced]), strict=True):
             for member, row, doubt in zip(members, columns(table).tolist(), unreliable(table).tolist(), strict=True):
-                ticket, signal = member
-                (self.signals if signal else self.gradients)[ticket] = row
+                self._keep(*member, row)
                 if doubt:
                     doubtful.add(member)
         return doubtful

@@ -85,6 +85,7 @@ class Recorder:
                 module._forward_hooks.pop(key, None)  # type: ignore[call-overload]
                 module._forward_pre_hooks.pop(key, None)  # type: ignore[call-overload]
             self._unhook_tensors()
+            self.queue.close()
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -175,7 +176,7 @@ class Recorder:
         site = self.sites[ticket]
         values = self.layout.view(site.name, tensor.detach(), site.module)
         mask = self.layout.mask(site.name, values)
-        self.queue.add(ticket, values, mask, signal)
+        self.queue.add(ticket, values, mask, signal, is_new=not signal or tensor.grad_fn is not None)
         self._note_more(site, values, mask, signal)
 
     def _note_more(self, site: Site, values: Tensor, mask: Tensor | None, signal: bool) -> None:

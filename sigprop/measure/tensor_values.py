@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import copy_on_write, flatten_dense_tensors, is_sole_holder
+from sigprop.compat import flatten_dense_tensors, is_sole_holder, shared_clone
 
 GROUP_SIZE = 1 << 26
 SMALL = 1 << 14
@@ -30,7 +30,7 @@ class TensorValues:
         real = [tensor for tensor in tensors if tensor.device.type != "meta"]
         plain = [tensor for tensor in real if _is_plain(tensor)]
         large = [tensor for tensor in plain if tensor.device.type == "cpu" and tensor.numel() > SMALL]
-        clones = [copy_on_write(tensor) if tensor.is_leaf else None for tensor in large]
+        clones = [lendable_clone(tensor) for tensor in large]
         self.lent = [_Lent(x, x.detach(), y) for x, y in zip(large, clones, strict=True) if y is not None]
         copied = [x for x, y in zip(large, clones, strict=True) if y is None]
         small = [tensor for tensor in plain if tensor.device.type != "cpu" or tensor.numel() <= SMALL]
@@ -71,6 +71,11 @@ class TensorValues:
                 clone.data_ptr()
             del clone
             own.data_ptr()
+
+
+def lendable_clone(tensor: Tensor) -> Tensor | None:
+    """A clone to run with; None where something else holds the memory, which would not see what is written to it."""
+    return shared_clone(tensor) if tensor.is_leaf and is_sole_holder(tensor) else None
 
 
 class _Lent(NamedTuple):

@@ -38,9 +38,9 @@ LARGE_IMAGE, FEW_CHANNELS = 128, 512
 
 
 def reduced(tensors: Sequence[Tensor], signals: Sequence[bool], kept: np.ndarray | None) -> list[list[float] | None]:
-    """Mean, variance and token correlation of tensors of the same sequences and tokens; None where float32 is too coarse.
+    """Mean, variance and token correlation of tensors of the same sequences and tokens; of a gradient about zero.
 
-    Of a gradient, which is no signal, about zero. `kept` is true for a real token.
+    None where float32 is too coarse. `kept` is true for a real token.
     """
     sums, squares = _token_sums(tensors, signals)
     channels = np.array([x.shape[2] for x in tensors], dtype=np.float64)

@@ -1,8 +1,8 @@
 """Where tensors on a CPU wait to be reduced together.
 
 Between two layers the code and the memory of a reduction are out of the caches, and its thirty calls cost three times
-what they cost in a row. So a tensor waits until others of its sequences and tokens have come. What waits is a clone that
-shares the tensor's memory until somebody writes to it, by whatever name: it stays as it was when it came.
+what they cost in a row. So a tensor waits until others of its sequences and tokens have come. What waits is a clone
+that shares the tensor's memory until somebody writes to it, by whatever name: it stays as it was when it came.
 """
 
 from __future__ import annotations

@@ -24,12 +24,13 @@ SMALL = {"vocabulary": 29, "context": 8, "width": 16, "depth": 2, "heads": 2}
 
 
 class Counting(nn.Module):
-    """Norm statistics, dropout, a buffer that grows, a kept state and gradients that were there before."""
+    """Norm statistics, dropout, a buffer that grows, a kept state, a large weight that it writes to, old gradients."""
 
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(12, 12), nn.BatchNorm1d(12), nn.ReLU()) for _ in range(4))
         self.dropout = nn.Dropout(0.1)
+        self.large = nn.Parameter(torch.full((1500, 12), 0.1))
         self.register_buffer("seen", torch.zeros(2))
         self.state = None
 
@@ -41,7 +42,8 @@ class Counting(nn.Module):
         self.state = x
         with torch.no_grad():
             self.seen = self.seen * 1.0
-        return x
+            self.large.mul_(1.5)
+        return x * self.large[:5]
 
 
 def prepared(kind):

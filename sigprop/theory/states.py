@@ -17,6 +17,10 @@ from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, N
 from sigprop.theory.status import EXACT, Evidence, Status
 
 
+ROUNDING = 1e-7
+"""Of the sum over tokens of a gradient, against that of tokens alike: what cancels to less is rounding."""
+
+
 @dataclass(frozen=True)
 class Signal:
     """Uncentred second moments over token pairs and the mean per token, of a tensor with `width` channels."""
@@ -111,6 +115,14 @@ class Gradient:
     def energy(self) -> Tensor:
         """Mean square over tokens."""
         return self.kernel.token_average(self.kernel.diagonal)
+
+    def summed(self) -> Tensor:
+        """Mean square of the sum over tokens, which a bias receives; zero where only rounding is left of it.
+
+        Nobody sees a shift that all keys have in common: what float32 draws leave of that sum is no number.
+        """
+        total, most = self.kernel.total(), self.kernel.tokens**2 * self.energy()
+        return torch.where(total > ROUNDING * most, total, torch.zeros_like(total))
 
     def note(self, status: Status, reason: str) -> Gradient:
         return replace(self, evidence=self.evidence.join(Evidence(status, reason)))

@@ -47,3 +47,21 @@ def test_small_groups_under_a_squared_loss():
     assert rows.parameter("1.weight").status == "assumed"
     assert rows.parameter("4.weight").status != "assumed"
     assert predict(build(make), X).parameter("1.weight").status != "assumed"
+
+
+class DepthwiseUnderNorm(nn.Module):
+    """A block of ConvNeXt, at a size where a window sees the whole image."""
+
+    def __init__(self):
+        super().__init__()
+        self.start, self.depth = nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 5, padding=2, groups=64, bias=False)
+        self.norm, self.wide, self.back = nn.LayerNorm(64), nn.Linear(64, 128), nn.Linear(128, 8)
+
+    def forward(self, x):
+        x = self.norm(self.depth(self.start(x)).permute(0, 2, 3, 1))
+        return self.back(torch.nn.functional.gelu(self.wide(x))).mean((1, 2))
+
+
+def test_a_depthwise_convolution_under_a_norm_of_all_channels(agreement):
+    """Each channel was taken to make the norm: its weights' gradients were half as large in ConvNeXt's last stage."""
+    agreement(DepthwiseUnderNorm, torch.randn(2, 3, 2, 2, generator=torch.Generator().manual_seed(3)), seeds=48)

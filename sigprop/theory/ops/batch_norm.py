@@ -74,7 +74,7 @@ class BatchNorm(Op):
         gain = gain + activation_gain(gradient, unit, torch.zeros_like(unit.diagonal), self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
-            ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.kernel.total()),
+            ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.summed()),
         ]
 
 

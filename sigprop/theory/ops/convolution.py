@@ -57,6 +57,10 @@ class Convolution(Linear):
         """What one group sees: fewer channels, whose products fluctuate more."""
         return seen if self.groups == 1 else replace(seen, width=seen.width // self.groups)
 
+    def _met(self, gradient: Gradient, x: Signal) -> Tensor:
+        """The norm that a gradient is across is that of all groups."""
+        return super()._met(gradient, replace(x, width=x.width * self.groups))
+
     def forward(self, *inputs: Signal) -> Signal:
         _, seen = self._windows(inputs[0])
         made = super().forward(seen)

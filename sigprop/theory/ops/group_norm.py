@@ -118,7 +118,7 @@ class GroupNorm(Op):
         gain = gain + activation_gain(gradient, unit, mean, self.gain_second_moment)
         return [
             ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
-            ParameterState("bias", (x.width,), "bias", 0.0, gradient.kernel.total()),
+            ParameterState("bias", (x.width,), "bias", 0.0, gradient.summed()),
         ]
 
     def with_law(self, parameter: str, law: Law) -> GroupNorm:

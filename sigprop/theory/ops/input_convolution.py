@@ -42,7 +42,7 @@ class InputConvolution(Op):
         weight = (gradient.kernel.values * self.gram).sum() / self.fan_in
         found = [ParameterState("weight", (self.channels_out, self.fan_in), "input", self.variance, weight)]
         if self.bias_second_moment is not None:
-            found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.kernel.total()))
+            found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.summed()))
         return found
 
     def with_law(self, parameter: str, law: Law) -> InputConvolution:

@@ -132,7 +132,7 @@ class LayerNorm(Op):
         gain = ParameterState("weight", (x.width,), "norm gain", 0.0, level)
         if not self.centres:
             return [gain]
-        bias = ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.kernel.total())
+        bias = ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.summed())
         return [gain, bias]
 
 

@@ -100,7 +100,7 @@ class Linear(Op):
         weight = self._met(gradient, x) + self._together(gradient, x) + self._along_itself(gradient, x)
         found = [ParameterState("weight", (self.fan_out, self.fan_in), self.role, self.variance, weight)]
         if self.bias_variance is not None:
-            bias = gradient.kernel.total().clamp_min(0.0)
+            bias = gradient.summed()
             found.append(ParameterState("bias", (self.fan_out,), "bias", self.bias_variance, bias))
         return found
 

@@ -16,7 +16,6 @@ from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
 from sigprop.theory.status import EXACT, Evidence, Status
 
-
 ROUNDING = 1e-7
 """Of the sum over tokens of a gradient, against that of tokens alike: what cancels to less is rounding."""
 

@@ -5,7 +5,7 @@ number of steps; its optimum is the vertex of the parabola through the best rate
 logarithm of the rate. Where the best rate is the first or the last that was tried, the sweep gives a bound only; where
 all losses lie within one percent, nothing. An optimum that was not stored before is `fresh`: `suggested_lr` and what it
 refuses were settled before it was known. Models are planned on the meta device, and plans whose rate is stored are
-not made again unless `--again`. Writes `docs/data/suggested_rates.json` and the scatter, prints the table.
+not made again unless `--again`. Writes `docs/data/suggested_rates.json`, the scatter and the table of the page.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from sigprop.errors import SigpropError
 from sigprop.results.suggestion import batch_factor, rate_of_response_one
 from sigprop.trace.skeleton import build as on_meta
 from studies.prescription_models import BASE_LAYERS, RATES, STEPS, build, prescribe, with_usual
-from studies.prescription_page import Rates, compared
+from studies.prescription_page import PAGE, Rates, compared
+from studies.recipes_page import replaced
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = DOCS / "data/suggested_rates.json"
@@ -123,7 +124,7 @@ def refused(point: dict[str, Any]) -> bool:
     return point["family"] in POST or (point["scheme"] == "mup+linear" and point["layers"] > BASE_LAYERS)
 
 
-def summary(made: list[dict[str, Any]]) -> str:
+def summary(made: list[dict[str, Any]]) -> list[str]:
     lines = ["| model | sweeps with an optimum inside | within a factor of 2 | median factor | nine of ten | largest |"]
     lines.append("|---|---|---|---|---|---|")
     closed = [point for point in made if usual(point) and not point["open"]]
@@ -138,7 +139,7 @@ def summary(made: list[dict[str, Any]]) -> str:
             inside = sum(error <= 1.0 for error in errors)
             middle, ninth, last = (2 ** errors[int(share * (len(errors) - 1))] for share in (0.5, 0.9, 1.0))
             lines.append(f"| {name} | {len(errors)} | {inside} | {middle:.2f} | {ninth:.2f} | {last:.2f} |")
-    return "\n".join(lines)
+    return lines
 
 
 def figure(made: list[dict[str, Any]], path: Path) -> None:
@@ -150,7 +151,7 @@ def figure(made: list[dict[str, Any]], path: Path) -> None:
         if "forecast" not in point:
             continue
         colour = f"C{families.index(point['family'])}"
-        shape = {"or less": "v", "or more": "^"}.get(point["open"], shapes.get(point["scheme"], "x"))
+        shape = {"or less": "v", "or more": "^"}.get(point["open"], shapes.get(point["scheme"].partition(":")[0], "x"))
         face = "none" if point["open"] else colour
         jitter = 0.04 * (families.index(point["family"]) - 2)
         shade = 0.6 if usual(point) else 0.25
@@ -179,7 +180,7 @@ def main() -> None:
     stored = {"command": "python -m studies.suggested_rates", "points": made}
     STORED.write_text(json.dumps(stored, indent=1) + "\n")
     figure(made, DOCS / "figures/suggested_rates.png")
-    print(summary(made))
+    PAGE.write_text(replaced(PAGE.read_text(), "suggested rates", summary(made)))
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ class BatchNorm(Op):
 class FiniteBatchNorm(BatchNorm):
     """BatchNorm over `n` positions, to first order in what a finite batch does; `K` and `G` at the output.
 
+    Forward   as `BatchNorm`
     Backward  `G_x = E[1/v] (G - (K G + G K)/n + (K tr(K G) + 2 K G K)/n^2)` after centring `G`
 
     The variance `v` of a channel over the batch fluctuates; the mean of its inverse is

@@ -18,11 +18,13 @@ from sigprop.theory.states import Gradient, Signal
 class CatChannels(Op):
     """Channels side by side: the average of the states, weighted by their widths.
 
-    With `e` the share of the squared norm that a tensor brings and `w` its share of the channels: `norm` and `pair` are
-    `sum e^2 v / w`, what is inherited is in step, `(sum e sqrt(v / w))^2`, and what is uniform `sum e u`.
-
+    Forward   `K_y = sum w K_x`, mean `sum w m`, `w` the share of the channels
     Backward  each gets the gradient of its channels; of the shares `p` of that along the signal and along all ones it
-              has `e p + 1 - e` and `w p + 1 - w`, as the summands of a residual sum do
+              has `e p + 1 - e` and `w p + 1 - w`, as the summands of a residual sum do, with `e` the share of the
+              squared norm that a tensor brings
+
+    `norm` and `pair` are `sum e^2 v / w`, what is inherited is in step, `(sum e sqrt(v / w))^2`, and what is uniform
+    `sum e u`. Exact for independent tensors.
     """
 
     carries = Carries(

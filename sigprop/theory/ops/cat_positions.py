@@ -28,6 +28,7 @@ class CatPositions(Op):
     gradient between them: its two gradients are in step. `doubt`: why they have more in common than that, which is not
     followed; it lowers the evidence of the output, and of gradients where blocks of `G` are not zero between tensors.
 
+    Forward   the kernels are blocks of `K_y`; between two tensors stand `m m'^T` and what their pieces have in common
     Backward  each gets the block of its positions of `G`, `B` and `H`. What `sum_t g_t x_t` has over all positions
               cannot be told apart again: that ends
     """

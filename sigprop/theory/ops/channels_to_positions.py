@@ -20,6 +20,8 @@ class ChannelsToPositions(Op):
     Forward   `K_y[(t,i), (t',i')] = delta_ii' C_x[t,t']` about the means
     Backward  the average over `i` of `G_y[(t,i), (t',i)]`
 
+    Exact for channels that are independent draws of one law, of which those of an output of fresh weights are.
+
     What `E (sum g x)^2` of one channel has beyond independence is summed over the new axis.
     """
 

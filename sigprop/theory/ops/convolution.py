@@ -30,7 +30,7 @@ class Convolution(Linear):
     `fan_in` counts a window of one group, `fan_out` the outputs of one group; `window` is its shape. A window of one
     position is `Linear`.
     Of the rest of a gradient beside its slope only the sum over a window is known: it ends at wider ones. Exchangeable
-    tokens count the average number of offsets inside the image.
+    tokens count the average number of offsets inside the image. Exact in expectation over the weights, as `Linear` is.
     """
 
     carries = Carries(

@@ -16,8 +16,10 @@ from sigprop.theory.states import Gradient, Signal
 class Dropout(Op):
     """`y = x * mask / (1 - p)`, masks independent over tokens and channels.
 
-    Forward and backward alike: same-token second moments, and the slope of a token on itself, are divided by `1 - p`,
-    all others stay. Of what is uniform over channels `1 - p` stays; the norm fluctuates by `3 p / (1 - p)` more.
+    Forward   `K_y = K_x`, same-token values over `1 - p`
+    Backward  `G_x = G_y`, same-token values, and the slope of a token on itself, over `1 - p`
+
+    Of what is uniform over channels `1 - p` stays; the norm fluctuates by `3 p / (1 - p)` more.
     Exact in expectation (dslm B.3).
     """
 

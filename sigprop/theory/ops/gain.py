@@ -25,7 +25,8 @@ FEW, ACROSS = 16, 0.8
 class Gain(Op):
     """`y = w * x`, `w` a parameter; `same[p,p']` tells whether two positions share its entries.
 
-    Forward   `K_y = K_x E[w w']`;  backward: `G_x = G_y E[w w']`, the slope likewise
+    Forward   `K_y = K_x E[w w']`
+    Backward  `G_x = G_y E[w w']`, the slope likewise
     Weights   total over entries `channels * sum_pp' same G K`, what the alignment of the gradient adds, and what an
               activation of the result does (see `ThroughActivation`); of a gradient across `y` less, the fewer they are
     """

@@ -19,6 +19,7 @@ from sigprop.theory.states import Gradient, Signal
 class Gather(Op):
     """`y_p = x_index(p)`: slices, permutations and repeats of positions.
 
+    Forward   `K_y[p,p'] = K_x[index(p), index(p')]`
     Backward  `G_x[t,t'] = sum of G_y[p,p'] over the copies p of t and p' of t'`; `B` and `H` likewise
 
     `copies`: each entry of `x` also feeds that many channels, whose gradients add as independent; of a gradient across

@@ -14,6 +14,7 @@ from sigprop.theory.states import Gradient, Signal
 class GradientScale(Scale):
     """`y = x`, with `g_x = slope * g_y`: `detach` and `no_grad` (slope 0), hooks that rescale a gradient.
 
+    Forward   the state as it is
     Backward  `G_x = slope^2 G_y`; what of it is along the signal: times `slope`
     """
 

@@ -17,7 +17,10 @@ from sigprop.theory.states import Gradient, Signal
 class InputConvolution(Op):
     """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions.
 
-    Forward   `K = variance * gram + bias`;  weights: total `channels_out * sum_pp' G gram`
+    Forward   `K = variance * gram + bias`
+    Weights   total `channels_out * sum_pp' G gram`
+
+    It has no input to send a gradient to: real numbers are given. Exact.
 
     `centred` weights (see `Linear`) take the gram of windows about their means.
     """

@@ -20,6 +20,8 @@ class Lookup(ParameterSource):
 
     Forward   `K = (variance * same + average^2) drawn_p drawn_p'`: 0 at rows that are set to zero
     Weights   total over entries `channels * sum_pp' same G` over the positions whose row is `trained`
+
+    It has no input: the signal starts here. Exact.
     """
 
     carries = starts("independent rows")

@@ -20,6 +20,8 @@ class Modulate(Op):
 
     Forward   `K_y = K_x E[c c']`
     Backward  `G_x = G_y E[c c']`, the slope likewise; of what is uniform over channels the part `(E c)^2 / E c^2` stays
+
+    Exact where `c` and `x` are unrelated channel by channel.
     """
 
     carries = Carries(

@@ -12,12 +12,16 @@ from sigprop.theory.states import Gradient, Signal
 
 @dataclass(frozen=True, eq=False)
 class Narrow(Op):
-    """A slice of `width` channels: the same kernel; the gradient is spread over all channels, `share` of it each.
+    """A slice of `width` channels, or all groups of channels from one that stands for them.
+
+    Forward   `K_y = K_x`
+    Backward  `G_x = share G_y`: spread over all channels
 
     Of `part` of the channels, what all of them have in step remains: `norm` is `2 + (v - 2) part`, which is
     `2 (1 - part)` for a slice of a normalized vector, `pair` is `1 + (v - 1) part`; the all-ones direction of the slice
     is `part` that of the whole. Widening (one group stands for all) leaves the norm as it is: groups are independent.
     Where one group stands for all, what its gradient has along it each of them has along itself.
+    Exact for channels that are alike.
     """
 
     carries = Carries(

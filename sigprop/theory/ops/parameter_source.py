@@ -20,6 +20,8 @@ class ParameterSource(Op):
 
     Forward   `K = variance * same + average^2`, `same` telling which positions share entries
     Weights   total over entries `channels * sum_pp' same G`
+
+    It has no input: the signal starts here. Exact.
     """
 
     carries = starts("independent entries")

@@ -17,6 +17,7 @@ from sigprop.theory.states import Gradient, Signal
 class Scale(Op):
     """`y = factor * x`.
 
+    Forward   `K_y = factor^2 K_x`, mean `factor m`
     Backward  `G_x = factor^2 G_y`; the slope likewise, and `rest` stays: `x_s (factor r_t) = y_s r_t`
     """
 

@@ -18,6 +18,7 @@ from sigprop.theory.states import Gradient, Signal
 class Scatter(Op):
     """`y_index(p) = x_p`, zero elsewhere; entries that meet add. The adjoint of `Gather`.
 
+    Forward   `K_y[t,t'] = sum of K_x[p,p'] over the entries p that meet in t and p' in t'`
     Backward  `G_x[p,p'] = G_y[index(p), index(p')]`; `B` and `H` likewise
     """
 

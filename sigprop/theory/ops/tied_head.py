@@ -78,7 +78,8 @@ class TiedHead(Linear):
     Forward   as Linear, plus `same mu_t mu_t' / fan_out`
     Backward  as Linear; part of the gradient of the cross-entropy points along `h` itself, where a norm removes it
 
-    Its gradient and that of the table are taken as independent.
+    With `mu_t` the logit of the own token that the carried rows make (see `Contact`). The gradient of the head and that
+    of the table are taken as independent.
     """
 
     carries = Carries(

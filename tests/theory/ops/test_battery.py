@@ -53,6 +53,16 @@ def test_every_op_has_a_case():
     assert not missing, f"no case in tests/theory/ops/cases.py for {', '.join(missing)}"
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_every_op_says_its_equations(name):
+    """Forward, and backward or the weights where it has no input to send a gradient to."""
+    op, text = CASES[name].op, type(CASES[name].op).__doc__ or ""
+    assert "Forward " in text or "four method files" in text, type(op).__name__
+    sends = bool(CASES[name].inputs)
+    assert not sends or "Backward " in text or "four method files" in text, type(op).__name__
+    assert sends or "Weights " in text, type(op).__name__
+
+
 def test_states_are_made_by_the_declaration():
     """Only where a signal or a gradient starts is one made by hand: elsewhere a part could be left out unseen."""
     starts = {"embedding", "input_convolution", "lookup", "loss", "parameter_source", "shared_residual"}

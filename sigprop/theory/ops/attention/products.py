@@ -6,6 +6,8 @@ of them as one matrix, which joins positions of one sequence alone:
     over_values    sum A K A^T      the kernel of the output
     over_outputs   sum A^T G A      the gradient of the values
     between        S A K            products of a gradient that is `S y` with the values
+
+`over_heads` is the first of them on a grid of settings, for one sequence: the average over heads of `A K A^T`.
 """
 
 from __future__ import annotations
@@ -69,6 +71,11 @@ def sequences_apart(rows: Tensor, columns: Tensor | None, positions: int) -> Seq
         return Sequences()
     straight = torch.equal(rows, torch.arange(len(rows))) and torch.equal(values, torch.arange(positions))
     return Sequences(blocks) if straight else Sequences(blocks, rows, values)
+
+
+def over_heads(matrix: Tensor, kernel: Tensor) -> Tensor:
+    """`E[A K A^T]` over heads, `matrix[..., head, output, value]`; of transposed weights `E[A^T G A]`."""
+    return (matrix @ kernel[..., None, :, :] @ matrix.mT).mean(-3)
 
 
 def over_values(matrix: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.attention.dense import spread_over_keys, visible_keys
+from sigprop.theory.ops.attention.products import over_heads
 from sigprop.theory.status import Status
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def mean(weights: SampledWeights, value_mean: Tensor) -> Tensor:
 
 def forward(op: Attention, weights: SampledWeights, query: Dense, value: Dense) -> Dense:
     matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
-    out = Dense((matrix @ value.values[..., None, :, :] @ matrix.transpose(-1, -2)).mean(-3))
+    out = Dense(over_heads(matrix, value.values))
     own = (matrix.square() @ value.diagonal[..., None, :, None])[..., 0].mean(-2)
     _, live = spread_over_keys(weights.visible, value)
     pull = _spread_weight(weights) ** 2 * _live_scores(op, weights, query) / op.shared_width
@@ -89,7 +90,7 @@ def _live_scores(op: Attention, weights: SampledWeights, query: Dense) -> Tensor
 
 def backward(op: Attention, weights: SampledWeights, gradient: Dense, query: Dense, key: Dense, value: Dense):
     matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
-    to_value = Dense((matrix.transpose(-1, -2) @ gradient.values[..., None, :, :] @ matrix).mean(-3))
+    to_value = Dense(over_heads(matrix.mT, gradient.values))
     own = (matrix.square().transpose(-1, -2) @ gradient.diagonal[..., None, :, None])[..., 0].mean(-2)
     to_value = to_value.add_diagonal(noise * own)
 

@@ -56,13 +56,6 @@ def score_variance(subject: Subject, profile: Profile) -> float:
     return max(rows, default=math.nan)
 
 
-def largest_weight(subject: Subject, profile: Profile) -> float:
-    """Largest average attention weight among at least 16 keys."""
-    found = [row.extras["largest_weight"] for row in profile.sites if row.extras.get("entropy", 0.0) >= 0.0
-             and "largest_weight" in row.extras]  # fmt: skip
-    return max(found, default=math.nan)
-
-
 def logit_variance(subject: Subject, profile: Profile) -> float:
     """Variance of the output of the readout."""
     name = subject.logits_site

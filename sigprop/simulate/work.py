@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
@@ -60,8 +59,3 @@ def parameter_count(model: nn.Module) -> int:
 
 def batch_entries(batch: Any) -> int:
     return sum(item.numel() for item in _tensors(batch))
-
-
-def memory_of_a_pass(model: nn.Module) -> int:
-    """Bytes of weights and their gradients, as a real copy of the model would take."""
-    return 2 * sum(p.numel() * torch.finfo(p.dtype).bits // 8 for p in model.parameters() if p.is_floating_point())

@@ -9,8 +9,6 @@ from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
 
-SAFE = 0.25
-
 
 @check("activations", "signal", "units that are always zero, or bounded ones at their bounds")
 def activations(subject: Subject) -> Iterator[Finding]:

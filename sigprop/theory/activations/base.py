@@ -118,10 +118,6 @@ class ActivationFunction:
         mixed = moment(self.derivative, radial.derivative)
         return radial.cross_moment(vx, vy, c), mixed, radial.derivative_cross_moment(vx, vy, c), steep
 
-    def second_derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
-        """E f''(x)^2 away from kinks (the delta functions of a kinked f' are left out)."""
-        return self.expectation(lambda x: self.second_derivative(x) ** 2, variance, mean)
-
     def expectation(self, function: quadrature.Function, variance: Number, mean: Number) -> Tensor:
         """E of another function of x that has the kinks of this one."""
         variance, mean = as_double(variance, mean)

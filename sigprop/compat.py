@@ -17,19 +17,26 @@ from typing import Any
 from sigprop.errors import InputError, UnsupportedError
 
 PRIVATE = {
+    "AdaptiveAvgPoolNd": ("torch.nn.modules.pooling", "_AdaptiveAvgPoolNd", "token axes of pools are not known"),
+    "AvgPoolNd": ("torch.nn.modules.pooling", "_AvgPoolNd", "token axes of pools are not known"),
     "BatchNorm": ("torch.nn.modules.batchnorm", "_BatchNorm", "norms over a batch are not recognized"),
     "ConvNd": ("torch.nn.modules.conv", "_ConvNd", "no batch can be made up for convolutions"),
+    "ConvTransposeNd": ("torch.nn.modules.conv", "_ConvTransposeNd", "fans of transposed convolutions are not known"),
     "DisableTorchFunction": ("torch._C", "DisableTorchFunction", "the coordinate check cannot read its own tensors"),
+    "InstanceNorm": ("torch.nn.modules.instancenorm", "_InstanceNorm", "token axes of norms are not known"),
+    "MaxPoolNd": ("torch.nn.modules.pooling", "_MaxPoolNd", "token axes of pools are not known"),
     "TorchDispatchMode": ("torch.utils._python_dispatch", "TorchDispatchMode", "the cost of a pass cannot be counted"),
     "add_batch_dim": ("torch._C._functorch", "_add_batch_dim", "seeds are trained one by one"),
     "get_unwrapped": ("torch._C._functorch", "get_unwrapped", "seeds are trained one by one"),
     "maybe_get_bdim": ("torch._C._functorch", "maybe_get_bdim", "seeds are trained one by one"),
     "maybe_get_level": ("torch._C._functorch", "maybe_get_level", "seeds are trained one by one"),
+    "correct_fan": ("torch.nn.init", "_calculate_correct_fan", "laws of kaiming's initializations cannot be read"),
     "current_function_mode": (
         "torch.overrides",
         "_get_current_function_mode",
         "a mode that was interrupted cannot be left safely",
     ),
+    "fans": ("torch.nn.init", "_calculate_fan_in_and_fan_out", "reference networks cannot be drawn by their fans"),
     "flatten_dense_tensors": ("torch._utils", "_flatten_dense_tensors", "a model's values cannot be saved together"),
     "foreach_div_": ("torch", "_foreach_div_", "weights cannot be stepped in a scale of their own"),
     "foreach_mul": ("torch", "_foreach_mul", "weights cannot be stepped in a scale of their own"),
@@ -47,6 +54,7 @@ PRIVATE = {
     "standard_gamma": ("torch", "_standard_gamma", "fluctuations of finite width cannot be drawn"),
 }
 
+PLAIN_ATTENTION = (None, "eager", "sdpa")
 AUTO_CLASSES = (
     "AutoModelForCausalLM",
     "AutoModelForSeq2SeqLM",
@@ -65,6 +73,109 @@ def __getattr__(name: str) -> Any:
     except (ImportError, AttributeError) as error:
         version = importlib.import_module("torch").__version__
         raise ImportError(f"torch {version} has no {home}.{attribute}, so {lost}: use a release that has it") from error
+
+
+# -- private attributes of modules and tensors
+
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs")
+"""Attributes of a module that hold its forward hooks and how they are called."""
+
+
+def own_parameters(module: Any) -> dict[str, Any]:
+    """A module's own table of parameters; None stands where there is none."""
+    return module._parameters
+
+
+def own_buffers(module: Any) -> dict[str, Any]:
+    return module._buffers
+
+
+def own_modules(module: Any) -> dict[str, Any]:
+    return module._modules
+
+
+def forward_hook_tables(module: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """A module's hooks on its output and on its input, to be read and written."""
+    return module._forward_hooks, module._forward_pre_hooks
+
+
+def forward_hooks(module: Any) -> list[Any]:
+    return [hook for table in forward_hook_tables(module) for hook in table.values()]
+
+
+def remove_forward_hooks(module: Any, kinds: type | tuple[type, ...]) -> bool:
+    """Take off every forward hook of some classes; whether there was one."""
+    found = [(table, key) for table in forward_hook_tables(module) for key, h in table.items() if isinstance(h, kinds)]
+    for table, key in found:
+        del table[key]
+        module._forward_pre_hooks_with_kwargs.pop(key, None)
+        module._forward_hooks_with_kwargs.pop(key, None)
+    return bool(found)
+
+
+def backward_hook_tables(module: Any) -> tuple[dict[int, Any], dict[int, Any]]:
+    return module._backward_hooks, module._backward_pre_hooks
+
+
+def gradient_hooks(tensor: Any) -> Any:
+    """The table of hooks on a tensor's gradient; None where there never was one."""
+    return tensor._backward_hooks
+
+
+def forget_gradient_hooks(tensor: Any) -> None:
+    """Let a tensor be as before the first hook, where none is left."""
+    if not tensor._backward_hooks:
+        tensor._backward_hooks = None
+
+
+def uncompiled(model: Any) -> Any:
+    """The module behind `torch.compile(module)`; anything else as it is."""
+    return getattr(model, "_orig_mod", model)
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether a module is one that `torch.compile` made, or was compiled in place."""
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+
+
+def storage_key(tensor: Any) -> int:
+    """A number that tensors on one storage have in common, on meta too, as long as the storage is held."""
+    return tensor.untyped_storage()._cdata
+
+
+def version_of(tensor: Any) -> int:
+    """A number that grows with every write into a tensor."""
+    return tensor._version
+
+
+def viewed_tensor(view: Any) -> Any:
+    """The tensor that a view was taken of; None for a tensor of its own."""
+    return view._base
+
+
+def without_overload(function: Any) -> Any:
+    """The operator of which a function of a dispatch mode is one overload."""
+    return function._overloadpacket
+
+
+# -- transformers
+
+
+def use_plain_settings(module: Any) -> None:
+    """Let a Hugging Face module run its experts one by one, keep no cache and attend with torch alone, whatever kernel
+    its config names; the numbers are the same. Where a private setting is gone the module runs as it is."""
+    config: Any = getattr(module, "config", None)
+    for name, value in (("_experts_implementation", "eager"), ("use_cache", False)):
+        if hasattr(config, name):
+            setattr(config, name, value)
+    if getattr(config, "_attn_implementation", None) not in PLAIN_ATTENTION:
+        config._attn_implementation = "sdpa" if getattr(module, "_supports_sdpa", True) else "eager"
+
+
+def without_foreign_attention(config: Any) -> None:
+    """Let a config name no kernel from elsewhere; torch's own gives the same numbers."""
+    if getattr(config, "_attn_implementation", None) not in PLAIN_ATTENTION:
+        config._attn_implementation = None
 
 
 def transformers_library() -> Any:

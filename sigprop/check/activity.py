@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from sigprop.compat import own_modules
 from sigprop.measure.batch import call
 from sigprop.measure.guard import untouched
 from sigprop.process import copied
@@ -71,7 +72,7 @@ def _leave(name: str, current: list[str], found: dict[str, Activity]) -> Any:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         current.pop()
         first = output[0] if isinstance(output, (tuple, list)) and output else output
-        if not isinstance(first, Tensor) or not first.is_floating_point() or not module._modules:
+        if not isinstance(first, Tensor) or not first.is_floating_point() or not own_modules(module):
             return
         if first.dim() == 3 and first.shape[-1] > 1:
             energy = first.double().square().mean((0, 1))

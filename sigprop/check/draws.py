@@ -11,11 +11,13 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sigprop.check.thresholds import limit
+from sigprop.compat import ConvNd, ConvTransposeNd, own_parameters
 from sigprop.initialization import INDEPENDENT, ORTHOGONAL, distribution
 
 SAMPLE = 1 << 17
@@ -121,7 +123,7 @@ def read_draws(model: nn.Module) -> DrawnParameters:
     rows: dict[str, Draw] = {}
     seen: set[int] = set()
     for path, module in model.named_modules():
-        for leaf, parameter in module._parameters.items():
+        for leaf, parameter in own_parameters(module).items():
             if parameter is None or id(parameter) in seen or isinstance(parameter, nn.UninitializedParameter):
                 continue
             seen.add(id(parameter))
@@ -131,7 +133,7 @@ def read_draws(model: nn.Module) -> DrawnParameters:
     return DrawnParameters(rows)
 
 
-def fans(module: nn.Module, leaf: str, shape: tuple[int, ...]) -> tuple[int, int]:
+def fans(module: Any, leaf: str, shape: tuple[int, ...]) -> tuple[int, int]:
     """Fan in and fan out as the module multiplies; zeros where that cannot be told from the module."""
     if leaf != "weight" or len(shape) < 2:
         return 0, 0
@@ -140,9 +142,9 @@ def fans(module: nn.Module, leaf: str, shape: tuple[int, ...]) -> tuple[int, int
         return shape[1], shape[0]
     if type(module).__name__ in TRANSPOSED:
         return shape[0], shape[1]
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+    if isinstance(module, ConvTransposeNd):
         return shape[0] * field // module.groups, shape[1] * field
-    if isinstance(module, nn.modules.conv._ConvNd):
+    if isinstance(module, ConvNd):
         return shape[1] * field, shape[0] * field // module.groups
     return 0, 0
 
@@ -249,7 +251,7 @@ def _with_parts(made: Draw, values: Tensor, module: nn.Module, leaf: str) -> Dra
         axis = 1 if type(module).__name__ in TRANSPOSED else 0
         if shape[axis] == 3 * shape[1 - axis]:
             pieces = list(zip(("query", "key", "value"), values.chunk(3, axis), strict=True))
-    elif len(shape) == 3 and not isinstance(module, nn.modules.conv._ConvNd) and shape[0] <= 512:
+    elif len(shape) == 3 and not isinstance(module, ConvNd) and shape[0] <= 512:
         pieces = [(str(index), values[index]) for index in range(shape[0])]
     if not pieces or not made.is_random:
         return made

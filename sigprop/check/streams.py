@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from sigprop.compat import ConvNd
 from sigprop.results import Profile, SiteRow
 from sigprop.structure import Structure
 
-CHAIN = (nn.Linear, nn.modules.conv._ConvNd)
+CHAIN = (nn.Linear, ConvNd)
 
 
 @dataclass(frozen=True)

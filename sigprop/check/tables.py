@@ -10,6 +10,7 @@ from torch import nn
 
 from sigprop.check.gauges import GAUGES
 from sigprop.check.subject import Subject
+from sigprop.compat import own_modules, own_parameters
 from sigprop.results import Profile
 from sigprop.results.report import SEVERITIES, Curve, Finding, Margin, ModuleNode, ParameterLine
 
@@ -83,8 +84,10 @@ def _health_by_name(findings: list[Finding]) -> dict[str, str]:
 
 def _node(name: str, module: nn.Module, worst: dict[str, str]) -> ModuleNode:
     own = worst.get(name, "healthy") if name else "healthy"
-    inner = [_node(f"{name}.{key}" if name else key, child, worst) for key, child in module._modules.items() if child]
-    count = sum(parameter.numel() for parameter in module._parameters.values() if parameter is not None)
+    inner = [
+        _node(f"{name}.{key}" if name else key, child, worst) for key, child in own_modules(module).items() if child
+    ]
+    count = sum(parameter.numel() for parameter in own_parameters(module).values() if parameter is not None)
     count += sum(child.parameters * child.times for child in inner)
     return ModuleNode(name, type(module).__name__, own, 1, count, _folded(inner))
 

@@ -7,14 +7,16 @@ Larger parameters tell their own.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor, nn
 
+from sigprop.compat import ConvNd
 from sigprop.initialization.constructor import agrees
 from sigprop.initialization.distribution import Distribution
 
 FEW = 2048
-UNIFORM_IN_FAN = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear)
+UNIFORM_IN_FAN = (nn.Linear, ConvNd, nn.Bilinear)
 
 
 def default_law(module: nn.Module, key: str, parameter: Tensor) -> Distribution | None:
@@ -31,7 +33,7 @@ def default_law(module: nn.Module, key: str, parameter: Tensor) -> Distribution 
     return law if bounded and agrees(law, values) else None
 
 
-def _law(module: nn.Module, key: str) -> Distribution | None:
+def _law(module: Any, key: str) -> Distribution | None:
     if isinstance(module, UNIFORM_IN_FAN) and key in ("weight", "bias"):
         weight = module.weight
         fan = weight.shape[1] * math.prod(weight.shape[2:]) if not isinstance(module, nn.Bilinear) else weight.shape[1]

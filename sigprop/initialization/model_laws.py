@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import own_parameters
 from sigprop.errors import UnsupportedError
 from sigprop.initialization.constructor import Factory, Law, constructed, refined
 from sigprop.initialization.defaults import default_law
@@ -149,7 +150,7 @@ class Place(NamedTuple):
 
 def places_of(model: nn.Module) -> Iterator[Place]:
     for prefix, module in model.named_modules():
-        for key, parameter in module._parameters.items():
+        for key, parameter in own_parameters(module).items():
             if parameter is not None:
                 yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
 
@@ -197,7 +198,7 @@ def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> No
         law, parameter = found[place.name], place.parameter
         setattr(parameter, _ZERO_ROWS, recorder.zero_rows(parameter))
         if isinstance(law, Tensor) and not parameter.requires_grad and law.shape == parameter.shape:
-            place.module._parameters[place.key] = nn.Parameter(law.to(parameter.dtype), requires_grad=False)
+            own_parameters(place.module)[place.key] = nn.Parameter(law.to(parameter.dtype), requires_grad=False)
         elif not hasattr(parameter, _LAW):
             setattr(parameter, _LAW, _as_distribution(law, is_table=law is not known[place.name]))
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from sigprop.compat import correct_fan, storage_key
 from sigprop.initialization.distribution import ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
 from sigprop.initialization.independence import measured_law
 from sigprop.process import Mode
@@ -53,24 +54,24 @@ class DrawRecorder(Mode):
     # -- laws by storage
 
     def law(self, tensor: Tensor) -> Law | None:
-        found = self._laws.get(tensor.untyped_storage()._cdata)
+        found = self._laws.get(storage_key(tensor))
         return None if found is None else found[1]
 
     def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None) -> None:
         """A law, of a draw of its own or of one that was copied."""
-        storage = tensor.untyped_storage()
-        self._laws[storage._cdata] = (storage, law)  # the storage is held, so that its address stays its own
-        self._zero_rows.pop(storage._cdata, None)
+        key = storage_key(tensor)
+        self._laws[key] = (tensor.untyped_storage(), law)  # the storage is held, so that its key stays its own
+        self._zero_rows.pop(key, None)
         self._count += 1
-        self._draws[storage._cdata] = self._count if copied is None else self.draw(copied)
+        self._draws[key] = self._count if copied is None else self.draw(copied)
 
     def draw(self, tensor: Tensor) -> int:
         """The number of the draw that a storage holds; copies have one number."""
-        return self._draws.get(tensor.untyped_storage()._cdata, 0)
+        return self._draws.get(storage_key(tensor), 0)
 
     def zero_rows(self, table: Tensor) -> tuple[int, ...]:
         """Rows that were set to zero after the rest was drawn."""
-        return self._zero_rows.get(table.untyped_storage()._cdata, ())
+        return self._zero_rows.get(storage_key(table), ())
 
     def distribution(self, tensor: Tensor) -> Distribution | None:
         """The law of a storage as a distribution; numbers are measured once."""
@@ -173,7 +174,7 @@ class DrawRecorder(Mode):
             law = measured_law(value)
         elif not isinstance(value, Tensor):
             law = Distribution.constant(float(value))
-        is_view = part.untyped_storage()._cdata == target.untyped_storage()._cdata
+        is_view = storage_key(part) == storage_key(target)
         return self._write(part, law) if is_view else self._write(target, law, part.numel())
 
     def _write(self, target: Tensor, law: Law | None, count: int | None = None) -> None:
@@ -194,7 +195,7 @@ class DrawRecorder(Mode):
             self.keep(target, _mixture(before, after, share))
             if count is None and target.dim() == 1 and after.second_moment == 0.0:
                 row = target.storage_offset() // target.numel()
-                self._zero_rows[target.untyped_storage()._cdata] = (*zeros, row)
+                self._zero_rows[storage_key(target)] = (*zeros, row)
 
     def _follow(self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any]) -> None:
         if name == "copy_":
@@ -262,8 +263,7 @@ def _kaiming(
     nonlinearity: str = "leaky_relu",
     generator: torch.Generator | None = None,
 ) -> Distribution:
-    init: Any = nn.init
-    deviation = init.calculate_gain(nonlinearity, a) / math.sqrt(init._calculate_correct_fan(tensor, mode))
+    deviation = nn.init.calculate_gain(nonlinearity, a) / math.sqrt(correct_fan(tensor, mode))  # type: ignore[arg-type]
     if name == "kaiming_normal_":
         return Distribution.normal(0.0, deviation)
     return Distribution.uniform(-math.sqrt(3) * deviation, math.sqrt(3) * deviation)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy as is_uninitialized
 
+from sigprop.compat import own_buffers, own_parameters
 from sigprop.errors import SigpropError
 from sigprop.measure.batch import call
 from sigprop.process import copied, undisturbed
@@ -20,7 +21,7 @@ class NotBuilt(SigpropError):
 
 def is_lazy(model: nn.Module) -> bool:
     """Whether a parameter or buffer waits for its first batch."""
-    tables = (table for module in model.modules() for table in (module._parameters, module._buffers))
+    tables = (table for module in model.modules() for table in (own_parameters(module), own_buffers(module)))
     return any(tensor is not None and is_uninitialized(tensor) for table in tables for tensor in table.values())
 
 

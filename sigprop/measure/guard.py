@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
+from sigprop.compat import own_buffers, own_parameters
 from sigprop.measure.module_states import ModuleState
 from sigprop.measure.tensor_values import TensorValues
 from sigprop.process import Interrupts, undisturbed
@@ -40,4 +41,5 @@ def untouched(modules: Iterable[nn.Module], batch_tensors: Iterable[Tensor] = ()
 
 
 def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
-    return (tensor for tensor in (*module._parameters.values(), *module._buffers.values()) if tensor is not None)
+    tensors = (*own_parameters(module).values(), *own_buffers(module).values())
+    return (tensor for tensor in tensors if tensor is not None)

@@ -18,19 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import AdaptiveAvgPoolNd, AvgPoolNd, BatchNorm, ConvNd, InstanceNorm, MaxPoolNd
 from sigprop.errors import InputError
 
 TokenAxes = int | tuple[int, ...]
 AxesRule = Callable[[str, Tensor], TokenAxes | None]
 
 CHANNEL_FIRST = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._BatchNorm,
+    ConvNd,
+    BatchNorm,
     nn.GroupNorm,
-    nn.modules.instancenorm._InstanceNorm,
-    nn.modules.pooling._MaxPoolNd,
-    nn.modules.pooling._AvgPoolNd,
-    nn.modules.pooling._AdaptiveAvgPoolNd,
+    InstanceNorm,
+    MaxPoolNd,
+    AvgPoolNd,
+    AdaptiveAvgPoolNd,
 )
 CHANNEL_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
 

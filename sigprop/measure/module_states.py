@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sigprop.compat import own_buffers, own_parameters
+
 CONTAINERS = frozenset((dict, OrderedDict, defaultdict, list, set, deque))
 COMMON_ATTRIBUTES = frozenset(vars(nn.Module()))
 
@@ -26,7 +28,7 @@ class ModuleState:
 
     def registered(self) -> Iterator[Tensor]:
         """Parameters and buffers."""
-        for tensor in (*self.module._parameters.values(), *self.module._buffers.values()):
+        for tensor in (*own_parameters(self.module).values(), *own_buffers(self.module).values()):
             if tensor is not None:
                 yield tensor
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import own_parameters
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice, Objective, white_noise
 from sigprop.measure import stacked_moments
@@ -100,7 +101,7 @@ def _measured(
 
 
 def _parameters(modules: Iterable[nn.Module]) -> Iterator[nn.Parameter]:
-    return (parameter for module in modules for parameter in module._parameters.values() if parameter is not None)
+    return (parameter for module in modules for parameter in own_parameters(module).values() if parameter is not None)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import own_parameters
 from sigprop.measure import stacked_moments
 from sigprop.measure.entry_sums import entry_sums
 from sigprop.results import ParameterRow
@@ -51,7 +52,7 @@ def _named_parameters(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
     """Each parameter once, under its first name."""
     seen: set[int] = set()
     for prefix, module in modules.items():
-        for name, parameter in module._parameters.items():
+        for name, parameter in own_parameters(module).items():
             if parameter is not None and id(parameter) not in seen and parameter.numel() and not parameter.is_meta:
                 seen.add(id(parameter))
                 yield f"{prefix}.{name}" if prefix else name, parameter

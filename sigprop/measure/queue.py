@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sigprop.compat import version_of
 from sigprop.errors import SigpropError
 from sigprop.measure import stacked_moments
 from sigprop.measure.moments import Moments
@@ -80,11 +81,11 @@ class Queue:
         if self._limit is None:
             self._limit = _most_bytes(x.device)
         if self._fleeting and x.nbytes > self._limit // LARGE_SHARE:
-            self._reduced += self._reduce_surely([Waiting(ticket, signal, x, x._version, mask)])
+            self._reduced += self._reduce_surely([Waiting(ticket, signal, x, version_of(x), mask)])
             return
         if self._copies or self._fleeting:
             x = x.clone()
-        self._waiting.append(Waiting(ticket, signal, x, x._version, mask))
+        self._waiting.append(Waiting(ticket, signal, x, version_of(x), mask))
         self._bytes += x.nbytes
         if self._bytes > self._limit:
             items = self._taken_out()
@@ -122,7 +123,7 @@ class Queue:
     def _taken_out(self) -> list[Waiting]:
         """All that waits, which must be as it was when it came."""
         items, self._waiting, self._bytes = self._waiting, [], 0
-        if any(item.x._version != item.version for item in items):
+        if any(version_of(item.x) != item.version for item in items):
             raise Overwritten
         return items
 

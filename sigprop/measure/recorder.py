@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sigprop.compat import forget_gradient_hooks, forward_hook_tables, gradient_hooks, version_of
 from sigprop.errors import UnknownNameError
 from sigprop.measure.batch import signals_in
 from sigprop.measure.first_use import NotBuilt
@@ -76,14 +77,15 @@ class Recorder:
         try:
             for name, module in self.modules.items():
                 watch = self._tracked_output if track_modules else self._module_output
-                module._forward_hooks[key] = partial(watch, name or ROOT)  # type: ignore[index]
+                hooks, pre_hooks = forward_hook_tables(module)
+                hooks[key] = partial(watch, name or ROOT)
                 if track_modules:
-                    module._forward_pre_hooks[key] = partial(self._entering, name or ROOT)  # type: ignore[index]
+                    pre_hooks[key] = partial(self._entering, name or ROOT)
             yield
         finally:
             for module in self.modules.values():
-                module._forward_hooks.pop(key, None)  # type: ignore[call-overload]
-                module._forward_pre_hooks.pop(key, None)  # type: ignore[call-overload]
+                for table in forward_hook_tables(module):
+                    table.pop(key, None)
             self._unhook_tensors()
             self.queue.close()
 
@@ -141,13 +143,13 @@ class Recorder:
         if seen is not None and seen[0]() is tensor and self._is_as_seen(tensor, *seen[1:]):
             site.same = seen[2]
             return
-        self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, ticket)
+        self._seen[id(tensor)] = (weakref.ref(tensor), version_of(tensor), ticket)
         self._take(ticket, tensor, signal=True)
         self._watch_gradient(ticket, tensor)
 
     def _is_as_seen(self, tensor: Tensor, version: int, ticket: int) -> bool:
         """Not written to since, nor made a result of its own by a function that ran a module without a graph."""
-        return tensor._version == version and self.sites[ticket].hooked == tensor.requires_grad
+        return version_of(tensor) == version and self.sites[ticket].hooked == tensor.requires_grad
 
     def _watch_gradient(self, ticket: int, tensor: Tensor) -> None:
         if tensor.requires_grad:
@@ -156,15 +158,15 @@ class Recorder:
 
     def hook(self, tensor: Tensor, function: Callable[[Tensor | None], None]) -> None:
         """Call a function with the tensor's gradient; parameters, and what a model keeps, lose the hook at the end."""
-        before = tensor._backward_hooks
+        before = gradient_hooks(tensor)
         self._hooks.append((weakref.ref(tensor), before, tensor.register_hook(function)))
 
     def _unhook_tensors(self) -> None:
         for reference, before, handle in reversed(self._hooks):
             handle.remove()
             tensor = reference()
-            if before is None and tensor is not None and not tensor._backward_hooks:
-                tensor._backward_hooks = None
+            if before is None and tensor is not None:
+                forget_gradient_hooks(tensor)
         self._hooks.clear()
 
     def _gradient(self, ticket: int, gradient: Tensor | None) -> None:

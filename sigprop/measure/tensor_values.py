@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import flatten_dense_tensors, is_sole_holder, shared_clone
+from sigprop.compat import flatten_dense_tensors, is_sole_holder, shared_clone, version_of
 
 GROUP_SIZE = 1 << 26
 SMALL = 1 << 14
@@ -99,14 +99,14 @@ class _Single:
 
     def __init__(self, tensor: Tensor):
         self.tensor = tensor
-        self.version = None if tensor.is_inference() else tensor._version
+        self.version = None if tensor.is_inference() else version_of(tensor)
         self.saved = tensor.detach().clone()
 
     def restore(self) -> None:
         if self.tensor.is_quantized:
             changed = not torch.equal(self.tensor.int_repr(), self.saved.int_repr())
         else:
-            changed = self.version is None or self.tensor._version != self.version
+            changed = self.version is None or version_of(self.tensor) != self.version
         if changed:
             with torch.no_grad():
                 self.tensor.copy_(self.saved)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Generator, nn
 
+from sigprop.compat import fans
 from sigprop.errors import UnknownNameError
 
 SCHEMES: dict[str, Callable[[int, int], float]] = {
@@ -31,7 +32,7 @@ def initialize_(
             nn.init.normal_(module.weight, 0.0, embedding_std, generator)
         elif isinstance(module, (nn.Linear, nn.Conv2d)):
             if id(module.weight) not in tied:
-                fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(module.weight)
+                fan_in, fan_out = fans(module.weight)
                 nn.init.normal_(module.weight, 0.0, SCHEMES[scheme](fan_in, fan_out), generator)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -9,15 +9,16 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from sigprop.compat import is_compiled, uncompiled
+
 Model = TypeVar("Model")
 
 
 def as_written(model: Model) -> Model:
     """The module behind `torch.compile(module)`; anything else as it is."""
-    return getattr(model, "_orig_mod", model)
+    return uncompiled(model)
 
 
 def eagerly(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
     """Inside, compiled submodules run as written. Torch has one switch for the process: see `undisturbed`."""
-    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in modules)
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    return torch.compiler.set_stance("force_eager") if any(map(is_compiled, modules)) else nullcontext()

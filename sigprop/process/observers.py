@@ -13,16 +13,16 @@ from typing import Any
 
 from torch import nn
 
+from sigprop.compat import backward_hook_tables, forward_hook_tables
+
 KEPT = ("torch", "sigprop", "transformers")
-TABLES = ("_forward_hooks", "_forward_pre_hooks")
 
 
 def observers(model: nn.Module) -> Iterator[tuple[str, dict[int, Any], int]]:
     """The user's forward hooks: name of the module, table of its hooks, key in the table."""
     own = {id(module) for module in model.modules()}
     for name, module in model.named_modules():
-        for table in TABLES:
-            hooks: dict[int, Any] = getattr(module, table)
+        for hooks in forward_hook_tables(module):
             for key, hook in hooks.items():
                 if not _belongs(hook, own):
                     yield name or type(module).__name__, hooks, key
@@ -42,7 +42,7 @@ def without_backward_hooks(model: nn.Module) -> Iterator[list[str]]:
     found: list[str] = []
     taken: list[tuple[dict[int, Any], dict[int, Any]]] = []
     for name, module in model.named_modules():
-        tables = [table for table in (module._backward_hooks, module._backward_pre_hooks) if table]
+        tables = [table for table in backward_hook_tables(module) if table]
         if tables:
             found.append(name or type(module).__name__)
         taken += [(table, dict(table)) for table in tables]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from sigprop.compat import forward_hooks, remove_forward_hooks
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.results import junctions
 from sigprop.results.init import KEEP, Init
@@ -235,9 +236,7 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
 def _apply_scales(plan: Plan, model: nn.Module) -> None:
     modules = _modules(model)
     for module in modules.values():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(hook, ScaleHook)]:
-                del hooks[key]
+        remove_forward_hooks(module, ScaleHook)
     for row in _wanted_scales(plan, modules):
         _scale(modules, row.module, row.factor, row.place)
 
@@ -261,8 +260,8 @@ def _carries(module: nn.Module | None, row: ScalePlan) -> bool:
         attribute = row.place.partition(":")[2]
         originals = getattr(module, "_sigprop_originals", {})
         return attribute in originals and math.isclose(getattr(module, attribute), originals[attribute] * row.factor)
-    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    return any(isinstance(hook, ScaleHook) and (hook.factor, hook.place) == (row.factor, row.place) for hook in hooks)
+    hooks = [hook for hook in forward_hooks(module) if isinstance(hook, ScaleHook)]
+    return any((hook.factor, hook.place) == (row.factor, row.place) for hook in hooks)
 
 
 def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import forward_hooks, own_parameters, remove_forward_hooks
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -125,22 +126,18 @@ def is_hooked(row: JunctionPlan) -> bool:
 
 def installed(modules: dict[str, nn.Module]) -> set[str]:
     """Names of the modules that end a hooked junction."""
-    ends = {
-        name: [*module._forward_hooks.values(), *module._forward_pre_hooks.values()] for name, module in modules.items()
+    return {
+        name
+        for name, module in modules.items()
+        if any(isinstance(hook, (Exit, Blend)) for hook in forward_hooks(module))
     }
-    return {name for name, hooks in ends.items() if any(isinstance(hook, (Exit, Blend)) for hook in hooks)}
 
 
 def remove(modules: dict[str, nn.Module]) -> None:
     """Take off every hook and learnable scale that `install` put."""
     for module in modules.values():
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            found = [key for key, hook in hooks.items() if isinstance(hook, HOOKS)]
-            for key in found:
-                del hooks[key]
-                module._forward_pre_hooks_with_kwargs.pop(key, None)
-            if found and LEARNED in module._parameters:
-                del module._parameters[LEARNED]
+        if remove_forward_hooks(module, HOOKS):
+            own_parameters(module).pop(LEARNED, None)
 
 
 def fold_for_inference(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> None:

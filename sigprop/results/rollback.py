@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-KEPT = ("_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs")
+from sigprop.compat import FORWARD_HOOKS
 
 
 class Saved:
@@ -50,7 +50,7 @@ def all_or_nothing(model: nn.Module, generator: torch.Generator | None) -> Itera
 def _state(module: nn.Module) -> dict[str, Any]:
     """The module's attributes, with its hooks and names of parameters copied."""
     state = dict(module.__dict__)
-    for name in (*KEPT, "_parameters", "_sigprop_originals"):
+    for name in (*FORWARD_HOOKS, "_parameters", "_sigprop_originals"):
         if name in state:
             state[name] = copy.copy(state[name])
     return state

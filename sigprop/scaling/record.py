@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from sigprop.compat import DisableTorchFunction, foreach_norm, foreach_sub
+from sigprop.compat import DisableTorchFunction, foreach_norm, foreach_sub, version_of
 from sigprop.scaling.batching import RULES, bare
 from sigprop.scaling.dimensions import pattern
 
@@ -186,7 +186,7 @@ class SizeRecorder:
         return values.expand(self.seeds, *values.shape) if place < 0 else values.movedim(place, 0)
 
     def _wait(self, key: Key, values: Tensor) -> None:
-        self._waiting.append((key, values, values._version))
+        self._waiting.append((key, values, version_of(values)))
         self._bytes += values.nbytes
         if self._bytes > MOST_BYTES:
             self._reduce()
@@ -197,7 +197,7 @@ class SizeRecorder:
         found = []
         for key, values, version in waiting:
             quantity, name, step = key
-            if values._version == version:
+            if version_of(values) == version:
                 found.append((key, values))
                 continue
             self._overwritten.add(name)

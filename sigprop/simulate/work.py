@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
-from sigprop.compat import TorchDispatchMode
+from sigprop.compat import TorchDispatchMode, without_overload
 
 PER_ENTRY = 8
 """Operations that one entry of a result stands for, where no formula counts them."""
@@ -25,7 +25,7 @@ class WorkCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
         result = func(*args, **(kwargs or {}))
-        count = flop_registry.get(func._overloadpacket)
+        count = flop_registry.get(without_overload(func))
         if "flash_attention_for_cpu" in func.__name__:
             self.operations += _attention(func.__name__, args)
         if count is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import cached_folder, model_class, transformers_library
+from sigprop.compat import cached_folder, model_class, transformers_library, without_foreign_attention
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import load_text, sample_text, text_batch
 from sigprop.sources.batches import Wanted, first_batch, image_batch, read_data
@@ -145,7 +145,6 @@ def from_config(config: Any) -> nn.Module:
     """The model of a config in float32 and evaluation mode, newly drawn."""
     config = copy.deepcopy(config)
     config.dtype = torch.float32
-    if config._attn_implementation not in (None, "eager", "sdpa"):
-        config._attn_implementation = None  # never a kernel from elsewhere; torch's own gives the same numbers
+    without_foreign_attention(config)
     kind: Callable[[Any], nn.Module] = model_class(config)
     return kind(config).eval()

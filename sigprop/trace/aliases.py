@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.compat import viewed_tensor
 from sigprop.trace.attached import attached
 from sigprop.trace.capture import Capture
 from sigprop.trace.layout import Misaligned
@@ -102,7 +103,7 @@ def _behind(view: Tensor) -> tuple[Tensor, Tensor] | None:
         args, kwargs = mapped((call.args, call.kwargs), lambda item: places if item is seen else item)
         result = call.function(*args, **kwargs)
         return behind, result if output is None else result[output]
-    base = view._base
+    base = viewed_tensor(view)
     if base is None or view.is_meta or not base.is_contiguous():
         return None
     places = torch.arange(base.numel())

@@ -132,6 +132,7 @@ class Field(Record):
     `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None
     for a tensor that is its own source, empty for a function of weights alone. `transparent`: every entry is a function
     of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
+    `centred`: the field that this is less its average over channels.
     `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so many entries, where they are
     so few that it is far from Gaussian: two numbers of a batch become plus and minus one.
     """

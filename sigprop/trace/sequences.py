@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import BatchNorm
 from sigprop.losses import NOISE
 from sigprop.results import SiteRow
 from sigprop.theory import Gradient, Node
@@ -58,7 +59,7 @@ def _uneven(ids: Tensor) -> bool:
 
 
 def _mixes(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+    return isinstance(module, BatchNorm) and module.training
 
 
 def pairs_of(model: nn.Module, batch: Any) -> list[Any]:

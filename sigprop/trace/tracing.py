@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sigprop.compat import use_plain_settings
 from sigprop.errors import InputError, SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.process import (
@@ -109,7 +110,8 @@ def trace(
         with interrupts.let_through():
             twin = skeleton_of(model) if copy else model
         without_observers(twin)
-        _plain_settings(twin)
+        for module in twin.modules():
+            use_plain_settings(module)
         capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
         capture.most_positions, capture.most_replayed = positions, replayed
         batch = copied(batch)
@@ -124,18 +126,6 @@ def trace(
         ):
             output = _call(twin, batch)
     return TracedModel(capture, output, batch, unheard, unfollowed, runs)
-
-
-def _plain_settings(model: nn.Module) -> None:
-    """Hugging Face models run their experts one by one, keep no cache and attend with torch alone, whatever kernel a
-    config names; the numbers are the same."""
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        for name, value in (("_experts_implementation", "eager"), ("use_cache", False)):
-            if hasattr(config, name):
-                setattr(config, name, value)
-        if getattr(config, "_attn_implementation", None) not in (None, "eager", "sdpa"):
-            config._attn_implementation = "sdpa" if getattr(module, "_supports_sdpa", True) else "eager"
 
 
 def _call(model: nn.Module, batch: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.compat import BatchNorm
 from sigprop.measure.functions import FunctionWatch
 from sigprop.measure.layout import TokenLayout
 from sigprop.measure.recorder import Recorder, Site
@@ -17,7 +18,7 @@ from sigprop.watch.centres import correlation_about
 from sigprop.watch.low_precision import losses
 from sigprop.watch.shards import whole
 
-NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, BatchNorm)
 GiveUp = Callable[[Exception], None]
 
 

@@ -26,10 +26,6 @@ def modules_of(model: nn.Module) -> dict[str, nn.Module]:
     return {plain_name(f"{name}.").rstrip("."): module for name, module in model.named_modules()}
 
 
-def is_compiled(model: nn.Module) -> bool:
-    return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in model.modules())
-
-
 class SampledPass:
     """Attached for one step; afterwards `rows` are the numbers of this process and `bad` the first bad place."""
 

@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from sigprop.compat import is_compiled, uncompiled
 from sigprop.errors import InputError, NonFiniteError, SigpropError, require
 from sigprop.measure.layout import AxesRule, TokenAxes
 from sigprop.results import Profile
@@ -34,7 +35,7 @@ from sigprop.watch.ranks import ranks_of
 from sigprop.watch.recording import is_norm
 from sigprop.watch.reporting import report_of, write_page
 from sigprop.watch.sample import Sample
-from sigprop.watch.sampled_pass import SampledPass, is_compiled, modules_of, read_numbers
+from sigprop.watch.sampled_pass import SampledPass, modules_of, read_numbers
 from sigprop.watch.sinks import JsonLines, Sink, open_sink, read_samples
 from sigprop.watch.updates import UpdateMeter, trained_parameters
 
@@ -176,7 +177,7 @@ class Watch:
         self._asked = False
         self._pass = SampledPass(self.model, self._token_axes, self.scaler, self.ranks.size > 1, self._failed)
         self._meter = UpdateMeter(trained_parameters(self.model), self.ranks.size, self.optimizer, self._failed)
-        self._pass.attach(is_compiled(self._given))
+        self._pass.attach(any(map(is_compiled, self._given.modules())))
         self._meter.attach()
         if self._pass.eager:
             self._note("eager", "sampled steps run eagerly: the model is compiled, and hooks see only what is not")
@@ -350,7 +351,7 @@ class Watch:
 def _inner(model: nn.Module) -> nn.Module:
     """The user's own module inside what DDP and torch.compile wrap around it."""
     while True:
-        inner = unwrap(getattr(model, "_orig_mod", model))
+        inner = unwrap(uncompiled(model))
         if inner is model:
             return model
         model = inner

@@ -10,6 +10,7 @@ from torch import nn
 from sigprop.check.registry import check
 from sigprop.check.subject import Subject
 from sigprop.check.thresholds import limit
+from sigprop.compat import own_modules
 from sigprop.results import SiteRow
 from sigprop.results.report import Datum, Finding, Prescription
 
@@ -69,7 +70,7 @@ def _embeddings(subject: Subject) -> tuple[SiteRow | None, SiteRow | None]:
             continue
         leaf = row.name.rpartition(".")[2]
         module = modules.get(row.name)
-        if POSITION.search(leaf) and (module is None or not module._modules):
+        if POSITION.search(leaf) and (module is None or not own_modules(module)):
             positions = positions or row
         elif isinstance(module, nn.Embedding) and not OTHER.search(leaf):
             tokens = tokens or row

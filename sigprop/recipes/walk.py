@@ -13,10 +13,10 @@ from sigprop.structure.branch_outputs import shift_of
 from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
 from sigprop.trace.evaluate import Evaluation, uses_of
-from sigprop.trace.predict import token_correlation
 from sigprop.trace.reading import AS_CAPTURED, Reading
 from sigprop.trace.record import Field
 from sigprop.trace.skeleton import Distribution
+from sigprop.trace.summaries import token_correlation
 
 
 class Walk(Evaluation):

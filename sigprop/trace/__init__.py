@@ -15,7 +15,7 @@ Layers from the ground up; a file imports only from its own layer and those befo
 7. Gradients: `few_products`, `evaluate`, `loss_terms`, `sampled_loss`, `gradient_start`.
    Laws in, states out, the graph only read; where a gradient starts.
 8. Traced models: `tracing`, `roles`, `attention_scores`, `sequences`. One run as a value, and what is asked of it.
-9. Profiles: `inputs`, `length`, `networks`, `work`, `skipped_rows`, `predict`. All of it as rows.
+9. Profiles: `inputs`, `length`, `networks`, `work`, `summaries`, `rows`, `skipped_rows`, `predict`. All of it as rows.
 """
 
 from sigprop.trace.predict import predict

@@ -128,9 +128,9 @@ def _times(gradient: Gradient, signs: Tensor) -> Gradient | None:
 
 
 class Started(NamedTuple):
-    """A trace, where its gradient starts, and the words for that."""
+    """A traced model, its states, where its gradient starts, and the words for that."""
 
-    trace: TracedModel
+    traced: TracedModel
     states: Evaluation
     start: Start
     name: str
@@ -160,7 +160,7 @@ class TwoSequences:
 
     def _passed(self, start: Start) -> tuple[dict[str, float], dict[str, float]]:
         """Energies of the parameters, and gradients of the sites that all sequences share."""
-        found = self.started.trace
+        found = self.started.traced
         shared: dict[Node, list[str]] = {}
         for name, item in found.sites:
             if item._node is not None and not any(axis.role == BATCH for axis in item.layout.order):
@@ -186,7 +186,7 @@ def two_sequences(model: nn.Module, batch: Any, started: Callable[[int], Started
     if sequences < FEWEST:
         return None
     two = started(FOLLOWED)
-    apart = opposed(two.trace, two.start)
+    apart = opposed(two.traced, two.start)
     if apart is None:
         return None
     scale = 1.0 if two.name == NOISE else _scale(_level(started(1).start) / max(_level(two.start), 1e-300), sequences)

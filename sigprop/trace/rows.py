@@ -16,9 +16,8 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.trace.evaluate import Evaluation, Start
 from sigprop.trace.layout import Layout
 from sigprop.trace.record import Field
-from sigprop.trace.replay import sites_between
+from sigprop.trace.replayed_function import function_of
 from sigprop.trace.roles import find_roles
-from sigprop.trace.sampled import Sampled
 from sigprop.trace.summaries import axes_of, fitting_mask, padding_masks, summary
 from sigprop.trace.tracing import TracedModel
 
@@ -57,8 +56,8 @@ class SiteRows:
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item))
-        ops = [node.op for node in found.capture.tape.nodes if isinstance(node.op, Sampled)]
-        self._bypassed = {site for op in ops for site in sites_between(op.target, op.parts)}.union(start.passed)
+        drawn = filter(None, map(function_of, found.capture.tape.nodes))
+        self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
         for row, item in self._waiting.get(node, ()):

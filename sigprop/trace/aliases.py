@@ -17,7 +17,7 @@ from sigprop.compat import viewed_tensor
 from sigprop.trace.attached import attached
 from sigprop.trace.capture import Capture
 from sigprop.trace.layout import Misaligned
-from sigprop.trace.record import Call, Field, Record, mapped
+from sigprop.trace.record import Call, Field, Record
 from sigprop.trace.registry import by_rule
 from sigprop.trace.rules.writes import written
 
@@ -99,9 +99,7 @@ def _behind(view: Tensor) -> tuple[Tensor, Tensor] | None:
     if hasattr(view, _BEHIND):
         behind, call, output = getattr(view, _BEHIND)
         places = torch.arange(math.prod(behind.shape)).reshape(behind.shape)
-        seen = call.args[0]
-        args, kwargs = mapped((call.args, call.kwargs), lambda item: places if item is seen else item)
-        result = call.function(*args, **kwargs)
+        result = call.on(places, call.args[0])
         return behind, result if output is None else result[output]
     base = viewed_tensor(view)
     if base is None or view.is_meta or not base.is_contiguous():

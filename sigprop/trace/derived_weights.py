@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from sigprop.initialization import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
 from sigprop.trace.capture import Capture
 from sigprop.trace.functions import MOVES, UNARY
-from sigprop.trace.record import Call, Weight, leaves, mapped
+from sigprop.trace.record import Call, Weight, leaves
 from sigprop.trace.replay import Replay
 from sigprop.trace.shapes import on_meta
 from sigprop.trace.skeleton import Distribution
@@ -114,8 +115,8 @@ def _moved(call: Call, parent: Weight, output: int | None) -> Distribution:
     law = parent.distribution
     if law.numbers is None or any(isinstance(item, Weight) and item is not parent for item in call.records()):
         return law
-    args, kwargs = mapped((call.args, call.kwargs), lambda item: law.numbers if item is parent else item)
-    made = (torch.Tensor.reshape if call.name == "view" else call.function)(*args, **kwargs)
+    moves = replace(call, function=torch.Tensor.reshape) if call.name == "view" else call
+    made = moves.on(law.numbers, parent)
     return Distribution.table(made if output is None else list(made)[output])
 
 

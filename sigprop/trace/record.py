@@ -67,6 +67,11 @@ class Call:
         """The records among the arguments."""
         return self._records
 
+    def on(self, value: Any, record: Record) -> Any:
+        """What the function gives with a value in place of one of its arguments."""
+        args, kwargs = mapped((self.args, self.kwargs), lambda item: value if item is record else item)
+        return self.function(*args, **kwargs)
+
 
 class Record:
     """Base of the two kinds."""

@@ -14,7 +14,7 @@ from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.trace.capture import Capture
 from sigprop.trace.fields.views import viewed
 from sigprop.trace.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned
-from sigprop.trace.record import Call, Field, Source, mapped
+from sigprop.trace.record import Call, Field, Source
 
 
 def sliced(
@@ -84,7 +84,7 @@ def _position_slice(capture: Capture, call: Call, item: Field, place: int, keep:
 
 def moved(capture: Capture, call: Call, input: Field) -> Field:
     """Run the function on the kernel row of every entry and see where each entry of the result comes from."""
-    labels = _apply_to(call, input, input.layout.labels().double().contiguous()).long()
+    labels = call.on(input.layout.labels().double().contiguous(), input).long()
     varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
     tokens = max(1, input.layout.positions // max(input.layout.sequences, 1))
     dims: list[tuple[Axis, ...]] = []
@@ -105,11 +105,6 @@ def moved(capture: Capture, call: Call, input: Field) -> Field:
         return capture.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)
 
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
-
-
-def _apply_to(call: Call, input: Field, labels: Tensor) -> Tensor:
-    args, kwargs = mapped((call.args, call.kwargs), lambda item: labels if item is input else item)
-    return call.function(*args, **kwargs)
 
 
 def reshaped(capture: Capture, call: Call, input: Field, shape: tuple[int, ...]) -> Field:

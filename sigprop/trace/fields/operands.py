@@ -15,7 +15,7 @@ from sigprop.theory.parts import GIVEN
 from sigprop.trace.broadcast import concrete_kernel, concrete_rows, positions_of
 from sigprop.trace.capture import Capture
 from sigprop.trace.layout import Layout, leading_positions
-from sigprop.trace.record import Call, Field, Weight, mapped
+from sigprop.trace.record import Call, Field, Weight
 
 
 def as_field(capture: Capture, item: Any, layout: Layout | None = None) -> Field:
@@ -80,7 +80,7 @@ def entry_labels(weight: Weight) -> Tensor | None:
     if labels.shape == torch.Size(weight.shape) and _is_pointwise(weight.call):
         return labels
     try:
-        result = _on_labels(weight.call, parent, labels)
+        result = weight.call.on(labels, parent)
     except (RuntimeError, TypeError, IndexError, ValueError):
         return None
     return result if weight.output is None else result[weight.output]
@@ -88,8 +88,3 @@ def entry_labels(weight: Weight) -> Tensor | None:
 
 def _is_pointwise(call: Call) -> bool:
     return call.name in ("add", "mul", "sub", "div", "neg", "exp", "sigmoid", "to", "float", "tanh", "softplus", "pow")
-
-
-def _on_labels(call: Call, parent: Weight, labels: Tensor) -> Any:
-    args, kwargs = mapped((call.args, call.kwargs), lambda item: labels if item is parent else item)
-    return call.function(*args, **kwargs)

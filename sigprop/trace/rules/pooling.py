@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -119,11 +120,9 @@ def _unit_response(call: Call, x: Field, first: int, shape: tuple[int, ...]) -> 
     inner = x.shape[first:]
     count = math.prod(inner)
     units = torch.eye(count, dtype=torch.float64).reshape(count, *[1] * (first - 1), *inner)
-    args = tuple(units if item is x else item for item in call.args)
-    kwargs = {key: units if item is x else item for key, item in call.kwargs.items()}
-    if kwargs.get("value"):
-        kwargs["value"] = 0.0
-    return call.function(*args, **kwargs).reshape(count, -1)
+    if call.kwargs.get("value"):
+        call = replace(call, kwargs=call.kwargs | {"value": 0.0})
+    return call.on(units, x).reshape(count, -1)
 
 
 def _lifted(rows: Tensor, old: Layout, new: Layout, first: int) -> Tensor:

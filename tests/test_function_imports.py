@@ -33,7 +33,7 @@ def is_by_intent(file: str, module: str) -> bool:
     if file.startswith("cli/"):  # help and completion need no torch
         return True
     if file == "compat.py":  # nothing private is taken before it is needed
-        return module == "torch"
+        return module in ("numpy", "torch")
     if module.startswith("sigprop.results.figures."):
         return file in PLOTS
     return module in SLOW or any(module == name or module.startswith(f"{name}.") for name in OPTIONAL)

@@ -40,60 +40,69 @@ LARGE_IMAGE, FEW_CHANNELS = 128, 512
 def reduced(tensors: Sequence[Tensor], signals: Sequence[bool], kept: np.ndarray | None) -> list[list[float] | None]:
     """Mean, variance and token correlation of tensors of the same sequences and tokens; of a gradient about zero.
 
-    None where float32 is too coarse. `kept` is true for a real token.
+    None where float32 is too coarse. `kept` is true for a real token. What has one number for each token has a row for
+    each tensor.
     """
     sums, squares = _token_sums(tensors, signals)
-    channels = np.array([x.shape[2] for x in tensors], dtype=np.float64)
-    longest = squares.max((1, 2))
+    channels = np.array([x.shape[2] for x in tensors], dtype=np.float64)[:, None]
+    longest = squares.max(1, keepdims=True)
     enough = (longest >= SMALLEST * channels) & (longest <= LARGEST * channels)
     if kept is not None:
-        sums, squares = sums * kept, squares * kept
-    counts = channels * (sums[0].size if kept is None else kept.sum())
-    means = sums.sum((1, 2)) / counts
-    variances = squares.sum((1, 2)) / counts - means * means
+        sums, squares = sums * kept.reshape(-1), squares * kept.reshape(-1)
+    counts = channels * (sums.shape[1] if kept is None else kept.sum())
+    means = sums.sum(1, keepdims=True) / counts
+    variances = squares.sum(1, keepdims=True) / counts - means * means
     shifts = channels * means * means
-    distances = squares - _each(2.0 * means) * sums
-    distances += _each(shifts)
+    distances = squares - (2.0 * means) * sums
+    distances += shifts
+    nearest = distances.min(1, keepdims=True)
     enough &= means * means <= 4.0 * variances
-    if (distances.min((1, 2)) < NEAREST * (longest + shifts)).any():
-        enough &= (distances >= NEAREST * (squares + _each(shifts))).all((1, 2))
-    cosines = _mean_cosines(tensors, distances, means, kept) if sums.shape[2] > 1 else [math.nan] * len(tensors)
-    found = zip(means.tolist(), variances.tolist(), cosines, enough.tolist(), strict=True)
+    if (nearest < NEAREST * (longest + shifts)).any():
+        enough &= (distances >= NEAREST * (squares + shifts)).all(1, keepdims=True)
+    cosines = [math.nan] * len(tensors)
+    if tensors[0].shape[1] > 1:
+        if kept is not None or not (nearest > 2.0 * ROUNDING * (longest + shifts)).all():
+            distances, nearest = _directed(distances, kept)
+        cosines = _mean_cosines(tensors, sums, distances, nearest, means)
+    found = zip(means[:, 0].tolist(), variances[:, 0].tolist(), cosines, enough[:, 0].tolist(), strict=True)
     return [[mean, variance, cosine] if good else None for mean, variance, cosine, good in found]
 
 
-def _mean_cosines(
-    tensors: Sequence[Tensor], squares: np.ndarray, means: np.ndarray, kept: np.ndarray | None
-) -> list[float]:
-    """Averages over pairs of tokens that have a direction, then over sequences with a pair."""
-    weights = 1.0 / np.sqrt(squares)
-    without = squares <= _each(ROUNDING * squares.max((1, 2)))
-    if without.any():
-        weights[without] = 0.0
+def _directed(distances: np.ndarray, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Squared norms, infinite for a token without direction, and the least of each tensor; zero where none has one."""
+    without = distances <= ROUNDING * distances.max(1, keepdims=True)
     if kept is not None:
-        weights *= kept
-    heaviest = weights.max((1, 2))
-    heaviest[heaviest == 0.0] = 1.0
-    scaled = weights / _each(heaviest)
-    centres, narrow = scaled.sum(2) * means[:, None], torch.from_numpy(scaled.astype(np.float32))
-    lengths = np.empty(weights.shape[:2])
+        without |= ~kept.reshape(-1)
+    distances = np.where(without, np.inf, distances)
+    nearest = distances.min(1, keepdims=True)
+    return distances, np.where(np.isinf(nearest), 0.0, nearest)
+
+
+def _mean_cosines(
+    tensors: Sequence[Tensor], sums: np.ndarray, distances: np.ndarray, nearest: np.ndarray, means: np.ndarray
+) -> list[float]:
+    """Averages over pairs of tokens that have a direction, then over sequences with a pair.
+
+    With `w_t = |x_nearest - c| / |x_t - c|` and `p = sum_t w_t x_t`, the sum of unit vectors has the squared length
+    `(|p|^2 - 2 c W sum_t w_t s_t + d c^2 W^2) / |x_nearest - c|^2`, where `W = sum_t w_t` and `s_t` is a token's sum.
+    """
+    shape = (len(tensors), *tensors[0].shape[:2])
+    weights = np.sqrt(nearest / distances).reshape(shape)
+    narrow = torch.from_numpy(weights.astype(np.float32))
+    lengths, channels = np.empty(shape[:2]), np.array([x.shape[2] for x in tensors], dtype=np.float64)[:, None]
     for place, x in enumerate(tensors):
-        total = _weighted_sum(x, narrow[place]) - centres[place, :, None]
+        total = _weighted_sum(x, narrow[place]).astype(np.float64)
         lengths[place] = np.einsum("nd,nd->n", total, total)
-    lengths *= (heaviest * heaviest)[:, None]
+    shifts = means * weights.sum(2)
+    lengths += shifts * (channels * shifts - 2.0 * np.einsum("knt,knt->kn", weights, sums.reshape(shape)))
     number = np.count_nonzero(weights, 2)
     pairs = number * (number - 1.0)
-    cosines = np.where(pairs > 0, (lengths - number) / pairs, 0.0)
+    cosines = np.where(pairs > 0, (lengths / nearest - number) / pairs, 0.0)
     return (cosines.sum(1) / np.count_nonzero(pairs, 1)).tolist()
 
 
-def _each(values: np.ndarray) -> np.ndarray:
-    """One number for each tensor, beside those of its tokens."""
-    return values[:, None, None]
-
-
 def _token_sums(tensors: Sequence[Tensor], signals: Sequence[bool]) -> tuple[np.ndarray, np.ndarray]:
-    """Sum, of a gradient zero, and squared norm of each token, (tensors, sequences, tokens), as float64."""
+    """Sum, of a gradient zero, and squared norm of each token, (tensors, sequences * tokens), as float64."""
     sums, squares = np.zeros((2, len(tensors), *tensors[0].shape[:2]))
     for place, (x, signal) in enumerate(zip(tensors, signals, strict=True)):
         for part in _blocks(x):
@@ -101,7 +110,7 @@ def _token_sums(tensors: Sequence[Tensor], signals: Sequence[bool]) -> tuple[np.
             squares[place][part] = _squared_norms(block)
             if signal:
                 sums[place][part] = block.sum(-1).numpy()
-    return sums, squares
+    return sums.reshape(len(tensors), -1), squares.reshape(len(tensors), -1)
 
 
 def _weighted_sum(x: Tensor, weights: Tensor) -> np.ndarray:

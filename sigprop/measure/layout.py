@@ -54,14 +54,16 @@ class TokenLayout:
         return self._rule(x, module)
 
     def _rule(self, x: Tensor, module: nn.Module | None) -> tuple[int, ...]:
+        shape = x.shape
+        number = len(shape)
         if isinstance(module, CHANNEL_FIRST):
-            return tuple(range(2, x.dim()))
-        if x.dim() <= 3:
-            return (1,) if x.dim() == 3 else ()
+            return tuple(range(2, number))
+        if number <= 3:
+            return (1,) if number == 3 else ()
         if isinstance(module, CHANNEL_LAST):
-            return tuple(range(1, x.dim() - 1))
-        known = [axis for axis in range(1, x.dim()) if x.shape[axis] in self.tokens]
-        return (known[0],) if known else tuple(range(2, x.dim()))
+            return tuple(range(1, number - 1))
+        known = [axis for axis in range(1, number) if shape[axis] in self.tokens]
+        return (known[0],) if known else tuple(range(2, number))
 
     def view(self, name: str, x: Tensor, module: nn.Module | None = None) -> Tensor:
         """The tensor as (sequences, tokens, channels)."""
@@ -70,6 +72,8 @@ class TokenLayout:
             return self._flat_view(x, module)
         if axes == (1,) and x.dim() == 3:
             return x
+        if axes[0] == 2 and len(axes) == x.dim() - 2:
+            return x.flatten(2).mT
         sequence = 1 if 0 in axes else 0
         channels = [axis for axis in range(x.dim()) if axis != sequence and axis not in axes]
         ordered = x.permute(sequence, *axes, *channels)

@@ -61,25 +61,31 @@ def reduced(tensors: Sequence[Tensor], signals: Sequence[bool], kept: np.ndarray
         enough &= (distances >= NEAREST * (squares + shifts)).all(1, keepdims=True)
     cosines = [math.nan] * len(tensors)
     if tensors[0].shape[1] > 1:
-        if kept is not None or not (nearest > 2.0 * ROUNDING * (longest + shifts)).all():
+        all_directed = kept is None and bool((nearest > 2.0 * ROUNDING * (longest + shifts)).all())
+        if not all_directed:
             distances, nearest = _directed(distances, kept)
-        cosines = _mean_cosines(tensors, sums, distances, nearest, means)
+        cosines = _mean_cosines(tensors, sums, distances, nearest, means, all_directed)
     found = zip(means[:, 0].tolist(), variances[:, 0].tolist(), cosines, enough[:, 0].tolist(), strict=True)
     return [[mean, variance, cosine] if good else None for mean, variance, cosine, good in found]
 
 
 def _directed(distances: np.ndarray, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Squared norms, infinite for a token without direction, and the least of each tensor; zero where none has one."""
+    """Squared norms, infinite for a token without direction, and the least of each tensor, one where none has one."""
     without = distances <= ROUNDING * distances.max(1, keepdims=True)
     if kept is not None:
         without |= ~kept.reshape(-1)
     distances = np.where(without, np.inf, distances)
     nearest = distances.min(1, keepdims=True)
-    return distances, np.where(np.isinf(nearest), 0.0, nearest)
+    return distances, np.where(np.isinf(nearest), 1.0, nearest)
 
 
 def _mean_cosines(
-    tensors: Sequence[Tensor], sums: np.ndarray, distances: np.ndarray, nearest: np.ndarray, means: np.ndarray
+    tensors: Sequence[Tensor],
+    sums: np.ndarray,
+    distances: np.ndarray,
+    nearest: np.ndarray,
+    means: np.ndarray,
+    all_directed: bool,
 ) -> list[float]:
     """Averages over pairs of tokens that have a direction, then over sequences with a pair.
 
@@ -87,17 +93,20 @@ def _mean_cosines(
     `(|p|^2 - 2 c W sum_t w_t s_t + d c^2 W^2) / |x_nearest - c|^2`, where `W = sum_t w_t` and `s_t` is a token's sum.
     """
     shape = (len(tensors), *tensors[0].shape[:2])
-    weights = np.sqrt(nearest / distances).reshape(shape)
-    narrow = torch.from_numpy(weights.astype(np.float32))
+    narrow = 1.0 / np.sqrt((distances * (1.0 / nearest)).astype(np.float32)).reshape(shape)
+    weights, given = narrow.astype(np.float64), torch.from_numpy(narrow)
     lengths, channels = np.empty(shape[:2]), np.array([x.shape[2] for x in tensors], dtype=np.float64)[:, None]
     for place, x in enumerate(tensors):
-        total = _weighted_sum(x, narrow[place]).astype(np.float64)
+        total = _weighted_sum(x, given[place]).astype(np.float64)
         lengths[place] = np.einsum("nd,nd->n", total, total)
     shifts = means * weights.sum(2)
     lengths += shifts * (channels * shifts - 2.0 * np.einsum("knt,knt->kn", weights, sums.reshape(shape)))
+    lengths /= nearest
+    if all_directed:
+        return ((lengths.mean(1) - shape[2]) / (shape[2] * (shape[2] - 1.0))).tolist()
     number = np.count_nonzero(weights, 2)
     pairs = number * (number - 1.0)
-    cosines = np.where(pairs > 0, (lengths / nearest - number) / pairs, 0.0)
+    cosines = np.where(pairs > 0, (lengths - number) / pairs, 0.0)
     return (cosines.sum(1) / np.count_nonzero(pairs, 1)).tolist()
 
 

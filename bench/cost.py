@@ -1,13 +1,13 @@
 """What predictions, measurements and a start cost, beside another checkout, and how far a shortened prediction is off.
 
-`python -m bench.cost OTHER_CHECKOUT [contexts batches configs measure start]`. Every entry runs in a process of its
-own, one after the other: the other checkout, this one, and this one with nothing shortened, for deep configs with two
-seeds, which differ by the noise of their draws. One thread. Each has a limit of processor time; rows are printed as
-they come.
+Every entry runs in a process of its own, one after the other: the other checkout, this one, and this one with nothing
+shortened, for deep configs with two seeds, which differ by the noise of their draws. One thread. Each has a limit of
+processor time; rows are printed as they come. All of it takes about eight minutes on an idle machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -65,8 +66,9 @@ ENTRIES = {
     "batches": [("batch", size) for size in (1, 2, 4, 8)],
     "configs": [("Llama-70B", 80), ("GPT-2", 200), ("DeepSeek-V3", 4), ("DeepSeek-V3", 61)],
 }
-NOT_BEFORE = {("context", 8192), ("DeepSeek-V3", 61)}
+NOT_BEFORE = {("context", 2048), ("context", 8192), ("DeepSeek-V3", 61)}
 NOT_WHOLE = {
+    ("context", 512),
     ("context", 1024),
     ("context", 2048),
     ("context", 8192),
@@ -82,7 +84,7 @@ STARTS = {
     "sigprop --help": "import sys; sys.argv = ['sigprop', '--help']; from sigprop.cli import main; main()",
 }
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
-LIMIT, LIMIT_NOW, ROUNDS = 60, 300, 5
+LIMIT, LIMIT_NOW, ROUNDS = 60, 300, 3
 
 
 def run(root: Path, arguments: list[str], limit: int = LIMIT_NOW) -> str | None:
@@ -127,8 +129,9 @@ def differences(one: Path, other: Path) -> str:
     return f"{statistics.median(found):.2%} / {statistics.quantiles(found, n=10)[-1]:.1%}"
 
 
-def predictions(here: Path, other: Path, group: str) -> None:
+def predictions(here: Path, other: Path, group: str) -> Iterator[str]:
     """One row for each size: before, now, nothing shortened; how far now is from that, and another seed."""
+    yield "| | before | now | nothing shortened | now from that | another seed from that |"
     for kind, size in ENTRIES[group]:
         with tempfile.TemporaryDirectory() as folder:
             files = {name: Path(folder) / f"{name}.json" for name in ("before", "now", "whole", "again")}
@@ -141,21 +144,28 @@ def predictions(here: Path, other: Path, group: str) -> None:
             if group == "configs" and whole[0].isdigit():
                 predicted(here, kind, size, "whole", 1, files["again"])
             told = [differences(files[name], files["whole"]) for name in ("now", "again")]
-            print(f"| {kind} {size} | {before} | {now} | {whole} | {told[0]} | {told[1]} |", flush=True)
+            yield f"| {kind} {size} | {before} | {now} | {whole} | {told[0]} | {told[1]} |"
 
 
-def measurements(here: Path, other: Path) -> None:
-    """Measured over plain steps, least processor times and the median ratio; this checkout's benchmark for both."""
+def measurements(here: Path, other: Path) -> Iterator[str]:
+    """Measured over plain steps, in turns, of both checkouts; this checkout's benchmark for both."""
     benchmark = (here / "bench" / "measure.py").read_text()
-    for name, root in (("before", other), ("now", here)):
+    told: dict[str, list[str]] = {}
+    for root in (other, here):
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "measured.py"
             script.write_text(benchmark.replace('if __name__ == "__main__":\n    main(*sys.argv[1:])', "ratios()"))
-            print(f"measure, {name}:\n{run(root, [str(script)], 2 * LIMIT_NOW) or 'too long'}", flush=True)
+            for line in (run(root, [str(script)], 2 * LIMIT_NOW) or "all: too long").splitlines():
+                name, _, found = line.partition(": ")
+                told.setdefault(name, []).append(found)
+    yield "| | before | now |"
+    for name, found in told.items():
+        yield f"| {name} | {' | '.join(found)} |"
 
 
-def starts(here: Path, other: Path) -> None:
+def starts(here: Path, other: Path) -> Iterator[str]:
     """Medians by the clock, both in turns."""
+    yield "| | before | now |"
     timed = "import time; start = time.perf_counter()\n{}\n"
     for name, code in STARTS.items():
         told = []
@@ -165,27 +175,38 @@ def starts(here: Path, other: Path) -> None:
         for column in zip(*found, strict=True):
             clock, used = zip(*(map(float, printed.split()[-2:]) for printed in column), strict=True)
             told.append(f"{statistics.median(clock):.2f} s ({statistics.median(used):.2f} of processor time)")
-        print(f"| {name} | {told[0]} | {told[1]} |", flush=True)
+        yield f"| {name} | {told[0]} | {told[1]} |"
 
 
 def main() -> None:
-    here = Path(__file__).parents[1]
-    if len(sys.argv) < 2:
-        print("give another checkout to compare with: python -m bench.cost OTHER_CHECKOUT")
-        return
-    other, chosen = Path(sys.argv[1]).resolve(), sys.argv[2:] or [*ENTRIES, "measure", "start"]
-    for group in chosen:
+    parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__)
+    groups = [*ENTRIES, "measure", "start"]
+    parser.add_argument("other", type=Path, metavar="OTHER_CHECKOUT", help="the checkout to compare with")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(groups)}; all, if none is named")
+    parser.add_argument("--out", type=Path, help="a JSON file for what is printed")
+    asked = parser.parse_args()
+    if unknown := set(asked.groups) - set(groups):
+        parser.error(f"no group {', '.join(sorted(unknown))}: there are {', '.join(groups)}")
+    here, other = Path(__file__).parents[1], asked.other.resolve()
+    stored: dict[str, dict[str, object]] = {}
+    for group in asked.groups or groups:
         load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
         when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
-        print(f"\n== {group}, {when} UTC, {os.cpu_count()} cores ({platform.machine()}), load {load}", flush=True)
+        title = f"{when} UTC, {os.cpu_count()} cores ({platform.machine()}), load {load}"
+        print(f"\n== {group}, {title}", flush=True)
         if group in ENTRIES:
-            print("| | before | now | nothing shortened | now from that | another seed from that |", flush=True)
-            predictions(here, other, group)
-        elif group == "measure":
-            measurements(here, other)
+            rows = predictions(here, other, group)
         else:
-            print("| | before | now |", flush=True)
-            starts(here, other)
+            rows = measurements(here, other) if group == "measure" else starts(here, other)
+        lines: list[str] = []
+        for row in rows:
+            print(row, flush=True)
+            lines.append(row)
+        stored[group] = {"when": title, "rows": lines}
+        if asked.out is not None:
+            asked.out.write_text(
+                json.dumps({"command": "python -m bench.cost OTHER_CHECKOUT", **stored}, indent=1) + "\n"
+            )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
+from sigprop.measure import measure
 from sigprop.measure.entry_sums import entry_sums
 from sigprop.measure.queue import Queue
 
@@ -43,10 +45,11 @@ def exact(x, signal, mask):
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
 @pytest.mark.parametrize("signal", [True, False], ids=["signal", "gradient"])
 @pytest.mark.parametrize("image", [False, True], ids=["channels last", "channels first"])
-def test_each_is_reduced_as_defined(signal, mask, image):
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "together"])
+def test_each_is_reduced_as_defined(signal, mask, image, waits):
     queue = Queue()
     for ticket, x in enumerate(tensors()):
-        queue.add(ticket, x.mT.contiguous().mT if image else x, mask, signal)
+        queue.add(ticket, x.mT.contiguous().mT if image else x, mask, signal, is_new=waits)
     queue.read()
     found = queue.signals if signal else queue.gradients
     for ticket, x in enumerate(tensors()):
@@ -58,13 +61,71 @@ def test_each_is_reduced_as_defined(signal, mask, image):
             assert found[ticket][2] == pytest.approx(expected[2], abs=1e-6, nan_ok=True)
 
 
-def test_what_was_taken_in_may_be_overwritten():
+WRITES = {
+    "in place": lambda x: x.zero_(),
+    "by its data": lambda x: x.data.zero_(),
+    "through a view": lambda x: x[1].zero_(),
+    "by numpy": lambda x: x.numpy().fill(0.0),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("is_new", [False, True], ids=["at once", "together"])
+def test_what_was_taken_in_may_be_overwritten(write, is_new):
     queue, x = Queue(), torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
     expected = exact(x, True, None)
-    queue.add(0, x, None, True)
-    x.zero_()
+    queue.add(0, x, None, True, is_new=is_new)
+    write(x)
+    assert not x[1].any()
     queue.read()
     assert queue.signals[0] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_tensors_that_wait_together_are_reduced_as_each_alone():
+    """Signals and gradients, of several channels, more than one room holds, with a large one among them."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(2, 30, 8), (2, 30, 50), (2, 30, 5000), (2, 31, 8), (2, 30, 8), (3, 1, 7)] * 8 + [(2, 600, 1000)]
+    made = [torch.randn(size, generator=generator) + 0.3 for size in sizes]
+    together, alone = Queue(), Queue()
+    for ticket, x in enumerate(made):
+        for signal in (True, False):
+            together.add(ticket, x, None, signal, is_new=True)
+            alone.add(ticket, x, None, signal)
+    together.read()
+    alone.read()
+    for found, expected in ((together.signals, alone.signals), (together.gradients, alone.gradients)):
+        assert found.keys() == expected.keys()
+        for ticket, numbers in expected.items():
+            assert found[ticket] == pytest.approx(numbers, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+def test_a_buffer_that_a_module_returns_and_writes_stays_where_it_is():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.ones(4, 16))
+
+        def forward(self, x):
+            self.kept.add_(1.0)
+            return self.kept
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.keeps, self.linear = Keeps(), nn.Linear(16, 16)
+
+        def forward(self, x):
+            kept = self.keeps(x)
+            kept.data.mul_(3.0)
+            return self.linear(x + kept)
+
+    model = Model()
+    view = model.keeps.kept.numpy()
+    profile = measure(model, torch.zeros(4, 16))
+    assert next(row for row in profile.sites if row.name == "keeps").mean == 2.0
+    assert (view == 1.0).all()
+    model.keeps.kept.add_(1.0)
+    assert (view == 2.0).all(), "NumPy's array and the buffer are one memory"
 
 
 def test_sums_of_small_and_large_parameters():

@@ -189,7 +189,7 @@ def main(
         jobs += class_jobs(json.loads(class_measurements.OTHER.read_text())["classes"], wanted, other=True)
     if "accuracy" in studies:
         jobs += setting_jobs(accuracy_measurements.stored_profiles(), wanted)
-    before = json.loads(out.read_text()) if out.exists() else {"entries": []}
+    before: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"entries": []}
     found = {_key(entry): entry for entry in before["entries"]}
     jobs = [job for job in jobs if not chosen or job.model in chosen]
     if resume:

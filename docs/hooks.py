@@ -38,7 +38,7 @@ def schemas() -> Iterator[str]:
         ),
     }
     files[f"Report (schema_version {report.REPORT_SCHEMA_VERSION})"] = (
-        *(report.Report, report.Finding, report.Evidence, report.Prescription, report.Margin),
+        *(report.Report, report.Finding, report.Datum, report.Prescription, report.Margin),
         *(report.Curve, report.ModuleNode, report.ParameterLine),
     )
     for title, kinds in files.items():

@@ -40,11 +40,12 @@ def test_the_loss_is_below_that_of_every_other_scheme(llamas):
 
 
 def test_tables_at_the_rate_of_their_size_are_no_worse_anywhere():
-    """In the mean over seeds, beyond two standard errors."""
-    pairs = [schemes for schemes in curves().values() if {"ours", EVEN} <= set(schemes)]
+    """Beyond two standard errors, where both have several seeds."""
+    found = [schemes for schemes in curves().values() if {"ours", EVEN} <= set(schemes)]
+    pairs = [(best(schemes["ours"])[1], best(schemes[EVEN])[1]) for schemes in found]
+    pairs = [(now, before) for now, before in pairs if min(len(now), len(before)) > 2]
     assert len(pairs) >= 10
-    for schemes in pairs:
-        now, before = best(schemes["ours"])[1], best(schemes[EVEN])[1]
+    for now, before in pairs:
         error = math.sqrt(sum(deviation(losses) ** 2 / len(losses) for losses in (now, before)))
         assert mean(now) < mean(before) + 2 * error
 

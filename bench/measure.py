@@ -87,14 +87,13 @@ def image_overhead(kind: str, rounds: int) -> Pair:
 
 
 def compared(model: nn.Module, batch: dict[str, torch.Tensor], device: str, rounds: int) -> Pair:
-    """A plain step of a model with a loss of its own, and a measured one."""
+    """A plain step of a model with a loss of its own, and a measured one; each lets its own gradients go."""
 
     def plain() -> None:
-        model.zero_grad(set_to_none=True)
         model(**batch).loss.backward()
+        model.zero_grad(set_to_none=True)
 
     def measured() -> None:
-        model.zero_grad(set_to_none=True)
         measure(model, batch)
 
     return alternate(plain, measured, device, rounds)

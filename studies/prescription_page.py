@@ -84,6 +84,8 @@ def curves(optimizer: str = "adamw", steps: int = STEPS, tokens: int = 256) -> C
     for (_, layers, width), schemes in found.items():  # at the base a rule changes nothing
         if width == BASE_WIDTH and "default" in schemes:
             schemes["mup"] = schemes["default"]
+        elif layers == BASE_LAYERS and "mup" in schemes:
+            schemes["mup"] = schemes["mup+linear"] | schemes["mup"]
         if layers == BASE_LAYERS and "mup" in schemes:
             schemes["mup+linear"] = schemes["mup"]
     return found

@@ -125,3 +125,26 @@ def test_what_a_model_writes_by_another_name_is_seen_and_put_back(way):
     assert torch.equal(model.weight, before)
     model.weight.data.add_(1.0)
     assert torch.equal(torch.as_tensor(alias), before + 1.0), "both names still mean one memory"
+
+
+@pytest.mark.parametrize("kind", ["buffer", "frozen weight"])
+def test_what_a_model_writes_through_an_array_of_its_own_is_seen_and_put_back(kind):
+    model = Layer(read)
+    weight = model.weight.detach()
+    del model.weight
+    if kind == "buffer":
+        model.register_buffer("weight", weight)
+    else:
+        model.weight = nn.Parameter(weight, requires_grad=False)
+    del weight
+    array = model.weight.numpy()
+
+    def act(weight):
+        array[:] *= 0.5
+        return weight
+
+    model.act = act
+    before = model.weight.clone()
+    profile = measure(model, BATCH.clone().requires_grad_())
+    assert profile.sites[-1].variance == pytest.approx(float((BATCH @ (0.5 * before)).var(correction=0)), rel=1e-5)
+    assert torch.equal(model.weight, before)

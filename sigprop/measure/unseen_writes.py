@@ -26,19 +26,20 @@ def before_unseen_writes(notify: Callable[[], None]) -> Iterator[None]:
     Its kernels may reuse memory unseen by torch, as a fused loss does that puts the gradient in the logits' place.
     However a torch applies such a function, it asks the class for `forward`; one that does not is not trusted at all.
     """
-    asked: list[Any] = []
+    seen = False
 
     def noticed(function: Any, name: str) -> Any:
-        if name == ASKED:
-            asked.append(function)
-            if function is not _Probe:
-                notify()
+        nonlocal seen
+        if name == ASKED and function is _Probe:
+            seen = True
+        elif name == ASKED:
+            notify()
         return type.__getattribute__(function, name)
 
     FunctionMeta.__getattribute__ = noticed  # type: ignore[method-assign]
     try:
         _Probe.apply(torch.zeros(()))
-        if not asked:
+        if not seen:
             notify()
         yield
     finally:

@@ -19,9 +19,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sigprop.compat import is_compiled, uncompiled
+from sigprop.compat import is_compiled
 from sigprop.errors import InputError, NonFiniteError, SigpropError, require
 from sigprop.measure.layout import AxesRule, TokenAxes
+from sigprop.process import as_written
 from sigprop.results import Profile
 from sigprop.results.application import unwrap
 from sigprop.results.report import Finding, Report
@@ -351,7 +352,7 @@ class Watch:
 def _inner(model: nn.Module) -> nn.Module:
     """The user's own module inside what DDP and torch.compile wrap around it."""
     while True:
-        inner = unwrap(uncompiled(model))
+        inner = unwrap(as_written(model))
         if inner is model:
             return model
         model = inner

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
@@ -31,13 +30,7 @@ class DrawnTokenLinear(TokenMap):
     Weights   those of `TokenLinear`, with the gradient and the signal averaged over tokens
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=KEPT,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = TokenMap.carries
 
     bias: Tensor
     law: TokenLinear

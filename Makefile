@@ -41,7 +41,7 @@ stress: $(READY)        ## threads, 2,000 interrupts and random networks in thei
 	SIGPROP_STRESS=1 $(BIN)/python -m pytest tests/robustness
 
 kills: $(READY)         ## sweeps killed with kill -9 at ten random moments, local and on Ray (extra ray)
-	$(BIN)/python -m tests.lab.killed_sweeps --out docs/data/killed_sweeps.json
+	$(BIN)/python -m tests.research.lab.killed_sweeps --out docs/data/killed_sweeps.json
 
 corpus: $(READY)        ## two hundred models of other people against a witness; needs studies/corpus/requirements.txt
 	$(BIN)/python -m studies.corpus.run --half all

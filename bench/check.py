@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from sigprop.check import check
-from sigprop.initialization import build
+from sigprop.checks import check
+from sigprop.distributions import build
 from sigprop.report.html import html_page
 
 

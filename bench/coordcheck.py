@@ -15,8 +15,8 @@ from rich.table import Table
 from torch import nn
 
 from sigprop.models import build
-from sigprop.scaling import coord_check, parametrize
-from sigprop.scaling.training import make_optimizers, make_step
+from sigprop.plans.scaling import coord_check, parametrize
+from sigprop.plans.scaling.training import make_optimizers, make_step
 
 WIDTHS, STEPS, LR = (64, 128, 256, 512), 3, 1e-3
 

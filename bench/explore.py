@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from rich.console import Console
 from rich.table import Table
 
-from sigprop.explorer import Explorer
-from sigprop.explorer.views import view
+from sigprop.research.explorer import Explorer
+from sigprop.research.explorer.views import view
 
 CASES = {
     "encoder, 24 blocks": {"architecture": "encoder", "depth": 24},

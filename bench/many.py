@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity
 
-from sigprop.lab import Settings, train
-from sigprop.lab.data import TextBatches, zipf_tokens
-from sigprop.lab.many import train_many
 from sigprop.models import build
+from sigprop.research.lab import Settings, train
+from sigprop.research.lab.data import TextBatches, zipf_tokens
+from sigprop.research.lab.many import train_many
 
 RATES = tuple(2.0**-e for e in range(12, 4, -1))
 SEEDS = 3

@@ -10,10 +10,10 @@ import time
 
 import torch
 
-from sigprop.measure.grid import Network
-from sigprop.measure.phase import mlp_phase
-from sigprop.results.phase import PhaseDiagram
-from sigprop.theory.criticality import predicted_diagram
+from sigprop.research.criticality import predicted_diagram
+from sigprop.research.phase.diagram import PhaseDiagram
+from sigprop.research.phase.grid import Network
+from sigprop.research.phase.measured import mlp_phase
 from studies.apjn_shared import axis
 
 X, Y = ("sigma_w", axis(0.1, 3.0, 40)), ("sigma_b", axis(0.0, 1.5, 40))

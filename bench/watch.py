@@ -13,7 +13,7 @@ import warnings
 import torch
 
 from bench.measure import gpt2, seconds
-from sigprop.watch import Watch
+from sigprop.monitoring import Watch
 
 EVERY = 50
 SIZES = {"cpu": (12, 768, 1, 128, 2), "cuda": (12, 768, 16, 512, 6)}

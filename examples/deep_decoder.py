@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from sigprop.models import build, encode, sample_text
-from sigprop.recipes import plan
+from sigprop.plans.recipes import plan
 
 CONTEXT = 64
 WINDOW = 10

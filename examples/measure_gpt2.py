@@ -9,7 +9,7 @@ import sys
 
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from sigprop.measure import jacobian_profile, measure
+from sigprop.measurement import jacobian_profile, measure
 from sigprop.models import sample_text, text_batch
 
 

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sigprop.api import plan, predict
-    from sigprop.check import check
-    from sigprop.infinite_width import Kernels, kernels
-    from sigprop.measure import jacobian, jacobian_profile, measure
-    from sigprop.measure.criticality import check_criticality
+    from sigprop.capture import trace
+    from sigprop.checks import check
+    from sigprop.measurement import jacobian, jacobian_profile, measure
+    from sigprop.measurement.criticality import check_criticality
+    from sigprop.monitoring import Watch
+    from sigprop.plans.scaling import coord_check
+    from sigprop.research.kernels import Kernels, kernels
     from sigprop.results import Comparison, Plan, Profile, Report
-    from sigprop.scaling import coord_check
-    from sigprop.trace import trace
-    from sigprop.watch import Watch
 
 __version__ = "0.1.0"
 
@@ -53,21 +53,21 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "sigprop.results",
-    "Kernels": "sigprop.infinite_width",
+    "Kernels": "sigprop.research.kernels",
     "Plan": "sigprop.results",
     "Profile": "sigprop.results",
     "Report": "sigprop.results",
-    "Watch": "sigprop.watch",
-    "check": "sigprop.check",
-    "check_criticality": "sigprop.measure.criticality",
-    "coord_check": "sigprop.scaling",
-    "jacobian": "sigprop.measure",
-    "jacobian_profile": "sigprop.measure",
-    "kernels": "sigprop.infinite_width",
-    "measure": "sigprop.measure",
+    "Watch": "sigprop.monitoring",
+    "check": "sigprop.checks",
+    "check_criticality": "sigprop.measurement.criticality",
+    "coord_check": "sigprop.plans.scaling",
+    "jacobian": "sigprop.measurement",
+    "jacobian_profile": "sigprop.measurement",
+    "kernels": "sigprop.research.kernels",
+    "measure": "sigprop.measurement",
     "plan": "sigprop.api",
     "predict": "sigprop.api",
-    "trace": "sigprop.trace",
+    "trace": "sigprop.capture",
 }
 
 

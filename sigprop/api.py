@@ -9,13 +9,13 @@ from torch import nn
 
 from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
+from sigprop.capture.skeleton import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
+from sigprop.inputs import builder_of, first_batch, made_up_batch
+from sigprop.plans.recipes import recipes
+from sigprop.plans.scaling import WIDTH_RULES, compose, parametrize
 from sigprop.prediction import predict as predict_model
-from sigprop.recipes import recipes
 from sigprop.results import Plan, Profile
-from sigprop.scaling import WIDTH_RULES, compose, parametrize
-from sigprop.sources import builder_of, first_batch, made_up_batch
-from sigprop.trace.skeleton import build as skeleton
 
 TOKENS = 128
 
@@ -59,8 +59,8 @@ def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, bas
     model's own draw) say how parameters are drawn; width rules (`mup`, `sp`, `neural_tangent`, `meta:s`) and depth
     rules (`sqrt`, `linear`) what their learning rates are multiplied by. A width rule may stand in the recipe's place.
     `base`: the model or width that a learning rate was tuned at; without it rates are those of a layer of 128 inputs.
-    Other options: `sigprop.scaling.compose`, and, where the model's own draw is carried from a base,
-    `sigprop.scaling.parametrize`.
+    Other options: `sigprop.plans.scaling.compose`, and, where the model's own draw is carried from a base,
+    `sigprop.plans.scaling.parametrize`.
     """
     name = recipe.lower()
     if name in WIDTH_RULES or name.startswith("meta:"):

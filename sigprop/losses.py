@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.errors import InputError, SigpropError, require
-from sigprop.process import seed_of
+from sigprop.isolation import seed_of
 
 LossFunction = Callable[..., Tensor]
 LossChoice = str | LossFunction | None

@@ -13,18 +13,18 @@ from typing import Any
 
 from torch import nn
 
+from sigprop.capture import predict as predict_by_theory
+from sigprop.capture.inputs import shortened
+from sigprop.capture.predict import require_settings
+from sigprop.distributions import build, factory_of_model
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
-from sigprop.initialization import build, factory_of_model
-from sigprop.long_contexts import LongContext
+from sigprop.isolation import observers, undisturbed
 from sigprop.losses import LossChoice
-from sigprop.process import observers, undisturbed
-from sigprop.reduced import verified_at_reduced_size
 from sigprop.results import Profile
-from sigprop.simulate import Simulation, verified, with_law_errors
-from sigprop.simulate.work import batch_entries, parameter_count
-from sigprop.trace import predict as predict_by_theory
-from sigprop.trace.inputs import shortened
-from sigprop.trace.predict import require_settings
+from sigprop.verification import Simulation, verified, with_law_errors
+from sigprop.verification.long_contexts import LongContext
+from sigprop.verification.reduced import verified_at_reduced_size
+from sigprop.verification.work import batch_entries, parameter_count
 
 DRAWS = 24
 OPERATIONS = 3e10
@@ -55,8 +55,8 @@ def predict(
     verify: how many initializations of the real model may be drawn to judge the prediction; 0 for none. When None, up
         to 24 are drawn where that costs about as much as the prediction, both counted in operations: not for large
         models. A model of more than 400 million parameters is judged by a small one of the same blocks
-        (`sigprop.reduced`).
-    The other arguments are those of `sigprop.trace.predict`, the theory. What it cannot follow is simulated, and says
+        (`sigprop.verification.reduced`).
+    The other arguments are those of `sigprop.capture.predict`, the theory. What it cannot follow is simulated, and says
     so.
     """
     require(verify is None or verify >= 0, "verify", verify, "None, or a number of initializations")

@@ -16,7 +16,7 @@ import typer
 from torch import nn
 
 from sigprop.models import build, sample_text, text_batch
-from sigprop.scaling import measure_alignment
+from sigprop.plans.scaling import measure_alignment
 from sigprop.theory.exponents import solve
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

@@ -22,7 +22,7 @@ import torch
 import typer
 from torch import Tensor
 
-from sigprop.scaling.fit import fit_exponent
+from sigprop.plans.scaling.fit import fit_exponent
 from sigprop.theory.exponents import PARAMETRIZATIONS, Parametrization, chain, read_alignment, read_optimizer, solve
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

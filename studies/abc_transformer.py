@@ -2,7 +2,7 @@
 
 The coordinate check on a Pre-LN decoder (shipped text, byte tokens, float64) for width rules and optimizers, with the
 rule's own expectations. Stored for every site: the power fitted over all widths, its local values from width to
-width, and the exponent of large width (`sigprop.scaling.fit`). For the logits also the parts of their change, `W dh`,
+width, and the exponent of large width (`sigprop.plans.scaling.fit`). For the logits also the parts of their change, `W dh`,
 `dW h` and `dW dh` of the readout, and the law of two parts that theory gives, with no exponent fitted: an aligned part
 and a random walk that is smaller by d^{-1/2}, size^2 = (A + B/d) d^(2e), e = 0 (mup, neural_tangent) or 1/2 (sp).
 
@@ -26,12 +26,12 @@ import typer
 from torch import Tensor, nn
 
 from sigprop.models import build, sample_text, text_batch
+from sigprop.plans.scaling import coord_check, parametrize
+from sigprop.plans.scaling.fit import fit_exponent, fit_two_parts
+from sigprop.plans.scaling.runs import Training
+from sigprop.plans.scaling.training import make_optimizers, make_step
 from sigprop.results import CoordinateReport
 from sigprop.results.coordinates import Exponent
-from sigprop.scaling import coord_check, parametrize
-from sigprop.scaling.fit import fit_exponent, fit_two_parts
-from sigprop.scaling.runs import Training
-from sigprop.scaling.training import make_optimizers, make_step
 
 RULES, OPTIMIZERS = ("mup", "sp", "neural_tangent"), ("adamw", "sgd", "adafactor")
 FIRST_GUESS = {"adamw": 1e-4, "sgd": 1e-2, "adafactor": 1e-4}

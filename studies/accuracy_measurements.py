@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.results import ParameterRow, Profile, SiteRow
 from studies.accuracy_models import CASES, Setting, settings
 

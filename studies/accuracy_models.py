@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sigprop.inputs import zipf_ids
 from sigprop.models import mixer, resnet
-from sigprop.sources import zipf_ids
 
 IMAGES = ("vit", "resnet", "mixer")
 OWN_INIT = ("t5", "resnet", "mixer")

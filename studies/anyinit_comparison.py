@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from torch import nn
 
-from sigprop.recipes import plan, read_structure
+from sigprop.plans.recipes import plan, read_structure
 from studies.recipes_shared import DATA, Stream, measure_stream, save
 from studies.unit_profiles import batch_for, family, loss_of
 

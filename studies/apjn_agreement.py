@@ -14,9 +14,7 @@ import torch
 import typer
 from torch import Tensor
 
-from sigprop.measure.grid import Network
-from sigprop.measure.phase import measure_factors
-from sigprop.theory.criticality import (
+from sigprop.research.criticality import (
     BatchNorm,
     Vanilla,
     architecture,
@@ -24,6 +22,8 @@ from sigprop.theory.criticality import (
     factor_at_depth,
     factor_at_width,
 )
+from sigprop.research.phase.grid import Network
+from sigprop.research.phase.measured import measure_factors
 from studies.apjn_shared import rounded
 
 CASES: list[tuple[str, str, float]] = [

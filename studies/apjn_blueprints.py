@@ -13,9 +13,9 @@ import torch
 import typer
 from torch import Tensor
 
-from sigprop.blueprints.criticality import block_factor, blueprint_at, blueprint_diagram
-from sigprop.diagrams import SIZES
-from sigprop.results.phase import PhaseDiagram
+from sigprop.research.phase.diagram import PhaseDiagram
+from sigprop.research.phase.diagrams import SIZES
+from sigprop.research.phase.predicted import block_factor, blueprint_at, blueprint_diagram
 
 PANELS = [(4, 0), (4, 1), (5, 0), (5, 1), (6, 0), (6, 1), (7, 0), (7, 1)]
 FAINT = 0.3  # points below are left out: their gradients die within a block or two

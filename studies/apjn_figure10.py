@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import typer
 
-from sigprop.measure.grid import Network
-from sigprop.measure.phase import mlp_jacobians
-from sigprop.report.phase import DepthCurve, curves_figure
-from sigprop.theory.criticality import ActivationNorm, PreactivationNorm, architecture, trajectory
+from sigprop.research.criticality import ActivationNorm, PreactivationNorm, architecture, trajectory
+from sigprop.research.phase.figure import DepthCurve, curves_figure
+from sigprop.research.phase.grid import Network
+from sigprop.research.phase.measured import mlp_jacobians
 from studies.apjn_shared import progress, rounded, store
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.lab.data import labelled_idx
+from sigprop.research.lab.data import labelled_idx
 from sigprop.theory.activations import get
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import typer
 
-from sigprop.diagrams import overlays
-from sigprop.measure.grid import Network
-from sigprop.measure.phase import mlp_phase
-from sigprop.report.phase import Overlay, Panel
-from sigprop.theory.criticality import architecture
+from sigprop.research.criticality import architecture
+from sigprop.research.phase.diagrams import overlays
+from sigprop.research.phase.figure import Overlay, Panel
+from sigprop.research.phase.grid import Network
+from sigprop.research.phase.measured import mlp_phase
 from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

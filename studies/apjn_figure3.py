@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.lab.data import ImageBatches
 from sigprop.models import mlp
-from sigprop.theory.criticality import architecture, factor_at_depth
+from sigprop.research.criticality import architecture, factor_at_depth
+from sigprop.research.lab.data import ImageBatches
 from studies.apjn_shared import axis
 from studies.image_runs import TRAINED, Panel, Point, Size, images_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting

@@ -10,9 +10,9 @@ from typing import Any
 
 import typer
 
-from sigprop.blueprints.criticality import blueprint_line
-from sigprop.diagrams import measured_diagram
-from sigprop.report.phase import Overlay, Panel
+from sigprop.research.phase.diagrams import measured_diagram
+from sigprop.research.phase.figure import Overlay, Panel
+from sigprop.research.phase.predicted import blueprint_line
 from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

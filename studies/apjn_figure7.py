@@ -10,9 +10,9 @@ from typing import Any
 
 import typer
 
-from sigprop.blueprints.criticality import blueprint_diagram
-from sigprop.diagrams import SIZES, measured_diagram
-from sigprop.report.phase import Panel
+from sigprop.research.phase.diagrams import SIZES, measured_diagram
+from sigprop.research.phase.figure import Panel
+from sigprop.research.phase.predicted import blueprint_diagram
 from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import typer
 
-from sigprop.diagrams import measured_diagram
-from sigprop.report.phase import Panel
+from sigprop.research.phase.diagrams import measured_diagram
+from sigprop.research.phase.figure import Panel
 from studies.apjn_shared import axis, progress, publish, spread_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

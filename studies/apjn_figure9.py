@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import typer
 
-from sigprop.measure.grid import Network
-from sigprop.measure.phase import mlp_jacobians
-from sigprop.report.phase import DepthCurve, curves_figure
-from sigprop.theory.criticality import Vanilla, architecture, stretched_rate, trajectory
+from sigprop.research.criticality import Vanilla, architecture, stretched_rate, trajectory
+from sigprop.research.phase.figure import DepthCurve, curves_figure
+from sigprop.research.phase.grid import Network
+from sigprop.research.phase.measured import mlp_jacobians
 from studies.apjn_shared import progress, rounded, store
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

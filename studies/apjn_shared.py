@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sigprop.report.phase import Panel, phase_figure
-from sigprop.results.phase import PhaseDiagram
+from sigprop.research.phase.diagram import PhaseDiagram
+from sigprop.research.phase.figure import Panel, phase_figure
 
 
 def axis(low: float, high: float, count: int) -> list[float]:

@@ -29,9 +29,9 @@ import typer
 from scipy.special import stdtrit
 
 import sigprop
+from sigprop.capture import build
+from sigprop.capture import predict as by_theory
 from sigprop.results import Profile
-from sigprop.trace import build
-from sigprop.trace import predict as by_theory
 from studies import accuracy_measurements, class_measurements
 from studies.accuracy_models import CASES
 from studies.corpus.judging import is_rounding

@@ -26,11 +26,11 @@ import torch
 import typer
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sigprop.check import checks
-from sigprop.check.evaluation import Experiment
-from sigprop.check.subject import Subject
+from sigprop.checks import checks
+from sigprop.checks.evaluation import Experiment
+from sigprop.checks.subject import Subject
+from sigprop.distributions import build
 from sigprop.errors import SigpropError
-from sigprop.initialization import build
 from sigprop.results import Finding
 from studies.coverage_check import batch_of
 from studies.coverage_configs import KINDS, checkable, classes, default_config

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 
-from sigprop.check import checks
-from sigprop.check.evaluation import Experiment
-from sigprop.check.subject import Subject
+from sigprop.checks import checks
+from sigprop.checks.evaluation import Experiment
+from sigprop.checks.subject import Subject
+from sigprop.inputs import made_up_batch
 from sigprop.results import Finding
-from sigprop.sources import made_up_batch
 from studies.check_models import HEALTHY, TOKENS
 
 STORED = Path("docs/data/check_false_alarms.json")

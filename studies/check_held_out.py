@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.check import check
+from sigprop.checks import check
 from sigprop.models import build
 from studies.check_false_alarms import alarms
 from studies.check_models import TOKENS, WIDTH, Illness, changed, gpt2, hugging_face, llama, mixtral, t5, vit

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from sigprop.models import build
 from sigprop.models.initialize import initialize_
-from sigprop.recipes import plan as plan_recipe
+from sigprop.plans.recipes import plan as plan_recipe
 
 WIDTH, DEPTH, TOKENS = 64, 5, 64
 SMALL = {"width": WIDTH, "heads": 4, "context": TOKENS}

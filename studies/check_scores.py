@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.initialization import build
-from sigprop.measure import measure
-from sigprop.sources import made_up_batch
-from sigprop.trace import predict
+from sigprop.capture import predict
+from sigprop.distributions import build
+from sigprop.inputs import made_up_batch
+from sigprop.measurement import measure
 from studies.check_models import TOKENS, bert, gpt2, hugging_face, llama, mixtral, t5, transformer, vit
 
 STORED = Path("docs/data/check_scores.json")

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from sigprop.trace import build
+from sigprop.capture import build
 from studies.corpus.witness import Table, mean_and_error, one_draw
 from studies.coverage_check import batch_of
 from studies.coverage_configs import KINDS, checkable, classes, varied

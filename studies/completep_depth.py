@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sigprop.models import build, sample_text, text_batch
-from sigprop.scaling import coord_check
+from sigprop.plans.scaling import coord_check
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 
 RULES = ("none", "sqrt", "linear")

@@ -22,8 +22,8 @@ import torch
 import typer
 
 from sigprop import predict
-from sigprop.sources import made_up_batch, zipf_ids
-from sigprop.trace import build
+from sigprop.capture import build
+from sigprop.inputs import made_up_batch, zipf_ids
 from studies.corpus.judging import compared, confident_and_wrong, errors_of, is_right
 from studies.coverage_configs import KINDS, VOCABULARY, checkable, classes
 from studies.predict_coverage import Late, limited, quiet, reason_of

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from sigprop.capture import build
 from sigprop.errors import UnsupportedError
-from sigprop.trace import build
 
 KINDS = {
     "causal LM": "MODEL_FOR_CAUSAL_LM_MAPPING",

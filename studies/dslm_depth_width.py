@@ -16,7 +16,7 @@ from torch import nn
 
 from sigprop.blueprints import predict
 from sigprop.blueprints.laws import block_rows, scaled_transformer
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 from studies.stack_accuracy import network
 

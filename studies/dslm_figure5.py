@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.models.transformer import Attention, FeedForward, TransformerConfig
 from sigprop.prediction import predict
 from studies.reproduction import Judgement, Reproduction, Row, Setting

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from sigprop.lab.data import TextBatches
-from sigprop.measure import measure
+from sigprop.measurement import measure
+from sigprop.research.lab.data import TextBatches
 from sigprop.results.blocks import streams
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.initialize import initialize_
 from sigprop.results.blocks import streams

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab.data import TextBatches
+from sigprop.research.lab.data import TextBatches
 from studies.rate_runs import best_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
 from studies.text_runs import LETTERS, Method, Program, bytes_told

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab.data import Spans, TextBatches, tokens_of
-from sigprop.lab.many import train_many
 from sigprop.models import build
+from sigprop.research.lab.data import Spans, TextBatches, tokens_of
+from sigprop.research.lab.many import train_many
 from studies.effective_spans import VOCABULARY, SpanBatches
 from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab.data import ImageBatches, labelled_idx
-from sigprop.lab.many import train_many
 from sigprop.models import vit
+from sigprop.research.lab.data import ImageBatches, labelled_idx
+from sigprop.research.lab.many import train_many
 from studies.effective_vit import accuracy_of, max_accuracy
 from studies.rate_runs import Cell, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told

@@ -20,8 +20,8 @@ import typer
 from torch import Tensor
 from torch.nn import functional as F
 
-from sigprop.scaling import GROUPS, family_factors
-from sigprop.scaling.fit import fit_exponent
+from sigprop.plans.scaling import GROUPS, family_factors
+from sigprop.plans.scaling.fit import fit_exponent
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 
 TOKENS, VOCABULARY = 6, 32

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab.data import Spans, TextBatches, tokens_of
-from sigprop.lab.many import train_many
 from sigprop.losses import LossFunction
 from sigprop.models import build
+from sigprop.research.lab.data import Spans, TextBatches, tokens_of
+from sigprop.research.lab.many import train_many
 from sigprop.results import ParameterPlan, Plan, ScalePlan
 from sigprop.results.init import Init
 from studies.rate_runs import Cell, best_of, rows_of, settings_on

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab.data import ImageBatches, labelled_idx
-from sigprop.lab.many import train_many
 from sigprop.models import vit
+from sigprop.research.lab.data import ImageBatches, labelled_idx
+from sigprop.research.lab.many import train_many
 from sigprop.results import ParameterPlan, Plan
 from sigprop.results.init import Init
 from studies.rate_runs import Cell, best_of, rows_of, settings_on

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.lab import Settings
-from sigprop.lab.data import ImageBatches, labelled_idx
-from sigprop.lab.many import train_many
+from sigprop.research.lab import Settings
+from sigprop.research.lab.data import ImageBatches, labelled_idx
+from sigprop.research.lab.many import train_many
 from studies.reproduction import Setting
 
 Point = tuple[float, ...]

@@ -23,8 +23,8 @@ import typer
 from torch import nn
 
 from sigprop import predict
-from sigprop.measure import measure
-from sigprop.measure.initializations import summarize
+from sigprop.measurement import measure
+from sigprop.measurement.initializations import summarize
 from sigprop.results import Profile
 
 VOCABULARY = 500

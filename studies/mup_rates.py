@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab.data import TextBatches, tokens_of
-from sigprop.lab.many import train_many
 from sigprop.models import build
+from sigprop.research.lab.data import TextBatches, tokens_of
+from sigprop.research.lab.many import train_many
 from studies.rate_runs import best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 

@@ -24,10 +24,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sigprop.measure import measure
+from sigprop.capture import build, predict
+from sigprop.measurement import measure
 from sigprop.results import Profile
 from sigprop.structure import read_structure
-from sigprop.trace import build, predict
 from studies.accuracy_measurements import all_settings, stored_profiles
 from studies.accuracy_models import CASES, Setting, settings
 

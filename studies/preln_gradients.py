@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.initialize import initialize_
-from sigprop.scaling.fit import fit_exponent
+from sigprop.plans.scaling.fit import fit_exponent
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 
 TOKENS, VOCABULARY = 64, 256

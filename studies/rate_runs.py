@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sigprop.lab import Settings
-from sigprop.lab.trainer import Run
+from sigprop.research.lab import Settings
+from sigprop.research.lab.trainer import Run
 from studies.reproduction import mean_and_spread
 
 Cell = tuple[float, int]

@@ -19,8 +19,8 @@ import typer
 from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.models.text import sample_text, text_batch
-from sigprop.recipes import read_structure, recipes
-from sigprop.recipes.predicted_plan import predict_plan
+from sigprop.plans.recipes import read_structure, recipes
+from sigprop.plans.recipes.predicted_plan import predict_plan
 from studies.recipes_shared import DATA
 
 COLUMNS = ("forward_growth", "gradient_growth", "token_correlation", "sensitivity")

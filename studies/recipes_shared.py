@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.recipes import Structure
-from sigprop.recipes.running import run_model
+from sigprop.plans.recipes import Structure
+from sigprop.plans.recipes.running import run_model
 from sigprop.results import Plan
 
 DATA = Path("docs/data")

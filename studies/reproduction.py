@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from sigprop.errors import InputError, require
-from sigprop.lab.checkpoint import write_file
 from sigprop.models import load_text, sample_text
+from sigprop.research.lab.checkpoint import write_file
 from sigprop.results.files import written
 
 VERDICTS = ("reproduced", "in order but not in size", "not reproduced")

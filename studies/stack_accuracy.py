@@ -21,7 +21,7 @@ from torch import nn
 
 from sigprop.blueprints import Transformer, predict
 from sigprop.blueprints.laws import block_rows, scaled_transformer
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.models.transformer import transformer
 from sigprop.results import Profile
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from sigprop.api import plan as prescribe
-from sigprop.lab.data import TextBatches, tokens_of
-from sigprop.lab.many import train_many
 from sigprop.models import build
+from sigprop.research.lab.data import TextBatches, tokens_of
+from sigprop.research.lab.many import train_many
 from sigprop.results import Plan
 from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Setting

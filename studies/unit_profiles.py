@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sigprop.models import build
 from sigprop.models.text import sample_text, text_batch
-from sigprop.recipes import plan, read_structure
+from sigprop.plans.recipes import plan, read_structure
 from studies.recipes_shared import DATA, measure_stream, save
 
 RECIPES = ("xavier", "deepscale", "unit")

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from sigprop.watch import Watch
+from sigprop.monitoring import Watch
 from studies.watch_runs import HEALTHY, SICK, Run
 
 DATA = Path(__file__).parent.parent / "docs" / "data"
@@ -26,7 +26,7 @@ EVERY = 5
 
 def watched(run: Run, every: int = EVERY) -> list[Any]:
     """The findings of a run, in the order in which they were made."""
-    logging.getLogger("sigprop.watch").setLevel(logging.ERROR)
+    logging.getLogger("sigprop.monitoring").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Watch(run.model, every=every, folder=folder) as watch:

@@ -89,7 +89,7 @@ def test_every_room_is_known():
 
 def test_the_walk_sees_a_wrong_arrow(tmp_path):
     path = tmp_path / "wrong.py"
-    path.write_text("from sigprop.measure import measure\nimport sigprop.trace.capture\n")
+    path.write_text("from sigprop.measurement import measure\nimport sigprop.capture.capture\n")
     assert rooms_of(path) == {"measure", "trace"}
 
 
@@ -127,7 +127,9 @@ def test_modules_import_each_other_in_no_circle():
 
 
 def test_the_interpreter_has_none_even_for_annotations():
-    arrows = {name: {t for t, _ in imported(path)} for name, path in FILES.items() if name.startswith("sigprop.trace")}
+    arrows = {
+        name: {t for t, _ in imported(path)} for name, path in FILES.items() if name.startswith("sigprop.capture")
+    }
     assert circle(arrows) == []
 
 
@@ -147,7 +149,7 @@ def layers() -> dict[str, int]:
     assert len({name for name, _ in named}) == len(named), "a file is named twice"
     found = {}
     for name, row in named:
-        inside = f"sigprop.trace.{name.rstrip('/')}"
+        inside = f"sigprop.capture.{name.rstrip('/')}"
         members = [module for module in FILES if module == inside or module.startswith(f"{inside}.")]
         assert members, f"the tour names {name}, which is not there"
         found |= dict.fromkeys(members, row)
@@ -155,7 +157,7 @@ def layers() -> dict[str, int]:
 
 
 def test_the_tour_of_the_interpreter_names_every_file():
-    inside = {name for name in FILES if name.startswith("sigprop.trace.")}
+    inside = {name for name in FILES if name.startswith("sigprop.capture.")}
     assert set(layers()) == inside
 
 
@@ -168,7 +170,7 @@ def test_layers_of_the_interpreter_import_only_earlier_ones():
 
 def test_rules_share_by_fields_and_not_by_each_other():
     """What several rules need stands in `fields/`; the rule of another function is asked for by its name."""
-    rules = [name for name in FILES if name.startswith("sigprop.trace.rules.")]
+    rules = [name for name in FILES if name.startswith("sigprop.capture.rules.")]
     found = {name: [target for target, _ in imported(FILES[name]) if target in rules] for name in rules}
     assert {name: others for name, others in found.items() if others} == {}
 

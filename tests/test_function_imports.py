@@ -52,6 +52,6 @@ def test_no_import_inside_a_function_but_by_intent():
 
 def test_one_is_seen(tmp_path):
     path = tmp_path / "hidden.py"
-    path.write_text("def f():\n    from sigprop.trace import predict\n\n    return predict\n")
-    assert inside_functions(path) == [(2, "sigprop.trace")]
-    assert not is_by_intent("trace/hidden.py", "sigprop.trace")
+    path.write_text("def f():\n    from sigprop.capture import predict\n\n    return predict\n")
+    assert inside_functions(path) == [(2, "sigprop.capture")]
+    assert not is_by_intent("trace/hidden.py", "sigprop.capture")

@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import sigprop as sp
-from sigprop import long_contexts, prediction
+from sigprop import prediction
+from sigprop.verification import long_contexts
 
 LENGTH = 1100
 IDS = torch.randint(50, (1, LENGTH), generator=torch.Generator().manual_seed(3))

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sigprop.capture import build, predict
 from sigprop.errors import InputError
 from sigprop.losses import NOISE, OWN, loss_name, objective
-from sigprop.measure import measure
-from sigprop.trace import build, predict
+from sigprop.measurement import measure
 
 IDS = torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(0))
 X = torch.randn(6, 12, generator=torch.Generator().manual_seed(1))

@@ -7,7 +7,7 @@ from torch import nn
 import sigprop as sp
 from sigprop import prediction
 from sigprop.errors import UnsupportedError
-from sigprop.sources.smaller import smaller
+from sigprop.inputs.smaller import smaller
 
 transformers = pytest.importorskip("transformers")
 
@@ -46,7 +46,7 @@ def test_rows_say_that_the_small_model_agrees(nothing_is_small):
 
 
 def test_what_the_small_model_disputes_is_a_guess(nothing_is_small, monkeypatch):
-    from sigprop import reduced
+    from sigprop.verification import reduced
 
     theory = reduced.predict_by_theory
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sigprop.blueprints.base import run
+from sigprop.blueprints.growth import Growth, growth_class
 from sigprop.blueprints.prediction import predict
 from sigprop.blueprints.repeated import unroll
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import UnknownNameError, require
 from sigprop.results import SiteRow
 from sigprop.theory import Node
-from sigprop.theory.laws.growth import Growth, growth_class
 from sigprop.theory.ops.residual import Residual
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sigprop.blueprints.entropy import Sharpness, softmax_sharpness
 from sigprop.results import SiteRow
 from sigprop.theory import Node, Tape
 from sigprop.theory.kernels import Exchangeable, Kernel
-from sigprop.theory.laws.entropy import Sharpness, softmax_sharpness
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.rms_norm import RMSNorm
 

@@ -42,7 +42,7 @@ def check_command(
     seed: Annotated[int, typer.Option(help="Of the weights that are drawn and of a batch that is made up.")] = 0,
 ) -> None:
     """Diagnose a model's initialization. Exit code 1 when something is found."""
-    from sigprop.check import check
+    from sigprop.checks import check
     from sigprop.cli.check_source import model_and_batch
     from sigprop.report.html import write_html
     from sigprop.results import Plan

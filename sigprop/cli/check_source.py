@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.initialization import build
+from sigprop.distributions import build
+from sigprop.inputs import open_source, parse_settings
 from sigprop.losses import LossChoice
-from sigprop.sources import open_source, parse_settings
 
 LARGEST = 600_000_000
 """Parameters of a model whose weights are drawn: 2.4 GB in float32."""

@@ -37,8 +37,8 @@ def coordcheck_command(
     require(lr is None or lr > 0, "--lr", lr, "a learning rate above 0")
     sizes, deep = _numbers("--widths", widths), _numbers("--depths", depths) if depths else None
 
-    from sigprop.scaling import coord_check
-    from sigprop.sources import open_family, parse_settings
+    from sigprop.inputs import open_family, parse_settings
+    from sigprop.plans.scaling import coord_check
 
     family = open_family(model, parse_settings(settings or []))
     report = coord_check(

@@ -12,7 +12,7 @@ from sigprop.cli.options import Json
 from sigprop.grid import Grid, thinned
 
 if TYPE_CHECKING:
-    from sigprop.theory.criticality import Criticality
+    from sigprop.research.criticality import Criticality
 
 
 def critical_command(
@@ -29,8 +29,8 @@ def critical_command(
 
     Lists where chi_J = 1 in the plane of sigma_w and sigma_b.
     """
-    from sigprop.sources import parse_settings, read_activation
-    from sigprop.theory.criticality import architecture, criticality
+    from sigprop.inputs import parse_settings, read_activation
+    from sigprop.research.criticality import architecture, criticality
 
     network = architecture(read_activation(activation), norm, residual, stages, **parse_settings(settings or []))
     result = criticality(network)

@@ -26,7 +26,7 @@ def demo_command(
     """
     import torch
 
-    from sigprop.check import check
+    from sigprop.checks import check
     from sigprop.report.html import write_html
 
     page, plan = writable(out / "report.html"), writable(out / "plan.json")

@@ -61,7 +61,7 @@ def _usage(error: Any) -> str:
 
 def _user_place(error: BaseException | None) -> str | None:
     """The line of the user's own file that raised, unless sigprop's own code stands deeper."""
-    loaded = sys.modules.get("sigprop.sources.user_file")
+    loaded = sys.modules.get("sigprop.inputs.user_file")
     if loaded is None or error is None:
         return None
     own = str(Path(__file__).parents[1])

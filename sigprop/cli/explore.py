@@ -19,8 +19,8 @@ def explore_command(
     """
     import webbrowser
 
-    from sigprop.explorer import Explorer
-    from sigprop.explorer.page import answer
+    from sigprop.research.explorer import Explorer
+    from sigprop.research.explorer.page import answer
 
     with Explorer(port) as server:
         answer({})

@@ -36,8 +36,8 @@ def measure_command(
 
     One forward and one backward pass, for each of the seeds. Exit code 1 when a value is not finite.
     """
-    from sigprop.measure import measure
-    from sigprop.sources import open_source, parse_settings
+    from sigprop.inputs import open_source, parse_settings
+    from sigprop.measurement import measure
 
     source = open_source(model, parse_settings(settings or []), data, batch, tokens)
     source.require_draws(seeds)

@@ -15,8 +15,8 @@ from sigprop.cli.ranges import parse_range
 from sigprop.errors import InputError, UnknownNameError, require
 
 if TYPE_CHECKING:
-    from sigprop.measure.grid import Network
-    from sigprop.results.phase import PhaseDiagram
+    from sigprop.research.phase.diagram import PhaseDiagram
+    from sigprop.research.phase.grid import Network
 
 MODELS = ("mlp", "transformer", "vit", "resnet", "mixer")
 Axis = tuple[str, list[float]]
@@ -53,10 +53,10 @@ def phase_command(
         raise UnknownNameError("model", model, MODELS)
     x, y, fixed = _axes(sigma_w, sigma_b, residual, model)
 
-    from sigprop.diagrams import SIZES, Plane, drawn_above, measured_plane, predicted_plane
-    from sigprop.measure.grid import Network
-    from sigprop.report.phase import Panel, phase_figure
-    from sigprop.sources import parse_settings, read_activation
+    from sigprop.inputs import parse_settings, read_activation
+    from sigprop.research.phase.diagrams import SIZES, Plane, drawn_above, measured_plane, predicted_plane
+    from sigprop.research.phase.figure import Panel, phase_figure
+    from sigprop.research.phase.grid import Network
 
     if model == "mlp":
         require(not settings, "--set", settings, "a model other than mlp, or --activation and --norm")

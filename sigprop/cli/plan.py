@@ -14,9 +14,9 @@ from sigprop.errors import InputError, SigpropError
 from sigprop.grid import Grid, number
 
 if TYPE_CHECKING:
-    from sigprop.recipes.predicted_plan import PredictedPlan
+    from sigprop.inputs import ModelSource
+    from sigprop.plans.recipes.predicted_plan import PredictedPlan
     from sigprop.results import Plan
-    from sigprop.sources import ModelSource
     from sigprop.structure import Structure
 
 SHOWN = 8
@@ -42,8 +42,8 @@ def plan_command(
 
     Shows what changes, and what the model would do before and after, predicted.
     """
-    from sigprop.scaling import WIDTH_RULES
-    from sigprop.sources import open_source, parse_settings
+    from sigprop.inputs import open_source, parse_settings
+    from sigprop.plans.scaling import WIDTH_RULES
 
     source = open_source(model, parse_settings(settings or []), batch=1, tokens=tokens)
     options = parse_settings(option or [])
@@ -77,9 +77,9 @@ def _prescribed(
 ) -> tuple[Plan, list[PredictedPlan]]:
     """A recipe's plan, and what it and the others would do; recipes that draw from data get the model itself."""
     from sigprop.api import plan
-    from sigprop.recipes import get_recipe
+    from sigprop.capture.skeleton import build
+    from sigprop.plans.recipes import get_recipe
     from sigprop.structure import read_structure
-    from sigprop.trace.skeleton import build
 
     needs_weights = any(get_recipe(name).data for name in (recipe, *others))
     built = source.build() if needs_weights else build(source.build)
@@ -94,7 +94,7 @@ def _predicted(
     structure: Structure, recipe: str, options: dict[str, Any], others: list[str]
 ) -> tuple[list[PredictedPlan], dict[str, str]]:
     """The model as it is, under the recipe and under the others; with those that refused, and why."""
-    from sigprop.recipes.predicted_plan import predict_plan
+    from sigprop.plans.recipes.predicted_plan import predict_plan
 
     if not structure.junctions:
         return [], {}

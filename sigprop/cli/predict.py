@@ -36,8 +36,8 @@ def predict_command(
     """Predict forward and backward moments at initialization."""
     from sigprop.api import predict
     from sigprop.blueprints import BLUEPRINTS
-    from sigprop.measure import measure as measure_model
-    from sigprop.sources import open_source, parse_settings
+    from sigprop.inputs import open_source, parse_settings
+    from sigprop.measurement import measure as measure_model
 
     chosen = parse_settings(settings or [])
     profiles: dict[str, Profile] = {}

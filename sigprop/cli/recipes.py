@@ -13,7 +13,7 @@ KEYS = ("name", "paper", "applies_to", "effect", "data")
 
 def recipes_command(json: Json = False) -> None:
     """List the recipes that `sigprop plan` knows."""
-    from sigprop.recipes import recipes
+    from sigprop.plans.recipes import recipes
 
     found = [{key: getattr(item, key) for key in KEYS} for item in recipes().values()]
     if json:

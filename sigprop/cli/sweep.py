@@ -27,7 +27,7 @@ def run_command(
     quiet: Quiet = False,
 ) -> None:
     """Run every trial that has no result yet. Exit code 1 when some could not be run, 2 when none could."""
-    from sigprop.lab.sweep import ResultFolder, read_sheet, run_locally, run_on_ray
+    from sigprop.research.lab.sweep import ResultFolder, read_sheet, run_locally, run_on_ray
 
     trials = read_sheet(sheet).trials()
     with progress("trials", len(trials), quiet) as done:
@@ -54,9 +54,9 @@ def show_command(
 
     The figure has loss against rate, and, where widths or depths differ, the best rate against them.
     """
-    from sigprop.lab.sweep import best_rates, query
-    from sigprop.lab.sweep.figure import rate_figure
-    from sigprop.lab.sweep.store import differing
+    from sigprop.research.lab.sweep import best_rates, query
+    from sigprop.research.lab.sweep.figure import rate_figure
+    from sigprop.research.lab.sweep.store import differing
 
     if sql is not None:
         rows = query(folder, sql)

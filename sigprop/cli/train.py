@@ -28,10 +28,10 @@ def train_command(
     """Train a language model on a text. Exit code 1 when the loss is no longer finite."""
     import torch
 
-    from sigprop.lab import Settings as TrainingSettings
-    from sigprop.lab import train as run_training
-    from sigprop.lab.sweep.trial import batches_of, prescription
-    from sigprop.sources import open_source, parse_settings
+    from sigprop.inputs import open_source, parse_settings
+    from sigprop.research.lab import Settings as TrainingSettings
+    from sigprop.research.lab import train as run_training
+    from sigprop.research.lab.sweep.trial import batches_of, prescription
 
     chosen = TrainingSettings.of(**parse_settings(train or []))
     batches = batches_of({"passages": passages, "length": length} | ({"text": text} if text else {}))

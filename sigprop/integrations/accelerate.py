@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.watch import Sample, Watch
+from sigprop.monitoring import Sample, Watch
 
 
 class AcceleratedWatch(Watch):

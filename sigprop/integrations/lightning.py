@@ -9,8 +9,8 @@ from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
 
 from sigprop.errors import NonFiniteError
 from sigprop.integrations.checkpoints import save_plan
+from sigprop.monitoring import Watch
 from sigprop.results import Plan
-from sigprop.watch import Watch
 
 
 class WatchCallback(Callback):

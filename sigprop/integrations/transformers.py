@@ -9,8 +9,8 @@ from transformers import TrainerCallback
 
 from sigprop.errors import NonFiniteError
 from sigprop.integrations.checkpoints import save_plan
+from sigprop.monitoring import Watch
 from sigprop.results import Plan
-from sigprop.watch import Watch
 
 
 class WatchCallback(TrainerCallback):

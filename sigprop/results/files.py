@@ -19,7 +19,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sigprop.errors import InputError
 from sigprop.grid import clean
-from sigprop.process import interrupts_held
+from sigprop.isolation import interrupts_held
 
 Row = TypeVar("Row")
 INFINITE = {"inf": math.inf, "-inf": -math.inf}

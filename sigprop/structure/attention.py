@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.trace.fields.attention import attention_weights
-from sigprop.trace.reading import AS_CAPTURED, Reading
-from sigprop.trace.record import Field
-from sigprop.trace.replay import Replay
-from sigprop.trace.replayed_heads import heads_of
+from sigprop.capture.fields.attention import attention_weights
+from sigprop.capture.reading import AS_CAPTURED, Reading
+from sigprop.capture.record import Field
+from sigprop.capture.replay import Replay
+from sigprop.capture.replayed_heads import heads_of
 
 FUSED = "scaled_dot_product_attention"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sigprop.capture.functions import MOVES
+from sigprop.capture.record import Field, Weight, leaves
 from sigprop.structure.residual import CARRIED, SUMS
-from sigprop.trace.functions import MOVES
-from sigprop.trace.record import Field, Weight, leaves
 
 GATHERED = ("index_add", "scatter_add")
 

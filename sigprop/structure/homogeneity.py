@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from sigprop.trace.record import Field, Record, Statistic, Weight, leaves
-from sigprop.trace.roles import CONTRACTIONS
+from sigprop.capture.record import Field, Record, Statistic, Weight, leaves
+from sigprop.capture.roles import CONTRACTIONS
 
 EPSILON = 1e-3
 NORMS = ("layer_norm", "rms_norm", "group_norm", "instance_norm", "normalize", "cosine_similarity")

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sigprop.capture.record import Field
+from sigprop.capture.tracing import TracedModel
 from sigprop.errors import UnsupportedError
 from sigprop.results.roles import MATRICES, TABLES
 from sigprop.structure.attention import FoundAttention, visible_keys
 from sigprop.structure.scores import Scores
 from sigprop.structure.table_scales import TableScale
-from sigprop.trace.record import Field
-from sigprop.trace.tracing import TracedModel
 
 STARTS = (*TABLES, "input")
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from sigprop.capture.layout import Axis
+from sigprop.capture.record import Source, Weight
+from sigprop.capture.roles import find_roles
+from sigprop.capture.tracing import TracedModel
 from sigprop.results.roles import MATRICES
 from sigprop.structure.attention import attention_at
 from sigprop.structure.model import Junction, Parameter, Part
-from sigprop.trace.layout import Axis
-from sigprop.trace.record import Source, Weight
-from sigprop.trace.roles import find_roles
-from sigprop.trace.tracing import TracedModel
 
 if TYPE_CHECKING:
     from sigprop.structure.residual import Graph

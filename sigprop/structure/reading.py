@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.capture.attached import record_of
+from sigprop.capture.record import Field, Record, Weight
+from sigprop.capture.roles import CONTRACTIONS, nearest_matrices
+from sigprop.capture.skeleton import skeleton_of
+from sigprop.capture.tracing import trace
+from sigprop.inputs.made_up import made_up_batch
 from sigprop.sites import ADDITION, ROOT, CallCounter, inside
-from sigprop.sources.made_up import made_up_batch
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor, plain
 from sigprop.structure.scores import find_routers, find_scores
 from sigprop.structure.table_scales import table_scales
-from sigprop.trace.attached import record_of
-from sigprop.trace.record import Field, Record, Weight
-from sigprop.trace.roles import CONTRACTIONS, nearest_matrices
-from sigprop.trace.skeleton import skeleton_of
-from sigprop.trace.tracing import trace
 
 STEPS = 12
 TOKENS = 64

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sigprop.capture.record import Field, Record, Weight
+from sigprop.capture.roles import CONTRACTIONS, everything
+from sigprop.capture.tracing import TracedModel
 from sigprop.compat import BatchNorm
 from sigprop.structure.attention import FoundAttention, attention_at
 from sigprop.structure.homogeneity import Readers, made_between
 from sigprop.theory.ops.layer_norm import LayerNorm
-from sigprop.trace.record import Field, Record, Weight
-from sigprop.trace.roles import CONTRACTIONS, everything
-from sigprop.trace.tracing import TracedModel
 
 SUMS = ("add", "radd")
 NORMS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm")

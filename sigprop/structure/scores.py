@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from sigprop.capture.record import Field, Weight
+from sigprop.capture.roles import CONTRACTIONS
 from sigprop.structure.attention import FUSED, attention_at
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.residual import SCALINGS, SUMS, core, factor
-from sigprop.trace.record import Field, Weight
-from sigprop.trace.roles import CONTRACTIONS
 
 if TYPE_CHECKING:
     from sigprop.structure.residual import Graph

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from sigprop.capture.record import Field, Weight
 from sigprop.structure.residual import SCALINGS
-from sigprop.trace.record import Field, Weight
 
 if TYPE_CHECKING:
     from sigprop.structure.residual import Graph

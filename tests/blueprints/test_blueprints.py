@@ -11,7 +11,7 @@ from sigprop.blueprints.laws import SCALINGS
 from sigprop.blueprints.prediction import profile_of
 from sigprop.blueprints.repeated import unroll
 from sigprop.errors import InputError, SigpropError, UnknownNameError
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.models import mixer
 from sigprop.results import Profile
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from sigprop.blueprints.criticality import block_factor, blueprint_at, blueprint_diagram, blueprint_line, depth_law
 from sigprop.blueprints.mlp import MLP
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.measure.networks import network_phase
 from sigprop.models import build
-from sigprop.theory.criticality import architecture, factor_at_depth, growth_exponent
+from sigprop.research.criticality import architecture, factor_at_depth, growth_exponent
+from sigprop.research.phase.networks import network_phase
+from sigprop.research.phase.predicted import block_factor, blueprint_at, blueprint_diagram, blueprint_line, depth_law
 
 
 @pytest.mark.parametrize("norm", ["none", "preactivation", "activation"])

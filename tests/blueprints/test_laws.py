@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
+from sigprop.blueprints.growth import growth_class
 from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariances
 from sigprop.blueprints.laws import correlation_fixed_points, depth_laws, scaled_transformer, stack_laws
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.theory.laws import correlation, norm_placement
-from sigprop.theory.laws.growth import growth_class
+from sigprop.research.laws import correlation, norm_placement
 
 
 class Strengths(InitScheme):

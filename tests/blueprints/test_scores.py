@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sigprop.blueprints import MLP, Transformer, predict
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.initialize import initialize_
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from sigprop.blueprints import Transformer, predict
 from sigprop.blueprints.inits import InitScheme
 from sigprop.errors import InputError
-from sigprop.measure import measure
+from sigprop.measurement import measure
 from sigprop.models import build
 
 SEEDS = 24

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from sigprop.cli.coordcheck import coordcheck_command
 from sigprop.cli.exponents import exponents_command
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.sources import open_family
+from sigprop.inputs import open_family
 
 app = typer.Typer()
 app.command("coordcheck")(coordcheck_command)

@@ -10,7 +10,7 @@ from sigprop.cli.critical import critical_command
 from sigprop.cli.phase import phase_command
 from sigprop.cli.ranges import parse_range
 from sigprop.errors import InputError, SigpropError
-from sigprop.results.phase import PhaseDiagram
+from sigprop.research.phase.diagram import PhaseDiagram
 
 app = typer.Typer()
 app.command("critical")(critical_command)

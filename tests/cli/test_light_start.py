@@ -28,7 +28,7 @@ def test_nothing_heavy_is_loaded(code):
 
 def test_public_names_are_functions_even_after_their_rooms_are_imported():
     code = (
-        "import sigprop.measure, sigprop.trace, sigprop\n"
+        "import sigprop.measurement, sigprop.trace, sigprop\n"
         "assert all(callable(getattr(sigprop, name)) for name in sigprop.__all__)\n"
         "assert set(sigprop.__all__) <= set(dir(sigprop))"
     )

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from sigprop.watch import read_samples
-from tests.watch.shared import batches, language_loss, small_model
+from sigprop.monitoring import read_samples
+from tests.monitoring.shared import batches, language_loss, small_model
 
 accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
 

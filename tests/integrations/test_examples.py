@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sigprop.watch import read_samples
+from sigprop.monitoring import read_samples
 from tests.documents import steps
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from torch import nn
 import sigprop as sp
 from sigprop.integrations.checkpoints import FILE
 from sigprop.models import build
-from sigprop.watch import read_samples
+from sigprop.monitoring import read_samples
 
 pytest.importorskip("lightning", reason="lightning is not installed")
 

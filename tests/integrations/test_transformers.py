@@ -5,7 +5,7 @@ import torch
 
 import sigprop as sp
 from sigprop.integrations.checkpoints import FILE, find_plan
-from sigprop.watch import read_samples
+from sigprop.monitoring import read_samples
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="the Trainer needs accelerate, which is not installed")

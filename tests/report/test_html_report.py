@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.check import check
+from sigprop.checks import check
 from sigprop.report.html import html_page, write_html
 from sigprop.results import Report
 from sigprop.results.report import Curve, Datum, Finding, ModuleNode, ParameterLine

@@ -1,7 +1,7 @@
 """Figures of phase diagrams and of curves over depth."""
 
-from sigprop.report.phase import DepthCurve, Overlay, Panel, curves_figure, phase_figure
-from sigprop.results.phase import PhaseDiagram
+from sigprop.research.phase.diagram import PhaseDiagram
+from sigprop.research.phase.figure import DepthCurve, Overlay, Panel, curves_figure, phase_figure
 
 
 def diagram():

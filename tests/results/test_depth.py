@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from sigprop.measure import measure
+from sigprop.capture import predict
+from sigprop.measurement import measure
 from sigprop.results.depth import DepthCounter
-from sigprop.trace import predict
 
 
 def test_blocks_are_counted_and_what_follows_keeps_the_deepest():

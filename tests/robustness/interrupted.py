@@ -16,7 +16,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.models import build
-from tests.measure.test_untouched import fingerprint
+from tests.measurement.test_untouched import fingerprint
 from tests.robustness.test_threads import process_state
 
 IDS = torch.arange(16).reshape(2, 8) % 29

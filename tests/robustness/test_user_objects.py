@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import sigprop as sp
+from sigprop.capture import trace
 from sigprop.errors import SigpropError
-from sigprop.trace import trace
 
 IDS = torch.arange(24).reshape(2, 12) % 29
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sigprop.errors import UnsupportedError
-from sigprop.recipes import plan
+from sigprop.plans.recipes import plan
 from sigprop.structure import read_structure
 
 WIDTH, TINY = 16, 1e-30

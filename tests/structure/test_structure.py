@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from sigprop.capture import build
+from sigprop.inputs import zipf_ids
 from sigprop.models import build as reference
-from sigprop.sources import zipf_ids
 from sigprop.structure import read_structure
-from sigprop.trace import build
 
 IDS = zipf_ids(64, (1, 12))
 

@@ -7,7 +7,7 @@
 `positions_to_channels`, `channels_to_positions`. Where signals and gradients start: `embedding`, `parameter_source`,
 `loss`. Evaluated on draws (`drawn`), which the interpreter makes: `attention.DrawnAttention`, `sampled`.
 
-One op lives elsewhere: `sigprop.trace.jump`, from one followed block of a model to the next, which is no function of
+One op lives elsewhere: `sigprop.capture.jump`, from one followed block of a model to the next, which is no function of
 torch and reads the states of other nodes of the graph.
 """
 

@@ -318,7 +318,7 @@ CASES: dict[str, Case] = {
     ),
     "embedding": Case(TABLE, (), looked_up(IDS, TABLE, DRAWS)),
     "expert sum": Case(
-        ExpertSum(2), (signal(), signal(1)), unchecked=dict.fromkeys(ELSEWHERE, "tests/trace/test_experts.py")
+        ExpertSum(2), (signal(), signal(1)), unchecked=dict.fromkeys(ELSEWHERE, "tests/capture/test_experts.py")
     ),
     "gain": Case(
         GAIN,
@@ -424,7 +424,7 @@ CASES: dict[str, Case] = {
     "shared residual": Case(
         SharedResidual(pieces=((PIECE, PIECE),)),
         (signal(0), signal(1), signal(2)),
-        unchecked=dict.fromkeys(ELSEWHERE, "tests/trace/test_shared_parts.py"),
+        unchecked=dict.fromkeys(ELSEWHERE, "tests/capture/test_shared_parts.py"),
     ),
     "tied head": Case(
         TiedHead(C, 16, 0.2, contact=CONTACT),
@@ -434,7 +434,7 @@ CASES: dict[str, Case] = {
     "token linear": Case(
         TokenLinear(P, 6, 0.1, 0.2, channels=C),
         (signal(width=C),),
-        unchecked=dict.fromkeys(ELSEWHERE, "test_ops.py, tests/trace/test_finite_size.py"),
+        unchecked=dict.fromkeys(ELSEWHERE, "test_ops.py, tests/capture/test_finite_size.py"),
     ),
     "token map": Case(TokenMap(POOL), (signal(),), fixed(lambda x: POOL @ x), linear=True),
     "token residual": Case(

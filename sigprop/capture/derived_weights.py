@@ -1,0 +1,128 @@
+"""Functions of parameters alone: views, gates, standardization."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.capture import Capture
+from sigprop.capture.functions import MOVES, UNARY
+from sigprop.capture.record import Call, Weight, leaves
+from sigprop.capture.replay import Replay
+from sigprop.capture.shapes import on_meta
+from sigprop.capture.skeleton import Distribution
+from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
+
+MAKE_FIELDS = frozenset((
+    "embedding", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d",
+    "scaled_dot_product_attention", "one_hot", "layer_norm", "rms_norm", "item", "tolist", "bool",
+))  # fmt: skip
+"""Functions of weights and real numbers that are functions of the input."""
+OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
+"""Norms, which have rules of their own for the raw input and standardize a weight."""
+
+
+def makes_fields(call: Call) -> bool:
+    """Whether a call on weights and real numbers is a function of the input."""
+    return call.name in MAKE_FIELDS or (call.name in OF_THE_INPUT and not isinstance(call.args[0], Weight))
+
+
+def of_weights(capture: Capture, call: Call) -> Any:
+    """Weights for the results of a call on weights and real tensors."""
+    parents = [item for item in call.records() if isinstance(item, Weight)]
+    result = on_meta(call)
+    if isinstance(result, Tensor):
+        return _weight(capture, call, result, parents, None)
+    if isinstance(result, (tuple, list)) or call.name == "iter":
+        return tuple(_weight(capture, call, item, parents, n) for n, item in enumerate(result))
+    return result
+
+
+def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:
+    shape = tuple(result.shape)
+    if not result.is_floating_point():
+        return capture.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
+    law, slope = _law(call, parents, shape, output)
+    slope = 0.0 if call.name == "detach" else slope
+    if call.name in MOVES:
+        parents = parents[:1]  # reshape_as takes only the shape of the other
+    energy = sum(math.prod(parent.shape) for parent in parents)
+    shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
+    made = Weight(shape, law or parents[0].distribution, "", shares, call, output)
+    if law is None:
+        replay = Replay(torch.Generator().manual_seed(capture.seed()), gradients=True)
+        values = replay(made)
+        known = all(parent.distribution.numbers is not None for parent in parents)
+        kind = "" if known else _kind(call, parents, values.detach())
+        made.distribution = Distribution.table(values) if known else Distribution.measured(values, kind)
+        made.parents = _received(replay, values) or shares
+    return made
+
+
+def _kind(call: Call, parents: list[Weight], values: Tensor) -> str:
+    """What the entries of a function of weights share."""
+    kinds = {parent.distribution.kind for parent in parents} - {INDEPENDENT}
+    given = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, Tensor) and item.numel() > 1]
+    if any(item.is_floating_point() for item in given) and not _is_elementwise(call):
+        return UNKNOWN  # numbers of the model, as those of spectral_norm: they may have been made from the weights
+    return kinds.pop() if len(kinds) == 1 else STRUCTURED if kinds else kind_of_derived(values)
+
+
+def _received(replay: Replay, values: Tensor) -> tuple[tuple[Weight, float], ...]:
+    """For each drawn weight how much of a random gradient's energy arrives there; nothing where autograd cannot say."""
+    above = torch.randn(values.shape, generator=replay.generator, dtype=values.dtype)
+    try:
+        below = torch.autograd.grad(values, list(replay.weights.values()), above, allow_unused=True)
+    except RuntimeError:
+        return ()
+    sizes = [0.0 if item is None else float(item.square().sum()) for item in below]
+    total = max(float(above.square().sum()), 1e-300)
+    return tuple((weight, size / total) for weight, size in zip(replay.weights, sizes, strict=True))
+
+
+def _law(
+    call: Call, parents: list[Weight], shape: tuple[int, ...], output: int | None
+) -> tuple[Distribution | None, float]:
+    """The distribution of the result's entries, and how much gradient energy passes to the parent."""
+    only = parents[0]
+    if call.name in MOVES:
+        return _moved(call, only, output), 1.0
+    others = [item for item in (*call.args, *call.kwargs.values()) if isinstance(item, Tensor) and item.numel() > 1]
+    if len(parents) == 1 and not others and shape == only.shape and _is_elementwise(call):
+        table = only.distribution.numbers
+        x = (only.distribution.quantiles if table is None else table.double()).clone().requires_grad_()
+        try:
+            with torch.enable_grad():
+                args = tuple(x if item is only else item for item in call.args)
+                value = _out_of_place(call)(*args, **call.kwargs)
+                (slope,) = torch.autograd.grad(value.sum(), x)
+        except (RuntimeError, TypeError, IndexError):
+            return None, 1.0
+        if value.shape == x.shape:
+            made = (
+                Distribution.of(value.detach(), only.distribution.kind) if table is None else Distribution.table(value)
+            )
+            return made, float(slope.square().mean())
+    return None, 1.0
+
+
+def _moved(call: Call, parent: Weight, output: int | None) -> Distribution:
+    """The law of moved entries; parts of a table are tables of their own."""
+    law = parent.distribution
+    if law.numbers is None or any(isinstance(item, Weight) and item is not parent for item in call.records()):
+        return law
+    moves = replace(call, function=torch.Tensor.reshape) if call.name == "view" else call
+    made = moves.on(law.numbers, parent)
+    return Distribution.table(made if output is None else list(made)[output])
+
+
+def _is_elementwise(call: Call) -> bool:
+    return call.name in UNARY or call.name.removeprefix("r") in ("add", "sub", "mul", "div", "truediv", "pow")
+
+
+def _out_of_place(call: Call) -> Any:
+    return getattr(torch, call.name, call.function) if call.in_place else call.function

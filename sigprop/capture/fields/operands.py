@@ -1,0 +1,90 @@
+"""Operands as fields of the network: weights, real numbers, and fields read in the positions of a result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.broadcast import concrete_kernel, concrete_rows, positions_of
+from sigprop.capture.capture import Capture
+from sigprop.capture.layout import Layout, leading_positions
+from sigprop.capture.record import Call, Field, Weight
+from sigprop.theory import Dense, Node, Signal
+from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.parameter_source import ParameterSource
+from sigprop.theory.parts import GIVEN
+
+
+def as_field(capture: Capture, item: Any, layout: Layout | None = None) -> Field:
+    """A field as it is; a weight or real numbers with a layout, by default the one that an input has."""
+    if isinstance(item, Field):
+        return item
+    return weight_field(capture, item, layout) if isinstance(item, Weight) else concrete_field(capture, item, layout)
+
+
+def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None) -> Field:
+    """A weight as a tensor of the network, with its own layout or one broadcast from another operand."""
+    layout = leading_positions(weight.shape) if layout is None else layout
+    distribution = weight.distribution
+    op = ParameterSource(
+        distribution.variance, distribution.mean, weight_sharing(weight, layout), weight.shape, layout.channels
+    )
+
+    def make(_: Field) -> Node:
+        return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+
+    return Field(layout, make, call=weight.call, inputs=(weight,))
+
+
+def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
+    """Real numbers (pixels, features) as a tensor of the network."""
+    layout = leading_positions(value.shape) if layout is None else layout
+    kernel, mean = concrete_kernel(concrete_rows(value, layout))
+    node = capture.source(Signal(Dense(kernel), mean, layout.channels, GIVEN))
+    return Field(layout, lambda _: node)
+
+
+def aligned(capture: Capture, item: Field, result: Layout, own: Layout) -> Node:
+    """The node of a field, read in the positions of a result it is broadcast to."""
+    index = positions_of(result, own)
+    copies = result.channels / own.channels
+    if copies == 1.0 and torch.equal(index, torch.arange(own.positions)):
+        return item.node
+    return capture.apply(Gather(index, copies, result.channels), item.node)
+
+
+def weight_sharing(weight: Weight, layout: Layout) -> Tensor:
+    """`same[p,p']`: whether two positions of a layout read the same entries of a weight broadcast to it."""
+    labels = entry_labels(weight)
+    if labels is None:
+        labels = torch.arange(math.prod(weight.shape)).reshape(weight.shape)
+    rows = layout.to_rows(labels.expand(layout.shape))[:, 0]
+    return (rows[:, None] == rows).double()
+
+
+def entry_labels(weight: Weight) -> Tensor | None:
+    """Which entry of its parameter each entry of a weight is; None when it is not a rearrangement of one."""
+    if weight.call is None:
+        return torch.arange(math.prod(weight.shape)).reshape(weight.shape)
+    if len(weight.parents) != 1:
+        return None
+    parent = weight.parents[0][0]
+    if parent not in weight.call.records():
+        return None
+    labels = entry_labels(parent)
+    if labels is None:
+        return None
+    if labels.shape == torch.Size(weight.shape) and _is_pointwise(weight.call):
+        return labels
+    try:
+        result = weight.call.on(labels, parent)
+    except (RuntimeError, TypeError, IndexError, ValueError):
+        return None
+    return result if weight.output is None else result[weight.output]
+
+
+def _is_pointwise(call: Call) -> bool:
+    return call.name in ("add", "mul", "sub", "div", "neg", "exp", "sigmoid", "to", "float", "tanh", "softplus", "pow")

@@ -1,0 +1,126 @@
+"""What has no rule: the call is kept to be replayed, and the state of its result sampled when someone asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from sigprop.capture.broadcast import common_layout, layout_like
+from sigprop.capture.capture import Capture
+from sigprop.capture.derived_weights import of_weights
+from sigprop.capture.layout import CHANNEL, KEY, Layout, Misaligned, of_roles
+from sigprop.capture.record import Call, Field, Weight, leaves, mapped, united
+from sigprop.capture.shapes import on_meta
+from sigprop.errors import UnsupportedError
+
+
+def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
+    """Records for the results of a call, each with the layout of the operand it looks like."""
+    records = call.records()
+    fields = [item for item in records if isinstance(item, Field)]
+    if not fields:
+        return of_weights(capture, call)
+    result = on_meta(call)
+    reason = reason or f"{call.name} sampled on the predicted state"
+    if isinstance(result, Tensor):
+        return _like(capture, call, result, fields, None, reason)
+    if isinstance(result, (tuple, list)):
+        made = [
+            _like(capture, call, item, fields, number, reason) if isinstance(item, Tensor) else item
+            for number, item in enumerate(result)
+        ]
+        return tuple(made)
+    return result
+
+
+def recorded(capture: Capture, call: Call) -> Any:
+    """Records for the results of a call that is only replayed: a loss, and what it is made of.
+
+    Nobody asks for their states, so their dimensions have no roles. Results that a shape cannot be told of without
+    values (entries picked by a mask) have that of one draw.
+    """
+    try:
+        result = on_meta(call)
+    except Exception:
+        args, kwargs = mapped((call.args, call.kwargs), capture.value_of)
+        result = call.function(*args, **kwargs)
+    if isinstance(result, Tensor):
+        return _bare(capture, call, result, None)
+    if isinstance(result, (tuple, list)):
+        made = [_bare(capture, call, item, n) if isinstance(item, Tensor) else item for n, item in enumerate(result)]
+        return type(result)(made) if type(result) is not tuple and not hasattr(result, "_fields") else tuple(made)
+    return result
+
+
+def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> Field:
+    fields = [item for item in call.records() if isinstance(item, Field)]
+    layout = of_roles(tuple(result.shape), [CHANNEL] * result.dim())
+    made = _field(capture, call, layout, fields, output, f"{call.name} sampled on the predicted state")
+    made.dtype = result.dtype
+    return made
+
+
+def kept(capture: Capture, call: Call) -> Field:
+    """The record of a call that gives no floating-point numbers, to be replayed only."""
+    fields = [item for item in call.records() if isinstance(item, Field)]
+    layout = _layout(call, tuple(on_meta(call).shape), fields)
+    return _field(capture, call, layout, fields, None, f"{call.name} sampled on the predicted state")
+
+
+def _like(capture: Capture, call: Call, result: Tensor, fields: list[Field], output: int | None, reason: str) -> Any:
+    if not (result.is_floating_point() or result.is_complex()):
+        values = capture.concrete(
+            _field(capture, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
+        )
+        return values.detach()
+    made = _field(capture, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
+    made.dtype = result.dtype if result.is_complex() else made.dtype
+    return made
+
+
+def _field(capture: Capture, call: Call, layout: Layout, fields: list[Field], output: int | None, reason: str) -> Field:
+    return Field(
+        layout,
+        lambda made: capture.sampled(made, reason),
+        sources=united(fields),
+        call=call,
+        output=output,
+        inputs=tuple(item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Field, Weight))),
+    )
+
+
+def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
+    same = [item.layout for item in fields if item.shape == shape]
+    if same:
+        return max(same, key=lambda layout: (_has_keys(layout), layout.positions))
+    try:
+        layout, _ = common_layout([item.layout for item in fields])
+    except Misaligned:
+        layout = None
+    if layout is not None and layout.shape == shape:
+        return layout
+    found = _extended(shape, fields)
+    if found is None:
+        given = ", ".join(str(item.shape) for item in fields)
+        raise UnsupportedError(
+            f"{call.name} in {call.module!r} makes {shape} of {given}, and it is not known which of its dimensions are "
+            f"tokens and which are channels. Register a rule that says so: "
+            f'@sigprop.capture.rule("{call.name}") def {call.name}(capture, call, ...): return a Field.'
+        )
+    return found
+
+
+def _extended(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
+    """Broadcast against real tensors: dimensions that no field has take the role of their place."""
+    model = max((item.layout for item in fields), key=lambda layout: layout.positions)
+    rank = len(shape)
+    padded = Layout(((),) * (rank - len(model.dims)) + model.dims, model.order)
+    known = all(not dim or size == n for dim, size, n in zip(padded.dims, padded.shape, shape, strict=False))
+    if len(padded.dims) != rank or not known:
+        return None
+    return layout_like(padded, shape)
+
+
+def _has_keys(layout: Layout) -> bool:
+    return any(axis.role == KEY for dim in layout.dims for axis in dim)

@@ -1,0 +1,245 @@
+"""Where the gradient starts: white noise, a loss with a closed form, or any loss, drawn.
+
+Closed forms are the cross-entropy of logits against classes and the mean square against fixed numbers, with any
+factor. Whatever else a loss is made of is run on drawn outputs (see `sampled_loss`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.broadcast import concrete_rows
+from sigprop.capture.evaluate import Evaluation, Start
+from sigprop.capture.fields.views import viewed
+from sigprop.capture.layout import Misaligned
+from sigprop.capture.loss_terms import Term, grouped, sum_of, terms_of
+from sigprop.capture.record import Call, Field, Record, Source
+from sigprop.capture.sampled_loss import sampled_start
+from sigprop.capture.tied import contact_of
+from sigprop.capture.tied_logits import TiedLogits
+from sigprop.errors import InputError
+from sigprop.theory import Dense, Gradient, Signal, Status
+from sigprop.theory.drawing import drawn_rows, root_of
+from sigprop.theory.ops.loss import shared_probability
+from sigprop.theory.parts import AlongSignal
+
+LARGE = 2.0
+"""Variance of the logits from which on their softmax is drawn."""
+DRAWN = 1 << 24
+"""Logits whose softmax is taken, half of them negatives: the sum of the gradient's kernel is known to 1 % then."""
+AT_ONCE = 1 << 20
+"""Of them at once."""
+ROUNDING = 1e-13
+"""Square of `p - y` below which a token is certain of its label and has no gradient."""
+
+
+def white_noise(output: Field) -> Start:
+    """Unit white noise at the output: what a model without a loss is differentiated against."""
+    eye = torch.eye(output.layout.positions, dtype=torch.float64)
+    return Start([(output.node, Gradient(Dense(eye)))])
+
+
+def loss_start(states: Evaluation, loss: Record) -> Start:
+    """The gradient of a traced number."""
+    start = Start()
+    for terms in grouped(terms_of(loss)):
+        found = _closed(states, terms[0]) if len(terms) == 1 else None
+        if found is not None:
+            item, gradient = found
+            start.seeds.append((item.node, _times(gradient, terms[0].factor)))
+        else:
+            drawn = sampled_start(states, sum_of(terms))
+            start.seeds += drawn.seeds
+            start.weights |= drawn.weights
+            start.passed |= drawn.passed
+            start.evidence = start.evidence.join(drawn.evidence)
+    return start
+
+
+def _times(gradient: Gradient, number: float) -> Gradient:
+    if number == 1.0:
+        return gradient
+    along = AlongSignal(gradient.along_signal.slope * number, gradient.along_signal.rest * number)
+    return replace(gradient, kernel=gradient.kernel.scale(number**2), along_signal=along)
+
+
+def _closed(states: Evaluation, term: Term) -> tuple[Field, Gradient] | None:
+    call = term.record.call
+    kinds = {"cross_entropy": _cross_entropy, "nll_loss": _negative_log_likelihood, "mse_loss": _mse}
+    if call is None or call.name not in kinds or term.record.output is not None:
+        return None
+    try:
+        return kinds[call.name](states, *call.args, **call.kwargs)
+    except Misaligned:
+        return None
+
+
+def _cross_entropy(
+    states: Evaluation,
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> tuple[Field, Gradient] | None:
+    """`G[t,t'] = (1/(V N^2)) (E sum_v p_tv p_t'v - 2/V + [y_t = y_t'])` over the positions that count.
+
+    Its slope along the logits is the divergence `sum_v dp_v / dl_v = 1 - E sum_v p_v^2`, divided by `V N`.
+    """
+    plain = weight is None and size_average is None and reduce is None and label_smoothing == 0.0
+    if not plain or reduction not in ("mean", "sum") or not isinstance(input, Field) or not isinstance(target, Tensor):
+        return None
+    place = 0 if len(input.shape) == 1 else 1
+    if target.is_floating_point() or input.layout.channels != input.shape[place]:
+        return None
+    labels = _per_position(input, target, place)
+    counted = (labels != ignore_index).double()
+    seen, classes = labels[labels != ignore_index], input.shape[place]
+    if seen.numel() and not 0 <= int(seen.min()) <= int(seen.max()) < classes:
+        raise InputError(f"labels go from {int(seen.min())} to {int(seen.max())}, and there are {classes} classes")
+    number = counted.sum() if reduction == "mean" else torch.ones(())
+    return input, _softmax_gradient(states, input, labels, counted, classes, float(number.clamp_min(1.0)))
+
+
+def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:
+    """The target of each row of the kernel."""
+    shape = list(logits.shape)
+    del shape[place]
+    rows = (
+        logits.layout.index().select(place, 0).flatten() if len(logits.shape) > 1 else torch.zeros(1, dtype=torch.long)
+    )
+    labels = torch.empty(logits.layout.positions, dtype=torch.long)
+    labels[rows] = target.reshape(shape).flatten()
+    return labels
+
+
+def _softmax_gradient(
+    states: Evaluation, logits: Field, labels: Tensor, counted: Tensor, classes: int, number: float
+) -> Gradient:
+    signal, contact = states.signal(logits.node), contact_of(states.capture, logits.node)
+    if float(signal.covariance.diagonal.max()) > LARGE:
+        generator = torch.Generator().manual_seed(states.capture.loss_seed)
+        shared, target, slope, along = _drawn(signal.covariance.values, labels, classes, contact, generator)
+    else:
+        shared = shared_probability(signal.covariance, classes).values
+        target = torch.full_like(shared, 1.0 / classes)
+        along = torch.zeros_like(shared)
+        if contact is not None:
+            shared, target, own = contact.overlaps(labels, shared, classes)
+            along = contact.along(labels, own)
+        slope = 1.0 - shared.diagonal()
+    same = (labels[:, None] == labels).double()
+    values = shared - target - target.T + same
+    counted = counted * (values.diagonal() > ROUNDING)
+    values = values * counted[:, None] * counted
+    gradient = Gradient(
+        Dense(values / (classes * number**2)),
+        evidence=signal.evidence,
+        along_signal=AlongSignal(slope * counted / (classes * number), along * counted / (classes * number)),
+    )
+    if contact is not None and contact.bent:
+        gradient = gradient.note(Status.ASSUMED, "slope of the soft-cap at the own logit of a tied head not followed")
+    if contact is not None and contact.are_labels(torch.where(counted > 0, labels, -1)):
+        gradient = gradient.note(
+            Status.ASSUMED, "tokens are their own labels in a tied head: pairs of them not followed"
+        )
+    return gradient.note(Status.FITTED, "softmax overlap of the logits")
+
+
+def _drawn(
+    kernel: Tensor, labels: Tensor, classes: int, contact: TiedLogits | None, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Large logits, where the softmax is held by few classes: drawn `E p p^T`, `E p_t(y_t')`, slope and rest.
+
+    Each draw is used with both signs: large logits of one are small ones of the other.
+    """
+    if contact is not None:
+        kernel = kernel - (contact.ids[:, None] == contact.ids) * contact.logit[:, None] * contact.logit / classes
+    tokens, seen = torch.arange(len(kernel)), labels.clamp_min(0)
+    at_once = max(1, AT_ONCE // (classes * len(kernel)))
+    rounds = 2 * math.ceil(max(4, DRAWN // (classes * len(kernel))) / at_once / 2)
+    shared, target, along = torch.zeros_like(kernel), torch.zeros_like(kernel), torch.zeros_like(kernel)
+    roots = root_of(kernel).expand(at_once, -1, -1)
+    drawn = torch.empty(0)
+    for number in range(rounds):
+        drawn = drawn_rows(roots, classes, generator) if number % 2 == 0 else -drawn
+        logits = drawn if contact is None else drawn.clone()
+        if contact is not None:
+            own = logits[:, tokens, contact.ids] * (contact.spread / contact.others).sqrt() + contact.logit
+            logits[:, tokens, contact.ids] = own.to(logits.dtype)
+        p = logits.softmax(-1)
+        shared += (p @ p.mT).mean(0).double() / rounds
+        target += p[..., seen].mean(0).double() / rounds
+        along += (logits @ p.mT - logits[..., seen]).mean(0).double() / rounds
+    slope = 1.0 - shared.diagonal()
+    return shared, target, slope, along - kernel * slope
+
+
+def _negative_log_likelihood(
+    states: Evaluation, input: Any, *args: Any, **kwargs: Any
+) -> tuple[Field, Gradient] | None:
+    """The negative log-likelihood of a log-softmax is the cross-entropy of its logits."""
+    seen = input
+    while isinstance(seen, Field) and seen.call is not None and seen.call.name != "log_softmax" and seen.inputs:
+        below: Any = seen.inputs[0]
+        if seen.root is None and seen.layout.channels != below.layout.channels:
+            return None
+        seen = below
+    if (
+        not isinstance(seen, Field)
+        or seen.call is None
+        or seen.call.name != "log_softmax"
+        or not _over_classes(seen.call)
+    ):
+        return None
+    logits = seen.call.args[0]
+    if logits.shape != input.shape:
+        logits = viewed(logits, logits.layout.reshaped(input.shape), seen.call)
+    return _cross_entropy(states, logits, *args, **kwargs)
+
+
+def _over_classes(call: Call) -> bool:
+    """Whether it is a log-softmax over the last dimension."""
+    logits = call.args[0]
+    if call.name != "log_softmax":
+        return False
+    dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else None)
+    return isinstance(logits, Field) and dim is not None and dim % len(logits.shape) == len(logits.shape) - 1
+
+
+def _is_bare(item: Field) -> bool:
+    """Made by a loss, which only records: its dimensions have no roles."""
+    return not item.layout.order and item.sources != (Source(item),) and item.call is not None and item.root is None
+
+
+def _mse(
+    states: Evaluation,
+    input: Any,
+    target: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> tuple[Field, Gradient] | None:
+    """`G = (2/n)^2 (K - m y^T - y m^T + y y^T)` with `n` the number of entries; along the signal `2/n`."""
+    if not isinstance(input, Field) or not isinstance(target, Tensor) or tuple(target.shape) != tuple(input.shape):
+        return None
+    if _is_bare(input):
+        return None
+    if size_average is not None or reduce is not None or weight is not None or reduction not in ("mean", "sum"):
+        return None
+    signal: Signal = states.signal(input.node)
+    rows = concrete_rows(target, input.layout)
+    cross = signal.mean[:, None] * rows.mean(1)
+    values = signal.kernel.values - cross - cross.T + rows @ rows.T / rows.shape[1]
+    slope = 2.0 / (input.layout.positions * input.layout.channels if reduction == "mean" else 1)
+    along = AlongSignal(torch.full_like(signal.mean, slope), torch.zeros_like(values))
+    return input, Gradient(Dense(values * slope**2), evidence=signal.evidence, along_signal=along)

@@ -1,0 +1,222 @@
+"""The mode that a model's own forward runs under, parameters on meta: what depends on them goes through rules.
+
+Only tensors that depend on parameters are traced. Token ids, masks, positions and rotary tables are real and simply
+execute. Every traced call is handed to the rule of its function, which returns the records of its results.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import resolve_name
+from torch.utils.hooks import RemovableHandle
+
+from sigprop.capture.aliases import asks_to_write, is_view, remember, written_through
+from sigprop.capture.attached import attached, is_traced
+from sigprop.capture.capture import Capture
+from sigprop.capture.derived_weights import makes_fields, of_weights
+from sigprop.capture.fields.replayed import recorded, replayed
+from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
+from sigprop.capture.layout import Misaligned
+from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, mapped
+from sigprop.capture.registry import Rule, find_rule
+from sigprop.capture.rules.stops import custom, hooked, stopped
+from sigprop.capture.shapes import on_meta
+from sigprop.compat import custom_functions
+from sigprop.errors import InputError, SigpropError, UnsupportedError
+from sigprop.isolation import Mode
+
+
+class CaptureMode(Mode):
+    """Every call of a torch function while a model, or a loss, runs: traced ones extend a capture."""
+
+    def __init__(self, capture: Capture):
+        super().__init__()
+        self._capture = capture
+        self._recording = False
+        self._run_before: set[tuple] = set()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Names of modules while they run; their outputs become sites."""
+        self._capture.running = True
+        try:
+            with torch.enable_grad(), self._capture.module_hooks(), custom_functions(self._custom_function), self:
+                yield
+        finally:
+            self._capture.running = False
+
+    @contextmanager
+    def loss(self) -> Iterator[None]:
+        """While a loss is called on the output: what it is made of is only recorded, to be replayed."""
+        self._capture.lock.acquire()
+        self._recording = True
+        try:
+            with torch.enable_grad(), self._capture.module_hooks(), custom_functions(self._custom_function), self:
+                yield
+        finally:
+            self._recording = False
+            self._capture.lock.release()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = canonical(func)
+        if name == "get":
+            return self._getter(func, args)
+        if name == "register_hook" and is_traced(args):
+            return self._hook(*args)
+        if name in QUERIES or not (is_traced(args) or is_traced(kwargs.values())):
+            return func(*args, **kwargs)
+        return self._traced(func, name, args, kwargs)
+
+    def _getter(self, func: Any, args: tuple) -> Any:
+        attribute = getattr(func.__self__, "__name__", "")
+        tensor = args[0]
+        if attached(tensor) is None or (attribute in GETTERS and not tensor.is_meta):
+            return func(*args)
+        if attribute in GETTERS:
+            return GETTERS[attribute]
+        if attribute == "data":
+            return self._traced(torch.Tensor.detach, "detach", (tensor,), {})
+        if attribute == "requires_grad":
+            return tensor.is_floating_point() and attached(tensor).requires_grad  # type: ignore[union-attr]
+        if attribute in ("T", "mT", "H", "mH"):
+            return self._traced(torch.Tensor.transpose, "transpose", (tensor, -2, -1), {})
+        if attribute in ("real", "imag"):
+            return self._traced(getattr(torch, attribute), attribute, (tensor,), {})
+        return func(*args)
+
+    def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
+        """A hook on the gradient of a traced tensor: from here on the tensor is the one behind the hook."""
+        found = attached(tensor)
+        if isinstance(found, Field):
+            made = hooked(self._capture, found, hook)
+            if made is not None:
+                made.before_hook = found if found.before_hook is None else found.before_hook
+                self._capture.attach(tensor, made)
+        return RemovableHandle(OrderedDict())
+
+    def _custom_function(self, kind: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """An `autograd.Function`: its backward is what counts, so it is followed as a whole."""
+        if not (is_traced(args) or is_traced(kwargs.values())):
+            return NotImplemented
+        if kind.__name__ == "CheckpointFunction":
+            return args[0](*args[2:])
+        if kind.__module__.startswith("torch."):
+            return NotImplemented
+        given, named = mapped((args, kwargs), self._argument)
+        call = Call(kind.apply, kind.__name__, given, named, self._capture.module)
+        if all(isinstance(item, Weight) for item in call.records()):
+            return NotImplemented
+        return self._attach(call, (), custom(self._capture, call))
+
+    def _argument(self, item: Any) -> Any:
+        """The record of a traced tensor; one that was made where gradients were off has none where they are on."""
+        found = attached(item) if isinstance(item, Tensor) else None
+        if isinstance(found, Skipped):
+            raise Uneven(f"{self._capture.module!r} reads what a block that is not followed hands on")
+        if found is None or not found.without_gradient or not torch.is_grad_enabled():
+            return item if found is None else found
+        if found not in self._capture.stopped:
+            self._capture.stopped[found] = stopped(self._capture, found)
+        return self._capture.stopped[found]
+
+    def _traced(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        rule = find_rule(name)
+        if rule is None and inspect.isfunction(func) and func.__module__.startswith("torch.nn"):
+            with self:
+                return own_body(func)(*args, **kwargs)
+        kwargs.pop("device", None)
+        if name == "to":
+            args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
+        in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
+        in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
+        in_place = in_place or asks_to_write(func, args, kwargs)
+        given, named = mapped((args, kwargs), self._argument)
+        call = Call(func, name, given, named, self._capture.module, in_place)
+        if name in CHECKED:
+            self._require_runs(call)
+        try:
+            result = self._result(rule, call)
+        except (SigpropError, RecursionError):
+            raise
+        except Exception as error:
+            raise UnsupportedError(self._complaint(call, error)) from error
+        return self._attach(call, args, result)
+
+    def _require_runs(self, call: Call) -> None:
+        """What torch itself refuses for its shapes is refused here, where it happens; repeated blocks ask once."""
+        kind = (call.function, tuple(map(kind_of, leaves((call.args, call.kwargs)))))
+        if kind in self._run_before:
+            return
+        try:
+            on_meta(call)
+            self._run_before.add(kind)
+        except NotImplementedError:
+            return
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{type(self._capture.model).__name__} cannot run on this batch: {call.name} in {call.module!r} "
+                f"on {_shapes(call)}: {str(error).splitlines()[0]}"
+            ) from error
+
+    def _result(self, rule: Rule | None, call: Call) -> Any:
+        into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
+        if self._recording:
+            return self._recorded(rule, call)
+        if not makes_fields(call) and not into_numbers and all(isinstance(i, Weight) for i in call.records()):
+            return of_weights(self._capture, call)
+        if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records()):
+            return recorded(self._capture, call)
+        return rule(self._capture, call, *call.args, **call.kwargs) if rule else replayed(self._capture, call)
+
+    def _recorded(self, rule: Rule | None, call: Call) -> Any:
+        """A call of a loss: views keep the roles of dimensions, questions about values are answered by a draw."""
+        by_values = call.name == "getitem" and any(isinstance(item, Record) for item in leaves(call.args[1]))
+        if rule is not None and (call.name in VALUES or call.name in KEPT) and not by_values:
+            try:
+                return rule(self._capture, call, *call.args, **call.kwargs)
+            except (SigpropError, Misaligned):
+                pass
+        return recorded(self._capture, call)
+
+    def _attach(self, call: Call, args: tuple, result: Any) -> Any:
+        """Tensors for the records a rule returned; what is written in place takes the new record."""
+        view = is_view(call, args[0] if args else None)
+        if isinstance(result, Record):
+            target = args[0] if call.in_place or call.name == "setitem" else None
+            made = self._capture.tensor_for(result, call, target)
+            if target is not None:
+                written_through(self._capture, target, result)
+            elif view:
+                remember(made, args[0], call, None)
+            return made
+        if isinstance(result, (tuple, list)):
+            made = [self._capture.tensor_for(item, call) if isinstance(item, Record) else item for item in result]
+            for number, item in enumerate(made):
+                if view and isinstance(item, Tensor):
+                    remember(item, args[0], call, number)
+            if call.name == "iter":
+                return iter(made)
+            return type(result)(made)
+        return result
+
+    def _complaint(self, call: Call, error: Exception) -> str:
+        function = resolve_name(call.function) or call.name
+        return (
+            f"no prediction for {function} in {call.module!r} on {_shapes(call)} "
+            f"({type(error).__name__}: {error}). Register a rule: "
+            f'@sigprop.capture.rule("{call.name}") def {call.name}(capture, call, ...): return a Field.'
+        )
+
+
+def _shapes(call: Call) -> str:
+    found = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Record, Tensor))]
+    return ", ".join(f"{type(item).__name__.lower()} {tuple(item.shape)}" for item in found)

@@ -1,0 +1,208 @@
+"""`predict`: forward and backward moments of any model, from theory, without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from sigprop.capture.attention_scores import placed, score_rows
+from sigprop.capture.evaluate import Evaluation
+from sigprop.capture.inputs import shortened
+from sigprop.capture.layout import LARGEST as MOST_POSITIONS
+from sigprop.capture.length import continued
+from sigprop.capture.networks import average, averaged
+from sigprop.capture.record import Uneven
+from sigprop.capture.replayed_function import MOST_REPLAYED
+from sigprop.capture.rows import SiteRows, parameter_rows
+from sigprop.capture.sequences import Started, first_sequences, pairs_of, two_sequences
+from sigprop.capture.skeleton import build
+from sigprop.capture.skipped_rows import with_skipped_rows
+from sigprop.capture.tracing import trace
+from sigprop.capture.work import operations_of
+from sigprop.errors import require
+from sigprop.isolation import as_written, undisturbed
+from sigprop.losses import LossChoice, require_loss
+from sigprop.results import Profile, SiteRow
+from sigprop.results.stated_errors import mark_vanished
+from sigprop.theory import Status
+
+SHORTEST = 16
+"""Tokens from which on longer sequences are continued and not cut."""
+
+
+def predict(
+    model: nn.Module | Callable[[], nn.Module],
+    batch: Any,
+    *,
+    loss: LossChoice = None,
+    state: str = "kernel",
+    tokens: int = 128,
+    networks: int = 1,
+    dtype: torch.dtype = torch.float64,
+    scores: bool = False,
+    seed: int = 0,
+    positions: int = MOST_POSITIONS,
+    replayed: int = MOST_REPLAYED,
+) -> Profile:
+    """Moments of every module output and of its gradient, and of every parameter's gradient.
+
+    model: an nn.Module (left as it was), or a function that builds one, which is done without weights.
+    batch: a tensor, a tuple or a mapping, as for `measure`.
+    loss: what is differentiated, as for `measure`: the model's own loss, else its output against white noise, when
+        None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch), which is traced like the
+        model. See `sigprop.losses`.
+    state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
+    tokens: longest sequence that is followed; longer ones are continued from it and from half of it, which the rows
+        say (below 16 tokens, and in a preview, they are cut, which `meta` says).
+    networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
+        exact for models with few heads and takes as many times longer.
+    dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
+    scores: also predict attention scores (`module.scores`): variance, entropy, largest weight, as `measure` does.
+    positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
+    replayed: calls of functions without a rule that are drawn, at most: of a recurrence every step draws those before.
+    """
+    settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype}
+    settings |= {"scores": scores, "seed": seed, "positions": positions}
+    settings["replayed"] = replayed
+    require_settings(networks=networks, **settings)
+    with undisturbed() as interrupts, interrupts.let_through():
+        if networks == 1:
+            return _predict(model, batch, **settings)
+        loaded = _loaded(model)
+        return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
+
+
+def require_settings(
+    *,
+    loss: LossChoice = None,
+    state: str = "kernel",
+    tokens: int = 128,
+    networks: int = 1,
+    dtype: torch.dtype = torch.float64,
+    scores: bool = False,
+    seed: int = 0,
+    positions: int = MOST_POSITIONS,
+    replayed: int = MOST_REPLAYED,
+) -> None:
+    """Raise for an option of `predict` that is not allowed."""
+    require_loss(loss)
+    require(networks >= 1, "networks", networks, "at least 1")
+    require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
+    require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
+    require(tokens >= 2, "tokens", tokens, "at least 2")
+    require(positions >= 1, "positions", positions, "at least 1")
+    require(replayed >= 1, "replayed", replayed, "at least 1")
+
+
+def _predict(
+    model: Any,
+    batch: Any,
+    *,
+    loss: LossChoice,
+    state: str,
+    tokens: int,
+    dtype: torch.dtype,
+    scores: bool,
+    seed: int,
+    positions: int,
+    replayed: int,
+    network: int | None = None,
+) -> Profile:
+    loaded = _loaded(model)
+    settings: dict[str, Any] = {"loss": loss, "state": state, "dtype": dtype, "scores": scores, "seed": seed}
+    settings |= {"network": network, "positions": positions, "replayed": replayed}
+    tokens = tokens if state == "kernel" else min(tokens, 32)
+    followed, cut = shortened(batch, tokens)
+    found = _of_sequences(model, loaded, followed, settings)
+    if cut is None:
+        return found
+    if tokens < SHORTEST or state == "preview":
+        found.meta["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
+        return found
+    return continued(_of_sequences(model, loaded, shortened(batch, tokens // 2)[0], settings), found, tokens, cut[0])
+
+
+def _of_sequences(model: Any, loaded: nn.Module, batch: Any, settings: dict[str, Any]) -> Profile:
+    """Of many alike sequences, the average over pairs of them."""
+    first, *others = pairs_of(loaded, batch)
+    found = [_followed(model, loaded, first, **settings)]
+    if "sequences" in found[0].meta:
+        found += [_followed(model, loaded, each, **settings) for each in others]
+    return average(found) if len(found) > 1 else found[0]
+
+
+def _followed(model: Any, loaded: nn.Module, batch: Any, **settings: Any) -> Profile:
+    """With jumps over alike blocks where there are many; all of them where they turn out to be uneven."""
+    try:
+        return _followed_once(model, loaded, batch, jumps=True, **settings)
+    except Uneven:
+        return _followed_once(model, loaded, batch, jumps=False, **settings)
+
+
+def _followed_once(
+    model: Any,
+    loaded: nn.Module,
+    batch: Any,
+    *,
+    jumps: bool,
+    loss: LossChoice,
+    state: str,
+    dtype: torch.dtype,
+    scores: bool,
+    seed: int,
+    positions: int,
+    replayed: int,
+    network: int | None,
+) -> Profile:
+    """A batch with all its kernels, or, of many alike sequences, with those of the first two."""
+    own = not isinstance(model, nn.Module) and all(parameter.is_meta for parameter in loaded.parameters())
+    options: dict[str, Any] = {
+        "preview": state == "preview",
+        "copy": not own,
+        "seed": seed + (network or 0),
+        "single": network is not None,
+        "dtype": dtype,
+        "jumps": jumps,
+        "positions": positions,
+        "replayed": replayed,
+    }
+
+    def started(count: int | None) -> Started:
+        made = trace(loaded, batch if count is None else first_sequences(batch, count), **options)
+        states = Evaluation(made.capture)
+        return Started(made, states, *made.differentiate(loss, states))
+
+    many = two_sequences(loaded, batch, started)
+    made = many.started if many else started(None)
+    meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": made.name}
+    sites = _site_rows(made, meta)
+    if many:
+        many.continue_to_batch(sites)
+        meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, the first two followed"
+    if scores:
+        sites = placed(sites, score_rows(made.traced, seed))
+    profile = Profile(sites, parameter_rows(made.traced, made.states), meta)
+    for run in made.traced.runs:
+        profile = with_skipped_rows(profile, run)
+    mark_vanished((*profile.sites, *profile.parameters))
+    return profile
+
+
+def _site_rows(made: Started, meta: dict[str, Any]) -> list[SiteRow]:
+    """Rows of the sites after the backward pass; what a user's hooks make uncertain is noted."""
+    found, states, start = made.traced, made.states, made.start
+    if found.unheard:
+        meta["hooks"] = f"forward hooks on {', '.join(found.unheard)} were not run: they are for real tensors"
+    if found.unfollowed:
+        start = start.note(Status.ASSUMED, f"backward hooks on {', '.join(found.unfollowed)} are not followed")
+    rows = SiteRows(found, states, start)
+    states.backward(start, rows.take_gradient)
+    meta["operations"] = operations_of(states.nodes)
+    return rows.finish()
+
+
+def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    return as_written(model) if isinstance(model, nn.Module) else build(model)

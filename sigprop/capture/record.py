@@ -1,0 +1,269 @@
+"""What the interpreter knows of one traced tensor.
+
+Two kinds. A `Field` depends on the input: it has a layout and a node of the tape, made on demand. A `Weight` is a
+function of parameters alone. Each remembers the call that made it, so that it can be replayed on drawn numbers. A loss
+is a field like any other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.layout import Axis, Layout
+from sigprop.capture.skeleton import Distribution
+from sigprop.theory import Node
+
+Function = Callable[[Tensor], Tensor]
+FEW = 4
+FEW_ENTRIES = 32
+"""Entries of a norm, up to which what follows it is drawn: a sphere of so few dimensions is no Gaussian."""
+LONG_TAILS = 8
+"""Entries of a norm, up to which the gradients through many of them have tails that carry much of their mean."""
+
+
+def few_entries(count: int) -> int:
+    """The count where it is few, else zero."""
+    return count if count <= FEW_ENTRIES else 0
+
+
+ONE_NUMBER = "parameters that make one number for a whole tensor"
+
+
+class _Numbers(threading.local):
+    """Numbers of fields in the order they are made, in each thread by itself."""
+
+    def __init__(self) -> None:
+        self.next = itertools.count().__next__
+
+
+_NUMBERS = _Numbers()
+
+
+@dataclass(eq=False, repr=False)
+class Call:
+    """One traced call of a torch function; traced tensors among the arguments are records."""
+
+    function: Callable[..., Any]
+    name: str
+    args: tuple
+    kwargs: dict[str, Any]
+    module: str
+    in_place: bool = False
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        return [item for item in leaves((self.args, self.kwargs)) if isinstance(item, Record)]
+
+    def records(self) -> list[Record]:
+        """The records among the arguments."""
+        return self._records
+
+    def on(self, value: Any, record: Record) -> Any:
+        """What the function gives with a value in place of one of its arguments."""
+        args, kwargs = mapped((self.args, self.kwargs), lambda item: value if item is record else item)
+        return self.function(*args, **kwargs)
+
+
+class Record:
+    """Base of the two kinds."""
+
+    call: Call | None
+    output: int | None
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    requires_grad: bool = True
+    without_gradient: bool = False
+    """Made where gradients were off."""
+
+    def __repr__(self) -> str:
+        made_by = self.call.name if self.call is not None else "-"
+        return f"{type(self).__name__}({self.shape}, {made_by})"
+
+
+@dataclass(eq=False, repr=False)
+class Weight(Record):
+    """A tensor made of parameters only: its entries are independent draws of one distribution.
+
+    `parents` are the weights it was made from with the share of this tensor's gradient energy that each receives.
+    `zero_rows`: rows of a table that are set to zero.
+    """
+
+    shape: tuple[int, ...]
+    distribution: Distribution
+    name: str = ""
+    parents: tuple[tuple[Weight, float], ...] = ()
+    call: Call | None = None
+    output: int | None = None
+    zero_rows: tuple[int, ...] = ()
+
+    def roots(self) -> list[tuple[str, float]]:
+        """Names of the parameters behind, each with its share."""
+        if self.name:
+            return [(self.name, 1.0)]
+        return [(name, share * inner) for parent, share in self.parents for name, inner in parent.roots()]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor with fresh randomness that others are functions of; `ranges` are the channel slices taken of it."""
+
+    field: Field
+    ranges: tuple[tuple[Axis, int, int], ...] = ()
+
+    def disjoint(self, other: Source) -> bool:
+        if self.field is not other.field:
+            return True
+        return any(
+            axis is axis2 and (stop <= start2 or stop2 <= start)
+            for axis, start, stop in self.ranges
+            for axis2, start2, stop2 in other.ranges
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Field(Record):
+    """A tensor that depends on the input.
+
+    `make` builds the node when it is first asked for, given the field. `root` and `function`: this tensor is
+    `function(root)`, entry by entry; `slope` is set when that function is multiplication by a number. `sources` is None
+    for a tensor that is its own source, empty for a function of weights alone. `transparent`: every entry is a function
+    of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
+    `centred`: the field that this is less its average over channels.
+    `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so many entries, where they are
+    so few that it is far from Gaussian: two numbers of a batch become plus and minus one.
+    """
+
+    layout: Layout
+    make: Callable[[Field], Node]
+    sources: tuple[Source, ...] = None  # type: ignore[assignment]
+    root: Field | None = None
+    function: Function | None = None
+    slope: float | None = None
+    statistic: Statistic | None = None
+    centred: Field | None = None
+    before_hook: Field | None = None
+    transparent: bool = False
+    of_few: int = 0
+    call: Call | None = None
+    output: int | None = None
+    inputs: tuple[Record, ...] = ()
+    is_site: bool = False
+    _node: Node | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.shape = self.layout.shape
+        self.number = _NUMBERS.next()
+        if self.sources is None:
+            self.sources = (Source(self),)
+
+    @property
+    def node(self) -> Node:
+        if self._node is None:
+            self._node = self.make(self)
+        return self._node
+
+    @property
+    def base(self) -> Field:
+        return self if self.root is None else self.root
+
+    @property
+    def is_source(self) -> bool:
+        return len(self.sources) == 1 and self.sources[0].field is self
+
+    @cached_property
+    def is_curved(self) -> bool:
+        """Some nonlinear function of entries lies between this tensor and its sources: it is not Gaussian."""
+        if self.is_source:
+            return False
+        own = bool(self.of_few) or (self.function is not None and self.slope is None)
+        return own or any(isinstance(item, Field) and item.is_curved for item in self.inputs)
+
+    def seal(self) -> None:
+        """Called on sites. A scaled tensor becomes its own base, so that every gradient passes through its node."""
+        self.is_site = True
+        if self.slope is not None:
+            _ = self.node
+            self.root, self.function, self.slope = None, None, None
+
+    def apply(self, x: Tensor) -> Tensor:
+        return x if self.function is None else self.function(x)
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """`average over channels of function(field)`, one number per position, times `count` if it was a sum."""
+
+    field: Field
+    function: Function
+    count: float = 1.0
+
+
+class Uneven(Exception):
+    """Blocks that looked alike are not, or what is between them is read by others: all must be followed."""
+
+
+class Skipped(Record):
+    """What a block that is not followed hands to the next one; nothing else may read it."""
+
+    call = None
+    output = None
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+
+
+def fields_made() -> int:
+    """A number that is less than that of every field made from now on in this thread."""
+    return _NUMBERS.next()
+
+
+def independent(first: Field, second: Field) -> bool:
+    """No randomness in common."""
+    return all(a.disjoint(b) for a in first.sources for b in second.sources)
+
+
+def united(fields: Iterable[Field]) -> tuple[Source, ...]:
+    """All sources of several fields."""
+    found = dict.fromkeys(source for item in fields for source in item.sources)
+    count = Counter(source.field for source in found)
+    return tuple(dict.fromkeys(s if count[s.field] <= FEW else Source(s.field) for s in found))
+
+
+_NESTS = (tuple, list, dict)
+
+
+def leaves(value: Any) -> list[Any]:
+    """Everything in nested tuples, lists and dicts, in order."""
+    found: list[Any] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[Any]) -> None:
+    if not isinstance(value, _NESTS):
+        found.append(value)
+        return
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, _NESTS):
+            _gather(item, found)
+        else:
+            found.append(item)
+
+
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """The same nesting with every leaf mapped."""
+    if not isinstance(value, _NESTS) or isinstance(value, torch.Size):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: mapped(item, function) for key, item in value.items()}
+    made = [mapped(item, function) if isinstance(item, _NESTS) else function(item) for item in value]
+    return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)

@@ -1,0 +1,132 @@
+"""Any function of its sources, replayed: draws for `Sampled`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.ensemble import Ensemble
+from sigprop.capture.reading import AS_CAPTURED, Reading
+from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
+from sigprop.capture.replay import Replay, parts_of_sources, records_between, sites_between
+from sigprop.capture.reverse import Reverse, generator_of
+from sigprop.theory import Node
+from sigprop.theory.ops.sampled import Sampled
+
+ENTRIES, MOST = 2048, 64
+"""Entries of the result that are drawn at least, in no more replicas than this."""
+LARGEST = 1 << 23
+MANY_ENTRIES, CHEAP = 16384, 1 << 19
+"""Entries that are drawn where all replicas together hold no more than `CHEAP` numbers."""
+MANY = 2048
+"""Replicas that are never exceeded: of one number they tell the mean square to 3 %."""
+MOST_REPLAYED = 10**9
+"""Calls that are drawn for one model, at most."""
+
+TAILS = "a gradient through a norm over {} numbers has a long tail"
+FOURIER = "channels of a Fourier transform are taken as independent"
+
+
+class ReplayedFunction:
+    """What leads from sources to a target, called again on drawn sources."""
+
+    def __init__(self, target: Field, seed: int):
+        self.target, self.seed, self.reading = target, seed, AS_CAPTURED
+        self.parts = parts_of_sources(target)
+        self.channels = target.layout.channels
+        self.fewest = min((part.layout.channels for part in self._drawn), default=0)
+        self.received: Reverse | None = None
+
+    @property
+    def _drawn(self) -> list[Field]:
+        return [part for parts in self.parts.values() for part in parts]
+
+    @property
+    def sites_between(self) -> list[Field]:
+        """Sites that a replay passes."""
+        return sites_between(self.target, self.parts)
+
+    def bound(self, reading: Reading) -> ReplayedFunction:
+        if reading is self.reading:
+            return self
+        made = copy(self)
+        made.reading, made.received = reading, None
+        return made
+
+    @property
+    def replicas(self) -> int:
+        size = sum(math.prod(source.shape) for source in self.parts) + math.prod(self.target.shape)
+        channels = max(1, min([self.channels, *(part.layout.channels for part in self._drawn)]))
+        few = min(MOST, math.ceil(ENTRIES / channels), LARGEST // size)
+        return max(2, few, min(math.ceil(MANY_ENTRIES / channels), CHEAP // size, MANY))
+
+    @property
+    def calls(self) -> int:
+        """How many functions one pass over all replicas calls."""
+        return self.replicas * (len(records_between(self.target, self.parts)) + 1)
+
+    @property
+    def doubts(self) -> dict[str, str]:
+        between, root, found = records_between(self.target, self.parts), self.target.root, {}
+        if any(record.call is not None and "fft" in record.call.name for record in between):
+            found["signal"] = FOURIER
+        if root is not None and 0 < root.of_few <= LONG_TAILS:
+            found["gradient"] = TAILS.format(root.of_few)
+        if any(isinstance(item, Weight) and math.prod(item.shape) == 1 for item in between):
+            found["parameters"] = ONE_NUMBER
+        return found
+
+    def rows(self) -> Iterator[Tensor]:
+        for replay in self._replays():
+            yield self.target.layout.to_rows(replay(self.target))
+
+    def backward(self) -> Iterator[DrawnFunction]:
+        self.received = Reverse(self.parts, self.sites_between)
+        for replay in self._replays(gradients=True):
+            yield DrawnFunction(self, replay, replay(self.target))
+
+    def scale_received(self, factor: float) -> None:
+        assert self.received is not None
+        self.received.scale(factor / self.replicas)
+
+    def _replays(self, gradients: bool = False) -> Iterator[Replay]:
+        ensemble = Ensemble(self.replicas, generator_of(self.seed, 0), self.reading)
+        for replica in range(self.replicas):
+            generator = generator_of(self.seed, replica + 1)
+            yield Replay(generator, gradients, ensemble, replica, self._drawn, self.reading)
+
+
+def function_of(node: Node) -> ReplayedFunction | None:
+    """The function of a node that is sampled."""
+    draws = node.op.draws if isinstance(node.op, Sampled) else None
+    return draws if isinstance(draws, ReplayedFunction) else None
+
+
+@dataclass
+class DrawnFunction:
+    """One replay and the result that it gives."""
+
+    function: ReplayedFunction
+    replay: Replay
+    result: Tensor
+
+    @property
+    def rows(self) -> Tensor:
+        return self.function.target.layout.to_rows(self.result.detach())
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self.replay.generator
+
+    @property
+    def has_sources(self) -> bool:
+        return self.result.requires_grad
+
+    def send(self, gradient: Tensor) -> None:
+        assert self.function.received is not None
+        self.function.received.add(self.replay, self.result, self.function.target.layout.from_rows(gradient))

@@ -1,0 +1,243 @@
+"""Attention weights replayed from their sources at the true head width: draws for `DrawnAttention`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.attended_positions import attended
+from sigprop.capture.ensemble import Ensemble
+from sigprop.capture.layout import CHANNEL, KEY, Layout
+from sigprop.capture.reading import AS_CAPTURED, Reading
+from sigprop.capture.record import Field
+from sigprop.capture.replay import Replay, balanced_replicas, parts_of_sources
+from sigprop.capture.reverse import Reverse, generator_of
+from sigprop.capture.thinning import Thinning, ThinReplay, possible_thinning
+from sigprop.theory import Node
+from sigprop.theory.drawing import DTYPE
+from sigprop.theory.ops.attention import DrawnAttention
+from sigprop.theory.ops.attention.products import sequences_apart
+
+HEADS = 64
+"""Heads that are drawn at most for the first attentions of a model."""
+FIRST = 12
+"""How many attentions are first; for later ones fewer heads are drawn, as one over the square of their number."""
+FEWEST = 12
+"""Heads that are drawn at least."""
+AT_ONCE = 16
+"""Heads that one replica draws at most, where they are alike."""
+PRECISE = 0.005
+"""Relative standard error of the output's variance at which no more heads are drawn."""
+STEADY = 0.05
+"""Relative standard error of the weight gradients of queries and keys at which no more heads are drawn backward."""
+SHALLOW = 20
+"""Attentions of a model up to which `HEADS` are drawn backward at most; in deeper ones fewer, by the square."""
+NARROW = 3
+"""How many times more they are for attentions of at most `AT_ONCE` heads."""
+MOST_REPLICAS = 16
+KEPT = 1 << 19
+"""Entries of attention weights that are kept at most, for one replay, from the forward to the backward pass."""
+
+
+_TAKING = Lock()
+
+
+class ReplayedHeads:
+    """The weights of one attention, drawn as often as needed.
+
+    `order` counts the attentions of the model: for the first ones more heads are drawn, since the error of one layer
+    weighs less the more layers there are; `total()` is their number, known after the forward pass. Backward, heads are
+    drawn until the weight gradients of their sources are steady. `single`: one network, with the heads that it has.
+    """
+
+    def __init__(
+        self,
+        weight: Field,
+        value: Field,
+        out: Layout,
+        seed: int,
+        order: int = 1,
+        single: bool = False,
+        total: Callable[[], int] = lambda: 1,
+    ):
+        self.weight, self.value, self.out, self.seed = weight, value, out, seed
+        self.single, self.total, self.reading = single, total, AS_CAPTURED
+        self.width, self.value_width, self.head_width = out.channels, value.layout.channels, value.layout.shape[-1]
+        self.parts = parts_of_sources(weight)
+        heads = self._all_heads = math.prod(a.size for d in weight.layout.dims for a in d if a.role == CHANNEL)
+        balanced = max(balanced_replicas(source.node) for source in self.parts)
+        self.group = balanced if balanced <= MOST_REPLICAS and not single else 1
+        rounds = math.ceil(HEADS * min(1.0, (FIRST / order) ** 2) / heads)
+        self._most_heads = heads if single else min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
+        few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
+        self._thinning = None if single else self._possible_thinning(few, heads)
+        self._kept: dict[int, tuple[Replay, Tensor]] = {}
+        self._settled: int | None = None
+        self.received: Reverse | None = None
+        self._arrange()
+
+    def bound(self, reading: Reading) -> ReplayedHeads:
+        """Heads that were kept are taken over if they were drawn from the same states."""
+        if reading is self.reading:
+            return self
+        made = copy(self)
+        made.reading, made.received, made._settled = reading, None, None
+        with _TAKING:
+            made._kept, self._kept = ({}, self._kept) if reading.changed else (self._kept, {})
+        return made
+
+    def _possible_thinning(self, wanted: int, heads: int) -> Thinning | None:
+        call = self.weight.call
+        if call is None or call.name != "attention_weights":
+            return None
+        query, key = (item.layout for item in call.args[:2])
+        drawn = [part.layout for parts in self.parts.values() for part in parts]
+        alike = math.prod(axis.size for dim in query.dims[-3:-2] for axis in dim) == heads
+        return possible_thinning(query, key, wanted, self.group if alike else 1, drawn)
+
+    def _arrange(self) -> None:
+        layout = self.weight.layout if self._thinning is None else self._thinning.layout(self.weight.layout)
+        flat = [axis for dim in layout.dims for axis in dim]
+        query = [a for a in flat if a.is_position]
+        heads = [a for a in flat if a.role == CHANNEL]
+        keys = [a for a in flat if a.role == KEY]
+        self._sizes = [a.size for a in flat]
+        self._places = [flat.index(a) for a in (*heads, *query, *keys)]
+        self.heads = math.prod(a.size for a in heads)
+        self.joined = 1 if self._thinning is None else self._thinning.replicas
+        self.replicas = self._replicas(self._most_heads)
+        self._shape = (self.heads, math.prod(a.size for a in query), math.prod(a.size for a in keys))
+        self._whole = layout.shape
+        self._rows, self._columns = attended(layout, self.value.layout, self.out)
+        self.sequences = sequences_apart(self._rows, self._columns, self.value.layout.positions)
+        self._blocks = self.sequences.count
+
+    def _replicas(self, heads: float) -> int:
+        """Replicas, in whole groups, that draw so many heads."""
+        return self.group * math.ceil(heads / (self.group * self.heads // self.joined))
+
+    def _backward_replicas(self) -> int:
+        if self.single:
+            return self.replicas
+        most = HEADS * (NARROW if self._all_heads <= AT_ONCE else 1)
+        return self._replicas(max(FEWEST, most * min(1.0, (SHALLOW / self.total()) ** 2)))
+
+    def forward(self) -> Iterator[ReplayedDraw]:
+        self._kept.clear()
+        self._settled = None
+        self.replicas = self._replicas(self._most_heads)
+        return self._draws(keep=True)
+
+    def are_precise(self, energies: Tensor) -> bool:
+        """Whether the heads drawn so far, averaged over groups of replicas, estimate their mean energy well enough."""
+        if len(energies) % self.group or energies.numel() < 4 * self.group:
+            return False
+        balanced = energies.unflatten(0, (-1, self.group)).mean(1)
+        return float(balanced.std() / balanced.mean()) <= PRECISE * balanced.numel() ** 0.5
+
+    def backward(self) -> Iterator[ReplayedDraw]:
+        """Replays until what is received is steady; `replicas` is then their number.
+
+        Another gradient through the same states is sent through the same replays, so that both can be compared.
+        """
+        self.received = Reverse(self.parts)
+        self.replicas = self._settled or self._backward_replicas()
+        for number, drawn in enumerate(self._draws(), 1):
+            yield drawn
+            replicas = number * self.joined
+            if self._settled is None and replicas % self.group == 0 and self.received.is_steady(STEADY):
+                self.replicas = replicas
+                break
+        self._settled = self.replicas
+        self._kept.clear()
+
+    def scale_received(self, factor: float) -> None:
+        assert self.received is not None
+        self.received.scale(factor / self.replicas)
+
+    def _draws(self, keep: bool = False) -> Iterator[ReplayedDraw]:
+        """Replays and their attention weights, in groups whose fluctuations balance; those kept are not drawn again."""
+        ensemble, replica = None, 0
+        while replica < self.replicas:
+            if replica % self.group == 0:
+                generator = generator_of(self.seed, 2 * replica)
+                ensemble = ensemble.again(generator) if ensemble else Ensemble(self.group, generator, self.reading)
+            found = self._kept.pop(replica, None)
+            if found is None:
+                settings = (generator_of(self.seed, 2 * replica + 1), True, ensemble, replica % self.group)
+                drawn = [part for parts in self.parts.values() for part in parts]
+                found = self._drawn(*settings, drawn, self.reading)
+            if keep and found[1].numel() <= KEPT:
+                found[0].forget()
+                self._kept[replica] = found
+            yield ReplayedDraw(self, *found)
+            replica += self.joined
+
+    def _drawn(self, *settings: Any) -> tuple[Replay, Tensor]:
+        """One replay; where heads cannot be left out, all are drawn."""
+        try:
+            replay = Replay(*settings) if self._thinning is None else ThinReplay(self._thinning, *settings)
+            return replay, replay(self.weight)
+        except RuntimeError:
+            if self._thinning is None:
+                raise
+            self._thinning = None
+            self._arrange()
+            return self._drawn(*settings)
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """Attention weights as `[replica, head, sequence, output position, value position]`, one sequence if it does
+        not tell them apart."""
+        full = values.detach().reshape(self._sizes).permute(self._places).reshape(self._shape)
+        if self._columns is not None and self._blocks == 1:
+            blocks, full = full, full.new_zeros(self.heads, self.out.positions, self.value.layout.positions)
+            full[:, self._rows[:, None], self._columns] = blocks
+        return full.unflatten(1, (self._blocks, -1)).unflatten(0, (self.joined, -1))
+
+    def entries(self, matrix: Tensor) -> Tensor:
+        """The inverse of `matrix`."""
+        blocks = matrix.flatten(2, 3).flatten(0, 1)
+        if self._columns is not None and self._blocks == 1:
+            blocks = blocks[:, self._rows[:, None], self._columns]
+        ordered = [self._sizes[place] for place in self._places]
+        inverse = torch.argsort(torch.tensor(self._places)).tolist()
+        return blocks.reshape(ordered).permute(inverse).reshape(self._whole)
+
+
+def heads_of(node: Node) -> ReplayedHeads | None:
+    """The heads of a node that an attention made."""
+    draws = node.op.draws if isinstance(node.op, DrawnAttention) else None
+    return draws if isinstance(draws, ReplayedHeads) else None
+
+
+@dataclass
+class ReplayedDraw:
+    """One replay, of all that `heads` joins, and the attention weights that it gives."""
+
+    heads: ReplayedHeads
+    replay: Replay
+    weights: Tensor
+
+    def __post_init__(self) -> None:
+        self.matrix, self.generator = self.heads.matrix(self.weights), self.replay.generator
+
+    @property
+    def has_sources(self) -> bool:
+        return self.weights.requires_grad
+
+    def values(self) -> Tensor:
+        value, order = self.heads.value.node, self.heads.sequences.values
+        roots, mean = self.replay.roots(value), self.heads.reading.signal(value).mean
+        whole = torch.cat((roots, mean[:, None].expand(len(roots), -1, -1)), -1).to(DTYPE)
+        return whole if order is None else whole[:, order]
+
+    def send(self, gradient: Tensor) -> None:
+        assert self.heads.received is not None
+        self.heads.received.add(self.replay, self.weights, self.heads.entries(gradient))

@@ -1,0 +1,122 @@
+"""Convolutions in one to three dimensions: strides, padding, dilation and groups."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.capture import Capture
+from sigprop.capture.fields.operands import as_field
+from sigprop.capture.fields.replayed import replayed
+from sigprop.capture.fields.windows import image_windows
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
+from sigprop.capture.record import Call, Field, Weight, mapped
+from sigprop.capture.registry import rule
+from sigprop.capture.shapes import result_shape
+from sigprop.distributions import CENTRED
+from sigprop.theory.ops.convolution import Convolution
+from sigprop.theory.ops.input_convolution import InputConvolution
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def convolution(
+    capture: Capture,
+    call: Call,
+    input: Any,
+    weight: Any,
+    bias: Weight | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    rank = int(call.name[-2])
+    if not isinstance(weight, Weight):
+        return replayed(capture, call)
+    shape = result_shape(call)
+    if isinstance(input, Tensor) and groups == 1:
+        return _pixels(capture, call, input, weight, bias, shape, rank)
+    x = _as_image(capture, input, rank)
+    spatial = x.layout.dims[-rank:]
+    if any(not a.is_position for dim in spatial for a in dim) or any(a.is_position for a in x.layout.dims[-rank - 1]):
+        return _replayed_image(capture, call, x, shape, rank)
+    layout = _image_layout(x.layout, shape, rank)
+    index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
+    channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
+    shift = None if bias is None else bias.distribution.second_moment
+    op = Convolution(
+        channels_in * len(index),
+        channels_out,
+        weight.distribution.variance,
+        shift,
+        rows=index.T,
+        groups=groups,
+        window=tuple(weight.shape[-rank:]),
+        centred=weight.distribution.kind == CENTRED,
+    )
+    bound = {"weight": (weight, math.prod(weight.shape))}
+    if bias is not None:
+        bound["bias"] = (bias, math.prod(bias.shape))
+    node = capture.apply(op, x.node, weights=bound)
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return Field(layout, lambda _: node, call=call, inputs=inputs)
+
+
+def _pixels(
+    capture: Capture, call: Call, input: Tensor, weight: Weight, bias: Weight | None, shape: tuple[int, ...], rank: int
+) -> Field:
+    """A convolution of the model's input: windows are read off a convolution with unit kernels."""
+    fan_in = math.prod(weight.shape[1:])
+    units = torch.eye(fan_in, dtype=torch.float64).reshape(fan_in, *weight.shape[1:])
+    args = tuple(units if item is weight else input.double() if item is input else item for item in call.args)
+    kwargs = {key: units if item is weight else item for key, item in call.kwargs.items()}
+    args, kwargs = mapped((args, kwargs), lambda item: None if item is bias and bias is not None else item)
+    windows = call.function(*args, **kwargs).movedim(-rank - 1, -1)
+    roles = [BATCH] * (len(shape) - rank - 1) + [CHANNEL] + [TOKEN] * rank
+    layout = of_roles(shape, roles)
+    rows = windows.reshape(-1, fan_in)
+    centred = weight.distribution.kind == CENTRED
+    if centred:
+        rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
+    shift = None if bias is None else bias.distribution.second_moment
+    op = InputConvolution(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in, centred)
+    bound = {"weight": (weight, math.prod(weight.shape))}
+    if bias is not None:
+        bound["bias"] = (bias, math.prod(bias.shape))
+    node = capture.apply(op, weights=bound)
+    source = Field(of_roles(tuple(input.shape), [CHANNEL] * input.dim()), lambda _: node)
+    inputs = (source, weight) if bias is None else (source, weight, bias)
+    return Field(layout, lambda _: node, call=call, inputs=inputs)
+
+
+def _as_image(capture: Capture, item: Any, rank: int) -> Field:
+    if isinstance(item, Field):
+        return item
+    lead = len(item.shape) - rank - 1
+    roles = [BATCH] * lead + [CHANNEL] + [TOKEN] * rank
+    return as_field(capture, item, of_roles(tuple(item.shape), roles))
+
+
+def _image_layout(old: Layout, shape: tuple[int, ...], rank: int) -> Layout:
+    dims = list(old.dims[: -rank - 1])
+    front = tuple(axis for axis in old.order if any(axis in dim for dim in dims))
+    dims.append((Axis(shape[-rank - 1], CHANNEL),) if shape[-rank - 1] > 1 else ())
+    for n in shape[-rank:]:
+        dims.append((Axis(n, TOKEN),) if n > 1 else ())
+    return Layout(tuple(dims), front + tuple(a for dim in dims[-rank:] for a in dim))
+
+
+def _replayed_image(capture: Capture, call: Call, x: Field, shape: tuple[int, ...], rank: int) -> Field:
+    """Convolution over an axis that is not a position: sampled, its result has fresh axes of the same roles."""
+    dims = []
+    for place, n in enumerate(shape):
+        old = x.layout.dims[place]
+        same = old and math.prod(a.size for a in old) == n and place != len(shape) - rank - 1
+        dims.append(old if same else (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ())
+    inside = [a for dim in dims for a in dim if a.is_position]
+    order = [a for a in x.layout.order if a in inside]
+    layout = Layout(tuple(dims), tuple(order + [a for a in inside if a not in order]))
+    return Field(layout, lambda made: capture.sampled(made, "convolution sampled"), x.sources, call=call, inputs=(x,))

@@ -1,0 +1,146 @@
+"""Fixed linear maps of the positions of each channel, and maxima over them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.capture import Capture
+from sigprop.capture.fields.replayed import replayed
+from sigprop.capture.layout import Axis, Layout
+from sigprop.capture.record import Call, Field
+from sigprop.capture.registry import rule
+from sigprop.capture.shapes import on_meta, result_shape
+from sigprop.theory import Node
+from sigprop.theory.ops.scale import Scale
+from sigprop.theory.ops.token_map import TokenMap
+
+PADS = ("pad", "constant_pad_nd")
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
+      "interpolate", "upsample", *PADS)  # fmt: skip
+def linear_map(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """A fixed linear function of the last dimensions: its matrix is read off its action on unit images."""
+    if not isinstance(input, Field):
+        return replayed(capture, call)
+    shape = result_shape(call)
+    changed = [d for d, (n, m) in enumerate(zip(input.shape, shape, strict=True)) if n != m]
+    if call.name in PADS:
+        changed = _padded(call, len(shape))
+        if changed and _is_shift(call, input, changed):
+            return _shifted(capture, call, input, shape)
+    first = min(changed, default=len(shape))
+    if call.name.startswith("avg_pool"):
+        first = len(shape) - int(call.name[-2])
+    if first == len(shape):  # the same numbers, and a gradient of their own
+        made = lambda _: capture.apply(Scale(1.0), input.node)  # noqa: E731
+        return Field(input.layout, made, sources=input.sources, call=call, inputs=(input,))
+    axes = [axis for dim in input.layout.dims[first:] for axis in dim]
+    if any(not axis.is_position for axis in axes):
+        return _channel_pad(capture, call, input, shape, first)
+    first = 2 if call.name not in PADS and len(shape) > 2 else first
+    layout = _spatial(input.layout, shape, first)
+    rows = _unit_response(call, input, first, shape)
+
+    def make(_: Field) -> Node:
+        return capture.apply(TokenMap(_lifted(rows, input.layout, layout, first)), input.node)
+
+    return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
+
+
+def _padded(call: Call, rank: int) -> list[int]:
+    """Dimensions that a padding adds to or cuts from."""
+    amounts = _amounts(call)
+    pairs = [amounts[place : place + 2] for place in range(0, len(amounts), 2)]
+    return sorted(rank - 1 - place for place, pair in enumerate(pairs) if any(pair))
+
+
+def _amounts(call: Call) -> list[int]:
+    return list(call.kwargs.get("pad", call.args[1] if len(call.args) > 1 else ()))
+
+
+def _is_shift(call: Call, x: Field, changed: list[int]) -> bool:
+    """Zeros beside positions, or positions cut: a rearrangement of whole tokens."""
+    mode = call.kwargs.get("mode", call.args[2] if len(call.args) > 2 else "constant")
+    value = call.kwargs.get("value", call.args[3] if len(call.args) > 3 else 0.0)
+    over_positions = all(axis.is_position for place in changed for axis in x.layout.dims[place])
+    return mode in ("constant", None) and not value and over_positions and all(x.layout.dims[p] for p in changed)
+
+
+def _shifted(capture: Capture, call: Call, x: Field, shape: tuple[int, ...]) -> Field:
+    """Positions moved along, as in a token shift `pad(x, (0, 0, 1, -1))`; those that enter are zero."""
+    dims = tuple(
+        dim if size == old else ((Axis(size, dim[0].role),) if size > 1 else ())
+        for dim, old, size in zip(x.layout.dims, x.shape, shape, strict=True)
+    )
+    kept = {axis for dim in dims for axis in dim}
+    order = tuple(axis for axis in x.layout.order if axis in kept)
+    if len(order) != len(x.layout.order):
+        order = tuple(axis for dim in dims for axis in dim if axis.is_position)
+    layout = Layout(dims, order)
+    source = torch.nn.functional.pad(x.layout.index(), _amounts(call), value=-1)
+    matrix = torch.zeros(layout.positions, x.layout.positions, dtype=torch.float64)
+    rows, columns = layout.index().flatten(), source.flatten()
+    matrix[rows[columns >= 0], columns[columns >= 0]] = 1.0
+
+    def make(_: Field) -> Node:
+        return capture.apply(TokenMap(matrix), x.node)
+
+    return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
+
+
+def _channel_pad(capture: Capture, call: Call, x: Field, shape: tuple[int, ...], first: int) -> Field:
+    """Channels padded or resized: the state is sampled."""
+    dims = [
+        (Axis(m, dim[0].role if dim else "channel"),) if n != m else dim
+        for dim, n, m in zip(x.layout.dims, x.shape, shape, strict=True)
+    ]
+    order = x.layout.order
+    if any(n != m and any(a.is_position for a in d) for d, n, m in zip(x.layout.dims, x.shape, shape, strict=True)):
+        order = tuple(a for dim in dims for a in dim if a.is_position)
+    layout = Layout(tuple(dims), order)
+    return Field(layout, lambda made: capture.sampled(made, f"{call.name} sampled"), x.sources, call=call, inputs=(x,))
+
+
+def _spatial(layout: Layout, shape: tuple[int, ...], first: int) -> Layout:
+    dims = list(layout.dims[:first])
+    for n, old in zip(shape[first:], layout.dims[first:], strict=True):
+        dims.append((Axis(n, old[0].role if old else "token"),) if n > 1 else ())
+    front = tuple(axis for axis in layout.order if any(axis in dim for dim in layout.dims[:first]))
+    return Layout(tuple(dims), front + tuple(axis for dim in dims[first:] for axis in dim))
+
+
+def _unit_response(call: Call, x: Field, first: int, shape: tuple[int, ...]) -> Tensor:
+    """`[in, out]` response of the trailing dimensions to unit inputs."""
+    inner = x.shape[first:]
+    count = math.prod(inner)
+    units = torch.eye(count, dtype=torch.float64).reshape(count, *[1] * (first - 1), *inner)
+    if call.kwargs.get("value"):
+        call = replace(call, kwargs=call.kwargs | {"value": 0.0})
+    return call.on(units, x).reshape(count, -1)
+
+
+def _lifted(rows: Tensor, old: Layout, new: Layout, first: int) -> Tensor:
+    """The matrix over all positions: the response within each group of leading positions."""
+    lead = [axis for axis in old.order if any(axis in dim for dim in old.dims[:first])]
+    count = math.prod(axis.size for axis in lead)
+    inner = [axis for dim in old.dims[first:] for axis in dim]
+    source = torch.arange(old.positions).reshape([axis.size for axis in old.order])
+    source = source.permute([old.order.index(axis) for axis in (*lead, *inner)]).flatten()
+    block = torch.kron(torch.eye(count, dtype=torch.float64), rows.T.contiguous())
+    matrix = torch.zeros(new.positions, old.positions, dtype=torch.float64)
+    matrix[:, source] = block
+    return matrix
+
+
+@rule("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d")
+def sampled_map(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
+    result = on_meta(call)
+    layout = _spatial(input.layout, tuple(result.shape), 2)
+    reason = f"{call.name} sampled"
+    return Field(layout, lambda made: capture.sampled(made, reason), input.sources, call=call, inputs=(input,))

@@ -1,0 +1,81 @@
+"""Questions about values: routing, comparisons and branches get one real draw of the tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.capture import Capture
+from sigprop.capture.fields.replayed import replayed
+from sigprop.capture.fields.values import drawn_result, remember_choice
+from sigprop.capture.layout import CHANNEL, Axis, Layout
+from sigprop.capture.record import Call, Field, mapped
+from sigprop.capture.registry import rule
+from sigprop.capture.shapes import on_meta
+
+
+@rule(
+    "item", "tolist", "bool", "int", "float_value", "nonzero", "argmax", "argmin", "argsort", "searchsorted", "eq",
+    "ne", "isnan", "isinf", "isfinite", "all", "any", "allclose", "equal", "bucketize",
+    "unique", "logical_not", "logical_and", "logical_or", "long", "index_put_value", "numpy", "histc", "bincount",
+    "multinomial", "bernoulli", "count_nonzero", "unique_consecutive", "invert", "signbit", "contains",
+)  # fmt: skip
+def real(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    return drawn_result(capture, call, *args, **kwargs)
+
+
+@rule("rand_like", "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
+      "new_full", "new_empty", "new_tensor")  # fmt: skip
+def made_alike(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """New numbers in the shape and type of a tensor, whatever its values are."""
+    model = torch.empty((), dtype=input.dtype).expand(input.shape)
+    args, kwargs = mapped((args, kwargs), capture.value_of)
+    return call.function(model, *args, **kwargs)
+
+
+@rule("topk", "sort", "kthvalue", "max", "min", "mode", "median", "cummax")
+def ranked(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """Values are traced, indices are real."""
+    result = on_meta(call)
+    if isinstance(result, Tensor):
+        return replayed(capture, call)
+    if not isinstance(input, Field):
+        return call.function(capture.value_of(input), *args, **kwargs)
+    default = -1 if call.name in ("topk", "sort", "kthvalue") else 0
+    dim = kwargs.get("dim", next((a for a in args[call.name == "topk" :] if not isinstance(a, bool)), default))
+    keep = len(result[0].shape) == len(input.shape)
+    layout = _ranked_layout(input.layout, dim % len(input.shape), tuple(result[0].shape), keep)
+    values = Field(
+        layout,
+        lambda made: capture.sampled(made, f"{call.name} sampled"),
+        input.sources,
+        call=call,
+        output=0,
+        inputs=(input,),
+    )
+    indices = _chosen(call.function(capture.value_of(input), *args, **kwargs)[1], layout, capture, call, input)
+    kind = getattr(torch.return_types, call.name, None)
+    return kind((values, indices)) if kind is not None else (values, indices)
+
+
+def _chosen(indices: Tensor, layout: Layout, capture: Capture, call: Call, input: Field) -> Tensor:
+    """Real indices that remember how they were chosen, so that entries gathered by them are the chosen ones again."""
+    make = lambda made: capture.sampled(made, f"{call.name} sampled")  # noqa: E731
+    made = Field(layout, make, input.sources, call=call, output=1, inputs=(input,))
+    made.dtype, indices = indices.dtype, indices.detach()
+    remember_choice(indices, made)
+    return indices
+
+
+def _ranked_layout(layout: Layout, place: int, shape: tuple[int, ...], keep: bool) -> Layout:
+    old = layout.dims[place]
+    if keep and shape[place] == layout.shape[place]:
+        return layout
+    n = shape[place] if keep else 1
+    new = (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ()
+    dims = (*layout.dims[:place], *([new] if keep else []), *layout.dims[place + 1 :])
+    inside = [axis for dim in dims for axis in dim if axis.is_position]
+    order = [axis for axis in layout.order if axis in inside]
+    return Layout(dims, tuple(order + [axis for axis in inside if axis not in order]))

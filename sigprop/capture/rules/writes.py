@@ -1,0 +1,115 @@
+"""Writes into tensors by index: the sums of a mixture of experts, caches, masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.capture import Capture
+from sigprop.capture.fields.operands import weight_field
+from sigprop.capture.fields.views import expanded, viewed
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
+from sigprop.capture.record import Call, Field, Weight, independent, united
+from sigprop.capture.registry import rule
+from sigprop.capture.sums import summed
+from sigprop.theory import Node
+from sigprop.theory.ops.residual import Residual
+from sigprop.theory.ops.scatter import Scatter
+
+
+@rule("index_add")
+def index_add(capture: Capture, call: Call, input: Any, dim: int, index: Tensor, source: Any, **kwargs: Any) -> Field:
+    """`input[index] += source` along one dimension of positions."""
+    place = dim % len(input.shape)
+    if not isinstance(source, Field):
+        return written(capture, call, input, [])
+    layout = input.layout if isinstance(input, Field) else _grown(source.layout, place, input.shape[place])
+    known = all(axis.is_position for axis in source.layout.dims[place]) and all(
+        a.is_position for a in layout.dims[place]
+    )
+    base = input if isinstance(input, Field) else None
+    if not known or (base is not None and not independent(base, source)):
+        return written(capture, call, input, [source])
+    rows = layout.index().index_select(place, capture.value_of(index))
+    target = torch.empty(source.layout.positions, dtype=torch.long)
+    target[source.layout.index().flatten()] = rows.flatten()
+    node = capture.apply(Scatter(target, layout.positions), source.node)
+    if base is not None:
+        node = summed(capture, Residual(), base.node, node)
+    inputs = (source,) if base is None else (base, source)
+    return Field(layout, lambda _: node, call=call, inputs=inputs)
+
+
+def _grown(layout: Layout, place: int, count: int) -> Layout:
+    """The layout of a zero tensor that a field is added into along one dimension of positions."""
+    dims = list(layout.dims)
+    dims[place] = (Axis(count, TOKEN),) if count > 1 else ()
+    return Layout(tuple(dims), tuple(axis for dim in dims for axis in dim if axis.is_position))
+
+
+@rule("setitem")
+def setitem(capture: Capture, call: Call, input: Any, index: Any, value: Any) -> Any:
+    """Kept as a replay: entries of `input` replaced by `value`."""
+    if isinstance(value, Weight):
+        value = weight_field(capture, value)
+    fields = [item for item in (input, value) if isinstance(item, Field)]
+    index = tuple(capture.value_of(item) for item in index) if isinstance(index, tuple) else capture.value_of(index)
+    made = Call(_with_items, call.name, (input, index, value), {}, call.module)
+    return written(capture, made, input, fields)
+
+
+def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:
+    result = input.clone()
+    result[index] = value
+    return result
+
+
+@rule("scatter", "scatter_add", "index_copy", "index_put", "masked_scatter", "copy", "index_fill", "slice_scatter",
+      "select_scatter", "scatter_reduce")  # fmt: skip
+def write(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    if call.name == "copy":
+        return _copied(capture, call, input, args[0])
+    fields = [item for item in call.records() if isinstance(item, Field)]
+    return written(capture, call, input, fields)
+
+
+def _copied(capture: Capture, call: Call, input: Any, source: Any) -> Any:
+    if isinstance(source, Field):
+        if source.shape == tuple(input.shape):
+            return viewed(source, source.layout, Call(torch.clone, "clone", (source,), {}, call.module))
+        wide = Call(torch.broadcast_to, "broadcast_to", (source, tuple(input.shape)), {}, call.module)
+        return expanded(capture, wide, source, tuple(input.shape))
+    return input
+
+
+def written(capture: Capture, call: Call, input: Any, fields: list[Field]) -> Field:
+    same = [item for item in fields if item.shape == tuple(input.shape)]
+    if isinstance(input, Field):
+        layout = input.layout
+    elif same:
+        layout = same[0].layout
+    else:
+        layout = _target_layout(tuple(input.shape), fields)
+    made = [input] if isinstance(input, Field) and input not in fields else []
+
+    def make(item: Field) -> Node:
+        return capture.sampled(item, f"{call.name} sampled")
+
+    return Field(layout, make, sources=united([*made, *fields]), call=call, inputs=(*made, *fields))
+
+
+def _target_layout(shape: tuple[int, ...], fields: list[Field]) -> Layout:
+    """Roles of a real tensor that a field is written into: trailing dimensions like the field's, others positions."""
+    dims: list = [()] * len(shape)
+    model = fields[0].layout if fields else None
+    for back in range(1, len(shape) + 1):
+        n = shape[-back]
+        if n == 1:
+            continue
+        like = model.dims[-back] if model is not None and back <= len(model.dims) else ()
+        whole = like and all(a.role == CHANNEL for a in like)
+        role = CHANNEL if whole else BATCH if back == len(shape) and len(shape) > 2 else TOKEN
+        dims[-back] = (Axis(n, role),)
+    return Layout(tuple(dims), tuple(a for dim in dims for a in dim if a.is_position))

@@ -1,0 +1,237 @@
+"""A loss without a closed form: the real loss on drawn outputs, differentiated by autograd.
+
+Outputs are drawn from their predicted state, the loss's own functions are run on them, and the gradient that arrives
+is averaged: `G[t,t'] = E g_t g_t'`, and with it the part of the gradient that is a function of the signal. By Stein's
+lemma `E (x_s - m_s) g_t = sum_u Cov[s,u] B[t,u]` with `B` its mean slope.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.ensemble import Ensemble
+from sigprop.capture.evaluate import Evaluation, Start
+from sigprop.capture.record import Field, Weight
+from sigprop.capture.replay import Replay, parts_of_sources, sites_between
+from sigprop.capture.reverse import generator_of
+from sigprop.errors import InputError, UnsupportedError
+from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
+from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.parts import AlongSignal, Directions
+
+ERROR = 0.015
+"""Relative standard error of the gradient's energy at which drawing ends."""
+FEWEST, MOST = 32, 768
+"""Draws."""
+ENTRIES = 1 << 26
+"""Entries drawn at most, as long as there are a few draws."""
+FEW = 4
+WIDEST = 1 << 28
+"""Entries of one draw from which on a loss is refused."""
+SCATTER = 2.0
+"""Mean square of what a diagonal slope leaves, in units of its variance, from which on tokens are coupled."""
+CANCELS = 1e-3
+"""Energy of the sum over tokens, relative to the sum of energies, that counts as none."""
+COUPLED = 0.05
+"""Share of the gradient's energy that is a function of other tokens, from which on it is no more than assumed."""
+SMALLEST = 1e-4
+"""Share of the largest eigenvalue of a covariance below which a direction says nothing of the slope."""
+
+
+def sampled_start(states: Evaluation, loss: Field) -> Start:
+    """The gradient of a number at its sources, at the weights it takes and at the sites between."""
+    parts = parts_of_sources(loss)
+    drawn = [part for found in parts.values() for part in found]
+    size = sum(math.prod(part.shape) for part in drawn)
+    if size > WIDEST:
+        raise UnsupportedError(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
+    found = AveragedGradients(states, parts, sites_between(loss, parts))
+    seed = states.capture.loss_seed
+    ensemble = Ensemble(1, generator_of(seed, 0), states)
+    most = max(FEW, min(MOST, ENTRIES // max(1, size)))
+    while found.draws < most and (found.draws < FEWEST or found.error > ERROR):
+        replay = ExpectedReplay(generator_of(seed, found.draws + 1), True, ensemble, 0, drawn, states)
+        value = _played(replay, loss)
+        if not value.requires_grad:
+            raise UnsupportedError("the loss carries no gradient: it was detached, or is not differentiable")
+        found.add(replay, value)
+    if not math.isfinite(found.error):
+        raise UnsupportedError("the loss, or its gradient, is not finite on outputs drawn from their predicted state")
+    return found.start()
+
+
+def _played(replay: Replay, loss: Field) -> Tensor:
+    try:
+        return replay(loss)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise InputError(f"the loss fails on outputs of the predicted kind: {type(error).__name__}: {error}") from error
+
+
+class ExpectedReplay(Replay):
+    """Draws with the expected kernels; what finite width adds follows from the slope, as for closed forms.
+
+    The bias of a linear map, which often is most of an output, is drawn by its own law.
+    """
+
+    reading: Evaluation
+
+    def _draw(self, item: Field) -> Tensor:
+        node = item.sources[0].field.node
+        bias, _ = self.reading.capture.bindings.get(node, {}).get("bias", (None, 0))
+        if bias is None or not isinstance(self.reading.op(node), Linear) or item is not item.sources[0].field:
+            return super()._draw(item)
+        signal, law = self.reading.signal(node), self.reading.law(bias)
+        root = self.ensemble.without(node, law.variance)
+        rows = drawn_rows(root[None], item.layout.channels, self.generator)
+        drawn = law.draw((item.layout.channels,), self.generator) - law.mean
+        return self.from_rows(item, rows + signal.mean.to(DTYPE)[:, None] + drawn.to(DTYPE))
+
+    def roots(self, node: Node) -> Tensor:
+        return self.ensemble.expected(node)[None]
+
+    def fluctuation(self, node: Node) -> None:
+        return None
+
+
+class AveragedGradients:
+    """Gradients of a loss over draws: at sources with their products with the signal, at weights, at sites between."""
+
+    def __init__(self, states: Evaluation, parts: dict[Field, list[Field]], sites: list[Field]):
+        self.states = states
+        self.parts = parts
+        self.draws = 0
+        self._energy, self._whole = Spread(), Spread()
+        self.sources = {source: Arrived(states.signal(source.node)) for source in parts}
+        self.sites: dict[Field, Tensor | float] = dict.fromkeys(sites, 0.0)
+        self.weights: dict[Weight, float] = {}
+
+    def add(self, replay: Replay, loss: Tensor) -> None:
+        drawn = [part for found in self.parts.values() for part in found]
+        sites = [site for site in self.sites if replay(site).requires_grad]
+        weights = list(replay.weights)
+        asked = [*map(replay, drawn), *map(replay, sites), *(replay.weights[weight] for weight in weights)]
+        found = iter(torch.autograd.grad(loss.sum(), asked, allow_unused=True))
+        gradients = {part: value for part in drawn if (value := next(found)) is not None}
+        for site in sites:
+            if (value := next(found)) is not None:
+                self.sites[site] = self.sites[site] + kernel_of(site.layout.to_rows(value.double()))
+        energy, whole = 0.0, 0.0
+        for source, parts in self.parts.items():
+            pairs = [(replay(part).detach(), gradients[part], part) for part in parts if part in gradients]
+            if pairs:
+                kernel = self.sources[source].add(pairs, source.layout.channels)
+                energy, whole = energy + float(kernel.diagonal().sum()), whole + float(kernel.sum())
+        for weight in weights:
+            if (value := next(found)) is not None:
+                total = float(value.double().square().sum())
+                self.weights[weight] = self.weights.get(weight, 0.0) + total
+                energy, whole = (energy, whole) if self.parts else (energy + total, whole + total)
+        self._energy.add(energy)
+        self._whole.add(whole)
+        self.draws += 1
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the gradient's energy, or of the energy of its sum over tokens."""
+        cancels = abs(self._whole.mean) < CANCELS * self._energy.mean
+        return self._energy.error if cancels else max(self._energy.error, self._whole.error)
+
+    def start(self) -> Start:
+        evidence = Evidence(Status.SAMPLED, f"the loss on drawn outputs, standard error {self.error:.1%}")
+        seeds = [
+            (source.node, arrived.gradient(self.draws, evidence))
+            for source, arrived in self.sources.items()
+            if isinstance(arrived.kernel, Tensor)
+        ]
+        passed = {
+            site: Gradient(Dense(kernel / self.draws), evidence=evidence)
+            for site, kernel in self.sites.items()
+            if isinstance(kernel, Tensor)
+        }
+        weights = {weight: total / self.draws for weight, total in self.weights.items()}
+        return Start(seeds, weights, passed, evidence)
+
+
+class Spread:
+    """Mean and scatter of numbers that come one by one."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.scatter = 0, 0.0, 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        step = value - self.mean
+        self.mean += step / self.count
+        self.scatter += step * (value - self.mean)
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the mean."""
+        if self.count < 2 or self.mean == 0.0:
+            return 0.0
+        return math.sqrt(self.scatter / (self.count * (self.count - 1))) / abs(self.mean)
+
+
+class Arrived:
+    """Sums over draws of the gradient's kernel at one source and of signal times gradient, with its square."""
+
+    def __init__(self, signal: Signal):
+        self.signal = signal
+        self.kernel: Tensor | float = 0.0
+        self.product: Tensor | float = 0.0
+        self.square: Tensor | float = 0.0
+        self.uniform = 0.0
+
+    def add(self, parts: list[tuple[Tensor, Tensor, Field]], channels: int) -> Tensor:
+        """Take in numbers and gradients of one draw, of the source or of slices of it; the gradient's kernel."""
+        shape = (len(self.signal.mean),) * 2
+        kernel, product = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
+        for values, gradient, part in parts:
+            x, rows = (part.layout.to_rows(item.double()) for item in (values, gradient))
+            kernel += rows @ rows.T / channels
+            product += (x - self.signal.mean[:, None]) @ rows.T / channels
+            self.uniform += float(rows.sum(1).square().sum() / rows.shape[1])
+        self.kernel, self.product = self.kernel + kernel, self.product + product
+        self.square = self.square + product**2
+        return kernel
+
+    def gradient(self, draws: int, evidence: Evidence) -> Gradient:
+        assert isinstance(self.kernel, Tensor)
+        assert isinstance(self.product, Tensor)
+        kernel, product = self.kernel / draws, self.product / draws
+        spread = (self.square / draws - product**2).clamp_min(0.0) / max(1, draws - 1)
+        covariance = self.signal.covariance.values
+        slope, rest = split_along(covariance, product, spread)
+        if slope.ndim > 1:
+            others = slope - torch.diag(slope.diagonal())
+            if float((others @ covariance * others).sum()) > COUPLED * float(kernel.diagonal().sum()):
+                reason = "a loss that compares tokens: what its gradient has of other tokens is followed to first order"
+                evidence = evidence.join(Evidence(Status.ASSUMED, reason))
+        energy = float(kernel.diagonal().sum()) * self.signal.width
+        uniform = self.uniform / draws / energy * self.signal.width if energy > 0.0 else 1.0
+        return Gradient(
+            Dense(kernel),
+            Directions(uniform=uniform),
+            AlongSignal(slope, rest),
+            evidence=self.signal.evidence.join(evidence),
+        )
+
+
+def split_along(covariance: Tensor, product: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    """Slope along the signal and rest, from `E (x_s - m_s) g_t` and the square of its standard error."""
+    weight = covariance.square().sum(0).clamp_min(1e-300)
+    slope = (covariance * product).sum(0) / weight
+    left = product - covariance * slope
+    scatter = float((left.square() / spread.clamp_min(1e-300)).mean()) if float(spread.max()) > 0.0 else 0.0
+    coupled = float(left.square().sum()) > 1e-6 * float(product.square().sum())
+    if scatter < SCATTER or not coupled:
+        return slope, torch.zeros_like(product)
+    values, vectors = torch.linalg.eigh(covariance)
+    kept = values > SMALLEST * values.max()
+    inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+    whole = (inverse @ product).T
+    return whole, product - covariance @ whole.T

@@ -1,0 +1,155 @@
+"""`trace`: a model run once on a batch, without weights, as a graph of records with their states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from sigprop.capture.attached import record_of
+from sigprop.capture.capture import Capture
+from sigprop.capture.evaluate import Evaluation, Start
+from sigprop.capture.experts import followed_as_one
+from sigprop.capture.gradient_start import loss_start, white_noise
+from sigprop.capture.layout import LARGEST
+from sigprop.capture.mode import CaptureMode
+from sigprop.capture.record import Field, Uneven, Weight
+from sigprop.capture.repeated import RunOfBlocks, jumped_over
+from sigprop.capture.replayed_function import MOST_REPLAYED
+from sigprop.capture.skeleton import skeleton_of
+from sigprop.compat import use_plain_settings
+from sigprop.errors import InputError, SigpropError
+from sigprop.isolation import (
+    as_written,
+    copied,
+    eagerly,
+    observers,
+    seed_all,
+    undisturbed,
+    without_backward_hooks,
+    without_observers,
+)
+from sigprop.losses import LossChoice, first_signal, objective
+from sigprop.theory import Node, Tape
+from sigprop.theory.tape import SingleNode
+
+
+@dataclass
+class TracedModel:
+    """What one run found. `weights` are the parameters, `sites` the module outputs, in order of execution.
+
+    `unheard` names the modules whose forward hooks, put there by the user, were not run, `unfollowed` those with hooks
+    on gradients, which no theory follows.
+    The graph is only read from then on; see `Evaluation`.
+    """
+
+    capture: Capture
+    output: Any
+    batch: Any = None
+    unheard: list[str] = field(default_factory=list)
+    unfollowed: list[str] = field(default_factory=list)
+    runs: list[RunOfBlocks] = field(default_factory=list)
+
+    @property
+    def sites(self) -> list[tuple[str, Field]]:
+        return self.capture.sites
+
+    @property
+    def weights(self) -> dict[str, Weight]:
+        return self.capture.parameters
+
+    @property
+    def signal(self) -> Field | None:
+        """The first floating-point output, if it depends on parameters."""
+        found = record_of(first_signal(self.output))
+        return found if isinstance(found, Field) else None
+
+    def differentiate(self, loss: LossChoice = None, states: Evaluation | None = None) -> tuple[Start, str]:
+        """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""
+        states = states or Evaluation(self.capture)
+        with undisturbed() as interrupts, CaptureMode(self.capture).loss(), interrupts.let_through():
+            chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
+        found = record_of(chosen.tensor)
+        if found is None or not found.requires_grad or (chosen.is_noise and not isinstance(found, Field)):
+            raise InputError(
+                f"{chosen.name} of {type(self.capture.model).__name__} does not depend on its parameters: "
+                "nothing to differentiate"
+            )
+        with undisturbed() as interrupts, self.capture.lock, torch.enable_grad(), interrupts.let_through():
+            start = white_noise(found) if chosen.is_noise else loss_start(states, found)  # type: ignore[arg-type]
+        return start, chosen.name
+
+
+def trace(
+    model: nn.Module,
+    batch: Any,
+    *,
+    seed: int = 0,
+    preview: bool = False,
+    single: bool = False,
+    copy: bool = True,
+    dtype: torch.dtype = torch.float64,
+    jumps: bool = False,
+    positions: int = LARGEST,
+    replayed: int = MOST_REPLAYED,
+) -> TracedModel:
+    """Run the model's own forward on the batch with its parameters on meta.
+
+    The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
+    for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
+    `jumps` follows only a part of many alike blocks (`repeated`); `Uneven` is raised where that cannot be done.
+    `positions` are those of a tensor that are followed at most, `replayed` the calls that are drawn.
+    """
+    model = as_written(model)
+    unheard = list(dict.fromkeys(name for name, _, _ in observers(model)))
+    with undisturbed() as interrupts:
+        with interrupts.let_through():
+            twin = skeleton_of(model) if copy else model
+        without_observers(twin)
+        for module in twin.modules():
+            use_plain_settings(module)
+        capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
+        capture.most_positions, capture.most_replayed = positions, replayed
+        batch = copied(batch)
+        seed_all(seed)
+        with (
+            without_backward_hooks(twin) as unfollowed,
+            eagerly(twin.modules()),
+            followed_as_one(capture),
+            jumped_over(capture) if jumps else nullcontext([]) as runs,
+            CaptureMode(capture).watching(),
+            interrupts.let_through(),
+        ):
+            output = _call(twin, batch)
+    return TracedModel(capture, output, batch, unheard, unfollowed, runs)
+
+
+def _call(model: nn.Module, batch: Any) -> Any:
+    try:
+        if isinstance(batch, Mapping):
+            return model(**batch)
+        return model(*batch) if isinstance(batch, tuple) else model(batch)
+    except (SigpropError, Uneven):
+        raise
+    except Exception as error:
+        raise InputError(_refusal(model, error)) from error
+
+
+def _refusal(model: nn.Module, error: Exception) -> str:
+    names = {id(module): name for name, module in model.named_modules()}
+    where, line, step = "", "", error.__traceback__
+    while step is not None:
+        owner = step.tb_frame.f_locals.get("self")
+        if id(owner) in names:
+            where = names[id(owner)] or type(model).__name__
+            line = f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+        step = step.tb_next
+    return (
+        f"{type(model).__name__} could not be traced: {type(error).__name__}: {error}\n"
+        f"  in {where!r}, {line}\n"
+        "  Check the batch; a branch on the values of a tensor, or a shape that depends on them, cannot be predicted."
+    )

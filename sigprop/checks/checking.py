@@ -1,0 +1,147 @@
+"""`check`: predict, measure, compare and diagnose a model at initialization."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import nn
+
+from sigprop.checks.evaluation import Experiment
+from sigprop.checks.findings.first_update import KNOWN
+from sigprop.checks.prescribing import prescribe
+from sigprop.checks.registry import checks
+from sigprop.checks.subject import Subject
+from sigprop.checks.tables import curves, margins, module_tree, parameter_lines
+from sigprop.distributions import build
+from sigprop.errors import InputError, SigpropError, UnknownNameError, require
+from sigprop.inputs import builder_of, first_batch, made_up_batch
+from sigprop.losses import LossChoice, require_loss
+from sigprop.measurement.batch import signals_in
+from sigprop.results import Plan
+from sigprop.results.report import Finding, Report
+
+TOKENS = 128
+
+
+def check(
+    model: Any,
+    batch: Any = None,
+    *,
+    loss: LossChoice = None,
+    plan: Plan | None = None,
+    base: nn.Module | None = None,
+    optimizer: str | None = None,
+    lr: float = 1e-3,
+    tokens: int = TOKENS,
+    prescription: bool = True,
+    seed: int = 0,
+) -> Report:
+    """What is wrong with a model's initialization: findings with evidence, cause and a prescription that was evaluated.
+
+    model: an nn.Module (left as it was), a Hugging Face config, the path of a `config.json`, or `file.py:factory`.
+        With weights it is also measured; without (on the meta device) everything is predicted.
+    batch: a tensor, a tuple or a mapping; made up when None.
+    loss: what is differentiated, as for `predict` and `measure`: the model's own loss, else white noise, when None.
+    plan: what the weights are supposed to carry; they are compared with it.
+    base: the same architecture at another width or depth, to compare the rules that scale it.
+    optimizer, lr: name one (`adamw`, `sgd`, ...) to judge the first update of every group against its weights.
+    prescription: set to False to leave out the search for a plan.
+    """
+    require(tokens >= 2, "tokens", tokens, "at least 2")
+    require_loss(loss)
+    require(lr > 0, "lr", lr, "a positive number")
+    if optimizer is not None and optimizer.lower() not in KNOWN:
+        raise UnknownNameError("optimizer", optimizer, KNOWN, "The first update of these is known.")
+    started = time.perf_counter()
+    loaded = model if isinstance(model, nn.Module) else build(builder_of(model))
+    made_up = batch is None
+    batch = made_up_batch(loaded, _context(loaded, tokens), seed) if made_up else first_batch(batch)
+    _require_finite(batch)
+    subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr)
+    subject.evaluation = Experiment(loaded, batch, loss, tokens, seed)
+    try:
+        _profile(subject)
+    except SigpropError:
+        if not (made_up and isinstance(batch, Mapping) and "labels" in batch):
+            raise
+        subject.batch = {key: value for key, value in batch.items() if key != "labels"}
+        subject.evaluation = Experiment(loaded, subject.batch, loss, tokens, seed)
+        subject.notes[:] = ["the model's own loss does not take the labels that were made up; differentiated noise"]
+        _profile(subject)
+    findings = [finding for kind in checks().values() for finding in kind(subject)]
+    cured = prescribe(subject, findings) if prescription else None
+    if cured is not None:
+        findings = cured.findings
+    return Report(
+        findings,
+        margins(subject),
+        curves(subject, None if cured is None else cured.profile),
+        module_tree(subject, findings),
+        parameter_lines(subject, findings),
+        _meta(subject, made_up, time.perf_counter() - started, findings),
+        plan=None if cured is None else cured.plan,
+        predicted=subject.predicted,
+        measured=subject.measured,
+        prescribed=None if cured is None else cured.profile,
+    )
+
+
+def _require_finite(batch: Any) -> None:
+    for place, tensor in signals_in(batch):
+        if not tensor.isfinite().all():
+            raise InputError(f"the batch{place} has values that are not finite: the model cannot be judged on it")
+
+
+def _profile(subject: Subject) -> None:
+    """Predict, and measure where there are weights; what cannot be done is noted, and both failing is an error."""
+    assert subject.evaluation is not None
+    reasons = []
+    try:
+        subject.predicted = subject.evaluation.predicted()
+    except SigpropError as error:
+        reasons.append(error)
+        subject.notes.append(f"not predicted: {str(error).splitlines()[0]}")
+    if not any(parameter.is_meta for parameter in subject.model.parameters()):
+        try:
+            subject.measured = subject.evaluation.measured()
+        except InputError as error:
+            reasons.append(error)
+            subject.notes.append(f"not measured: {str(error).splitlines()[0]}")
+    if subject.profile is None:
+        raise reasons[-1]
+
+
+def _context(model: nn.Module, tokens: int) -> int:
+    config = getattr(model, "config", None)
+    known = [
+        getattr(config, name, None) for name in ("context", "max_position_embeddings", "n_positions", "block_size")
+    ]
+    return min([tokens, *(int(item) for item in known if isinstance(item, int) and item > 1)])
+
+
+def _meta(subject: Subject, made_up: bool, seconds: float, findings: list[Finding]) -> dict[str, Any]:
+    profile = subject.profile
+    return {
+        "model": subject.model_name,
+        "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
+        "layers": subject.layers,
+        "batch": "made up" if made_up else "given",
+        "loss": None if profile is None else profile.meta.get("loss"),
+        "predicted": subject.predicted is not None,
+        "measured": subject.measured is not None,
+        "notes": subject.notes,
+        "seconds": round(seconds, 2),
+        "sigprop": _version(),
+        "torch": torch.__version__,
+    }
+
+
+def _version() -> str:
+    try:
+        return version("sigprop")
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,71 @@
+"""Predicting and measuring the subject, as it is and under a plan, always on one batch and one loss."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from sigprop.capture import predict
+from sigprop.capture.skeleton import skeleton_of
+from sigprop.distributions import distribution, set_distribution
+from sigprop.errors import UnsupportedError
+from sigprop.isolation import as_written
+from sigprop.losses import LossChoice
+from sigprop.measurement import measure
+from sigprop.plans.recipes.walk import distribution_of
+from sigprop.results import Plan, Profile
+from sigprop.results.application import parameter_names, plain_name, unwrap
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: a model, a batch and a loss, the same for theory and measurement."""
+
+    model: nn.Module
+    batch: Any
+    loss: LossChoice = None
+    tokens: int = 128
+    seed: int = 0
+
+    @cached_property
+    def skeleton(self) -> nn.Module:
+        """The model without its weights. Their laws are read off once here: that costs more than all predictions."""
+        return skeleton_of(as_written(self.model))
+
+    def predicted(self, plan: Plan | None = None) -> Profile:
+        """From theory; under a plan nothing is drawn, only the laws are replaced."""
+        subject = self.skeleton if plan is None else planned_skeleton(self.skeleton, plan)
+        return predict(subject, self.batch, loss=self.loss, tokens=self.tokens, scores=True, seed=self.seed)
+
+    def measured(self, plan: Plan | None = None) -> Profile:
+        """From one pass through the weights; under a plan through a copy that is drawn anew."""
+        subject = self.model
+        if plan is not None:
+            subject = copy.deepcopy(self.model)
+            plan.apply_(subject, torch.Generator().manual_seed(self.seed))
+        return measure(subject, self.batch, self.loss, scores=True)
+
+
+def is_weights_only(plan: Plan) -> bool:
+    """Whether applying the plan changes nothing but parameters."""
+    return not plan.scales and all(row.folded for row in plan.junctions) and all(row.multiplier == 1.0 for row in plan)
+
+
+def planned_skeleton(model: nn.Module, plan: Plan) -> nn.Module:
+    """The model without weights, with the laws of a plan that changes weights only."""
+    if not is_weights_only(plan):
+        raise UnsupportedError("only a plan that changes nothing but weights is predicted without applying it")
+    twin = skeleton_of(model)
+    parameters = {plain_name(name): value for name, value in unwrap(twin).named_parameters()}
+    own = {plain_name(name): distribution(value) for name, value in unwrap(model).named_parameters()}
+    rows = {row.name: row for row in plan.parameters}
+    for first, aliases in parameter_names(twin).items():
+        row = next((rows[name] for name in aliases if name in rows), None)
+        if row is not None:
+            set_distribution(parameters[first], distribution_of(row.init, own[first], tuple(row.shape)))
+    return twin

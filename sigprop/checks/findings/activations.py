@@ -1,0 +1,48 @@
+"""Activations that are dead or saturated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sigprop.checks.registry import check
+from sigprop.checks.subject import Subject
+from sigprop.checks.thresholds import limit
+from sigprop.results.report import Datum, Finding, Prescription
+
+
+@check("activations", "signal", "units that are always zero, or bounded ones at their bounds")
+def activations(subject: Subject) -> Iterator[Finding]:
+    """For a centred pre-activation half of the entries are zero and almost no unit is zero on all positions."""
+    dead = {name: found.dead for name, found in subject.activity.items() if found.dead > limit("dead_share")}
+    full = {name: found.saturated for name, found in subject.activity.items()
+            if found.saturated > limit("saturated_share")}  # fmt: skip
+    if dead:
+        worst = max(dead, key=dead.__getitem__)
+        yield Finding(
+            "activations",
+            "signal",
+            "problem",
+            f"{dead[worst]:.0%} of the units of {worst} are zero on every position",
+            "The pre-activations have a negative mean far beyond their spread (a bias, or a mean of the weights); dead "
+            "units pass no gradient and never come back.",
+            "Lu et al. 2019, 'Dying ReLU and initialization'",
+            sites=tuple(dead),
+            depths=subject.depths_of(dead),
+            evidence=(Datum(f"share of dead units of {worst}", dead[worst], "measured", expected=0.0),),
+            prescription=Prescription("set the bias before it to zero and centre the weights"),
+        )
+    if full:
+        worst = max(full, key=full.__getitem__)
+        yield Finding(
+            "activations",
+            "signal",
+            "problem" if full[worst] > 0.9 else "warning",
+            f"{full[worst]:.0%} of the entries of {worst} are within 5 % of the activation's bounds",
+            "The pre-activations are far wider than the range in which the activation has a slope: the gradient "
+            "through it is almost zero.",
+            "Glorot and Bengio 2010, section 3",
+            sites=tuple(full),
+            depths=subject.depths_of(full),
+            evidence=(Datum(f"saturated share of {worst}", full[worst], "measured", expected=0.0),),
+            prescription=Prescription("draw the matrices before it with std 1 / sqrt(fan_in) or below"),
+        )

@@ -1,0 +1,59 @@
+"""Torch's default draw left in place in a model that is otherwise initialized by its author."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sigprop.checks.draws import Draw
+from sigprop.checks.registry import check
+from sigprop.checks.subject import Subject
+from sigprop.checks.thresholds import limit
+from sigprop.results.report import Datum, Finding, Prescription
+
+DEFAULTS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "NonDynamicallyQuantizableLinear")
+ENOUGH = 1024
+FEW = 0.34
+
+
+@check("default_draw_left", "draw", "a layer still has torch's default uniform draw while the others have their own")
+def default_draw_left(subject: Subject) -> Iterator[Finding]:
+    """nn.Linear and nn.Conv draw U(-1/sqrt(fan_in), 1/sqrt(fan_in)), of std 1 / sqrt(3 fan_in). A kind of layer that
+    its author draws nowhere (the one linear layer of a ResNet) was left on purpose."""
+    if subject.trained:
+        return
+    rows = [row for row in subject.draws.matrices if row.kind in DEFAULTS and row.fan_in and row.total >= ENOUGH]
+    drawn = {row.kind for row in rows if not _is_default(row)}
+    left = [row for row in rows if _is_default(row) and row.kind in drawn]
+    families = {row.family for row in rows}
+    odd = {row.family for row in left}
+    if not left or len(odd) > max(1, FEW * len(families)) or len(left) > FEW * len(rows) or len(rows) < 4:
+        return
+    others = [row for row in rows if not _is_default(row)]
+    if sum(row.law in ("normal", "truncated normal") for row in others) < limit("draw_majority") * len(others):
+        return
+    first = left[0]
+    yield Finding(
+        "default_draw_left",
+        "draw",
+        "warning",
+        f"{first.name} still has torch's default draw, uniform with std 1 / sqrt(3 fan_in)",
+        f"{len(others)} of {len(rows)} matrices are normal: the initialization of this model did not reach the rest.",
+        parameters=tuple(row.name for row in left),
+        depths=subject.depths_of([row.name for row in left]),
+        evidence=(
+            Datum(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error),
+            Datum("1 / sqrt(3 fan_in)", _default(first), "torch"),
+            Datum("kurtosis (uniform 1.8, normal 3)", first.kurtosis, "weights"),
+        ),
+        prescription=Prescription("initialize it with the others, or say in code that torch's default is meant"),
+    )
+
+
+def _default(row: Draw) -> float:
+    return 1.0 / math.sqrt(3.0 * row.fan_in)
+
+
+def _is_default(row: Draw) -> bool:
+    close = abs(math.log(row.std / _default(row))) < 6.0 * row.log_std_error + 1e-3
+    return row.law == "uniform" and close

@@ -1,0 +1,85 @@
+"""The embedding against the positions and against the stream that it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from torch import nn
+
+from sigprop.checks.registry import check
+from sigprop.checks.subject import Subject
+from sigprop.checks.thresholds import limit
+from sigprop.compat import own_modules
+from sigprop.results import SiteRow
+from sigprop.results.report import Datum, Finding, Prescription
+
+POSITION = re.compile(r"pos|wpe", re.IGNORECASE)
+ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
+OTHER = re.compile(r"type|segment|lang", re.IGNORECASE)
+
+
+@check("embedding_scale", "signal", "embeddings drowned by positions, or by the first branch")
+def embedding_scale(subject: Subject) -> Iterator[Finding]:
+    tokens, positions = _embeddings(subject)
+    if tokens is not None and positions is not None:
+        share = positions.variance / tokens.variance
+        if max(share, 1 / share) > limit("embedding_ratio"):
+            small, large = (tokens, positions) if share > 1 else (positions, tokens)
+            factor = (large.variance / small.variance) ** 0.5
+            yield Finding(
+                "embedding_scale",
+                "signal",
+                "warning",
+                f"{large.name} drowns {small.name}: {max(share, 1 / share):.3g} times its variance",
+                "Both are added at the start of the stream, and a norm cannot tell them apart afterwards. Sinusoidal "
+                "positions have variance 1/2; tokens drawn with std 0.02 need the factor sqrt(width) that the original "
+                "Transformer gives them.",
+                "Vaswani et al. 2017, section 3.4",
+                sites=(small.name, large.name),
+                depths=(0, 0),
+                evidence=(Datum("variance of positions over tokens", share, subject.source),),
+                prescription=Prescription(
+                    f"multiply {small.name} by {factor:.3g}", "variance ratio", max(share, 1 / share), 1.0, "weights"
+                ),
+            )
+    first = [branch for branch in subject.branches if branch.first and branch.share > limit("start_ratio")]
+    if first:
+        worst = max(first, key=lambda branch: branch.share)
+        yield Finding(
+            "embedding_scale",
+            "signal",
+            "warning",
+            f"the first branch, {worst.site}, has {worst.share:.3g} times the variance of the stream it is added to",
+            "The embeddings start the stream so small that one branch overwrites them; norms hide it from the forward "
+            "pass, but gradients of the embedding are larger by the same factor.",
+            "Takase et al. 2023, 'Spike no more'",
+            sites=(worst.site,),
+            depths=(worst.depth, worst.depth),
+            evidence=(Datum("variance of the first branch over the stream's start", worst.share, subject.source),),
+            prescription=Prescription(f"draw the embedding {worst.share**0.5:.2g} times wider, or scale its output"),
+        )
+
+
+def _embeddings(subject: Subject) -> tuple[SiteRow | None, SiteRow | None]:
+    """The rows of the token table and of the positions, learned or fixed, before the first block."""
+    modules = dict(subject.model.named_modules())
+    tokens = positions = None
+    for row in subject.profile.sites if subject.profile is not None else []:
+        if row.depth > 0 or not row.variance > 0:
+            continue
+        leaf = row.name.rpartition(".")[2]
+        module = modules.get(row.name)
+        if POSITION.search(leaf) and (module is None or not own_modules(module)):
+            positions = positions or row
+        elif isinstance(module, nn.Embedding) and not OTHER.search(leaf):
+            tokens = tokens or row
+    if tokens is None or positions is None or not _can_add(modules.get(tokens.name), modules.get(positions.name)):
+        return tokens, None
+    return tokens, positions
+
+
+def _can_add(tokens: nn.Module | None, positions: nn.Module | None) -> bool:
+    """Rotary tables turn queries and keys instead: they are as wide as a head, or say what they are."""
+    widths = [getattr(module, "embedding_dim", None) for module in (tokens, positions)]
+    return not ROTARY.search(type(positions).__name__) and (None in widths or widths[0] == widths[1])

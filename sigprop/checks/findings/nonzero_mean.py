@@ -1,0 +1,42 @@
+"""A matrix whose mean is not zero by its own standard error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sigprop.checks.registry import check
+from sigprop.checks.statistics import drawn_like_siblings, sigmas
+from sigprop.checks.subject import Subject
+from sigprop.results.report import Datum, Finding, Prescription
+
+
+@check("nonzero_mean", "draw", "the entries of a matrix have a mean")
+def nonzero_mean(subject: Subject) -> Iterator[Finding]:
+    """A mean m adds a rank-one part of size m sqrt(fan_in fan_out) beside the random part of size std sqrt(fan)."""
+    if subject.trained:
+        return
+    rows = [row for row in subject.draws.matrices if row.fan_in and row.law != "other"]
+    bad = []
+    for row in rows:
+        error = row.std / math.sqrt(row.count)
+        share = row.mean**2 * row.fan_in / row.std**2
+        if abs(row.mean) > (0.0 if row.recorded else sigmas(len(rows)) * error) and share > 0.1:
+            bad.append((share, error, row))
+    if bad:
+        share, error, worst = max(bad, key=lambda item: item[0])
+        yield Finding(
+            "nonzero_mean",
+            "draw",
+            "problem" if share > 10 else "warning",
+            f"{worst.name} has mean {worst.mean:.3g}, {abs(worst.mean) / error:.3g} standard errors from zero",
+            "A mean is a rank-one matrix: it carries the average channel only, which it multiplies by mean * fan_in. "
+            "Uniform draws from [0, 1) or a wrong offset do this.",
+            parameters=tuple(row.name for _, _, row in sorted(bad, key=lambda item: -item[0])),
+            evidence=(
+                Datum("mean of the entries", worst.mean, "weights", error, 0.0),
+                Datum("variance of its rank-one part over the random part", share, "weights"),
+            ),
+            prescription=Prescription("subtract the mean, or draw from a centred law"),
+            repairs={row.name: drawn_like_siblings(row, subject.draws, row.std) for _, _, row in bad},
+        )

@@ -1,0 +1,68 @@
+"""Weights that are not what the model's own class draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sigprop.checks.draws import Draw
+from sigprop.checks.registry import check
+from sigprop.checks.statistics import known_factor, sigmas, spelt
+from sigprop.checks.subject import Subject
+from sigprop.checks.thresholds import limit
+from sigprop.results import Init
+from sigprop.results.report import Datum, Finding, Prescription
+
+
+@check("not_its_law", "draw", "a parameter is not drawn as its model class draws it")
+def not_its_law(subject: Subject) -> Iterator[Finding]:
+    """The class is built again without weights and the law of every parameter recorded; a sample must fit it."""
+    laws = subject.class_laws
+    if laws is None or subject.trained or subject.draws.recorded:
+        return
+    pairs = [(row, laws[row.name]) for row in subject.draws if row.name in laws and row.shape == laws[row.name].shape]
+    bad = [(row, law) for row, law in pairs if _differs(row, law, len(pairs))]
+    if not bad:
+        return
+    row, law = max(bad, key=lambda item: _distance(*item))
+    ratio = row.std / law.std if law.std and row.std else math.nan
+    named = known_factor(ratio, subject.layers, row.fan_in, row.fan_out) if math.isfinite(ratio) else ""
+    told = f"{spelt(ratio, named)} the std" if math.isfinite(ratio) else f"std {row.std:.3g}, mean {row.mean:.3g}"
+    yield Finding(
+        "not_its_law",
+        "draw",
+        "problem" if _distance(row, law) > math.log(2.0) else "warning",
+        f"{row.name} has {told} that {subject.model_name} draws it with",
+        "The weights are not what this class initializes: a wrapper redrew them, a load left them out, or the "
+        "initialization did not run.",
+        parameters=tuple(item.name for item, _ in bad),
+        depths=subject.depths_of([item.name for item, _ in bad]),
+        evidence=(
+            Datum(f"std of {row.name}", row.std, "weights", row.std * row.log_std_error, law.std),
+            Datum(f"mean of {row.name}", row.mean, "weights", expected=law.mean),
+        ),
+        prescription=Prescription("run the class's own initialization (`model.init_weights()`), or apply a plan"),
+        repairs={item.name: _redrawn(law) for item, law in bad},
+    )
+
+
+def _differs(row: Draw, law: Draw, tests: int) -> bool:
+    if row.non_finite or not math.isfinite(law.std) or not law.independent:
+        return False
+    if law.std == 0 or row.std == 0:
+        same = abs(row.mean - law.mean) <= 1e-6 * max(abs(law.mean), 1.0) + 0.01 * max(row.std, law.std)
+        return law.total > 1 and ((law.std == 0) != (row.std == 0) or not same)
+    if row.total < limit("fewest_entries"):
+        return False
+    wide = _distance(row, law)
+    return wide > math.log(limit("draw_factor")) and wide > 2.0 * sigmas(tests) * row.log_std_error
+
+
+def _distance(row: Draw, law: Draw) -> float:
+    return abs(math.log(row.std / law.std)) if row.std and law.std else math.inf
+
+
+def _redrawn(law: Draw) -> Init:
+    if not law.std:
+        return Init("constant", value=law.mean)
+    return Init("uniform" if law.law == "uniform" else "normal", std=law.std)

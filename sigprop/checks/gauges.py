@@ -1,0 +1,88 @@
+"""The numbers that findings about signals go by, each a function of a profile, so that a cure can be judged by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sigprop.checks.branches import find_branches, normed_streams, sensitivity_of
+from sigprop.checks.thresholds import limit
+from sigprop.results import Profile
+
+if TYPE_CHECKING:
+    from sigprop.checks.subject import Subject
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A quantity with the range in which it is healthy."""
+
+    quantity: str
+    read: Callable[[Subject, Profile], float]
+    low: float = 0.0
+    high: float = math.inf
+
+    def healthy(self, value: float) -> bool:
+        return not math.isfinite(value) or self.low <= value <= self.high
+
+
+def stream_growth(subject: Subject, profile: Profile) -> float:
+    """Variance of the stream, last block over first; the stream where that is farthest from one."""
+    return _worst([_ratio(stream.values(profile, "variance")[::-1]) for stream in subject.streams])
+
+
+def gradient_ratio(subject: Subject, profile: Profile) -> float:
+    """Gradient variance of the stream, first block over last; the stream where that is farthest from one."""
+    return _worst([_ratio(stream.values(profile, "grad_variance")) for stream in subject.streams])
+
+
+def token_correlation(subject: Subject, profile: Profile) -> float:
+    """Largest token correlation at the last block of a stream."""
+    found = [stream.values(profile, "token_correlation")[-1:] for stream in subject.streams if stream.residual]
+    return max((value for values in found for value in values if math.isfinite(value)), default=math.nan)
+
+
+def sensitivity(subject: Subject, profile: Profile) -> float:
+    """Largest sensitivity of a stream whose sums are normalized."""
+    found = normed_streams(find_branches(subject.structure, subject.streams, profile))
+    return max(map(sensitivity_of, found), default=math.nan)
+
+
+def score_variance(subject: Subject, profile: Profile) -> float:
+    """Largest variance of attention scores."""
+    rows = [row.variance for row in profile.sites if "entropy" in row.extras and math.isfinite(row.variance)]
+    return max(rows, default=math.nan)
+
+
+def logit_variance(subject: Subject, profile: Profile) -> float:
+    """Variance of the output of the readout."""
+    name = subject.logits_site
+    row = next((item for item in profile.sites if item.name == name), None) if name else None
+    return math.nan if row is None else row.variance + row.mean**2
+
+
+def _ratio(values: list[float]) -> float:
+    """First over last."""
+    usable = len(values) > 1 and values[0] > 0 and values[-1] > 0
+    return values[0] / values[-1] if usable and all(map(math.isfinite, (values[0], values[-1]))) else math.nan
+
+
+def _worst(ratios: list[float]) -> float:
+    found = [value for value in ratios if math.isfinite(value) and value > 0]
+    return max(found, key=lambda value: abs(math.log(value)), default=math.nan)
+
+
+_GROWTH, _GRADIENT = limit("stream_growth"), limit("gradient_ratio")
+GAUGES = {
+    "stream_growth": Gauge("stream variance, last block / first", stream_growth, 1 / _GROWTH, _GROWTH),
+    "gradient_explodes": Gauge("gradient variance, first block / last", gradient_ratio, 1 / _GRADIENT, _GRADIENT),
+    "gradient_vanishes": Gauge("gradient variance, first block / last", gradient_ratio, 1 / _GRADIENT, _GRADIENT),
+    "criticality": Gauge("gradient variance, first block / last", gradient_ratio, 1 / _GRADIENT, _GRADIENT),
+    "rank_collapse": Gauge("token correlation at the last block", token_correlation, -1.0, limit("rank_collapse")),
+    "sensitivity": Gauge("sensitivity of normalized sums", sensitivity, 0.0, limit("sensitivity")),
+    "attention_saturated": Gauge("largest score variance", score_variance, 0.0, limit("scores_large")),
+    "initial_loss": Gauge("logit variance", logit_variance, 0.0, 2 * limit("initial_loss")),
+    "tied_readout": Gauge("logit variance", logit_variance, 0.0, 2 * limit("initial_loss")),
+}

@@ -1,0 +1,249 @@
+"""What a finding looks at: one model, its batch, and everything known of it, each computed once when first asked."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from sigprop.checks.activity import Activity, watch_activity
+from sigprop.checks.branches import Branch, find_branches
+from sigprop.checks.draws import Draw, DrawnParameters, read_draws
+from sigprop.checks.evaluation import Experiment
+from sigprop.checks.streams import Stream, find_streams
+from sigprop.distributions import build
+from sigprop.errors import SigpropError
+from sigprop.losses import OWN
+from sigprop.results import Plan, Profile, SiteRow
+from sigprop.results.application import APPLIED, unwrap
+from sigprop.results.depth import BLOCK_NUMBER
+from sigprop.structure import Parameter, Structure, read_structure
+
+HEAVY = 3.5
+NORM = re.compile(r"norm|(^|\.)ln(_|$|\d)", re.IGNORECASE)
+
+
+@dataclass
+class Subject:
+    """The model under examination. Profiles are None where they could not be made; `notes` says why.
+
+    `skeleton` is the model without weights, where there is one already.
+    """
+
+    model: nn.Module
+    batch: Any
+    predicted: Profile | None = None
+    measured: Profile | None = None
+    plan: Plan | None = None
+    base: nn.Module | None = None
+    optimizer: str | None = None
+    lr: float = 1e-3
+    evaluation: Experiment | None = None
+    skeleton: nn.Module | None = None
+
+    def __post_init__(self) -> None:
+        self.notes: list[str] = []
+
+    # -- the weights
+
+    @cached_property
+    def draws(self) -> DrawnParameters:
+        return read_draws(self.model)
+
+    @cached_property
+    def moved_gains(self) -> float:
+        """Share of norms whose gains are not one constant."""
+        gains = [row for row in self.draws if len(row.shape) == 1 and _is_norm_gain(row)]
+        return sum(row.std > 1e-4 * max(abs(row.mean), 1e-4) for row in gains) / len(gains) if gains else 0.0
+
+    @cached_property
+    def trained(self) -> bool:
+        """Most gains of norms have moved, or (without norms) most matrices have heavier tails than a draw."""
+        if self.draws.recorded:
+            return False
+        if any(len(row.shape) == 1 and _is_norm_gain(row) for row in self.draws):
+            return self.moved_gains > 0.5
+        rows = [row for row in self.draws.matrices if row.total >= 1024 and row.largest < 100]
+        heavy = [row for row in rows if row.kurtosis > HEAVY + 12 / math.sqrt(row.count)]
+        return len(rows) > 2 and len(heavy) > 0.5 * len(rows)
+
+    @cached_property
+    def class_laws(self) -> dict[str, Draw] | None:
+        """How the model's own class draws every parameter, for models that are built of a config; None under a plan."""
+        config = getattr(self.model, "config", None)
+        planned = self.plan is not None or hasattr(unwrap(self.model), APPLIED)
+        if config is None or not hasattr(config, "to_dict") or self.draws.recorded or planned:
+            return None
+        kind, copied = type(self.model), copy.deepcopy(config)
+        try:
+            return read_draws(build(lambda: kind(copied))).rows
+        except Exception as error:
+            self.notes.append(f"the laws of {kind.__name__} could not be read again: {type(error).__name__}: {error}")
+            return None
+
+    # -- the structure
+
+    @property
+    def without_weights(self) -> nn.Module:
+        """A skeleton that was made before, so that laws are not read off the weights again; else the model itself."""
+        if self.skeleton is not None:
+            return self.skeleton
+        return self.model if self.evaluation is None else self.evaluation.skeleton
+
+    @cached_property
+    def structure(self) -> Structure | None:
+        try:
+            return read_structure(self.without_weights, self.batch)
+        except SigpropError as error:
+            self.notes.append(f"structure not read: {str(error).splitlines()[0]}")
+            return None
+
+    @cached_property
+    def branch_ends(self) -> frozenset[str]:
+        """The last weights of all residual branches."""
+        if self.structure is None:
+            return frozenset()
+        return frozenset(name for junction in self.structure.junctions for name in junction.weights)
+
+    @cached_property
+    def block_matrices(self) -> frozenset[str]:
+        """Matrices inside residual branches."""
+        if self.structure is None:
+            return frozenset()
+        return frozenset(name for junction in self.structure.junctions for name in junction.inside)
+
+    @cached_property
+    def layers(self) -> int:
+        """Repeated blocks: of one family of parameters, the numbers that stand first in its names; those of a container
+        that holds them all are passed over."""
+        found = [int(any(BLOCK_NUMBER.search(row.name) for row in self.draws))]
+        for rows in self.draws.families().values():
+            places = zip(*(BLOCK_NUMBER.findall(row.name) for row in rows), strict=False)
+            found.append(next((len(kinds) for kinds in map(set, places) if len(kinds) > 1), 0))
+        return max(found)
+
+    @property
+    def model_name(self) -> str:
+        return type(self.model).__name__
+
+    @property
+    def model_type(self) -> str:
+        return str(getattr(getattr(self.model, "config", None), "model_type", ""))
+
+    def depths_of(self, names: Iterable[str]) -> tuple[int, int] | None:
+        """First and last block (from 1) that the names lie in."""
+        found = [int(match.group(1)) + 1 for match in map(BLOCK_NUMBER.search, names) if match]
+        return (min(found), max(found)) if found else None
+
+    # -- the profiles
+
+    @property
+    def profile(self) -> Profile | None:
+        """What findings about signals go by: the measurement where there is one, else the prediction."""
+        return self.measured if self.measured is not None else self.predicted
+
+    @property
+    def source(self) -> str:
+        return "measured" if self.measured is not None else "predicted"
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        """Residual streams, or the chain of matrices where there are none."""
+        return find_streams(self.structure, self.model, self.profile)
+
+    def finite_rows(self, stream: Stream, column: str) -> tuple[list[SiteRow], str]:
+        """The rows of a stream as measured; as predicted where the measurement overflowed."""
+        rows = stream.rows(self.profile)
+        if all(math.isfinite(getattr(row, column)) for row in rows) or self.predicted is None:
+            return rows, self.source
+        return stream.rows(self.predicted), "predicted"
+
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """Every residual branch with the variance of its output and of the stream that it is added to."""
+        return find_branches(self.structure, self.streams, self.profile)
+
+    @property
+    def is_transformer(self) -> bool:
+        return self.structure is not None and self.structure.is_transformer
+
+    @cached_property
+    def scores(self) -> list[SiteRow]:
+        """Rows of attention scores, with entropy and largest weight; what routers choose by is left out."""
+        rows = [] if self.profile is None else self.profile.sites
+        routers = frozenset() if self.structure is None else self.structure.routers
+        return [row for row in rows if "entropy" in row.extras and row.name.rpartition(".scores")[0] not in routers]
+
+    @cached_property
+    def activity(self) -> dict[str, Activity]:
+        """What single units and channels do in one forward pass; empty without weights."""
+        if self.measured is None:
+            return {}
+        return watch_activity(self.model, self.batch)
+
+    @cached_property
+    def readout(self) -> Parameter | None:
+        """The matrix that makes the output, an embedding where it is tied."""
+        if self.structure is None:
+            return None
+        found = [item for item in self.structure if item.role == "readout" and len(item.shape) > 1]
+        tied = [item for item in self.structure if item.tied]
+        return (found or tied or [None])[-1]
+
+    @cached_property
+    def logits_site(self) -> str | None:
+        """The site of the module that multiplies by the readout."""
+        if self.readout is None:
+            return None
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        weight = parameters.get(self.readout.name)
+        users = [name for name, module in self.model.named_modules() if getattr(module, "weight", None) is weight]
+        users = [name for name in users if not isinstance(self.model.get_submodule(name), nn.Embedding)]
+        return next((name for name in reversed(users) if name in self._rows), None)
+
+    @cached_property
+    def classes(self) -> int | None:
+        """How many classes the readout tells apart."""
+        if self.readout is None or self.logits_site is None or not self._ends_in_logits:
+            return None
+        weight = self.model.get_submodule(self.logits_site).weight
+        count = int(weight.shape[0])  # type: ignore[union-attr,index]
+        return count if count > 1 else None
+
+    @property
+    def _ends_in_logits(self) -> bool:
+        """Whether the readout makes the model's output, and that output tells classes apart as far as one can know."""
+        has_loss = self.profile is not None and self.profile.meta.get("loss") in (OWN, "cross_entropy")
+        ids = isinstance(self.batch, Tensor) and not self.batch.is_floating_point()
+        images = isinstance(self.batch, Tensor) and self.batch.dim() == 4
+        names = [row.name for row in self.profile.sites] if self.profile is not None else []
+        after = names[names.index(self.logits_site) + 1 :] if self.logits_site in names else ["unknown"]
+        modules = dict(self.model.named_modules())
+        last = all(modules.get(name) is self.model or name not in modules for name in after)
+        return has_loss or ((ids or images) and last)
+
+    @property
+    def measured_loss(self) -> float | None:
+        """The value of the loss, where it is the model's own or cross entropy, and was measured."""
+        if self.measured is None or self.measured.meta.get("loss") not in (OWN, "cross_entropy"):
+            return None
+        return self.measured.meta.get("loss_value")
+
+    def row(self, name: str) -> SiteRow | None:
+        """The row of a site in the profile that findings go by."""
+        return self._rows.get(name) or self._rows.get(f"{name}[0]")
+
+    @cached_property
+    def _rows(self) -> dict[str, SiteRow]:
+        return {} if self.profile is None else {row.name: row for row in self.profile.sites}
+
+
+def _is_norm_gain(row: Draw) -> bool:
+    parent, _, leaf = row.name.rpartition(".")
+    return leaf in ("weight", "gain", "scale") and ("Norm" in row.kind or bool(NORM.search(parent)))

@@ -1,0 +1,55 @@
+"""How the parameters of a model are drawn, read from its constructor or from its numbers.
+
+| file | what it holds |
+|---|---|
+| `distribution` | the law of a parameter's entries |
+| `recorder` | a model built without its weights, its constructor followed on laws |
+| `constructor` | the real constructor called twice: what is drawn, what a formula fills |
+| `independence` | whether real numbers look like independent draws |
+| `defaults`, `siblings` | the laws of torch's own layers; layers drawn by one rule tell each other's |
+| `model_laws` | models without weights, with the law of each parameter |
+| `redraw` | a real model with fresh weights from its laws |
+| `shaking` | what one draw of the weights leaves open |
+"""
+
+from sigprop.distributions.distribution import (
+    CENTRED,
+    COPIED,
+    INDEPENDENT,
+    ORTHOGONAL,
+    STRUCTURED,
+    UNKNOWN,
+    Distribution,
+)
+from sigprop.distributions.independence import kind_of_derived
+from sigprop.distributions.model_laws import (
+    build,
+    copied_with,
+    distribution,
+    factory_of_model,
+    is_copied,
+    parameters_on_meta,
+    set_distribution,
+    zero_rows,
+)
+from sigprop.distributions.redraw import Draws
+
+__all__ = [
+    "CENTRED",
+    "COPIED",
+    "INDEPENDENT",
+    "ORTHOGONAL",
+    "STRUCTURED",
+    "UNKNOWN",
+    "Distribution",
+    "Draws",
+    "build",
+    "copied_with",
+    "distribution",
+    "factory_of_model",
+    "is_copied",
+    "kind_of_derived",
+    "parameters_on_meta",
+    "set_distribution",
+    "zero_rows",
+]

@@ -1,0 +1,138 @@
+"""Whether the numbers of a real parameter look like independent draws, and what they look like otherwise.
+
+Every test compares a statistic with its value for independent entries, within `SURE` standard errors: means and mean
+squares of rows and of columns, products of neighbours (of entries and of their squares), cosines between rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sigprop.distributions.distribution import CENTRED, INDEPENDENT, ORTHOGONAL, STRUCTURED, Distribution
+
+SURE = 5.5
+FEWEST = 24
+FEWEST_REPEATED = 6
+"""Entries of which repeated numbers tell: no draw has them."""
+SIDE = 512
+FEW_ROWS = 32
+"""Rows that are looked at first: where some are not orthogonal, all are not."""
+
+
+def measured_law(tensor: Tensor) -> Distribution:
+    """The law of a real tensor's entries, and what they share."""
+    kind = kind_of(tensor)
+    return Distribution.table(tensor.detach().clone()) if kind == STRUCTURED else Distribution.measured(tensor, kind)
+
+
+def kind_of(tensor: Tensor) -> str:
+    """`independent`, `orthogonal` or `structured`; constants and what is too small to judge count as independent."""
+    if not tensor.is_floating_point() or tensor.numel() < FEWEST_REPEATED or tensor.dim() == 0:
+        return INDEPENDENT
+    matrix = tensor.detach().reshape(tensor.shape[0], -1)[:SIDE, :SIDE].double()
+    if matrix.shape[1] > 1:
+        varied = (matrix[:, 1:] != matrix[:, :1]).any(1)
+        matrix = matrix if varied.all() else matrix[varied]  # padding rows are constants of their own
+    if matrix.numel() < FEWEST_REPEATED:
+        return INDEPENDENT
+    numbers = matrix.flatten() if matrix.all() else matrix[matrix != 0]
+    numbers = numbers if tensor.dtype == torch.float64 else numbers.float()
+    if 2 * _different(numbers) < len(numbers):
+        return STRUCTURED if bool((numbers != numbers[0]).any()) or len(numbers) < matrix.numel() else INDEPENDENT
+    if matrix.numel() < FEWEST:
+        return INDEPENDENT
+    centred = matrix - matrix.mean()
+    level = float(centred.square().mean())
+    if level <= 1e-14 * float(matrix.square().mean()):
+        return INDEPENDENT
+    unit = (centred / math.sqrt(level)).float()  # six digits are plenty for sums of independent numbers
+    tailed = float(unit.square().square().mean())
+    if min(unit.shape) >= 2 and _orthogonal(matrix):
+        return ORTHOGONAL if tailed < 4.0 or min(unit.shape) < 8 else STRUCTURED
+    return STRUCTURED if any(abs(value) > SURE for value in _deviations(unit, tailed)) else INDEPENDENT
+
+
+def kind_of_derived(values: Tensor) -> str:
+    """Of a function of independent weights. Rows of one length, as weight normalization makes them, do no harm; sums of
+    zero over each row do, and so do rows or columns that lie along others."""
+    values = values.detach().squeeze()
+    if values.dim() < 2 or min(len(values), values[0].numel()) < 8:
+        return INDEPENDENT
+    matrix = values.reshape(len(values), -1)[:SIDE].double()
+    unit = matrix - matrix.mean()
+    unit = unit / unit.square().mean().sqrt().clamp_min(1e-300)
+    rows, columns = unit.shape
+    of_means = float(matrix.mean(1).square().mean() / matrix.square().mean().clamp_min(1e-300)) * columns
+    if of_means < 1e-3:
+        return CENTRED
+    if abs(of_means - 1.0) > SURE * math.sqrt(2.0 / rows):
+        return STRUCTURED
+    return STRUCTURED if any(abs(value) > SURE for value in _cosines(unit)) else INDEPENDENT
+
+
+def _different(numbers: Tensor) -> int:
+    """How many different numbers there are. All, where a sample has none twice: did each number stand there twice, a
+    sample of 8 sqrt(n) would have 64 equal pairs."""
+    count = len(numbers)
+    few = math.ceil(8 * math.sqrt(count))
+    if count > 4 * few and _counted(numbers[_sample(count, few)]) == few:
+        return count
+    return _counted(numbers)
+
+
+@lru_cache(maxsize=64)
+def _sample(count: int, few: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(count))[:few]
+
+
+def _counted(numbers: Tensor) -> int:
+    ordered = np.sort(numbers.numpy())
+    return 1 + int((ordered[1:] != ordered[:-1]).sum()) if len(ordered) else 0
+
+
+def _orthogonal(matrix: Tensor) -> bool:
+    """Rows (or columns) at right angles and of one length, as no independent draw has them."""
+    short = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    return _at_right_angles(short[:FEW_ROWS]) and _at_right_angles(short)
+
+
+def _at_right_angles(short: Tensor) -> bool:
+    gram = short @ short.T
+    level = gram.diagonal().mean()
+    if len(gram) < 4 or level <= 0:
+        return False
+    return bool((gram - level * torch.eye(len(gram), dtype=gram.dtype)).abs().max() < 1e-4 * level)
+
+
+def _deviations(unit: Tensor, tailed: float) -> Iterator[float]:
+    """Standardized deviations from what independent entries of unit variance give."""
+    spread = max(tailed - 1.0, 0.1)
+    for side in (unit, unit.T):
+        rows, columns = side.shape
+        if rows >= 8 and columns >= 8:
+            of_means = side.mean(1).square().mean() * columns
+            yield float((of_means - 1.0) / math.sqrt(2.0 / rows))
+            of_squares = (side.square().mean(1) - 1.0).square().mean() * columns / spread
+            yield float((of_squares - 1.0) / math.sqrt((2.0 + 4.0 * tailed / columns) / rows))
+        if columns >= 8:
+            products = side[:, 1:] * side[:, :-1]
+            yield float(products.sum() / math.sqrt(products.numel()))
+            squares = (side[:, 1:].square() - 1.0) * (side[:, :-1].square() - 1.0)
+            yield float(squares.sum() / math.sqrt(squares.numel()) / spread)
+    yield from _cosines(unit)
+
+
+def _cosines(unit: Tensor) -> Iterator[float]:
+    short = unit if unit.shape[0] <= unit.shape[1] else unit.T
+    rows, columns = short.shape
+    if rows < 8 or columns < 8:
+        return
+    squares = (short @ short.T / columns).square()
+    off = (squares.sum() - squares.diagonal().sum()) / (rows * (rows - 1))
+    yield float((off * columns - 1.0) / math.sqrt(4.0 / (rows * (rows - 1))) / (1.0 + rows / columns))

@@ -1,0 +1,209 @@
+"""Models with the laws of their parameters: built without weights, or a copy of a real one without its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.compat import own_parameters
+from sigprop.distributions.constructor import Factory, Law, constructed, refined
+from sigprop.distributions.defaults import default_law
+from sigprop.distributions.distribution import UNKNOWN, Distribution
+from sigprop.distributions.independence import measured_law
+from sigprop.distributions.recorder import DrawRecorder, building
+from sigprop.distributions.siblings import Sibling, shared_laws
+from sigprop.errors import UnsupportedError
+from sigprop.isolation import observers, without_observers
+
+SEED = 0
+"""Of the one draw that a constructor without weights makes of what it gives its parameters as numbers."""
+FEW = 8
+"""Entries by which two draws are told apart."""
+_LAW = "_sigprop_distribution"
+_FACTORY = "_sigprop_factory"
+_COPIED = "_sigprop_copied"
+_ZERO_ROWS = "_sigprop_zero_rows"
+
+
+def distribution(parameter: Tensor) -> Distribution:
+    """What the builder recorded for a parameter, or what a real tensor measures."""
+    found = getattr(parameter, _LAW, None)
+    if found is not None:
+        return found
+    return Distribution.constant(0.0, UNKNOWN) if parameter.is_meta else measured_law(parameter)
+
+
+def set_distribution(parameter: Tensor, law: Distribution) -> None:
+    """Say how a parameter without weights is drawn."""
+    setattr(parameter, _LAW, law)
+
+
+def is_copied(parameter: Tensor) -> bool:
+    """Whether another parameter of the model holds the same draw, as layers that are deep copies of one do."""
+    return getattr(parameter, _COPIED, False)
+
+
+def zero_rows(table: Tensor) -> tuple[int, ...]:
+    """Rows of a table that are zero although the others are drawn, as that of a padding id is."""
+    found = getattr(table, _ZERO_ROWS, None)
+    if found is not None or table.is_meta or table.dim() != 2 or not table.numel():
+        return found or ()
+    suspects = (table[:, 0] == 0.0).nonzero()[:, 0]
+    rows = suspects[(table[suspects] == 0.0).all(1)]
+    return tuple(rows.tolist()) if len(rows) < len(table) else ()
+
+
+def factory_of_model(model: nn.Module) -> Factory | None:
+    """The function that made a model, where `build` did."""
+    return model.__dict__.get(_FACTORY)
+
+
+def build(factory: Factory) -> nn.Module:
+    """Call a function that makes a model, without allocating its weights; their laws are kept beside them."""
+    try:
+        with building() as recorder:
+            made = constructed(factory, SEED)
+    except Exception:  # a constructor that computes with its weights; or one that fails, and does so again
+        made = constructed(factory, SEED)
+        if isinstance(made, nn.Module):
+            made = copied_with(made, parameters_on_meta(made))
+    else:
+        if isinstance(made, nn.Module):
+            _keep_laws(made, recorder, factory)
+    if isinstance(made, nn.Module):
+        made.__dict__[_FACTORY] = factory
+    return made
+
+
+def parameters_on_meta(model: nn.Module, frozen: bool = False) -> dict[int, Any]:
+    """For each trainable parameter, by `id`, a twin on meta that knows its law.
+
+    With `frozen` also for weights that are not trained, but not for tables that a class computes (sinusoids).
+    """
+    laws = laws_of(model)
+    parameters = {id(place.parameter): place.parameter for place in places_of(model)}
+    copies = _copies({key: _numbers(item) for key, item in parameters.items() if laws[key].variance})
+    drawn = {id(place.parameter) for place in places_of(model) if frozen and _is_drawn(place)}
+    return {
+        key: _on_meta(parameter, laws[key], key in copies or is_copied(parameter))
+        for key, parameter in parameters.items()
+        if parameter.requires_grad or parameter.is_meta or key in drawn
+    }
+
+
+def _is_drawn(place: Place) -> bool:
+    computed = isinstance(place.module, nn.Embedding) and type(place.module) is not nn.Embedding
+    return place.key in ("weight", "bias") and place.parameter.is_floating_point() and not computed
+
+
+def laws_of(model: nn.Module) -> dict[int, Distribution]:
+    """The law of every parameter, by `id`: recorded, torch's own, or what its and its siblings' numbers show."""
+    laws: dict[int, Distribution] = {}
+    families: dict[type, list[tuple[int, Sibling]]] = {}
+    for place in places_of(model):
+        parameter, key = place.parameter, id(place.parameter)
+        if key in laws:
+            continue
+        laws[key] = _law_in(place)
+        if place.key == "weight" and parameter.dim() >= 2 and not parameter.is_meta:
+            sibling = Sibling(place.module, tuple(parameter.shape), laws[key])
+            families.setdefault(type(place.module), []).append((key, sibling))
+    for family in families.values():
+        found = shared_laws([sibling for _, sibling in family])
+        laws.update({key: law for (key, _), law in zip(family, found, strict=True)})
+    return laws
+
+
+def copied_with(model: nn.Module, replaced: dict[int, Any]) -> nn.Module:
+    """A copy of a model, without the hooks of its user, in which objects, by `id`, are replaced."""
+    memo = dict(replaced)
+    for _, hooks, key in observers(model):
+        memo[id(hooks[key])] = hooks[key]  # not to be copied, since they are taken off
+    for module in model.modules():
+        for tensor in vars(module).values():
+            if isinstance(tensor, Tensor) and not tensor.is_leaf:
+                memo[id(tensor)] = tensor.detach()  # computed from parameters, as by weight norm; computed again
+    try:
+        made = copy.deepcopy(model, memo)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{type(model).__name__} cannot be copied ({type(error).__name__}: {error}). "
+            "Pass a function that builds it instead, or remove what cannot be copied."
+        ) from error
+    without_observers(made)
+    return made
+
+
+class Place(NamedTuple):
+    """A parameter where a module holds it."""
+
+    module: nn.Module
+    key: str
+    name: str
+    parameter: nn.Parameter
+
+
+def places_of(model: nn.Module) -> Iterator[Place]:
+    for prefix, module in model.named_modules():
+        for key, parameter in own_parameters(module).items():
+            if parameter is not None:
+                yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
+
+
+def _law_in(place: Place) -> Distribution:
+    parameter = place.parameter
+    if parameter.is_meta or hasattr(parameter, _LAW):
+        return distribution(parameter)
+    return default_law(place.module, place.key, parameter) or measured_law(parameter)
+
+
+def _on_meta(parameter: Tensor, law: Distribution, copied: bool) -> nn.Parameter:
+    twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+    setattr(twin, _LAW, law)
+    setattr(twin, _COPIED, copied)
+    setattr(twin, _ZERO_ROWS, zero_rows(parameter))
+    return twin
+
+
+def _numbers(parameter: Tensor) -> Any:
+    """What tells one draw from another."""
+    if parameter.is_meta:
+        return id(parameter)
+    return (tuple(parameter.shape), *parameter.detach().flatten()[:FEW].tolist())
+
+
+def _copies(draws: dict[int, Any]) -> set[int]:
+    """Keys whose draw is that of another."""
+    count = Counter(draws.values())
+    return {key for key, draw in draws.items() if count[draw] > 1}
+
+
+def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> None:
+    """Write the law of each parameter beside it; frozen tables take their numbers back."""
+    places = [place for place in places_of(model) if place.parameter.is_meta]
+    recorded = {place.name: recorder.law(place.parameter) for place in places}
+    known: dict[str, Law] = {
+        name: Distribution.constant(0.0, UNKNOWN) if law is None else law for name, law in recorded.items()
+    }
+    parameters = {id(place.parameter): place.parameter for place in places}
+    for key in _copies({key: recorder.draw(item) or key for key, item in parameters.items()}):
+        setattr(parameters[key], _COPIED, True)
+    found = refined(known, {place.name: place.parameter for place in places}, factory)
+    for place in places:
+        law, parameter = found[place.name], place.parameter
+        setattr(parameter, _ZERO_ROWS, recorder.zero_rows(parameter))
+        if isinstance(law, Tensor) and not parameter.requires_grad and law.shape == parameter.shape:
+            own_parameters(place.module)[place.key] = nn.Parameter(law.to(parameter.dtype), requires_grad=False)
+        elif not hasattr(parameter, _LAW):
+            setattr(parameter, _LAW, _as_distribution(law, is_table=law is not known[place.name]))
+
+
+def _as_distribution(law: Law, is_table: bool) -> Distribution:
+    if isinstance(law, Distribution):
+        return law
+    return Distribution.table(law) if is_table else measured_law(law)

@@ -1,0 +1,330 @@
+"""Building a model without its weights, while what its constructor does to them is written down.
+
+Inside `building` every parameter moves to the meta device as soon as it is registered, and whatever is done to it acts
+on its *law*: the quantiles of its entries' distribution, or the numbers that were copied into it. A law belongs to a
+storage, so that it is found through views, `.data`, `detach` and copies. Nothing outside this thread is touched.
+Buffers stay real.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from sigprop.compat import correct_fan, storage_key
+from sigprop.distributions.distribution import ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
+from sigprop.distributions.independence import measured_law
+from sigprop.isolation import Mode
+
+LARGE = 1 << 20
+Law = Distribution | Tensor
+"""What is known of a storage: how it is drawn, or the numbers it holds."""
+
+_MAKERS = frozenset(
+    ("arange", "linspace", "logspace", "rand", "randn", "randint", "full", "ones", "zeros", "tensor", "eye")
+)
+_ELEMENTWISE = frozenset(("mul", "rmul", "div", "truediv", "add", "radd", "sub", "rsub", "neg", "exp", "log", "clamp"))
+_ALIKE = frozenset(("ones_like", "zeros_like", "full_like"))
+_COPIES = frozenset(("clone", "contiguous", "to", "float", "reshape", "flatten", "pad"))
+_FILLS = frozenset(
+    ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "zero_", "zeros_", "ones_", "fill_", "constant_")
+)
+_NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_", "squeeze_", "unsqueeze_", "detach_"))
+
+
+class DrawRecorder(Mode):
+    """Follows what is done to meta tensors, by their storages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._laws: dict[int, tuple[Any, Law]] = {}
+        self._draws: dict[int, int] = {}
+        self._zero_rows: dict[int, tuple[int, ...]] = {}
+        self._count = 0
+
+    # -- laws by storage
+
+    def law(self, tensor: Tensor) -> Law | None:
+        found = self._laws.get(storage_key(tensor))
+        return None if found is None else found[1]
+
+    def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None) -> None:
+        """A law, of a draw of its own or of one that was copied."""
+        key = storage_key(tensor)
+        self._laws[key] = (tensor.untyped_storage(), law)  # the storage is held, so that its key stays its own
+        self._zero_rows.pop(key, None)
+        self._count += 1
+        self._draws[key] = self._count if copied is None else self.draw(copied)
+
+    def draw(self, tensor: Tensor) -> int:
+        """The number of the draw that a storage holds; copies have one number."""
+        return self._draws.get(storage_key(tensor), 0)
+
+    def zero_rows(self, table: Tensor) -> tuple[int, ...]:
+        """Rows that were set to zero after the rest was drawn."""
+        return self._zero_rows.get(storage_key(table), ())
+
+    def distribution(self, tensor: Tensor) -> Distribution | None:
+        """The law of a storage as a distribution; numbers are measured once."""
+        found = self.law(tensor)
+        if isinstance(found, Tensor):
+            found = measured_law(found)
+        return found
+
+    def registered(self, parameter: nn.Parameter) -> nn.Parameter | None:
+        """The twin on meta of a parameter that a module registers; small frozen ones stay real."""
+        if parameter.is_meta or isinstance(parameter, nn.UninitializedParameter):
+            return None
+        if not (parameter.requires_grad or parameter.numel() > LARGE):
+            return None
+        twin = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
+        for key, value in vars(parameter).items():
+            setattr(twin, key, value)
+        if parameter.numel() <= LARGE:
+            self.keep(twin, parameter.detach())
+        return twin
+
+    # -- the mode
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in ("__get__", "__set__"):
+            return self._attribute(func, name, args)
+        kwargs = _on_cpu(name, args, kwargs)
+        target = args[0] if args and isinstance(args[0], Tensor) else kwargs.get("tensor")
+        if isinstance(kwargs.get("out"), Tensor) and kwargs["out"].is_meta:
+            return self._written_out(func, args, kwargs)
+        if not isinstance(target, Tensor) or not target.is_meta:
+            return self._beside(func, args, kwargs)
+        writes = name.endswith("_") and not name.startswith("__") and name not in _NOT_WRITING
+        if name == "__setitem__":
+            return self._item_written(target, *args[1:])
+        if writes:
+            self._follow(func, name, target, args, kwargs)
+            if name in _FILLS:  # nothing is left to do on meta
+                return target
+        result = _on_one_device(func, args, kwargs)
+        if not writes:
+            self._remember(func, name, target, args, kwargs, result)
+        return result
+
+    def _attribute(self, func: Any, name: str, args: tuple) -> Any:
+        attribute, target = getattr(func.__self__, "__name__", ""), args[0]
+        if name == "__get__" and attribute == "is_meta" and func(*args):
+            self._initializer(sys._getframe(2), target)
+        if name == "__set__" and attribute == "data" and target.is_meta and not args[1].is_meta:
+            twin = torch.empty_like(args[1], device="meta")
+            self.keep(twin, args[1].detach())
+            return func(target, twin)
+        return func(*args)
+
+    def _initializer(self, frame: Any, tensor: Tensor) -> None:
+        """Initializers of torch leave early on meta: what they would have done is read off their own arguments."""
+        if frame.f_globals.get("__name__") != nn.init.__name__:
+            return
+        given, name = frame.f_locals, frame.f_code.co_name
+        if name == "_no_grad_trunc_normal_" and given["std"] > 0:
+            law = Distribution.truncated_normal(given["mean"], given["std"], given["a"], given["b"])
+        elif name == "_no_grad_trunc_normal_":
+            law = Distribution.constant(given["mean"])
+        elif name == "orthogonal_":
+            larger = max(tensor.shape[0], tensor.numel() // tensor.shape[0])
+            law = Distribution.normal(0.0, given["gain"] / math.sqrt(larger), ORTHOGONAL)
+        elif name == "sparse_":
+            zeros = math.ceil(given["sparsity"] * tensor.shape[0]) / tensor.shape[0]
+            law = _mixture(Distribution.normal(0.0, given["std"]), Distribution.constant(0.0), zeros)
+        elif name == "dirac_":
+            ones = given["groups"] * min(tensor.shape[0] // given["groups"], tensor.shape[1]) / tensor.numel()
+            law = _mixture(Distribution.constant(0.0), Distribution.constant(1.0), ones, STRUCTURED)
+        else:
+            return
+        self._write(tensor, law)
+
+    def _written_out(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """`torch.eye(..., out=parameter)`: numbers made for a parameter, or something that cannot be followed."""
+        target = kwargs["out"]
+        rest = {key: value for key, value in kwargs.items() if key not in ("out", "requires_grad")}
+        inputs = [item for item in (*args, *rest.values()) if isinstance(item, Tensor)]
+        if any(item.is_meta for item in inputs):
+            self._write(target, None)
+            return func(*args, **kwargs)
+        self._write(target, func(*args, **rest))
+        return target
+
+    def _beside(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return _on_one_device(func, args, kwargs)
+
+    def _item_written(self, target: Tensor, index: Any, value: Any) -> None:
+        try:
+            part = target[index]
+        except (RuntimeError, IndexError):
+            return self._write(target, None)
+        law = self.distribution(value) if isinstance(value, Tensor) and value.is_meta else None
+        if isinstance(value, Tensor) and not value.is_meta:
+            law = measured_law(value)
+        elif not isinstance(value, Tensor):
+            law = Distribution.constant(float(value))
+        is_view = storage_key(part) == storage_key(target)
+        return self._write(part, law) if is_view else self._write(target, law, part.numel())
+
+    def _write(self, target: Tensor, law: Law | None, count: int | None = None) -> None:
+        """`count` entries of the target's storage take a law; None: what was written is not known."""
+        storage = target.untyped_storage().nbytes() // target.element_size()
+        share = (target.numel() if count is None else count) / max(storage, 1)
+        if law is not None and share >= 1.0:
+            self.keep(target, law)
+            return
+        before, zeros = self.distribution(target), self.zero_rows(target)
+        if law is None:
+            known = before if before is not None else Distribution.constant(0.0)
+            self.keep(target, replace(known, kind=UNKNOWN))
+        elif before is None:
+            self.keep(target, law)
+        else:
+            after = law if isinstance(law, Distribution) else measured_law(law)
+            self.keep(target, _mixture(before, after, share))
+            if count is None and target.dim() == 1 and after.second_moment == 0.0:
+                row = target.storage_offset() // target.numel()
+                self._zero_rows[storage_key(target)] = (*zeros, row)
+
+    def _follow(self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any]) -> None:
+        if name == "copy_":
+            source = args[1] if len(args) > 1 else kwargs.get("src")
+            if isinstance(source, Tensor) and not source.is_meta:
+                return self._write(target, source.detach().expand(target.shape).clone())
+            return self._write(target, self.distribution(source) if isinstance(source, Tensor) else None)
+        after = _filled(name, args, kwargs)
+        if after is None:
+            before = self.distribution(target)
+            if before is None or any(isinstance(item, Tensor) and item.dim() for item in args[1:]):
+                return self._write(target, None)
+            after = _function_of(before, func, args, kwargs)
+        return self._write(target, after)
+
+    def _remember(
+        self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """What is known of a function of one parameter and numbers: `p / sqrt(layers)`, to be copied back into it."""
+        if not isinstance(result, Tensor) or not result.is_meta or self.law(result) is not None:
+            return
+        operator = name.strip("_") if name.startswith("__") else name
+        found = self.law(target)
+        if found is None or result.numel() != target.numel():
+            return
+        alone = not any(isinstance(item, Tensor) and item.dim() for item in (*args[1:], *kwargs.values()))
+        if operator in _COPIES:
+            self.keep(result, found, copied=target)
+        elif operator in _ELEMENTWISE and alone:
+            law = found if isinstance(found, Distribution) else measured_law(found)
+            self.keep(result, _function_of(law, func, args, kwargs))
+
+
+def _function_of(law: Distribution, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Distribution:
+    return Distribution.of(func(law.quantiles.clone(), *args[1:], **kwargs), law.kind)
+
+
+def _filled(name: str, args: tuple, kwargs: dict[str, Any]) -> Distribution | None:
+    """The law after a function that overwrites whatever was there."""
+
+    def given(position: int, key: str, default: float) -> float:
+        value = kwargs.get(key, args[position] if len(args) > position else default)
+        return float(value) if not isinstance(value, torch.Generator) else default
+
+    if name == "normal_":
+        return Distribution.normal(given(1, "mean", 0.0), given(2, "std", 1.0))
+    if name == "uniform_":
+        return Distribution.uniform(given(1, "from", kwargs.get("a", 0.0)), given(2, "to", kwargs.get("b", 1.0)))
+    if name in ("kaiming_uniform_", "kaiming_normal_"):
+        return _kaiming(name, *args, **kwargs)
+    if name in ("zero_", "zeros_"):
+        return Distribution.constant(0.0)
+    if name == "ones_":
+        return Distribution.constant(1.0)
+    if name in ("fill_", "constant_"):
+        return Distribution.constant(given(1, "val", kwargs.get("value", 0.0)))
+    return None
+
+
+def _kaiming(
+    name: str,
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: torch.Generator | None = None,
+) -> Distribution:
+    deviation = nn.init.calculate_gain(nonlinearity, a) / math.sqrt(correct_fan(tensor, mode))  # type: ignore[arg-type]
+    if name == "kaiming_normal_":
+        return Distribution.normal(0.0, deviation)
+    return Distribution.uniform(-math.sqrt(3) * deviation, math.sqrt(3) * deviation)
+
+
+def _mixture(before: Distribution, after: Distribution, share: float, kind: str | None = None) -> Distribution:
+    """A part of the entries was initialized anew."""
+    mean = (1 - share) * before.mean + share * after.mean
+    second = (1 - share) * before.second_moment + share * after.second_moment
+    kept, new = before.quantiles, after.quantiles
+    total = max(len(kept), len(new), 64)
+    values = torch.cat((_stretched(kept, round(total * (1 - share))), _stretched(new, round(total * share))))
+    worst = kind or next((law.kind for law in (before, after) if law.kind != "independent"), "independent")
+    return Distribution(values.sort().values, mean, max(second - mean**2, 0.0), worst)
+
+
+def _stretched(quantiles: Tensor, count: int) -> Tensor:
+    """As many quantiles of the same law."""
+    place = (torch.arange(count, dtype=torch.float64) + 0.5) / max(count, 1) * len(quantiles)
+    return quantiles[place.long().clamp(max=len(quantiles) - 1)]
+
+
+def _on_cpu(name: str, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Large empty tensors go to meta; numbers made on a parameter's device to be copied into it stay real."""
+    device = kwargs.get("device")
+    if name == "empty" and device is None and "out" not in kwargs and _count(args) > LARGE:
+        return kwargs | {"device": "meta"}
+    meta = device is not None and torch.device(device).type == "meta"
+    if (name in _MAKERS and meta) or (name in _ALIKE and args[0].is_meta):
+        return kwargs | {"device": "cpu"}
+    if name == "to" and not args[0].is_meta and meta:
+        return kwargs | {"device": "cpu"}
+    return kwargs
+
+
+def _on_one_device(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a function; numbers that meet a meta parameter follow it there."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        if not any(isinstance(item, Tensor) and item.is_meta for item in args):
+            raise
+        return func(*(item.to("meta") if isinstance(item, Tensor) else item for item in args), **kwargs)
+
+
+def _count(args: tuple) -> int:
+    sizes = args[0] if args and isinstance(args[0], (tuple, list, torch.Size)) else args
+    return math.prod(size for size in sizes if isinstance(size, int))
+
+
+@contextmanager
+def building() -> Iterator[DrawRecorder]:
+    """Inside, modules that this thread builds have no weights, and the recorder knows their laws."""
+    recorder, thread = DrawRecorder(), threading.get_ident()
+
+    def register(module: nn.Module, name: str, parameter: nn.Parameter) -> Any:
+        return recorder.registered(parameter) if threading.get_ident() == thread else None
+
+    handle = register_module_parameter_registration_hook(register)
+    try:
+        with recorder:
+            yield recorder
+    finally:
+        handle.remove()

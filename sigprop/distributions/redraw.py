@@ -1,0 +1,213 @@
+"""Fresh initializations of a model: its constructor called again, or its random parameters drawn anew from their laws.
+
+Tied parameters stay tied, parameters that hold the same numbers keep doing so, constants, formula tables and trained
+weights stay as they are, orthogonal matrices are drawn orthogonal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.distributions.constructor import constructed
+from sigprop.distributions.defaults import default_law
+from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL, UNKNOWN, Distribution
+from sigprop.distributions.independence import FEWEST
+from sigprop.distributions.model_laws import copied_with, factory_of_model, laws_of, places_of
+from sigprop.distributions.shaking import Shake, independent, shaking
+from sigprop.errors import UnsupportedError
+
+FIRST_SEED = 100_003
+
+
+class Draws:
+    """Numbered initializations of one model, each the same whenever it is asked for; the model is left alone.
+
+    Number 0 of a real module has the module's weights. `random` is false where no parameter is random: all are then
+    alike.
+    """
+
+    def __init__(self, model: nn.Module, seed: int = 0):
+        self._model = model
+        self._seed = FIRST_SEED * (seed + 1)
+        self._factory = factory_of_model(model)
+        self.on_meta = any(parameter.is_meta for parameter in model.parameters())
+        self._laws: dict[str, Fill] = {}
+        self._shakes: dict[str, Shake] = {}
+        if self._factory is None:
+            self._laws, self._shakes = _redrawn_laws(model)
+        self.random = self._factory is not None or bool(self._laws)
+
+    @property
+    def has_constructor(self) -> bool:
+        """Whether draws come from the model's own constructor: hooks on them are then the model's."""
+        return self._factory is not None
+
+    @property
+    def way(self) -> str:
+        """How a fresh initialization is made, in words."""
+        if self._factory is not None:
+            return "the model's own constructor"
+        return "parameters drawn anew from their laws" if self.random else "the model's weights as they are"
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether laws were read off one draw of the weights, which tells them roughly."""
+        return bool(self._shakes)
+
+    def shaken(self, number: int) -> nn.Module:
+        """Initialization `number` as it were with other laws that the weights could have been drawn from."""
+        made = self(number if self.random else 0)
+        twins = dict(made.named_parameters())
+        for name, shake in self._shakes.items():
+            with torch.no_grad():
+                twins[name].copy_(shake(twins[name], number))
+        return made
+
+    def __call__(self, number: int) -> nn.Module:
+        if self._factory is not None:
+            return _in_mode_of(self._model, constructed(self._factory, self._seed + number))
+        made = _real_copy(self._model)
+        if number == 0 and not self.on_meta:
+            return made
+        generator = torch.Generator().manual_seed(self._seed + number)
+        twins = dict(made.named_parameters())
+        for name, fill in self._laws.items():
+            with torch.no_grad():
+                twins[name].copy_(fill(generator))
+        return made
+
+
+def _in_mode_of(model: nn.Module, made: nn.Module) -> nn.Module:
+    """Training flags and frozen parameters as in the model."""
+    flags = {name: module.training for name, module in model.named_modules()}
+    for name, module in made.named_modules():
+        module.training = flags.get(name, module.training)
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    for name, parameter in made.named_parameters():
+        if parameter.is_floating_point():
+            parameter.requires_grad_(trained.get(name, parameter.requires_grad))
+    return made
+
+
+def _real_copy(model: nn.Module) -> nn.Module:
+    """A copy whose parameters on meta have memory."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        if parameter.is_meta:
+            empty = torch.zeros(parameter.shape, dtype=parameter.dtype)
+            memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    return copied_with(model, memo)
+
+
+Fill = Callable[[torch.Generator], Tensor]
+
+
+def _redrawn_laws(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Shake]]:
+    """For every random parameter how it is drawn, and for all of which one draw leaves a doubt, how they are shaken;
+    by the first name of each."""
+    fills: dict[str, Fill] = {}
+    shakes: dict[str, Shake] = {}
+    laws = laws_of(model)
+    seen: set[int] = set()
+    alike: dict[tuple, str] = {}
+    for place in places_of(model):
+        parameter = place.parameter
+        if id(parameter) in seen or not parameter.is_floating_point() or not parameter.numel():
+            continue
+        seen.add(id(parameter))
+        law = laws[id(parameter)]
+        if parameter.is_meta and law.kind == UNKNOWN:
+            raise UnsupportedError(
+                f"{place.name} is on meta and no law of it is known: give the function that builds it"
+            )
+        key = (tuple(parameter.shape), law.mean, law.variance, _print(parameter))
+        few = parameter.numel() < FEWEST and not parameter.is_meta
+        unsure = few and default_law(place.module, place.key, parameter) is None
+        fill = None if unsure else _fill(law, parameter)  # a few numbers may well be a formula: they stay
+        shake = (
+            None if parameter.is_meta else shaking(parameter, law, stays=fill is None, name=alike.get(key, place.name))
+        )
+        if shake is not None:
+            shakes[place.name] = shake
+        if fill is None:
+            if key[-1] is not None:
+                alike.setdefault(key, place.name)
+            continue
+        if key[-1] is not None and alike.get(key) in fills:
+            fill = _Again(fills[alike[key]])
+        elif key[-1] is not None:
+            fill = _Kept(fill)
+            alike[key] = place.name
+        fills[place.name] = fill
+    return fills, shakes
+
+
+def _print(parameter: Tensor) -> tuple[float, ...] | None:
+    """A few numbers of a real tensor, by which copies of one draw are known."""
+    return (
+        None if parameter.is_meta else tuple(parameter.detach().flatten()[:: max(1, parameter.numel() // 8)].tolist())
+    )
+
+
+def _fill(law: Distribution, parameter: Tensor) -> Fill | None:
+    """How to draw a parameter; None where it stays as it is."""
+    if law.variance == 0.0:
+        return (lambda generator: torch.full(parameter.shape, law.mean)) if parameter.is_meta else None
+    if law.kind == ORTHOGONAL:
+        return lambda generator: _orthogonal(parameter.shape, law, generator)
+    if law.kind != INDEPENDENT and not parameter.is_meta:
+        return None
+    if parameter.is_meta:
+        return lambda generator: independent(parameter.shape, law, generator)
+    constant = _constant_rows(parameter)
+
+    def fill(generator: torch.Generator) -> Tensor:
+        made = independent(parameter.shape, law, generator).to(parameter.device, parameter.dtype)
+        return made if constant is None else torch.where(constant, parameter.detach(), made)
+
+    return fill
+
+
+def _constant_rows(parameter: Tensor) -> Tensor | None:
+    """Rows of one number, as that of a padding id, stay."""
+    if parameter.dim() < 2 or parameter[0].numel() < 2:
+        return None
+    rows = parameter.detach().flatten(1)
+    same = (rows == rows[:, :1]).all(1)
+    return same.reshape(-1, *[1] * (parameter.dim() - 1)) if bool(same.any()) else None
+
+
+def _orthogonal(shape: torch.Size, law: Distribution, generator: torch.Generator) -> Tensor:
+    rows, columns = shape[0], math.prod(shape[1:])
+    noise = torch.randn(max(rows, columns), min(rows, columns), generator=generator, dtype=torch.float64)
+    basis, upper = torch.linalg.qr(noise)
+    basis = basis * upper.diagonal().sign()
+    gain = math.sqrt(law.second_moment * max(rows, columns))
+    return gain * (basis if rows >= columns else basis.T).reshape(shape)
+
+
+class _Kept:
+    """A draw that copies of it take again."""
+
+    def __init__(self, fill: Fill):
+        self._fill, self.last = fill, torch.empty(0)
+
+    def __call__(self, generator: torch.Generator) -> Tensor:
+        self.last = self._fill(generator)
+        return self.last
+
+
+class _Again:
+    """The draw of the parameter that this one is a copy of."""
+
+    def __init__(self, first: Fill):
+        assert isinstance(first, _Kept)
+        self._first = first
+
+    def __call__(self, generator: torch.Generator) -> Tensor:
+        return self._first.last

@@ -1,0 +1,30 @@
+"""Whatever a user brings, as a module and a batch.
+
+| | |
+|---|---|
+| `open_source` | a MODEL as people write it (a name, a file, a config, a folder), with a batch and a loss |
+| `open_family` | the same at many widths and depths |
+| `first_batch` | a tensor, a mapping, a `DataLoader`: the batch that is run |
+| `made_up_batch` | token ids or noise that fit a model, where none was given |
+| `read_activation` | a registered name, or `file.py:function` |
+"""
+
+from sigprop.inputs.activation import read_activation
+from sigprop.inputs.batches import first_batch
+from sigprop.inputs.family import Family, open_family
+from sigprop.inputs.made_up import made_up_batch, zipf_ids
+from sigprop.inputs.settings import parse_settings
+from sigprop.inputs.source import ModelSource, builder_of, open_source
+
+__all__ = [
+    "Family",
+    "ModelSource",
+    "builder_of",
+    "first_batch",
+    "made_up_batch",
+    "open_family",
+    "open_source",
+    "parse_settings",
+    "read_activation",
+    "zipf_ids",
+]

@@ -1,0 +1,91 @@
+"""A MODEL as a family: `build(width)` or `build(width, depth)` with a batch and a loss.
+
+A reference network's name with settings, a Hugging Face `config.json`, or `file.py:factory` with
+`factory(width)` or `factory(width, depth)`; the file also defines `batch()` and may define `loss(output, batch)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.inputs import hugging_face
+from sigprop.inputs.batches import Wanted, first_batch
+from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
+from sigprop.inputs.widths import config_of_width
+from sigprop.losses import LossChoice
+from sigprop.models import REFERENCE, build, sample_text, text_batch
+
+
+@dataclass(frozen=True)
+class Family:
+    """`build(width)` or `build(width, depth)`, and what to train it on."""
+
+    build: Callable[..., nn.Module]
+    batch: Any
+    loss: LossChoice = None
+
+
+def open_family(model: str, settings: dict[str, Any] | None = None, batch: int = 4, tokens: int = 64) -> Family:
+    """The family that a MODEL argument names."""
+    settings = settings or {}
+    if model in REFERENCE:
+        return _reference(model, settings, batch, tokens)
+    if is_user_object(model):
+        return _of_file(model, settings)
+    if hugging_face.looks_like_one(model):
+        return _of_hub(model, settings, Wanted(batch, tokens))
+    raise UnknownNameError("model", model, REFERENCE, "Or give a config.json, or file.py:factory.")
+
+
+def _reference(name: str, settings: dict[str, Any], batch: int, tokens: int) -> Family:
+    def make(width: int, depth: int | None = None) -> nn.Module:
+        deep = {} if depth is None else {"depth": depth}
+        return build(name, **{**settings, "width": width, **deep})
+
+    generator = torch.Generator().manual_seed(0)
+    if name == "transformer":
+        vocabulary = settings.get("vocabulary", 256)
+        return Family(make, text_batch(sample_text(), batch, min(tokens, settings.get("context", 256)), vocabulary))
+    if name == "mlp":
+        inputs = torch.randn(batch * 16, settings.get("inputs", 784), generator=generator)
+        return Family(make, inputs, _classification)
+    config: Any = make(64).config
+    side = getattr(config, "image", 32)
+    images = torch.randn(batch * 4, config.channels, side, side, generator=generator)
+    return Family(make, images, _classification)
+
+
+def _classification(output: Tensor, inputs: Tensor) -> Tensor:
+    """Cross entropy against labels fixed by the place in the batch."""
+    labels = torch.arange(output.shape[0], device=output.device) % output.shape[-1]
+    return F.cross_entropy(output, labels)
+
+
+def _of_hub(model: str, settings: dict[str, Any], wanted: Wanted) -> Family:
+    opened = hugging_face.open_model(model, settings)
+
+    def make(width: int, depth: int | None = None) -> nn.Module:
+        changed = config_of_width(opened.config, width)
+        if depth is not None:
+            changed.num_hidden_layers = depth
+        return hugging_face.from_config(changed)
+
+    return Family(make, opened.batch(None, wanted))
+
+
+def _of_file(model: str, settings: dict[str, Any]) -> Family:
+    factory = read_user_object(model)
+    if not callable(factory.value) or isinstance(factory.value, nn.Module):
+        raise InputError(f"{model} has one size: needs a class or function of a width")
+    if not hasattr(factory.module, "batch"):
+        raise InputError(f"{factory.path.name} needs a function batch() that returns what the model is trained on")
+    with user_code(factory.path):
+        batch = first_batch(factory.module.batch())
+    return Family(lambda *shape: factory.call(*shape, **settings), batch, getattr(factory.module, "loss", None))

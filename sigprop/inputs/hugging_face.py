@@ -1,0 +1,150 @@
+"""Models of the transformers library: a config, a checkpoint folder, a cached id. No code of a model is run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.compat import cached_folder, model_class, transformers_library, without_foreign_attention
+from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+from sigprop.inputs.batches import Wanted, first_batch, image_batch, read_data
+from sigprop.inputs.made_up import made_up_batch
+from sigprop.inputs.user_file import is_user_object
+from sigprop.models import load_text, sample_text, text_batch
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A config with the folder it came from; `weights` is the folder to read them from, None at initialization."""
+
+    config: Any
+    folder: Path
+    weights: Path | None = None
+
+    @property
+    def fixed(self) -> bool:
+        return self.weights is not None
+
+    def build(self) -> nn.Module:
+        if self.weights is None:
+            return from_config(self.config)
+        kind = model_class(self.config)
+        model = kind.from_pretrained(
+            self.weights, config=self.config, use_safetensors=True, local_files_only=True, dtype=torch.float32
+        )
+        return model.eval()
+
+    def batch(self, data: str | None, wanted: Wanted) -> Any:
+        """A batch of the shapes that the model takes, filled with the given data or the shipped text."""
+        with torch.device("meta"):
+            blank = model_class(self.config)(self.config)
+        if data is not None and is_user_object(data):
+            return read_data(data, wanted)
+        made = made_up_batch(blank, wanted.tokens)
+        if "pixel_values" in made and data is not None:
+            pixels = made["pixel_values"]
+            return {"pixel_values": image_batch(Path(data), wanted.batch, pixels.shape[1], pixels.shape[-1])}
+        if "pixel_values" in made or made["input_ids"].shape[0] != 1:
+            return made if data is None else first_batch(made)
+        return _filled(made, self._ids(data, wanted, made["input_ids"].shape[1]))
+
+    def _ids(self, data: str | None, wanted: Wanted, tokens: int) -> Tensor:
+        """Passages of the text by the model's own tokenizer if the folder has one, else by bytes."""
+        words = sample_text() if data is None else load_text(data)
+        text = self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
+        vocabulary = int(text.vocab_size)
+        if any((self.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+            tokenizer = transformers_library().AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+            stream = torch.tensor(tokenizer(words, add_special_tokens=False)["input_ids"])
+            if stream.numel() < tokens:
+                raise InputError(f"the text has {stream.numel()} tokens: a passage needs {tokens}")
+            starts = torch.linspace(0, stream.numel() - tokens, wanted.batch).long().tolist()
+            return torch.stack([stream[start : start + tokens] for start in starts])
+        return text_batch(words, wanted.batch, tokens, min(256, vocabulary))
+
+
+def _filled(made: dict[str, Any], ids: Tensor) -> dict[str, Any]:
+    """A made-up batch with its token ids (and labels that were token ids) replaced."""
+    shape = made["input_ids"].shape
+    alike = {key for key, value in made.items() if isinstance(value, Tensor) and value.shape == shape}
+    rest = {
+        key: value.expand(ids.shape[0], *value.shape[1:]) if isinstance(value, Tensor) else value
+        for key, value in made.items()
+        if key not in alike
+    }
+    return {**dict.fromkeys(sorted(alike), ids), **rest}
+
+
+def is_config(value: Any) -> bool:
+    return hasattr(value, "model_type") and hasattr(value, "to_dict")
+
+
+def looks_like_one(text: str) -> bool:
+    """A path that ends in .json, a folder, or an id `org/name`."""
+    return text.endswith(".json") or Path(text).is_dir() or bool(re.fullmatch(r"[\w.-]+/[\w.-]+", text))
+
+
+def open_model(text: str, settings: dict[str, Any]) -> Opened:
+    """A config.json (at initialization), a folder (with its weights, if there are any), or a cached hub id."""
+    path = Path(text)
+    if not text.endswith(".json") and not path.is_dir():
+        path = cached_folder(text)
+    config = read_config(path)
+    for key, value in settings.items():
+        if not hasattr(config, key):
+            raise UnknownNameError(f"setting of {type(config).__name__}", key, config.to_dict())
+        setattr(config, key, value)
+    if text.endswith(".json"):
+        return Opened(config, path.parent)
+    if any((path / name).is_file() for name in WEIGHTS):
+        if settings:
+            raise InputError(
+                f"{text} has weights, which fix its shapes: give {path / 'config.json'} to change settings"
+            )
+        return Opened(config, path, path)
+    if any(path.glob("*.bin")) or any(path.glob("*.pt")):
+        raise UnsupportedError(
+            f"{text} has its weights as pickles, which can run code when read: save them with "
+            f"save_pretrained(safe_serialization=True), or give {path / 'config.json'}"
+        )
+    return Opened(config, path)
+
+
+def read_config(path: Path) -> Any:
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(f"no config at {path}")
+    try:
+        settings = json.loads(path.read_text())
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    kind = settings.get("model_type") if isinstance(settings, dict) else None
+    if kind is None:
+        raise InputError(f"{path} has no model_type: needs the config.json of a Hugging Face model")
+    transformers = transformers_library()
+    if kind not in transformers.CONFIG_MAPPING:
+        hint = f"transformers {transformers.__version__} is installed; code inside a model folder is never run."
+        raise UnknownNameError(f"model_type in {path}:", kind, list(transformers.CONFIG_MAPPING), hint)
+    try:
+        return transformers.CONFIG_MAPPING[kind].from_dict(settings)
+    except Exception as error:
+        raise InputError(f"{path}: {kind} does not take these settings: {' '.join(str(error).split())}") from error
+
+
+def from_config(config: Any) -> nn.Module:
+    """The model of a config in float32 and evaluation mode, newly drawn."""
+    config = copy.deepcopy(config)
+    config.dtype = torch.float32
+    without_foreign_attention(config)
+    kind: Callable[[Any], nn.Module] = model_class(config)
+    return kind(config).eval()

@@ -1,0 +1,30 @@
+"""What a process has only once (random states, signal handlers, the garbage collector) is borrowed and put back.
+
+`undisturbed` is entered by every call that runs a user's model: one at a time, whatever the number of threads.
+`copied` gives such a call a batch of its own, `as_written` and `eagerly` a model that is not compiled,
+`without_observers` one without the hooks of the user, `seed_of` random numbers that nobody else draws.
+"""
+
+from sigprop.isolation.compiled import as_written, eagerly
+from sigprop.isolation.copies import copied
+from sigprop.isolation.interrupts import Interrupts, interrupts_held
+from sigprop.isolation.modes import Mode
+from sigprop.isolation.observers import observers, without_backward_hooks, without_observers
+from sigprop.isolation.streams import seed_of
+from sigprop.isolation.undisturbed import cuda_devices, seed_all, undisturbed
+
+__all__ = [
+    "Interrupts",
+    "Mode",
+    "as_written",
+    "copied",
+    "cuda_devices",
+    "eagerly",
+    "interrupts_held",
+    "observers",
+    "seed_all",
+    "seed_of",
+    "undisturbed",
+    "without_backward_hooks",
+    "without_observers",
+]

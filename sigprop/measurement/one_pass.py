@@ -1,0 +1,191 @@
+"""One forward and one backward pass of one model, watched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sigprop.compat import own_parameters
+from sigprop.errors import InputError
+from sigprop.isolation import as_written, copied, eagerly, without_observers
+from sigprop.losses import LossChoice, Objective, white_noise
+from sigprop.measurement import stacked_moments
+from sigprop.measurement.batch import call, send_back, signals_in, tensors_in, what_to_differentiate
+from sigprop.measurement.first_use import NotBuilt, built_copy, is_lazy
+from sigprop.measurement.functions import FunctionWatch
+from sigprop.measurement.guard import untouched
+from sigprop.measurement.layout import AxesRule, TokenAxes, layout_of
+from sigprop.measurement.parameters import started_parameter_rows
+from sigprop.measurement.queue import Overwritten, TooCoarse
+from sigprop.measurement.recorder import Recorder, Site
+from sigprop.measurement.unseen_writes import before_unseen_writes, writes_in_place
+from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.results.depth import DepthCounter
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to watch, as the arguments of `measure` say; and whether hooks of the user run."""
+
+    sites: Iterable[str] | None = None
+    mask: Tensor | None = None
+    token_axes: TokenAxes | AxesRule | None = None
+    backward: bool = True
+    junctions: bool = False
+    scores: bool = False
+    formats: bool = False
+    spectral: bool = False
+    observers: bool = True
+
+
+def measure_once(model: nn.Module, batch: Any, loss: LossChoice, options: Options, noise_seed: int = 0) -> Profile:
+    """Run the model once and return its profile.
+
+    It is run again with more care where what a GPU holds was not good enough, and a copy of it is run where modules
+    or parameters appear with the first batch only.
+    """
+    model = as_written(model)
+    if is_lazy(model):
+        model = built_copy(model, batch)
+    copies, exact = writes_in_place(model.modules()), False
+    while True:
+        try:
+            return _measured(model, batch, loss, options, noise_seed, copies, exact)
+        except Overwritten:
+            copies = True
+        except TooCoarse:
+            exact = True
+        except NotBuilt:
+            model = built_copy(model, batch)
+
+
+def _measured(
+    model: nn.Module,
+    batch: Any,
+    loss: LossChoice,
+    options: Options,
+    noise_seed: int,
+    copies: bool,
+    exact: bool,
+) -> Profile:
+    modules = dict(model.named_modules())
+    layout = layout_of(batch, options.mask, options.token_axes)
+    recorder = Recorder(modules, layout, options.sites, options.formats, copies, exact)
+    tensors = [tensor for _, tensor in tensors_in(batch)]
+    with (
+        untouched(modules.values(), tensors) as interrupts,
+        eagerly(modules.values()),
+        torch.inference_mode(False),
+        torch.set_grad_enabled(options.backward),
+        _watched(model, recorder, options, {tensor.device for tensor in (*tensors, *_parameters(modules.values()))}),
+        interrupts.let_through(),
+    ):
+        objective = _run(model, copied(batch), loss, recorder, options.backward, noise_seed)
+        recorder.require_matches()
+        if options.mask is not None and options.sites is None:
+            layout.require_mask_fitted()
+        rows, parameters = _rows(recorder, modules, options.spectral)
+    meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}
+    if objective is not None:
+        meta["loss"] = objective.name
+        if not objective.is_noise:
+            meta["loss_value"] = float(objective.tensor)
+    meta |= _non_finite(recorder, rows)
+    return Profile(rows, parameters, meta)
+
+
+def _parameters(modules: Iterable[nn.Module]) -> Iterator[nn.Parameter]:
+    return (parameter for module in modules for parameter in own_parameters(module).values() if parameter is not None)
+
+
+@contextmanager
+def _watched(model: nn.Module, recorder: Recorder, options: Options, devices: set[torch.device]) -> Iterator[None]:
+    """Hooks and modes in place: on modules, on functions, and where tensors wait on what may overwrite them."""
+    if not options.observers:
+        without_observers(model)
+    watches_functions = options.junctions or options.scores
+    with ExitStack() as stack:
+        stack.enter_context(recorder.attached(track_modules=watches_functions))
+        if any(map(stacked_moments.pays_off, devices)):
+            stack.enter_context(before_unseen_writes(recorder.queue.keep_copies))
+        if watches_functions:
+            stack.enter_context(FunctionWatch(recorder, options.junctions, options.scores))
+        yield
+
+
+def _run(
+    model: nn.Module, batch: Any, loss: LossChoice, recorder: Recorder, backward: bool, noise_seed: int
+) -> Objective | None:
+    """Forward and backward; returns what was differentiated, if anything was."""
+    with recorder.during("forward"):
+        output = call(model, batch)
+    recorder.require_all_modules(model)
+    if not backward:
+        if not signals_in(output):
+            raise InputError(f"{type(model).__name__} returned no floating-point tensor")
+        return None
+    chosen = what_to_differentiate(batch, output, loss)
+    del output
+    gradient = white_noise(chosen.tensor, noise_seed) if chosen.is_noise else None
+    with recorder.during("backward"):
+        send_back(model, chosen.tensor, gradient)
+    return Objective(chosen.tensor.detach(), chosen.name)
+
+
+def _rows(
+    recorder: Recorder, modules: dict[str, nn.Module], spectral: bool
+) -> tuple[list[SiteRow], list[ParameterRow]]:
+    """Of sites and parameters; sums over parameters are under way while the device is waited for."""
+    parameter_rows = started_parameter_rows(modules, spectral)
+    recorder.queue.read()
+    return _site_rows(recorder), parameter_rows()
+
+
+def _site_rows(recorder: Recorder) -> list[SiteRow]:
+    signals, gradients = recorder.queue.signals, recorder.queue.gradients
+    missing = [math.nan] * 3
+    values = _read_values(recorder.sites)
+    depth_of = DepthCounter()
+    rows = []
+    for ticket, site in enumerate(recorder.sites):
+        source = ticket if site.same is None else site.same
+        mean, variance, correlation = signals.get(source, missing)
+        _, grad_variance, grad_correlation = gradients.get(source, missing)
+        row = SiteRow(site.name, depth_of(site.name), mean, variance, correlation, grad_variance, grad_correlation)
+        for key, value in values[source].items():
+            if key in SiteRow.COLUMNS:
+                setattr(row, key, value)
+            else:
+                row.extras[key] = value
+        rows.append(row)
+    return rows
+
+
+def _read_values(sites: list[Site]) -> list[dict[str, float]]:
+    """The numbers that sites hold on their device, with one transfer."""
+    tensors = [value.double() for site in sites for value in site.values.values()]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [{key: next(numbers) for key in site.values} for site in sites]
+
+
+def _non_finite(recorder: Recorder, rows: list[SiteRow]) -> dict[str, Any]:
+    """Name the first site with a value, or gradient, that is not finite, in the order of execution."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        if not math.isfinite(row.variance):
+            found["first_non_finite"] = row.name
+            row.reason = "the first value that is not finite appeared here"
+            break
+    for ticket in recorder.gradient_order:
+        row = rows[ticket]
+        if not math.isfinite(row.grad_variance):
+            found["first_non_finite_gradient"] = row.name
+            row.reason = row.reason or "the first gradient that is not finite appeared here"
+            break
+    return found

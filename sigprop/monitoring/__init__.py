@@ -1,0 +1,12 @@
+"""A run observed: what signals, gradients and updates do while a model trains, from the passes it makes anyway.
+
+`Watch` samples every n-th step and says what leaves its history. `recording` and `sampled_pass` take the numbers,
+`updates` reads the optimizer's step, `joining` brings processes together, `folding` makes bounded scalars for `sinks`,
+`findings` says what is wrong.
+"""
+
+from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.sinks import read_samples
+from sigprop.monitoring.watching import Watch, WatchWarning
+
+__all__ = ["Sample", "Watch", "WatchWarning", "read_samples"]

@@ -1,0 +1,36 @@
+"""The first sample is not what theory expects of a fresh model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from sigprop.monitoring.findings.base import Circumstances
+from sigprop.monitoring.history import History
+from sigprop.results.report import Datum, Finding
+
+BAND = {"exact": 1.5, "asymptotic": 1.5, "quadrature": 1.5, "sampled": 2.0, "fitted": 2.0, "assumed": 4.0}
+"""Factor by which one draw may differ from its expectation, by the status of the prediction."""
+
+
+def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+    predicted = circumstances.predicted
+    if predicted is None or not circumstances.fresh or len(history) != 1:
+        return
+    sample = history.samples[0]
+    for row in predicted:
+        measured = sample.sites.get(row.name, {}).get("variance", math.nan)
+        if not (row.variance > 0.0 and measured > 0.0):
+            continue
+        if abs(math.log(measured / row.variance)) > math.log(BAND.get(row.status, 4.0)):
+            yield Finding(
+                name="off_prediction",
+                group="signal",
+                severity="warning",
+                title=f"step {sample.step}: variance at {row.name} is {measured / row.variance:.2g} of the predicted",
+                cause="It is the first place to leave the predicted band: the weights are not drawn as the prediction "
+                "assumes, or they are trained already. `sigprop check` tells which.",
+                sites=(row.name,),
+                evidence=(Datum("variance", measured, "measured", expected=row.variance),),
+            )
+            return

@@ -1,0 +1,83 @@
+"""The learning rate is too high: the loss has left where it started, or weights are replaced rather than moved."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+
+from sigprop.monitoring.findings.base import Circumstances, seen, smooth, weights
+from sigprop.monitoring.history import History
+from sigprop.monitoring.sample import Sample
+from sigprop.results.report import Finding
+
+WORSE = 1.3
+"""A loss above its start by this factor for half of `LOSSES` steps; by `FAR` once is enough when the run breaks."""
+FAR = 3.0
+LOSSES = 8
+MOVING = 0.01
+REPLACED = 0.2
+AT_ONCE = 0.5
+SAMPLES = 3
+"""The middle matrix changes by `REPLACED` of its size at several samples, or by `AT_ONCE` at one."""
+
+
+def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+    good = [sample for sample in history if sample.bad is None]
+    if not good:
+        return
+    worst, ratio = _largest(good[-1])
+    if worst and ratio > MOVING and _diverged(history):
+        yield _finding(history, good[-1], worst, ratio, "the loss is above where it started")
+    elif _replaced(history):
+        yield _finding(history, good[-1], worst, ratio, "each step replaces a large part of the weights")
+
+
+def _largest(sample: Sample) -> tuple[str, float]:
+    """The parameter that moves most for its size; those that began at zero, such as biases, say nothing."""
+    ratios = _ratios(sample)
+    return max(ratios.items(), key=lambda item: item[1]) if ratios else ("", 0.0)
+
+
+def _replaced(history: History) -> bool:
+    typical = [_typical(sample) for sample in history.samples[-SAMPLES:]]
+    return typical[-1] > AT_ONCE or (len(typical) == SAMPLES and min(typical) > REPLACED)
+
+
+def _typical(sample: Sample) -> float:
+    ratios = list(_ratios(sample).values())
+    return statistics.median(ratios) if ratios else 0.0
+
+
+def _ratios(sample: Sample) -> dict[str, float]:
+    found = {name: row.get("update_ratio", math.nan) for name, row in weights(sample).items() if "weight" in name}
+    return {name: ratio for name, ratio in found.items() if math.isfinite(ratio)}
+
+
+def _diverged(history: History) -> bool:
+    """Worse than at the start, and not for one batch; a loss that was low before has another cause."""
+    losses = [loss for _, loss in history.losses if math.isfinite(loss)]
+    start = abs(history.first_loss)
+    if len(losses) < 2 or min(smooth(losses)) < 0.5 * start:
+        return False
+    broken = history.first_bad_loss is not None or history.samples[-1].bad is not None
+    return (broken and losses[-1] > FAR * start) or (
+        len(losses) >= LOSSES and all(loss > WORSE * start for loss in losses[-LOSSES // 2 :])
+    )
+
+
+def _finding(history: History, sample: Sample, worst: str, ratio: float, told: str) -> Finding:
+    losses = smooth(loss for _, loss in history.losses)
+    return Finding(
+        name="rate_too_high",
+        group="optimizer",
+        severity="problem",
+        title=f"step {sample.step}: the learning rate is too high: {told}",
+        cause=f"{worst} changes by {ratio:.2g} of its size in one step. Lower the rate or warm it up.",
+        parameters=(worst,),
+        evidence=(
+            seen("update over parameter", ratio),
+            seen("learning rate", sample.parameters[worst]["lr"]),
+            seen("loss", losses[-1] if losses else math.nan, history.first_loss),
+        ),
+    )

@@ -1,0 +1,65 @@
+"""What was seen so far: a bounded list of samples over the whole run, and the losses between them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+
+from sigprop.monitoring.sample import Sample
+
+MOST_SAMPLES = 512
+MOST_LOSSES = 4096
+RECENT = 8
+
+
+class History:
+    """Samples in order; when they are too many, every other one of the older half is dropped."""
+
+    def __init__(self, samples: list[Sample] | None = None) -> None:
+        self.samples: list[Sample] = list(samples or ())
+        self.losses: deque[tuple[int, float]] = deque(maxlen=MOST_LOSSES)
+        self.first_loss = math.nan
+        self.first_bad_loss: int | None = None
+        for sample in self.samples:
+            if math.isfinite(sample.loss):
+                self.add_loss(sample.step, sample.loss)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def add(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        if len(self.samples) > MOST_SAMPLES:
+            half = MOST_SAMPLES // 2
+            self.samples = self.samples[:half:2] + self.samples[half:]
+
+    def add_loss(self, step: int, loss: float) -> None:
+        if math.isnan(self.first_loss):
+            self.first_loss = loss
+        if not math.isfinite(loss) and self.first_bad_loss is None:
+            self.first_bad_loss = step
+        self.losses.append((step, loss))
+
+    @property
+    def recent(self) -> list[Sample]:
+        """The last samples, which are written when a run breaks."""
+        return self.samples[-RECENT:]
+
+    @property
+    def noise_scale(self) -> float:
+        """Critical batch size `tr(covariance) / |gradient|^2` of McCandlish et al. (2018), over the last samples.
+
+        Numerator and denominator are averaged apart, since each is an unbiased estimate and their ratio is not.
+        """
+        rows = [s.run for s in self.samples[-32:] if math.isfinite(s.run.get("gradient_noise", math.nan))]
+        noise, signal = (sum(row[key] for row in rows) for key in ("gradient_noise", "gradient_signal"))
+        return noise / signal if signal > 0 else math.nan
+
+    def series(self, table: str, name: str, column: str) -> list[float]:
+        """One column of one row over the samples that have it."""
+        rows = (getattr(sample, table).get(name, {}) for sample in self.samples)
+        return [row[column] for row in rows if column in row]

@@ -1,0 +1,47 @@
+"""A watched run as a `Report` and as a page: the same verdict, findings and charts as `check`, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import sigprop
+from sigprop.monitoring.folding import folded
+from sigprop.monitoring.history import History
+from sigprop.report.run_page import run_page
+from sigprop.results.report import Finding, Report
+
+
+def report_of(model: str, history: History, findings: Sequence[Finding]) -> Report:
+    """Findings, with what they were found in."""
+    steps = [sample.step for sample in history]
+    meta = {
+        "kind": "watch",
+        "model": model,
+        "samples": len(steps),
+        "first": steps[0] if steps else 0,
+        "last": steps[-1] if steps else 0,
+        "sigprop": sigprop.__version__,
+        "torch": torch.__version__,
+    }
+    return Report(list(findings), meta=meta)
+
+
+def write_page(report: Report, history: History, path: str | Path) -> Path:
+    """One self-contained HTML file: every folded scalar over the steps, and the last sample as a table."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for step, loss in history.losses:
+        series.setdefault("run/loss", []).append((step, loss))
+    last: list[tuple[str, float, str]] = []
+    for sample in history:
+        scalars = folded(sample)
+        last = [(key, value, scalars.names.get(key, "")) for key, value in scalars.values.items()]
+        for key, value in scalars.values.items():
+            if key != "run/loss":
+                series.setdefault(key, []).append((sample.step, value))
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(run_page(report, series, last), encoding="utf-8")
+    return path

@@ -1,0 +1,33 @@
+"""Recipes: initializations and residual scalings of the literature as plans for any model.
+
+| file | what it does |
+|---|---|
+| `schemes/` | one scheme each |
+| `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
+| `fold`, `surgery` | scales carried by unmodified models, exactly; or hooked onto the junctions |
+| `optimizers` | the one table: what lr, decay and epsilon are multiplied by, for every optimizer |
+| `walk` | predicted states under other draws, which the solvers stand on |
+| `predicted_plan` | what a recipe would do to a model, predicted |
+| `planning` | `plan(model, recipe)` |
+"""
+
+from sigprop.plans.recipes.optimizers import Multipliers, Sizes, folded_multipliers, multipliers
+from sigprop.plans.recipes.planning import plan
+from sigprop.plans.recipes.registry import Recipe, get_recipe, recipe, recipes
+from sigprop.structure import Junction, Parameter, Structure, read_structure
+
+__all__ = [
+    "Junction",
+    "Multipliers",
+    "Parameter",
+    "Recipe",
+    "Sizes",
+    "Structure",
+    "folded_multipliers",
+    "get_recipe",
+    "multipliers",
+    "plan",
+    "read_structure",
+    "recipe",
+    "recipes",
+]

@@ -1,0 +1,122 @@
+"""What a recipe would do to a model, predicted: the states of its residual stream under its draws and scales."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sigprop.errors import UnsupportedError
+from sigprop.plans.recipes.registry import get_recipe
+from sigprop.plans.recipes.rows import draw_all, scale_rows
+from sigprop.plans.recipes.schemes.unit import start_variance
+from sigprop.plans.recipes.walk import Walk, correlation, variance
+from sigprop.results import Init, Plan
+from sigprop.structure import Structure
+
+
+@dataclass(frozen=True)
+class PredictedPlan:
+    """Predicted along the residual stream, one entry per sum, scaled as the recipe says.
+
+    `sensitivity` sums, over branches, the variance that a branch adds relative to its skip (dslm 5.6).
+    """
+
+    recipe: str
+    variance: list[float]
+    token_correlation: list[float]
+    grad_variance: list[float]
+    sensitivity: float
+
+    @property
+    def forward_growth(self) -> float:
+        return self.variance[-1] / self.variance[0]
+
+    @property
+    def gradient_growth(self) -> float:
+        """First sum over last sum; not a number where no gradient comes back (a readout of zeros)."""
+        return self.grad_variance[0] / self.grad_variance[-1] if self.grad_variance[-1] else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; None for what is not finite."""
+        return {
+            "recipe": self.recipe,
+            "forward_growth": _finite(self.forward_growth),
+            "gradient_growth": _finite(self.gradient_growth),
+            "token_correlation": _finite(self.token_correlation[-1]),
+            "sensitivity": _finite(self.sensitivity),
+            "profile": {
+                "variance": [_finite(value) for value in self.variance],
+                "token_correlation": [_finite(value) for value in self.token_correlation],
+                "grad_variance": [_finite(value) for value in self.grad_variance],
+            },
+        }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = False, **options: Any) -> PredictedPlan:
+    """Predict a model under a recipe (None: as the model draws itself now), gradients of its loss or of white noise.
+
+    `unit_start` draws embeddings for unit variance at the start of the stream, whatever the recipe says of them.
+    """
+    structure.require_junctions("a predict_plan")
+    if recipe is None:
+        made = draw_all(structure, lambda item, role, size: Init("keep"), embedding=None)
+        rows = [type(row)(row.name, row.shape, Init("keep")) for row in made.parameters]
+        return _walked(structure, "as it is", Plan(rows))
+    made = get_recipe(recipe)(structure, **options)
+    if unit_start:
+        factor = 1.0 / math.sqrt(start_variance(structure, made))
+        made = scale_rows(made, dict.fromkeys(structure.starting, factor))
+    return _walked(structure, recipe, made)
+
+
+def _walked(structure: Structure, name: str, made: Plan) -> PredictedPlan:
+    if any(row.place == "input" for row in made.junctions):
+        raise UnsupportedError(f"{name} changes attention itself: measure it, no prediction is made for it")
+    walk = Walk.under(structure, made)
+    scales = dict.fromkeys(range(len(structure.sums)), (1.0, 1.0))
+    if made.junctions:
+        scales = {place: (row.skip, row.branch) for place, row in enumerate(made.junctions)}
+    pairs = zip(structure.junctions, structure.sums, strict=True)
+    sums = [spot.total for junction, spot in pairs if not junction.parallel]
+    nodes = [total.node for total in sums]
+    walk.backward(structure.traced.differentiate(None, walk)[0])
+    found = [walk.gradients.get(node) for node in nodes]
+    return PredictedPlan(
+        name,
+        [variance(node, walk) for node in nodes],
+        [correlation(total, walk) for total in sums],
+        [math.nan if gradient is None else float(gradient.summary()[0]) for gradient in found],
+        _sensitivity(structure, walk, scales),
+    )
+
+
+def _sensitivity(structure: Structure, walk: Walk, scales: dict[int, tuple[float, float]]) -> float:
+    total = 0.0
+    for place, spot in enumerate(structure.sums):
+        skip, branch = scales[place]
+        own = variance(spot.skip.node, walk)
+        total += (branch / skip) ** 2 * variance(spot.branch.node, walk) / own if own > 0 and not spot.scaled else 0.0
+    return total
+
+
+def initial_loss(structure: Structure, plan: Plan) -> tuple[float, float] | None:
+    """(cross entropy at the start, what it is above ln(classes)), predicted under a plan that is folded or hooked.
+
+    Logits of variance `v` within a token give `ln(classes) + v / 2`. None where the output is no row of logits, for a
+    tied readout, where the logit of the token itself stands out, and where a plan scales inside a branch.
+    """
+    output = structure.traced.signal
+    if output is None or output.shape[-1:] in ((), (1,)) or structure.tied_table is not None:
+        return None
+    if not any(item.role == "readout" for item in structure):
+        return None
+    if any(row.place == "input" for row in plan.junctions):
+        return None
+    applied = replace(plan, junctions=[row for row in plan.junctions if not row.folded])
+    excess = variance(output.node, Walk.under(structure, applied)) / 2
+    return math.log(output.shape[-1]) + excess, excess

@@ -1,0 +1,34 @@
+"""PyTorch's own defaults, whatever the model's author chose."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from sigprop.plans.recipes.registry import recipe
+from sigprop.plans.recipes.rows import draw_all
+from sigprop.results import Init, Plan
+from sigprop.structure import Parameter, Structure
+
+
+@recipe(
+    "pytorch",
+    paper="torch.nn.Linear.reset_parameters",
+    applies_to="any model",
+    effect="uniform with variance 1/(3 fan_in); biases likewise; embeddings N(0, 1)",
+)
+def pytorch(structure: Structure) -> Plan:
+    """`W, b ~ U(-1/sqrt(fan_in), 1/sqrt(fan_in))`, embeddings `N(0, 1)`."""
+
+    def rule(item: Parameter, role: str, size: int) -> Init:
+        return Init("uniform", std=1.0 / math.sqrt(3.0 * item.fan_in))
+
+    plan = draw_all(structure, rule, embedding=1.0)
+    weights = {item.name.rpartition(".")[0]: item for item in structure if item.is_matrix}
+    rows = []
+    for row in plan.parameters:
+        owner = weights.get(row.name.rpartition(".")[0])
+        if row.role == "bias" and owner is not None:
+            row = replace(row, init=Init("uniform", std=1.0 / math.sqrt(3.0 * owner.fan_in)))
+        rows.append(row)
+    return replace(plan, parameters=rows)

@@ -1,0 +1,105 @@
+"""A captured model under other initializations: the same ops, other laws, no new run of the model.
+
+The graph is only read; a walk is an evaluation of it, so that any number of them may be made in any order.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sigprop.capture.evaluate import Evaluation, uses_of
+from sigprop.capture.reading import AS_CAPTURED, Reading
+from sigprop.capture.record import Field
+from sigprop.capture.skeleton import Distribution
+from sigprop.capture.summaries import token_correlation
+from sigprop.results import Init, Plan
+from sigprop.structure import Structure
+from sigprop.structure.branch_outputs import shift_of
+from sigprop.theory import Node
+from sigprop.theory.ops.residual import Residual
+
+
+class Walk(Evaluation):
+    """States of a captured model under draws that are set name by name; `run` recomputes them in order."""
+
+    def __init__(self, structure: Structure):
+        super().__init__(structure.traced.capture)
+        self.structure = structure
+        self.parameters = self.capture.parameters
+        self.place = {node: index for index, node in enumerate(self.nodes)}
+        self.uses = uses_of(self.capture)
+
+    @classmethod
+    def under(cls, structure: Structure, plan: Plan) -> Walk:
+        """All states under a plan, its junctions scaled as it says."""
+        walk = cls(structure)
+        walk.draw_all(plan)
+        for place, (junction, spot) in enumerate(zip(structure.junctions, structure.sums, strict=True)):
+            if not junction.parallel:
+                row = plan.junctions[place] if plan.junctions else None
+                walk.scale_sum(spot.total, spot.skip, (1.0, 1.0) if row is None else (row.skip, row.branch))
+        walk.run()
+        return walk
+
+    def draw(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
+        """Set how a parameter is drawn; states follow when they are run."""
+        own = self.parameters[name]
+        law = distribution_of(init, own.distribution, shape)
+        self.set_law(own, law)
+        for node, key, weight in self.uses.get(name, []):
+            shift = shift_of(weight)
+            if shift is not None:
+                self.use(node, key, weight, _shifted(law, shift))
+
+    def law_of(self, name: str) -> Distribution:
+        """How a parameter is drawn now."""
+        return self.law(self.parameters[name])
+
+    def draw_all(self, plan: Plan) -> None:
+        """Set every parameter as a plan says."""
+        for row in plan.parameters:
+            if row.name in self.parameters:
+                self.draw(row.name, row.init, row.shape)
+
+    def scale_sum(self, total: Field, skip: Field, scales: tuple[float, float]) -> None:
+        """Make a residual sum `scales[0] * skip + scales[1] * branch`, on top of the model's own factors."""
+        node = total.node
+        first, second = scales if node.inputs[0] is skip.node else scales[::-1]
+        own = node.op if isinstance(node.op, Residual) else Residual()
+        self.set_op(node, Residual(own.skip * first, own.branch * second))
+
+    def between(self, first: Node, last: Node) -> list[Node]:
+        """The nodes of the graph from one to another, both included."""
+        return self.nodes[self.place[first] : self.place[last] + 1]
+
+
+def variance(node: Node, reading: Reading = AS_CAPTURED) -> float:
+    """Second moment about the overall mean, averaged over tokens."""
+    signal = reading.signal(node)
+    overall = signal.mean.mean()
+    return float((signal.kernel.diagonal - 2 * overall * signal.mean + overall**2).mean())
+
+
+def correlation(field: Field, reading: Reading = AS_CAPTURED) -> float:
+    """Token correlation as in a profile: over pairs of one sequence."""
+    return token_correlation(reading.signal(field.node), field.layout)
+
+
+def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Distribution:
+    """The law of one entry; a fused draw counts as a mixture, which is an approximation."""
+    if init.kind == "keep":
+        return Distribution(own.quantiles * init.value, own.mean * init.value, own.variance * init.value**2)
+    if init.kind == "constant":
+        return Distribution.constant(init.value)
+    if init.kind == "uniform":
+        return Distribution.uniform(-math.sqrt(3) * init.std, math.sqrt(3) * init.std)
+    if init.kind == "blocks":
+        laws = [distribution_of(part, own, shape) for part in init.parts]
+        total = sum(init.sizes)
+        second = sum(size * law.second_moment for size, law in zip(init.sizes, laws, strict=True)) / total
+        return Distribution.normal(0.0, math.sqrt(second))
+    return Distribution.normal(0.0, init.std)
+
+
+def _shifted(law: Distribution, shift: float) -> Distribution:
+    return Distribution(law.quantiles + shift, law.mean + shift, law.variance) if shift else law

@@ -1,0 +1,120 @@
+"""What a width and depth rule expects of every size in a coordinate check, as exponents of width or depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from sigprop.plans.scaling.attention import AttentionScales, attention_scales
+from sigprop.plans.scaling.dimensions import Dimensions, pattern
+from sigprop.plans.scaling.factories import Given
+from sigprop.plans.scaling.fit import fit_exponents
+from sigprop.plans.scaling.parametrize import output_scales, relative_sizes, tied_gauges
+from sigprop.plans.scaling.record import OUTPUT
+from sigprop.plans.scaling.width import width_rule
+from sigprop.theory.exponents import read_optimizer
+
+Rows = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """Exponents by parameter and by site, along `scales` (the widths or the depths).
+
+    The update of an optimizer that follows the gradient's size is judged by its `rate`, update over gradient;
+    the entries of an orthogonal update depend on the gradient's rank and are not judged. `decay` is that of one step,
+    rate times weight decay, which decoupled decay keeps at every size.
+    """
+
+    scales: list[int]
+    weight: dict[str, float]
+    update: dict[str, float]
+    rate: dict[str, float]
+    decay: dict[str, float]
+    site: dict[str, float]
+    change: float
+    along_depth: bool
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[Rows], scales: list[int], rule: str, depth_rule: str, along_depth: bool
+    ) -> Expectations:
+        """From the sizes of the build at every scale."""
+        fits: dict[str, dict[str, float]] = {}
+        for quantity in rows[0]:
+            tables = [{pattern(n) if along_depth else n: v for n, v in row[quantity].items()} for row in rows]
+            names = [name for name in tables[0] if all(name in table for table in tables)]
+            if not names:
+                fits[quantity] = {}
+                continue
+            sizes = np.array([[[table[name] for table in tables]] for name in names]).reshape(len(names), 1, -1)
+            slopes, _, _ = fit_exponents(scales, sizes)
+            fits[quantity] = dict(zip(names, slopes.tolist(), strict=True))
+        weights = fits["weight"] if depth_rule != "none" or not along_depth else {}
+        change = width_rule(rule).change
+        return cls(scales, weights, fits["update"], fits["rate"], fits["decay"], fits["site"], change, along_depth)
+
+    def of(
+        self, quantity: str, name: str, step: int, finite: bool, end: str | None = None
+    ) -> tuple[float | None, float | None]:
+        """(expected exponent, upper bound); both None where nothing is asked.
+
+        `end`: the site that a module which holds others ends in, and whose exponent it should have.
+        `finite` sites do not grow with width: logits and scores. They may start smaller, never larger. A branch
+        of scale l^{-alpha} may move less than that, down to 1/l when its own update dominates.
+        """
+        if quantity in ("weight", "update", "rate", "decay"):
+            return getattr(self, quantity).get(name), None
+        scores = name.endswith(".scores")
+        if end is not None and self.along_depth:
+            return None, None
+        shift = self.site.get(end or name, 0.0)
+        if quantity == "activation" and step == 0:
+            free = name not in self.site if scores else finite and not self.along_depth
+            return (None, shift) if free else (shift, None)
+        if quantity == "change" and step > 0:
+            if scores:
+                return None, 0.0
+            if self.along_depth and shift != 0.0:
+                return None, shift
+            moves = name == OUTPUT or finite or self.along_depth
+            return (shift if moves else shift - self.change), None
+        return None, None
+
+
+def expected_rows(
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: str, optimizer: str, given: Given
+) -> Rows:
+    """What the rule asks of one build relative to the base: `rows[quantity][parameter or site]`."""
+    width, orthogonal = width_rule(rule), read_optimizer(optimizer).orthogonal
+    scores = attention_scales(model, base, dims, given.pair)
+    asked = given.attention != "keep" and width.scales_attention
+    scaled = scores if asked else AttentionScales()
+    tied = tied_gauges(model, base, dims, width, given.pair)
+    scaled.gauges |= tied
+    sizes = relative_sizes(dims, width, scaled, given.depth, given.branches, given.pair)
+    power = -0.5 if asked else 0.0
+    alone = {name: ratio for name, ratio in scores.heads.items() if name not in scores.biased}
+    random_scores = {f"{name}.scores": ratio**power for name, ratio in alone.items()}
+    return {
+        "weight": {name: item.weight for name, item in sizes.items()},
+        "update": {item.name: sizes[item.name].update for item in dims if not orthogonal or item.role != "hidden"},
+        "rate": {name: item.update / item.gradient for name, item in sizes.items()},
+        "decay": {item.name: 1.0 for item in dims if read_optimizer(optimizer).name != "adam"},
+        "site": output_scales(dims, scaled, given.depth, given.branches, given.pair)
+        | {name.rpartition(".")[0]: factor for name, factor in tied.items()}
+        | random_scores,
+    }
+
+
+def query_owners(model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: str, given: Given) -> dict[str, str]:
+    """By parameter that carries an attention's 1/d: the module of that attention."""
+    if not width_rule(rule).scales_attention or given.attention == "keep":
+        return {}
+    scores = attention_scales(model, base, dims, given.pair)
+    owners = sorted(scores.heads, key=len, reverse=True)
+    found = {name: next((o for o in owners if name.startswith(o + ".") or not o), "") for name in scores.gauges}
+    return {name: owner for name, owner in found.items() if owner}

@@ -1,0 +1,65 @@
+"""Builds of a factory at many sizes, and the plan that carries the smallest one to each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from sigprop.isolation import cuda_devices, undisturbed
+from sigprop.plans.scaling.dimensions import Dimensions, compare
+from sigprop.plans.scaling.model_and_base import ModelAndBase
+from sigprop.plans.scaling.parametrize import plan_between
+from sigprop.plans.scaling.width import width_rule
+from sigprop.results import Plan
+
+PlanMaker = Callable[[nn.Module, nn.Module], "Plan | None"]
+
+
+def build_seeded(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
+    with undisturbed(cuda_devices()) as interrupts, interrupts.let_through():
+        torch.manual_seed(seed)
+        return build(*shape)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user says of the rules beyond their names, and the traces of model and base."""
+
+    depth: str = "none"
+    branches: Sequence[str] | None = None
+    attention: str | None = None
+    pair: ModelAndBase = field(default_factory=ModelAndBase)
+
+
+def compare_known(
+    model: nn.Module,
+    base: nn.Module,
+    known: Mapping[str, str],
+    roles: Mapping[str, str] | None = None,
+    pair: ModelAndBase | None = None,
+) -> list[Dimensions]:
+    """The comparison with the base; where nothing grows, with the roles that a wider build has shown."""
+    dims = compare(model, base, roles, None if pair is None else pair.model)
+    if any(item.shape != item.base_shape for item in dims):
+        return dims
+    return [replace(item, role=known.get(item.name, item.role)) for item in dims]
+
+
+def make_plan(
+    plan: str | PlanMaker | None,
+    model: nn.Module,
+    base: nn.Module,
+    dims: list[Dimensions],
+    optimizer: str,
+    given: Given | None = None,
+) -> Plan | None:
+    """A rule's name, a function (model, base) -> Plan, or None, as a plan for the model."""
+    if isinstance(plan, str):
+        told = Given() if given is None else given
+        return plan_between(
+            model, base, dims, width_rule(plan), optimizer, told.depth, told.attention, None, told.branches, told.pair
+        )
+    return plan(model, base) if plan is not None else None

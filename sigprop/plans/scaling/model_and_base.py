@@ -1,0 +1,72 @@
+"""A model and its base, both read from their traces, for what shapes alone cannot tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from sigprop.errors import SigpropError
+from sigprop.plans.scaling.dimensions import pattern
+from sigprop.structure import Scores, Structure, read_structure
+
+
+@dataclass(frozen=True)
+class ModelAndBase:
+    """Structures of the model and of its base; `reason` says why there are none."""
+
+    model: Structure | None = None
+    base: Structure | None = None
+    reason: str = ""
+
+    @property
+    def known(self) -> bool:
+        return self.model is not None and self.base is not None
+
+    def branches(self, name: str) -> tuple[float, float] | None:
+        """(branches of the model, of the base) in the stream that a parameter's branch, or its block, belongs to."""
+        if self.model is None or self.base is None or name not in self.model.parameters:
+            return None
+        item = self.model.parameters[name]
+        beside = (j for j in self.model.junctions if item.block and j.name.startswith(item.block + "."))
+        junction = self.model.junction_of(item) or next(beside, None)
+        if junction is None or junction.stream >= len(self.base.streams):
+            return None
+        return float(len(self.model.streams[junction.stream])), float(len(self.base.streams[junction.stream]))
+
+    def ends(self) -> dict[str, float]:
+        """Last parameters of all branches, with the shift that they enter with."""
+        if self.model is None:
+            return {}
+        return {name: junction.shift for junction in self.model.junctions for name in junction.weights}
+
+    def table_scale(self, name: str) -> float:
+        """The number that the model multiplies a table's rows with, relative to the base's."""
+        numbers = [each.table_scales[name].number for each in self._both() if name in each.table_scales]
+        return numbers[0] / numbers[1] if len(numbers) == 2 else 1.0
+
+    def tables_scaled_outside(self) -> dict[str, float]:
+        """By module of a table that is multiplied after it: what its output is multiplied by, relative to the base."""
+        scales = self.model.table_scales if self.model is not None else {}
+        outside = [name for name, scale in scales.items() if not scale.inside]
+        return {name.rpartition(".")[0]: 1.0 / self.table_scale(name) for name in outside}
+
+    def _both(self) -> list[Structure]:
+        return [each for each in (self.model, self.base) if each is not None]
+
+    def scores(self) -> list[tuple[Scores, Scores]]:
+        """Every attention of the model with that of the base."""
+        if self.model is None or self.base is None:
+            return []
+        partners = {pattern(item.module): item for item in reversed(self.base.scores)}
+        found = [(item, partners.get(pattern(item.module))) for item in self.model.scores]
+        return [(item, partner) for item, partner in found if partner is not None]
+
+
+def read_model_and_base(model: nn.Module, base: nn.Module, batch: Any = None) -> ModelAndBase:
+    """Both structures, or the reason why the model could not be traced; the batch must suit both."""
+    try:
+        return ModelAndBase(read_structure(model, batch), read_structure(base, batch))
+    except SigpropError as error:
+        return ModelAndBase(reason=str(error).splitlines()[0])

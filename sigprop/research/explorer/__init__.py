@@ -1,0 +1,15 @@
+"""The explorer: one page on loopback where settings are changed and the prediction answers at once.
+
+| | |
+|---|---|
+| `controls` | what can be set, for which architecture, within which bounds |
+| `views` | from settings to curves, the phase diagram around them, a verdict, and the Python that makes them |
+| `page` | the page, and the answers it asks for |
+| `server` | who may ask: this machine, this page |
+"""
+
+from sigprop.research.explorer.controls import ARCHITECTURES, ExplorerSettings, read_settings
+from sigprop.research.explorer.server import PORT, Explorer
+from sigprop.research.explorer.views import View, view
+
+__all__ = ["ARCHITECTURES", "PORT", "Explorer", "ExplorerSettings", "View", "read_settings", "view"]

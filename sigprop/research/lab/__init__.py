@@ -1,0 +1,17 @@
+"""The lab: small, exact trainings of any model, one by one, hundreds at once, or as a sweep that survives anything.
+
+| file | what it does |
+|---|---|
+| `data/` | text, images and synthetic data; batches as functions of a step |
+| `settings`, `schedule` | what a training is told |
+| `steps` | a forward and backward pass: as written, compiled, or as a CUDA graph |
+| `trainer` | `train`: one run, resumable |
+| `checkpoint`, `journal` | a run on disk |
+| `many` | many networks of one architecture trained as one program |
+| `sweep/` | grids of trainings: one file per trial is the truth |
+"""
+
+from sigprop.research.lab.settings import Settings
+from sigprop.research.lab.trainer import Run, train
+
+__all__ = ["Run", "Settings", "train"]

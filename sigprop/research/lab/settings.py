@@ -1,0 +1,61 @@
+"""What a training run is told, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from sigprop.errors import UnknownNameError, require
+from sigprop.research.lab.ranks import KINDS
+from sigprop.research.lab.schedule import Schedule
+from sigprop.research.lab.steps import MODES, PRECISIONS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`warmup` is a share of the steps, `final` the last rate over the peak; 0 in `..._every` means never."""
+
+    steps: int = 1000
+    lr: float = 1e-3
+    optimizer: str = "adamw"
+    weight_decay: float = 0.1
+    warmup: float = 0.1
+    decay: str = "cosine"
+    final: float = 0.1
+    clip: float = 1.0
+    precision: str = "float32"
+    mode: str = "eager"
+    device: str = "cpu"
+    parallel: str = "none"
+    seed: int = 0
+    log_every: int = 10
+    evaluate_every: int = 0
+    checkpoint_every: int = 0
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool)
+        require(number and 0 < self.lr < float("inf"), "lr", self.lr, "a positive number")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "a number that is not negative")
+        require(self.clip >= 0, "clip", self.clip, "a number that is not negative; 0 does not clip")
+        require(self.mode in MODES, "mode", self.mode, ", ".join(MODES))
+        require(self.precision in PRECISIONS, "precision", self.precision, ", ".join(PRECISIONS))
+        require(self.parallel in KINDS, "parallel", self.parallel, ", ".join(KINDS))
+        for name in ("log_every", "evaluate_every", "checkpoint_every"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _ = self.schedule
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.steps, self.warmup, self.decay, self.final)
+
+    @classmethod
+    def of(cls, **given: Any) -> Settings:
+        """From names that a user wrote; an unknown one is named."""
+        known = [item.name for item in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise UnknownNameError("setting of a training", name, known)
+        return cls(**given)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

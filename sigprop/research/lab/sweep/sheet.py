@@ -1,0 +1,103 @@
+"""What a sweep is: fixed settings in four sections, and a grid over any of them.
+
+[model]
+source = "transformer"          # a reference network, a config.json, or file.py:factory
+depth = 4
+[data]
+text = "corpus.txt"             # absent: Zipf tokens
+passages = 16
+length = 128
+[plan]
+recipe = "unit"                 # absent or "default": the model's own initialization
+[train]
+steps = 300
+[grid]
+"model.width" = [128, 256]
+"train.lr" = [0.004, 0.008]
+"train.seed" = [0, 1, 2]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.research.lab.settings import Settings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
+
+KEYS: dict[str, tuple[str, ...] | None] = {
+    "model": None,  # any setting of the model
+    "data": ("text", "passages", "length", "seed"),
+    "plan": None,  # recipe and its options
+    "train": tuple(item.name for item in fields(Settings)),
+}
+Trial = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Fixed settings by section, and for every key of the grid its values."""
+
+    fixed: Trial
+    grid: dict[str, list[Any]]
+
+    def trials(self) -> list[Trial]:
+        """All combinations, the last key of the grid fastest."""
+        found = []
+        for values in itertools.product(*self.grid.values()):
+            trial = {section: dict(given) for section, given in self.fixed.items()}
+            for key, value in zip(self.grid, values, strict=True):
+                section, name = key.split(".", 1)
+                trial.setdefault(section, {})[name] = value
+            found.append(trial)
+        return found
+
+
+def identity(trial: Trial) -> str:
+    """A name that belongs to these settings alone, in any order."""
+    text = json.dumps(trial, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_sheet(path: str | Path) -> Sheet:
+    """Read and check a sweep's TOML file; what is unknown is named."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+    grid = content.pop("grid", {})
+    for section, given in content.items():
+        if section not in KEYS:
+            raise UnknownNameError(f"section of {path}", section, [*KEYS, "grid"])
+        if not isinstance(given, dict):
+            raise InputError(f"{path}: {section} is {given!r}: needs a section [{section}]")
+        for name in given:
+            _check(f"{section}.{name}", path)
+    for key, values in grid.items():
+        _check(key, path)
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{path}: grid key {key!r} is {values!r}: needs a list with at least one value")
+    if "source" not in content.get("model", {}) and "model.source" not in grid:
+        raise InputError(f"{path}: [model] has no source: a reference network, a config.json, or file.py:factory")
+    return Sheet(content, grid)
+
+
+def _check(key: str, path: str | Path) -> None:
+    section, dot, name = key.partition(".")
+    if not dot or section not in KEYS:
+        raise UnknownNameError(f"key of {path}", key, [f"{known}.…" for known in KEYS], "Write section.name.")
+    known = KEYS[section]
+    if known is not None and name not in known:
+        raise UnknownNameError(f"key of {path} in [{section}]", name, known)

@@ -1,0 +1,1 @@
+"""Phase diagrams: predicted, measured, as a figure."""

@@ -1,0 +1,171 @@
+"""Measured phase diagrams of any network with residual blocks: ResNet, Mixer, ViT, ...
+
+One set of random weights serves all points of a grid: inside `scaled`, every linear and convolution of the model
+computes sigma_w (W x) + sigma_b b, and every residual junction has skip scale mu. The points are one `vmap`
+axis, so that the weights stay shared and a layer is one product for a whole chunk of points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from sigprop.errors import InputError, require
+from sigprop.measurement.statistics import average_over
+from sigprop.research.phase.diagram import Axis, PhaseDiagram, check_plane
+
+
+class _Scaled(TorchFunctionMode):
+    """Linear maps with W replaced by sigma_w W and b by sigma_b b."""
+
+    def __init__(self, sigma_w: Tensor, sigma_b: Tensor):
+        super().__init__()
+        self.sigma_w, self.sigma_b = sigma_w, sigma_b
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in (F.linear, F.conv2d):
+            return func(*args, **(kwargs or {}))
+        x, weight, *rest = args
+        kwargs = dict(kwargs or {})
+        bias = rest.pop(0) if rest else kwargs.pop("bias", None)
+        product = self.sigma_w * func(x, weight, None, *rest, **kwargs)
+        if bias is None:
+            return product
+        return product + self.sigma_b * (bias if func is F.linear else bias[:, None, None])
+
+
+class _Reached(Exception):
+    """The block of interest was called; carries its inputs."""
+
+    def __init__(self, inputs: tuple[Any, ...]):
+        self.inputs = inputs
+
+
+@contextmanager
+def _skip_scale(junctions: list[nn.Module], value: Tensor) -> Iterator[None]:
+    before = [junction.skip_scale for junction in junctions]
+    for junction in junctions:
+        junction.skip_scale = value
+    try:
+        yield
+    finally:
+        for junction, scale in zip(junctions, before, strict=True):
+            junction.skip_scale = scale
+
+
+def draw_(model: nn.Module, generator: Generator) -> None:
+    """Weights of variance 1 / fan-in, biases and embeddings of variance 1; sigma_w and sigma_b scale them later."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            fan_in = module.weight[0].numel()
+            nn.init.normal_(module.weight, 0.0, fan_in**-0.5, generator)
+            if module.bias is not None:
+                nn.init.normal_(module.bias, 0.0, 1.0, generator)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, 0.0, 1.0, generator)
+
+
+def block_factor(
+    model: nn.Module,
+    block: nn.Module,
+    batch: Tensor,
+    sigma_w: Tensor,
+    sigma_b: Tensor,
+    residual: Tensor,
+    probe: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """chi_J of one block at one setting: |J^T v|^2 / entries for a random sign vector v."""
+    junctions = [module for module in model.modules() if hasattr(module, "skip_scale")]
+
+    def stop(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        raise _Reached(inputs)
+
+    with _skip_scale(junctions, residual), _Scaled(sigma_w, sigma_b):
+        handle = block.register_forward_pre_hook(stop)
+        try:
+            model(batch)
+            raise InputError("the block did not run on this batch")
+        except _Reached as reached:
+            inputs = reached.inputs
+        finally:
+            handle.remove()
+        output, pull = torch.func.vjp(lambda x: block(x, *inputs[1:]), inputs[0])[:2]
+        return pull(probe(output))[0].square().sum() / output.numel()
+
+
+def network_phase(
+    build: Callable[[], nn.Module],
+    block_of: Callable[[nn.Module], nn.Module],
+    batch_of: Callable[[Generator], Tensor],
+    x: Axis,
+    y: Axis,
+    fixed: dict[str, float] | None = None,
+    *,
+    initializations: int = 10,
+    chunk: int = 64,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    settings: dict[str, Any] | None = None,
+    resume: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PhaseDiagram:
+    """chi_J of `block_of(model)` over two of sigma_w, sigma_b and residual; `fixed` sets the third.
+
+    `batch_of` draws the input; `chunk` points are computed at once, as memory allows.
+    """
+    require(chunk >= 1, "chunk", chunk, "at least one point at a time")
+    values = {"sigma_w": torch.tensor(1.0), "sigma_b": torch.tensor(0.0), "residual": torch.tensor(1.0)}
+    check_plane(x, y, fixed)
+    require(initializations >= 1, "initializations", initializations, "at least 1")
+    values.update({name: torch.tensor(float(value)) for name, value in (fixed or {}).items()})
+    values[x[0]] = torch.tensor(list(x[1]), dtype=torch.float32)[None, :]
+    values[y[0]] = torch.tensor(list(y[1]), dtype=torch.float32)[:, None]
+    grid = torch.broadcast_tensors(*values.values())
+    points = [value.flatten().to(device) for value in grid]
+    model = torch.func.replace_all_batch_norm_modules_(build().to(device).requires_grad_(False))
+    block = block_of(model)
+
+    def sample(index: int) -> Tensor:
+        generator = Generator(device).manual_seed(seed * 1_000_003 + index)
+        draw_(model, generator)
+        batch = batch_of(generator)
+        signs: list[Tensor] = []
+
+        def probe(output: Tensor) -> Tensor:
+            if not signs:
+                drawn = torch.randint(0, 2, output.shape, generator=generator, device=device)
+                signs.append(drawn.float() * 2 - 1)
+            return signs[0]
+
+        def one(sigma_w: Tensor, sigma_b: Tensor, residual: Tensor) -> Tensor:
+            return block_factor(model, block, batch, sigma_w, sigma_b, residual, probe)
+
+        with sdpa_kernel(SDPBackend.MATH):
+            return torch.func.vmap(one, chunk_size=chunk, randomness="same")(*points).reshape(grid[0].shape)
+
+    record = {
+        **(settings or {}),
+        **(fixed or {}),
+        "seed": seed,
+        "source": "measure",
+        x[0]: list(x[1]),
+        y[0]: list(y[1]),
+    }
+    average = average_over(sample, initializations, tuple(grid[0].shape), record, resume, progress, save_every=1)
+    return PhaseDiagram(
+        x[0],
+        list(x[1]),
+        y[0],
+        list(y[1]),
+        average.mean.tolist(),
+        average.standard_error.tolist(),
+        {**(settings or {}), **(fixed or {}), "seed": seed, "initializations": initializations, "source": "measure"},
+    )

@@ -1,0 +1,96 @@
+"""Norms of the raw input, token shifts, padding: against measurement over fresh initializations."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sigprop.capture import build, predict
+from sigprop.measurement import measure
+
+_GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(2, 8, 24, generator=_GENERATOR) * 3 + 1
+IMAGES = torch.randn(4, 3, 8, 8, generator=_GENERATOR) + 0.5
+
+
+class Shifted(nn.Module):
+    """Tokens moved by one, as in RWKV."""
+
+    def __init__(self, pad: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 96), nn.Linear(96, 96)
+        self.pad = pad
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.second(F.pad(h, self.pad) + (h if F.pad(h, self.pad).shape == h.shape else 0.0))
+
+
+@pytest.mark.parametrize("pad", [(0, 0, 1, -1), (0, 0, -1, 1), (0, 0, 2, 0), (0, 0, 0, -3), (0, 0, 1, -1, 0, 0)])
+def test_token_shift(agreement, pad):
+    agreement(lambda: Shifted(pad), X, "noise", seeds=30)
+
+
+def test_a_shift_is_not_the_identity():
+    """The first token has nothing before it."""
+    rows = predict(build(lambda: Shifted((0, 0, 1, -1))), X, loss="noise")
+    plain = predict(build(lambda: Shifted((0, 0, 0, 0))), X, loss="noise")
+    assert rows["second"].variance < 0.8 * plain["second"].variance
+
+
+@pytest.mark.parametrize(
+    ("norm", "batch"),
+    [
+        (lambda: nn.LayerNorm(24), X),
+        (lambda: nn.RMSNorm(24), X),
+        (lambda: nn.LayerNorm(24, elementwise_affine=False), X),
+        (lambda: nn.GroupNorm(1, 3), IMAGES),
+        (lambda: nn.BatchNorm2d(3), IMAGES),
+    ],
+)
+def test_a_norm_of_the_raw_input(norm, batch):
+    def make() -> nn.Module:
+        after = nn.Linear(24, 64) if batch is X else nn.Conv2d(3, 64, 1)
+        return nn.Sequential(norm(), after, nn.ReLU(), nn.Linear(64, 8) if batch is X else nn.Conv2d(64, 8, 1))
+
+    predicted, measured = (
+        predict(build(make), batch, loss="noise"),
+        measure(None, batch, "noise", build=make, seeds=30),
+    )
+    for name in ("1", "3"):
+        error = measured[name].errors["variance"]
+        assert abs(predicted[name].variance - measured[name].variance) < 5 * error + 0.02 * measured[name].variance
+    for row in measured.parameters:
+        if row.name in ("1.weight", "3.weight"):
+            made = predicted.parameter(row.name).grad_second_moment
+            assert (
+                abs(made - row.grad_second_moment)
+                < 5 * row.errors["grad_second_moment"] + 0.03 * row.grad_second_moment
+            )
+
+
+class Padded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.first = nn.Embedding(16, 96), nn.Linear(96, 96)
+        self.head = nn.Linear(96, 16)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        h = self.first(self.embedding(input_ids)) * attention_mask[..., None]
+        return self.head(h.cumsum(1))
+
+
+def test_rows_leave_padding_out_as_measured_ones_do():
+    ids = torch.randint(16, (2, 10), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(2, 10, dtype=torch.long)
+    mask[0, 6:] = 0
+    mask[1, 3:] = 0
+    batch = {"input_ids": ids, "attention_mask": mask}
+    predicted, measured = (
+        predict(build(Padded), batch, loss="noise"),
+        measure(None, batch, "noise", build=Padded, seeds=40),
+    )
+    for name in ("first", "head"):
+        for column in ("variance", "token_correlation", "grad_variance"):
+            error = measured[name].errors[column]
+            assert abs(getattr(predicted[name], column) - getattr(measured[name], column)) < 5 * error, (name, column)

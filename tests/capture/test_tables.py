@@ -1,0 +1,70 @@
+"""Parameters that a formula fills are known entry by entry: parts of them, and what is computed from them, have their
+own numbers."""
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.capture.skeleton import skeleton_of
+from sigprop.capture.tracing import trace
+from sigprop.distributions import build, distribution
+
+IDS = torch.arange(8)[None]
+
+
+class Gates(nn.Module):
+    """Two gates whose offsets stand in one parameter, as hyper-connections have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.map = nn.Embedding(16, 64), nn.Linear(64, 8, bias=False)
+        self.base = nn.Parameter(torch.cat((torch.full((4,), -3.0), torch.zeros(4))))
+        self.closed, self.open = nn.Identity(), nn.Identity()
+        nn.init.normal_(self.map.weight, std=0.02)
+
+    def forward(self, ids):
+        first, second = self.map(self.table(ids)).split(4, -1)
+        closed, opened = self.base.split(4, -1)
+        return self.closed(torch.sigmoid(first + closed)) + self.open(torch.sigmoid(second + opened))
+
+
+class Decays(nn.Module):
+    """Decays by a formula in a scan: state `n` of every channel forgets at its own rate."""
+
+    def __init__(self, states=16):
+        super().__init__()
+        self.table, self.step = nn.Embedding(16, 64), nn.Linear(64, 64)
+        self.rates = nn.Parameter(torch.log(torch.arange(1, states + 1).float()).expand(64, -1).contiguous())
+        self.register_buffer("signs", 1.0 - 2.0 * (torch.arange(states) % 2))
+        self.summed = nn.Identity()
+
+    def forward(self, ids):
+        x = self.table(ids)
+        forgotten = torch.exp(-torch.exp(self.rates) * nn.functional.softplus(self.step(x))[..., None])
+        state = 0.0
+        for token in range(ids.shape[1]):
+            state = forgotten[:, token] * state + x[:, token, :, None]
+        return self.summed((state * self.signs).sum(-1))[:, None] + x
+
+
+@pytest.mark.parametrize("prepare", [build, lambda make: skeleton_of(make())], ids=["built", "real"])
+def test_parts_of_a_table_have_their_own_numbers(prepare):
+    found = trace(prepare(Gates), IDS)
+    mean = {name: float(item.node.signal.mean.mean()) for name, item in found.sites}
+    assert mean["closed"] == pytest.approx(float(torch.sigmoid(torch.tensor(-3.0))), rel=0.02)
+    assert mean["open"] == pytest.approx(0.5, rel=0.02)
+
+
+def test_parts_of_a_table_against_measurement(agreement):
+    agreement(Gates, IDS)
+
+
+def test_a_table_is_not_drawn():
+    law = distribution(build(Decays).rates)
+    numbers = law.draw((64, 16), torch.Generator().manual_seed(1))
+    assert torch.equal(numbers, torch.log(torch.arange(1, 17).float()).expand(64, -1).double())
+    assert law.draw((7,), torch.Generator().manual_seed(1)).shape == (7,)
+
+
+def test_what_is_computed_from_a_table_keeps_its_entries(agreement):
+    agreement(Decays, IDS)

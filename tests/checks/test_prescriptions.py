@@ -1,0 +1,72 @@
+"""The prescription, applied, makes the measured illness disappear: the model is checked again, on its weights."""
+
+import pytest
+import torch
+
+from sigprop.checks import check, checks
+from sigprop.checks.prescribing import repair_plan
+from sigprop.checks.subject import Subject
+from sigprop.inputs import made_up_batch
+from sigprop.models.initialize import initialize_
+from studies.check_models import changed, tanh_mlp, transformer
+
+
+def exploding():
+    return initialize_(transformer(norm_placement="none", depth=6, width=32), "he", embedding_std=1.0)
+
+
+def vanishing():
+    return torch.nn.Sequential(*(m for _ in range(12) for m in (torch.nn.Linear(64, 64), torch.nn.ReLU())))
+
+
+def collapsing():
+    return initialize_(
+        transformer(kind="encoder", norm_placement="post", depth=12, width=32), "xavier", embedding_std=1.0
+    )
+
+
+def saturated():
+    model = transformer(depth=3)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("query.weight", "key.weight")):
+                weight.mul_(4.0)
+    return model
+
+
+CASES = {
+    "gradient_explodes": exploding,
+    "gradient_vanishes": vanishing,
+    "rank_collapse": collapsing,
+    "attention_saturated": saturated,
+    "criticality": lambda: tanh_mlp(20, gain=3.0),
+    "odd_sibling": lambda: changed(transformer(depth=4), "blocks.2.mlp.up.weight", lambda w: w.mul_(3.0)),
+    "zeros_among_siblings": lambda: changed(transformer(depth=4), "blocks.1.mlp.down.weight", lambda w: w.zero_()),
+    "initial_loss": lambda: changed(transformer(depth=2), "head.weight", lambda w: w.mul_(30.0)),
+    "tied_readout": lambda: transformer(depth=2, tied_head=True, width=128),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_prescription_cures_the_measured_illness(name):
+    torch.manual_seed(0)
+    model = CASES[name]()
+    report = check(model, tokens=24)
+    assert report[name], [item.name for item in report.findings]
+    assert report.plan is not None
+    prescription = report[name][0].prescription
+    assert prescription is not None
+    assert prescription.evaluated
+    report.plan.apply_(model, torch.Generator().manual_seed(1))
+    again = check(model, tokens=24, prescription=False)
+    assert again.healthy, [(item.name, item.title) for item in again.findings if item.severity != "note"]
+
+
+def test_a_repair_touches_only_what_was_odd():
+    torch.manual_seed(0)
+    model = CASES["odd_sibling"]()
+    subject = Subject(model, made_up_batch(model, 32))
+    (finding,) = checks()["odd_sibling"](subject)
+    plan = repair_plan(subject, finding.repairs)
+    changed_rows = [row.name for row in plan if row.init.kind != "keep" or row.init.value != 1.0]
+    assert changed_rows == ["blocks.2.mlp.up.weight"]

@@ -4,7 +4,7 @@
 |---|---|
 | `predict` | moments of a model or blueprint from theory |
 | `measure`, `jacobian` | the same on the real model, which is left as it was |
-| `check` | what is wrong with an initialization, why, and the plan that cures it |
+| `check` | what is wrong with an initialization, why, and the plan that fixes it |
 | `check_criticality` | ordered, critical or chaotic, block by block |
 | `plan` | initializations, residual scalings and learning rates as data |
 | `coord_check` | do they hold as width and depth grow? |
@@ -15,8 +15,6 @@ Each name is imported when it is first used, so that `import sigprop` costs noth
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,22 +69,13 @@ _HOMES = {
 }
 
 
-class _TopLevel(ModuleType):
-    """Public names on demand; where a room has the name of a function (`measure`), the name means the function."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'sigprop' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        self.__dict__[name] = value
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *__all__})
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sigprop' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
 
 
-sys.modules[__name__].__class__ = _TopLevel
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

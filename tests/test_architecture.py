@@ -1,4 +1,4 @@
-"""Imports point from later rooms to earlier ones, and within a room they go round in no circle."""
+"""Imports point from later packages to earlier ones, and within a room they go round in no circle."""
 
 import ast
 import re
@@ -10,38 +10,35 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"process", "compat", "errors", "grid", "losses", "results", "score_masks", "sites"}
+BASE = {"isolation", "compat", "errors", "grid", "losses", "results", "score_masks", "sites"}
 ALLOWED = {
-    "process": {"compat"},
+    "isolation": {"compat"},
     "errors": set(),
     "compat": {"errors"},
-    "losses": {"errors", "process"},
+    "losses": {"errors", "isolation"},
     "grid": {"errors"},
     "score_masks": set(),
     "sites": set(),
-    "results": {"compat", "errors", "grid", "process"},
+    "results": {"compat", "errors", "grid", "isolation"},
     "theory": BASE,
-    "initialization": BASE,
+    "distributions": BASE,
     "blueprints": BASE | {"theory"},
-    "trace": BASE | {"theory", "initialization"},
-    "measure": BASE,
-    "simulate": BASE | {"initialization", "measure"},
-    "reduced": BASE | {"initialization", "trace", "simulate", "sources"},
-    "long_contexts": BASE | {"trace", "simulate"},
-    "prediction": BASE | {"initialization", "trace", "simulate", "reduced", "long_contexts"},
+    "capture": BASE | {"theory", "distributions"},
+    "measurement": BASE,
     "models": BASE,
-    "sources": BASE | {"models"},
-    "structure": BASE | {"theory", "trace", "sources"},
-    "infinite_width": BASE | {"theory", "blueprints", "initialization"},
-    "recipes": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources"},
-    "scaling": BASE | {"theory", "blueprints", "trace", "structure", "measure", "sources", "recipes"},
-    "check": BASE | {"theory", "initialization", "trace", "structure", "measure", "sources", "recipes"},
-    "lab": BASE | {"measure", "models", "sources", "scaling", "api"},
+    "inputs": BASE | {"models"},
+    "verification": BASE | {"distributions", "capture", "measurement", "inputs"},
+    "prediction": BASE | {"distributions", "capture", "verification"},
+    "structure": BASE | {"theory", "capture", "inputs"},
+    "plans": BASE | {"theory", "blueprints", "capture", "structure", "measurement", "inputs"},
+    "checks": BASE | {"theory", "distributions", "capture", "structure", "measurement", "inputs", "plans"},
     "report": BASE,
-    "explorer": BASE | {"blueprints", "check", "report"},
-    "watch": BASE | {"measure", "report"},
-    "integrations": BASE | {"watch"},
+    "monitoring": BASE | {"measurement", "report"},
+    "integrations": BASE | {"monitoring"},
+    "api": BASE | {"blueprints", "capture", "inputs", "plans", "prediction"},
 }
+ALLOWED["research"] = {*ALLOWED}
+"""Packages and what they import beside themselves. The command line alone imports research."""
 
 
 def module_name(path: Path, root: Path = ROOT) -> str:
@@ -69,28 +66,28 @@ def imported(path: Path, types: bool = True) -> Iterator[tuple[str, bool]]:
         waiting += [(child, inside) for child in ast.iter_child_nodes(node)]
 
 
-def rooms_of(path: Path) -> set[str]:
-    """Rooms of sigprop that a file imports, at any level."""
+def packages_of(path: Path) -> set[str]:
+    """Packages of sigprop that a file imports, at any level."""
     return {name.split(".")[1] for name, _ in imported(path)}
 
 
-@pytest.mark.parametrize("room", sorted(ALLOWED))
-def test_rooms_import_only_earlier_rooms(room):
-    files = [ROOT / f"{room}.py"] if (ROOT / f"{room}.py").exists() else sorted((ROOT / room).rglob("*.py"))
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_packages_import_only_earlier_ones(package):
+    files = [ROOT / f"{package}.py"] if (ROOT / f"{package}.py").exists() else sorted((ROOT / package).rglob("*.py"))
     for path in files:
-        wrong = rooms_of(path) - ALLOWED[room] - {room}
+        wrong = packages_of(path) - ALLOWED[package] - {package}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
-def test_every_room_is_known():
-    rooms = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("__")}
-    assert rooms <= set(ALLOWED) | {"cli"}
+def test_every_package_is_known():
+    packages = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("__")}
+    assert packages <= set(ALLOWED) | {"cli"}
 
 
 def test_the_walk_sees_a_wrong_arrow(tmp_path):
     path = tmp_path / "wrong.py"
     path.write_text("from sigprop.measurement import measure\nimport sigprop.capture.capture\n")
-    assert rooms_of(path) == {"measure", "trace"}
+    assert packages_of(path) == {"measurement", "capture"}
 
 
 # -- circles
@@ -143,7 +140,7 @@ def test_a_circle_is_seen():
 
 def layers() -> dict[str, int]:
     """For each module of the interpreter the layer that the tour in its docstring puts it in."""
-    tour = ast.get_docstring(ast.parse((ROOT / "trace" / "__init__.py").read_text())) or ""
+    tour = ast.get_docstring(ast.parse((ROOT / "capture" / "__init__.py").read_text())) or ""
     rows = re.split(r"\n\d+\. ", tour)[1:]
     named = [(name, row) for row, cell in enumerate(rows) for name in re.findall(r"`(\w+/?)`", cell)]
     assert len({name for name, _ in named}) == len(named), "a file is named twice"
@@ -178,7 +175,7 @@ def test_rules_share_by_fields_and_not_by_each_other():
 # -- names
 
 SAME_THING = ({"models", "blueprints", "theory"}, {"integrations"})
-"""Rooms that say one thing for different readers: a network, its blueprint and its op; the callback of a trainer."""
+"""Packages that say one thing for different readers: a network, its blueprint and its op; the callback of a trainer."""
 SAME_TO_ITS_USER = {"Lion": {"results.lion", "results.own_scale"}}
 """The optimizers of `own_scale` have the names of those that they step as."""
 
@@ -193,7 +190,7 @@ def test_a_class_name_stands_twice_only_for_the_same_thing():
     confusing = {
         name: found
         for name, found in twice.items()
-        if not any({place.split(".")[0] for place in found} <= rooms for rooms in SAME_THING)
+        if not any({place.split(".")[0] for place in found} <= packages for packages in SAME_THING)
     }
     assert confusing == {}
 

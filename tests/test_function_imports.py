@@ -54,4 +54,4 @@ def test_one_is_seen(tmp_path):
     path = tmp_path / "hidden.py"
     path.write_text("def f():\n    from sigprop.capture import predict\n\n    return predict\n")
     assert inside_functions(path) == [(2, "sigprop.capture")]
-    assert not is_by_intent("trace/hidden.py", "sigprop.capture")
+    assert not is_by_intent("capture/hidden.py", "sigprop.capture")

@@ -26,9 +26,9 @@ def test_nothing_heavy_is_loaded(code):
     assert not loaded_after(code) & set(HEAVY)
 
 
-def test_public_names_are_functions_even_after_their_rooms_are_imported():
+def test_public_names_are_functions_even_after_the_packages_are_imported():
     code = (
-        "import sigprop.measurement, sigprop.trace, sigprop\n"
+        "import sigprop.measurement, sigprop.capture, sigprop\n"
         "assert all(callable(getattr(sigprop, name)) for name in sigprop.__all__)\n"
         "assert set(sigprop.__all__) <= set(dir(sigprop))"
     )

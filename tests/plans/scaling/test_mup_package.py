@@ -12,7 +12,7 @@ import torch
 from sigprop.plans.scaling import parametrize
 from studies.abc_mup_package import BASE, MODELS
 
-STORED = json.loads((Path(__file__).parents[2] / "docs/data/abc_mup_package.json").read_text())
+STORED = json.loads((Path(__file__).parents[3] / "docs/data/abc_mup_package.json").read_text())
 
 
 @pytest.mark.parametrize("name", MODELS)

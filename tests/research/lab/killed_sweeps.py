@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sigprop.research.lab.sweep import ResultFolder, query
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LONGEST = 120.0
 """Seconds without any trial beginning after which a sweep counts as stuck."""
 

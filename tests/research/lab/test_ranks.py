@@ -13,7 +13,7 @@ from sigprop.errors import InputError
 from sigprop.research.lab.ranks import Ranks
 from tests.research.lab import distributed_run
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def losses(kind: str, folder: Path, stop: int = -1) -> list[float] | None:

@@ -223,6 +223,6 @@ def test_the_optimum_is_drawn_against_width_with_its_spread(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("where", ["local", "ray"])
 def test_the_stored_figures_of_ten_kills(where):
-    found = json.loads((Path(__file__).parents[2] / "docs" / "data" / "killed_sweeps.json").read_text())[where]
+    found = json.loads((Path(__file__).parents[3] / "docs" / "data" / "killed_sweeps.json").read_text())[where]
     assert_nothing_lost(found, kills=10)
     assert found["trials killed between their end and their file"] == 0

@@ -1,1 +1,1 @@
-"""Plans: initializations, residual scalings and learning rates as data, made by recipes and by width and depth rules."""
+"""Plans: initializations, residual scalings and learning rates as data, made by recipes, width and depth rules."""

@@ -3,7 +3,8 @@
 The coordinate check on a Pre-LN decoder (shipped text, byte tokens, float64) for width rules and optimizers, with the
 rule's own expectations. Stored for every site: the power fitted over all widths, its local values from width to
 width, and the exponent of large width (`sigprop.plans.scaling.fit`). For the logits also the parts of their change,
-`W dh`, `dW h` and `dW dh` of the readout, and the law of two parts that theory gives, with no exponent fitted: an aligned part
+`W dh`, `dW h` and `dW dh` of the readout, and the law of two parts that theory gives, with no
+exponent fitted: an aligned part
 and a random walk that is smaller by d^{-1/2}, size^2 = (A + B/d) d^(2e), e = 0 (mup, neural_tangent) or 1/2 (sp).
 
 Learning rates follow a rule fixed beforehand: at the smallest width, where all width rules agree, one step moves the

@@ -79,6 +79,8 @@ def __getattr__(name: str) -> Any:
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs")
 """Attributes of a module that hold its forward hooks and how they are called."""
+LOADING_HOOKS = "_load_state_dict_pre_hooks"
+"""Attribute of a module that holds what is called before values are loaded into it."""
 
 
 def own_parameters(module: Any) -> dict[str, Any]:

@@ -7,6 +7,8 @@ checkpointing) left out, so that one plan serves the plain model, its copies and
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from sigprop.compat import forward_hooks, remove_forward_hooks
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.results import junctions
 from sigprop.results.init import KEEP, Init
-from sigprop.results.rollback import all_or_nothing
+from sigprop.results.rollback import Saved, all_or_nothing, fill
 
 if TYPE_CHECKING:
     from sigprop.results.plan import ParameterPlan, Plan, ScalePlan
@@ -105,9 +107,7 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
     carries a plan already.
     """
     inner = unwrap(model)
-    meta = [row.name for row, parameter in match(plan, model) if parameter.is_meta]
-    if meta:
-        raise InputError(f"parameters on the meta device ({meta[0]}, ...): call model.to_empty(device=...) first")
+    _require_values(match(plan, model))
     rescales = any(row.init.kind == "keep" and row.init.value != 1.0 for row in plan.parameters)
     if rescales and getattr(inner, APPLIED, None):
         raise InputError("this plan rescales the present values and a plan was already applied: build the model anew")
@@ -121,27 +121,62 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
             if row.init.kind == "keep":
                 parameter.mul_(row.init.value)
                 continue
-            values = _draw(row.init, tuple(row.shape), generator)
+            values = _draw(row, generator)
             if padding.get(id(parameter)) is not None:
                 values[padding[id(parameter)]] = 0.0
-            _fill(parameter, values)
+            fill(parameter, values)
         _apply_scales(plan, inner)
         setattr(inner, APPLIED, plan.digest)
     return model
 
 
-def attach_plan(plan: Plan, model: nn.Module) -> nn.Module:
-    """Hooks and changed numbers of modules put back on a model that was reloaded; no parameter is drawn."""
+def _require_values(pairs: list[tuple[ParameterPlan, nn.Parameter]]) -> None:
+    """Refuse parameters that cannot be written, and those without values where the plan keeps what is there."""
+    for row, parameter in pairs:
+        kept = row.init.kind == "keep"
+        if parameter.is_meta:
+            told = "the plan keeps its values, of which there are none: build the model for real"
+            told = told if kept else "call model.to_empty(device=...) first"
+            raise InputError(f"parameters on the meta device ({row.name}, ...): {told}")
+        if kept and not _is_finite(parameter):
+            raise InputError(
+                f"{row.name} holds numbers that are not finite, and the plan keeps what it holds: load or initialize "
+                "the model first (to_empty leaves whatever the memory held), or choose a recipe that draws"
+            )
+
+
+def _is_finite(parameter: nn.Parameter) -> bool:
+    values = parameter.detach()
+    local = values.to_local() if hasattr(values, "to_local") else values
+    return bool(local.isfinite().all())
+
+
+@contextmanager
+def attached(plan: Plan, model: nn.Module) -> Iterator[Saved]:
+    """Hooks and changed numbers of modules put back on a model; whatever fails inside takes them off again."""
     inner = unwrap(model)
     learned = junctions.learned_names(plan.junctions)
     values = {name: parameter for name, parameter in inner.named_parameters() if plain_name(name) in learned}
-    with all_or_nothing(inner, None), torch.no_grad():
+    with all_or_nothing(inner, None) as saved, torch.no_grad():
         match(plan, model)
         junctions.install(plan.junctions, _modules(inner))
         for name, parameter in values.items():
             inner.get_parameter(name).copy_(parameter)
         _apply_scales(plan, inner)
         setattr(inner, APPLIED, plan.digest)
+        yield saved
+
+
+def attach_plan(plan: Plan, model: nn.Module, learned: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
+    """`attached`, with the values of learned scales; those that nobody gives are marked as not loaded."""
+    inner = unwrap(model)
+    modules = _modules(inner)
+    wanted = junctions.learned_names(plan.junctions)
+    present = {plain_name(name) for name, _ in inner.named_parameters()} - set(junctions.unread(modules))
+    with attached(plan, model) as saved:
+        for name, value in (learned or {}).items():
+            saved.write(_modules(inner)[name.rpartition(".")[0]].get_parameter(junctions.LEARNED), value)
+        junctions.mark_unread(modules, wanted - present - set(learned or {}))
     return model
 
 
@@ -152,8 +187,12 @@ def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
         pairs = match(plan, model)
     except InputError as error:
         return [str(error)]
-    lacking = []
     modules = _modules(inner)
+    lacking = [
+        f"{name}: this learned scale was not loaded; give plan.attach_(model, weights=...) the file it was saved in"
+        for name in junctions.unread(modules)
+    ]
+    lacking += [f"{row.name}: not finite" for row, item in pairs if not item.is_meta and not _is_finite(item)]
     for row in _wanted_scales(plan, modules):
         if not _carries(modules.get(row.module), row):
             lacking.append(f"{row.module}: {row.place} is not multiplied by {row.factor:.4g}; call plan.attach_(model)")
@@ -181,17 +220,26 @@ def _size_differs(row: ParameterPlan, parameter: nn.Parameter) -> str:
     return f"{row.name}: root mean square {size:.4g}, drawn with {row.init.std:.4g}" if wrong else ""
 
 
-def _draw(init: Init, shape: tuple[int, ...], generator: torch.Generator | None) -> torch.Tensor:
+def _draw(row: ParameterPlan, generator: torch.Generator | None) -> torch.Tensor:
+    try:
+        return _values(row.init, tuple(row.shape), generator)
+    except InputError as error:
+        raise InputError(f"{row.name}: {error}") from error
+
+
+def _values(init: Init, shape: tuple[int, ...], generator: torch.Generator | None) -> torch.Tensor:
     """The whole parameter in float32 on the generator's device, whatever the sharding of its target."""
     device = generator.device if generator is not None else "cpu"
     if init.kind == "blocks":
+        if not -len(shape) <= init.axis < len(shape):
+            raise InputError(f"init blocks lie along axis {init.axis}, the shape is {shape}")
         if sum(init.sizes) != shape[init.axis]:
             raise InputError(f"init sizes {init.sizes} do not add up to axis {init.axis} of shape {shape}")
         pieces = []
         for size, part in zip(init.sizes, init.parts, strict=True):
             piece = list(shape)
             piece[init.axis] = size
-            pieces.append(_draw(part, tuple(piece), generator))
+            pieces.append(_values(part, tuple(piece), generator))
         return torch.cat(pieces, dim=init.axis)
     values = torch.empty(shape, dtype=torch.float32, device=device)
     if init.kind == "constant":
@@ -210,17 +258,6 @@ def _draw(init: Init, shape: tuple[int, ...], generator: torch.Generator | None)
         longer = max(shape[0], values.numel() // shape[0])
         return nn.init.orthogonal_(values, gain=init.std * math.sqrt(longer), generator=generator)
     raise InputError(f"init kind {init.kind!r} cannot be part of blocks")
-
-
-def _fill(parameter: nn.Parameter, values: torch.Tensor) -> None:
-    mesh = getattr(parameter, "device_mesh", None)
-    if mesh is None:
-        parameter.copy_(values)
-        return
-    from torch.distributed.tensor import distribute_tensor
-
-    target = values.to(device=mesh.device_type, dtype=parameter.dtype)
-    parameter.copy_(distribute_tensor(target, mesh, parameter.placements))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def fold_for_inference(plan: Plan, model: nn.Module) -> nn.Module:
@@ -288,5 +325,11 @@ def _scale(modules: dict[str, nn.Module], name: str, factor: float, place: str) 
 def _scale_attribute(module: nn.Module, attribute: str, factor: float) -> None:
     """Multiply one number of the module, from its original value however often a plan is applied."""
     originals = module.__dict__.setdefault("_sigprop_originals", {})
-    original = originals.setdefault(attribute, getattr(module, attribute))
+    present = originals.get(attribute, getattr(module, attribute, None))
+    if not isinstance(present, float):
+        raise InputError(
+            f"{type(module).__name__}.{attribute} is no floating-point number, but {type(present).__name__}: a scale "
+            "with place=attribute:NAME multiplies a number of the module"
+        )
+    original = originals.setdefault(attribute, present)
     setattr(module, attribute, original * factor if factor != 1.0 else original)

@@ -37,6 +37,7 @@ class Init:
         require(is_finite(self.std) and self.std >= 0, "init std", self.std, "a number that is not negative")
         require(is_finite(self.value), "init value", self.value, "a finite number")
         if self.kind == "blocks":
+            require(isinstance(self.axis, int), "init axis", self.axis, "a number of an axis")
             require(len(self.parts) == len(self.sizes) > 0, "init sizes", self.sizes, "one size per part")
 
     def __str__(self) -> str:

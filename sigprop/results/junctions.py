@@ -1,7 +1,7 @@
 """Residual junctions scaled from outside: hooks that turn `x + f(x)` into `skip * x + branch * f(x)`.
 
-One hook holds what enters the branch, the other adds `(skip - 1) x` to the branch's output, so that the model's
-own sum gives the scaled one. A learnable branch scale is a parameter of the branch's module, `branch_scale`.
+One hook holds what enters the branch, the other adds `(skip - 1) own x` to the branch's output, so that the model's
+own sum `a x + b f`, with `own = a / b`, gives `skip a x + branch b f`. A learnable branch scale is a parameter of the branch's module, `branch_scale`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sigprop.results.plan import JunctionPlan
 
 LEARNED = "branch_scale"
+UNREAD = "_sigprop_unread"
+"""Attribute of a module whose learned scale was attached to loaded weights and has not been loaded itself."""
 
 
 class Held:
@@ -40,8 +42,8 @@ class Entry:
 class Exit:
     """Forward hook that scales the branch and adds what the skip lacks."""
 
-    def __init__(self, skip: float, branch: float, held: Held | None):
-        self.skip, self.branch, self.held = skip, branch, held
+    def __init__(self, row: JunctionPlan, held: Held | None):
+        self.skip, self.branch, self.own, self.dropped, self.held = row.skip, row.branch, row.own, row.dropped, held
 
     def __call__(self, module: nn.Module, inputs: tuple, output: Any) -> Any:
         if isinstance(output, (tuple, list)):
@@ -53,9 +55,22 @@ class Exit:
         if self.held is None:
             return scaled
         skip, self.held.value = self.held.value, None
+        if self.dropped and module.training:
+            raise UnsupportedError(
+                f"a dropout follows the {type(module).__name__} that ends a scaled branch and would drop the skip's "
+                "share too: fold the scales (surgery=False), or set the dropout to 0"
+            )
         if skip is None:
             raise UnsupportedError("a scaled junction ended before its branch began: the model runs it out of order")
-        return scaled + (self.skip - 1.0) * skip
+        return scaled + (self.skip - 1.0) * self.own * skip
+
+
+class Loading:
+    """Hook before values are loaded: the learned scale of a module is no longer unread when it is among them."""
+
+    def __call__(self, module: nn.Module, values: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if prefix + LEARNED in values:
+            module.__dict__.pop(UNREAD, None)
 
 
 class Hold:
@@ -102,6 +117,8 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
         for name in (row.name, row.entry or row.name):
             if name not in modules:
                 raise UnknownNameError("module of a junction", name, modules)
+        if row.place == "input" and not row.entry:
+            raise UnsupportedError(f"{row.name}: a junction at an input needs `entry`, the module that is mixed in")
         module, held = modules[row.name], None
         if row.place == "input":
             held = Held()
@@ -115,7 +132,7 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
             options = {} if like is None else {"device": like.device, "dtype": like.dtype}
             module.register_parameter(LEARNED, nn.Parameter(torch.full(row.shape, row.branch, **options)))
         if row.place == "output":
-            module.register_forward_hook(Exit(row.skip, row.branch, held))
+            module.register_forward_hook(Exit(row, held))
 
 
 def is_hooked(row: JunctionPlan) -> bool:
@@ -133,11 +150,24 @@ def installed(modules: dict[str, nn.Module]) -> set[str]:
     }
 
 
+def mark_unread(modules: dict[str, nn.Module], names: set[str]) -> None:
+    """Learned scales that have their first values still, though the weights beside them were loaded."""
+    for name in names:
+        module = modules[name.removesuffix(f".{LEARNED}")]
+        setattr(module, UNREAD, True)
+        module.register_load_state_dict_pre_hook(Loading())
+
+
+def unread(modules: dict[str, nn.Module]) -> list[str]:
+    return [f"{name}.{LEARNED}" for name, module in modules.items() if getattr(module, UNREAD, False)]
+
+
 def remove(modules: dict[str, nn.Module]) -> None:
     """Take off every hook and learnable scale that `install` put."""
     for module in modules.values():
         if remove_forward_hooks(module, HOOKS):
             own_parameters(module).pop(LEARNED, None)
+            module.__dict__.pop(UNREAD, None)
 
 
 def fold_for_inference(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> None:

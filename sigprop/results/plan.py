@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.results import application, checkpoint, optimizers, schedules, suggestion
+from sigprop.results import application, checkpoint, junctions, optimizers, schedules, suggestion
 from sigprop.results.files import Document, written
 from sigprop.results.init import KEEP, Init, is_finite
 from sigprop.results.plan_display import ShownPlan
@@ -59,6 +59,8 @@ class JunctionPlan:
     this module and on `entry`, the module that takes `x` in, apply them, and a `learnable` branch scale of the
     given `shape` becomes a parameter. `weights` are the last parameters of `f`, entering as `shift + w`; folded, they
     carry the factor `branch / level`, `level` being the scale that the stream has gathered there (0: cannot be folded).
+    `own` is the factor that the model itself gives the skip, over that of what this module puts out; `dropped` says that
+    a dropout follows it, which would take the skip with it in training.
     `place="input"` scales inside a branch instead: the input `f` of this module becomes `skip * v + branch * f`, with
     `v` the output of `entry`.
     """
@@ -71,6 +73,8 @@ class JunctionPlan:
     weights: tuple[str, ...] = ()
     shift: float = 0.0
     level: float = 1.0
+    own: float = 1.0
+    dropped: bool = False
     learnable: bool = False
     shape: tuple[int, ...] = ()
     place: str = "output"
@@ -78,7 +82,7 @@ class JunctionPlan:
 
     def __post_init__(self) -> None:
         require(self.place in PLACES, "junction place", self.place, " or ".join(PLACES))
-        for name in ("skip", "branch", "shift", "level"):
+        for name in ("skip", "branch", "shift", "level", "own"):
             require(is_finite(getattr(self, name)), f"junction {name}", getattr(self, name), "a finite number")
 
 
@@ -146,12 +150,18 @@ class Plan(ShownPlan):
         """
         return application.apply_plan(self, model, generator)
 
-    def attach_(self, model: torch.nn.Module) -> torch.nn.Module:
+    def attach_(
+        self, model: torch.nn.Module, weights: str | Path | Mapping[str, torch.Tensor] | None = None
+    ) -> torch.nn.Module:
         """Put the plan's hooks and changed numbers on a model with loaded weights; nothing is drawn.
 
-        A plan without unfolded junctions and scales leaves nothing but weights, and needs no attaching.
+        A plan without unfolded junctions and scales leaves nothing but weights, and needs no attaching. Learned scales
+        are parameters that a reload by other means leaves out: `weights` (the file, its folder, or a state dict) gives
+        their values, and `verify` names those that were not loaded.
         """
-        return application.attach_plan(self, model)
+        names = junctions.learned_names(self.junctions)
+        learned = None if weights is None else checkpoint.learned_values(weights, names)
+        return application.attach_plan(self, model, learned)
 
     def verify(self, model: torch.nn.Module, drawn: bool = False) -> list[str]:
         """What the model lacks of this plan, one line each: empty when it carries it.

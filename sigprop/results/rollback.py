@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.compat import FORWARD_HOOKS
+from sigprop.compat import FORWARD_HOOKS, LOADING_HOOKS
 
 
 class Saved:
@@ -22,10 +22,27 @@ class Saved:
     def keep(self, parameter: torch.Tensor) -> None:
         self._values.append((parameter, parameter.detach().clone()))
 
+    def write(self, target: torch.Tensor, values: torch.Tensor) -> None:
+        """New values for a tensor, sharded or not."""
+        self.keep(target)
+        fill(target, values)
+
     def put_back(self) -> None:
         with torch.no_grad():
             for parameter, values in self._values:
                 parameter.copy_(values)
+
+
+def fill(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy whole values into a tensor that may be sharded."""
+    mesh = getattr(target, "device_mesh", None)
+    if mesh is None:
+        target.copy_(values)
+        return
+    from torch.distributed.tensor import distribute_tensor
+
+    placed = values.to(device=mesh.device_type, dtype=target.dtype)
+    target.copy_(distribute_tensor(placed, mesh, target.placements))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
@@ -50,7 +67,7 @@ def all_or_nothing(model: nn.Module, generator: torch.Generator | None) -> Itera
 def _state(module: nn.Module) -> dict[str, Any]:
     """The module's attributes, with its hooks and names of parameters copied."""
     state = dict(module.__dict__)
-    for name in (*FORWARD_HOOKS, "_parameters", "_sigprop_originals"):
+    for name in (*FORWARD_HOOKS, LOADING_HOOKS, "_parameters", "_sigprop_originals"):
         if name in state:
             state[name] = copy.copy(state[name])
     return state

@@ -10,11 +10,21 @@ from torch import Tensor
 
 from sigprop.capture.fields.attention import attention_weights
 from sigprop.capture.reading import AS_CAPTURED, Reading
-from sigprop.capture.record import Field
+from sigprop.capture.record import Field, Record
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_of
 
 FUSED = "scaled_dot_product_attention"
+
+
+class WithoutDropout(Replay):
+    """One draw of what a model computes when nothing is dropped: a weight of zero is then a masked one."""
+
+    def _call(self, record: Record) -> Tensor:
+        call = record.call
+        if call is not None and call.name == "dropout":
+            return self.values[call.args[0]]
+        return super()._call(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +37,7 @@ class FoundAttention:
 
     def draw(self, reading: Reading = AS_CAPTURED) -> Tensor:
         """Attention weights `[..., query, key]` from one draw of the predicted states."""
-        replay = Replay(torch.Generator().manual_seed(0), reading=reading)
+        replay = WithoutDropout(torch.Generator().manual_seed(0), reading=reading)
         heads = heads_of(self.item.node)
         if heads is not None:
             return replay(heads.weight)

@@ -21,7 +21,7 @@ from sigprop.sites import ADDITION, ROOT, CallCounter, inside
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
-from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor, plain
+from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor, plain, scale_of
 from sigprop.structure.scores import find_routers, find_scores
 from sigprop.structure.table_scales import table_scales
 
@@ -139,10 +139,12 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
         for branch, passed in zip(item.branches, item.passed, strict=True):
             parallel = branch is not item.branches[0]
             last, attention = ending(branch), graph.attention(passed)
+            taken = item.source if plain(item.source) is plain(item.skip) else item.skip
+            exit, passed_by, dropped = _exit(branch, exits)
             made.append(
                 Junction(
-                    exit=_exit(branch, exits),
-                    entry=entries.get(item.source if plain(item.source) is plain(item.skip) else item.skip, ""),
+                    exit=exit,
+                    entry=entries.get(taken, ""),
                     weights=last.names,
                     inside=graph.parameters(passed),
                     stream=stream,
@@ -160,6 +162,8 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
                     kind=_kind(graph, passed),
                     skip_scale=item.skip_scale,
                     branch_scale=factor(branch),
+                    own=item.skip_scale / (passed_by * scale_of(taken)) if passed_by * scale_of(taken) else 1.0,
+                    dropped=dropped,
                 )
             )
         number[item.total] = len(made) - 1
@@ -182,16 +186,18 @@ def _readout_input(graph: Graph) -> tuple[str, ...]:
     return ()
 
 
-def _exit(branch: Field, exits: dict[Field, str]) -> str:
+def _exit(branch: Field, exits: dict[Field, str]) -> tuple[str, float, bool]:
     """The module whose output is the branch, up to steps without weights that scale with it, such as a dropout that
-    several branches share; empty where there is none."""
-    item = core(branch)
+    several branches share; empty where there is none. With the number that it is multiplied by on the way to the sum,
+    and whether some of it is dropped there."""
+    item, number, dropped = core(branch), factor(branch), False
     while item not in exits:
         inner = [source for source in item.inputs if isinstance(source, Field)]
         if item.call is None or item.call.name not in CARRIED or len(item.inputs) != len(inner) or len(inner) != 1:
-            return ""
-        item = inner[0]
-    return exits[item]
+            return "", number, dropped
+        dropped = dropped or item.call.name == "dropout"
+        item, number = inner[0], number * (factor(item) if item.slope is not None else 1.0)
+    return exits[item], number, dropped
 
 
 def _names(sums: list[Sum]) -> dict[Field, str]:

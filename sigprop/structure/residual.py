@@ -271,6 +271,15 @@ def matrices(passed: set[Record]) -> int:
     )
 
 
+def scale_of(item: Field) -> float:
+    """The number that multiplies the plain field behind a field."""
+    number, item = factor(item), core(item)
+    while is_view(item) and isinstance(item.inputs[0], Field):
+        item = item.inputs[0]
+        number, item = number * factor(item), core(item)
+    return number
+
+
 def ends_in_norm(branch: Field) -> bool:
     """Whether the last step of a branch, gains and views aside, is a norm."""
     while branch.call is not None and branch.call.name in CARRIED and len(branch.inputs) == 1:

@@ -38,7 +38,7 @@ def test_an_interrupted_application_leaves_the_model_as_it_was(monkeypatch, erro
     made = sp.plan(model, "unit", batch=tokens(), width="mup", surgery=surgery)
     made.scales.append(ScalePlan("head", 0.5))
     before, numbers, count = state(model), torch.get_rng_state(), 0
-    fill = application._fill
+    fill = application.fill
 
     def interrupted(parameter, values):
         nonlocal count
@@ -47,7 +47,7 @@ def test_an_interrupted_application_leaves_the_model_as_it_was(monkeypatch, erro
         if count > after:
             raise error
 
-    monkeypatch.setattr(application, "_fill", interrupted)
+    monkeypatch.setattr(application, "fill", interrupted)
     with pytest.raises(error):
         made.apply_(model)
     assert same(before, state(model))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sigprop.capture.broadcast import as_constant
@@ -41,6 +42,9 @@ def unary(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -
 
 @rule("add", "radd")
 def add(capture: Capture, call: Call, input: Any, other: Any, *, alpha: float = 1.0, **_: Any) -> Any:
+    if alpha != 1.0 and isinstance(input, Field) and isinstance(other, Field):
+        scaled = mul(capture, Call(torch.mul, "mul", (other, alpha), {}, call.module), other, alpha)
+        return _sum(capture, Call(torch.add, "add", (input, scaled), {}, call.module), input, scaled, 1.0)
     return _sum(capture, call, input, other, float(alpha))
 
 

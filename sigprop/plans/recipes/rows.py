@@ -115,6 +115,8 @@ def with_junctions(plan: Plan, structure: Structure, scales: Scales, why: str, l
                 entry=junction.entry if junction.exit else "",
                 weights=junction.weights,
                 shift=junction.shift,
+                own=junction.own,
+                dropped=junction.dropped,
                 learnable=bool(learnable),
                 shape=(structure.width,) if learnable == "channel" else (),
                 why=why,

@@ -31,7 +31,6 @@ from collections.abc import Callable
 import torch
 
 from sigprop.capture.record import Weight
-from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_of
 from sigprop.errors import UnsupportedError, require
 from sigprop.losses import LossChoice
@@ -41,6 +40,7 @@ from sigprop.plans.recipes.schemes.lecun import lecun_rule
 from sigprop.plans.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init, Plan
 from sigprop.structure import Junction, Structure
+from sigprop.structure.attention import WithoutDropout
 from sigprop.structure.attention import score_variance as score_variance_of
 from sigprop.theory import Node
 
@@ -159,7 +159,7 @@ def _cap_scores(structure: Structure, walk: Walk, attention: Node, cap: float, f
     """Divide query and key so that their scores do not vary more than the cap; fused matrices are left alone."""
     heads = heads_of(attention)
     assert heads is not None
-    present = score_variance_of(Replay(torch.Generator().manual_seed(0), reading=walk)(heads.weight))
+    present = score_variance_of(WithoutDropout(torch.Generator().manual_seed(0), reading=walk)(heads.weight))
     makers = [weight for source in heads.parts for weight in source.inputs if isinstance(weight, Weight)]
     names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
     chosen = [name for name in names if structure.parameters[name].role == "query_key"]

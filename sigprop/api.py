@@ -13,6 +13,7 @@ from sigprop.capture.skeleton import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.inputs import builder_of, first_batch, made_up_batch
 from sigprop.plans.recipes import recipes
+from sigprop.plans.recipes.planning import reproducibly
 from sigprop.plans.scaling import WIDTH_RULES, compose, parametrize
 from sigprop.prediction import predict as predict_model
 from sigprop.results import Plan, Profile
@@ -69,6 +70,7 @@ def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, bas
         name, width = "own", name
     if name not in recipes():
         raise UnknownNameError("recipe", recipe, [*recipes(), *WIDTH_RULES])
-    if name == "own" and base is not None:
-        return parametrize(model, width or "sp", base=base, **options)
-    return compose(model, name, width=width, base=base, **options)
+    with reproducibly():
+        if name == "own" and base is not None:
+            return parametrize(model, width or "sp", base=base, **options)
+        return compose(model, name, width=width, base=base, **options)

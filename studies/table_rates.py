@@ -3,11 +3,12 @@
 Rules, written before the runs:
 - Model: a decoder with rotary positions, query-key norm, relu squared, an untied readout and soft-capped logits; plan
   `unit` + `mup`, two layers, 300 steps of 1,024 tokens unless said, rate 2^-7 (AdamW) or 2^-6 (Muon), the last 40 % of
-  the steps linear to zero, clip at 1, decay 0.1 times the hidden matrices' rate for all parameters. Byte-pair tokens are trained on the training text alone.
+  the steps linear to zero, clip at 1, decay 0.1 times the hidden matrices' rate for all
+  parameters. Byte-pair tokens are trained on the training text alone.
 - `tables`: the table steps by the shares 1/32, 1/8, 1/2 and 2 of its rows' size. Settled by the stored runs of 256,
-  1,024, 4,096 and 16,384 tokens at width 128: `AGREEMENT` in `sigprop/plans/scaling/tables.py`. Judged here, seen once: 512,
-  2,048 and 8,192 tokens; width 256; batches of 4,096. The rule passes a setting where the swept share nearest to the
-  predicted one (in the logarithm) is best or within 1 % of the best loss.
+  1,024, 4,096 and 16,384 tokens at width 128: `AGREEMENT` in `sigprop/plans/scaling/tables.py`. Judged here, seen
+  once: 512, 2,048 and 8,192 tokens; width 256; batches of 4,096. The rule passes a setting where the swept share
+  nearest to the predicted one (in the logarithm) is best or within 1 % of the best loss.
 - `zeros`: what starts at zero (nothing, readout, readout and branch ends), AdamW and Muon, three seeds. It becomes the
   default where the mean is lower by more than two standard errors of the paired difference.
 Small runs on a CPU; the sizes and horizons of the speed-run table need a GPU (`--grid speedrun`, not run there yet).
@@ -81,7 +82,8 @@ def tokens(folder: Path, cache: Path, vocabulary: int) -> dict[str, Tensor]:
     kept = cache / f"tokens-{vocabulary}.pt"
     if kept.exists():
         return torch.load(kept)
-    text = {part: gzip.open(folder / f"web-docs-{part}.txt.gz", "rt").read() for part in ("train", "valid")}
+    files = {part: folder / f"web-docs-{part}.txt.gz" for part in ("train", "valid")}
+    text = {part: gzip.decompress(file.read_bytes()).decode() for part, file in files.items()}
     if vocabulary == 256:
         made = {part: torch.tensor(list(found[: 1 << 23].encode()), dtype=torch.int32) for part, found in text.items()}
     else:

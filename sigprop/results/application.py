@@ -135,7 +135,9 @@ def _require_values(pairs: list[tuple[ParameterPlan, nn.Parameter]]) -> None:
     for row, parameter in pairs:
         kept = row.init.kind == "keep"
         if parameter.is_meta:
-            told = "the plan keeps its values, of which there are none: build the model for real"
+            told = (
+                "the plan keeps its values, of which there are none: build the model for real (not by model.to_empty)"
+            )
             told = told if kept else "call model.to_empty(device=...) first"
             raise InputError(f"parameters on the meta device ({row.name}, ...): {told}")
         if kept and not _is_finite(parameter):

@@ -1,7 +1,8 @@
 """Residual junctions scaled from outside: hooks that turn `x + f(x)` into `skip * x + branch * f(x)`.
 
 One hook holds what enters the branch, the other adds `(skip - 1) own x` to the branch's output, so that the model's
-own sum `a x + b f`, with `own = a / b`, gives `skip a x + branch b f`. A learnable branch scale is a parameter of the branch's module, `branch_scale`.
+own sum `a x + b f`, with `own = a / b`, gives `skip a x + branch b f`. A learnable branch scale is a parameter of the
+branch's module, `branch_scale`.
 """
 
 from __future__ import annotations

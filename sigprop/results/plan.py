@@ -59,8 +59,8 @@ class JunctionPlan:
     this module and on `entry`, the module that takes `x` in, apply them, and a `learnable` branch scale of the
     given `shape` becomes a parameter. `weights` are the last parameters of `f`, entering as `shift + w`; folded, they
     carry the factor `branch / level`, `level` being the scale that the stream has gathered there (0: cannot be folded).
-    `own` is the factor that the model itself gives the skip, over that of what this module puts out; `dropped` says that
-    a dropout follows it, which would take the skip with it in training.
+    `own` is the factor that the model itself gives the skip, over that of what this module puts out; `dropped` says
+    that a dropout follows it, which would take the skip with it in training.
     `place="input"` scales inside a branch instead: the input `f` of this module becomes `skip * v + branch * f`, with
     `v` the output of `entry`.
     """

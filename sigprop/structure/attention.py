@@ -15,6 +15,8 @@ from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_of
 
 FUSED = "scaled_dot_product_attention"
+DROPOUT = 4
+"""Place of the dropout among the arguments of `attention_weights`."""
 
 
 class WithoutDropout(Replay):
@@ -24,6 +26,9 @@ class WithoutDropout(Replay):
         call = record.call
         if call is not None and call.name == "dropout":
             return self.values[call.args[0]]
+        if call is not None and call.name == "attention_weights":
+            given = [self.values[item] if isinstance(item, Record) else item for item in call.args]
+            return attention_weights(*given[:DROPOUT], 0.0, *given[DROPOUT + 1 :])
         return super()._call(record)
 
 

@@ -65,8 +65,8 @@ class Junction:
     """One branch of a residual sum `x + f(x)`; `name` is the sum's, as `measure(junctions=True)` calls it.
 
     `kind`: attention, cross attention, mlp or convolution. `skip_scale`, `branch_scale`: the model's own factors.
-    `own` is the factor of what `entry` takes in over that of what `exit` puts out, as they enter the sum; `dropped` says
-    that a dropout stands between `exit` and the sum.
+    `own` is the factor of what `entry` takes in over that of what `exit` puts out, as they enter the sum; `dropped`
+    says that a dropout stands between `exit` and the sum.
     `exit` is the module whose output is `f(x)`, or `f(x)` before what several branches share (dropout); `entry` one
     that takes in the skip. Both are called once. `weights` are the last parameters of
     `f`, matrices first: `f` is multiplied by a number when all of them are; they enter as `shift + w`. `inside` are

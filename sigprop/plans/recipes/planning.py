@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from sigprop.isolation import seed_all, undisturbed
 from sigprop.plans.recipes.fold import fold, with_levels
 from sigprop.plans.recipes.frozen import require_untouched
 from sigprop.plans.recipes.registry import get_recipe
@@ -36,6 +39,29 @@ def plan(
     so that folding is exact to the last digit. `structure` saves a trace where one was made before. `options` are the
     recipe's own.
     """
+    with reproducibly():
+        return _plan(model, recipe, batch, optimizer, surgery, learnable, match_epsilon, structure, options)
+
+
+@contextmanager
+def reproducibly() -> Iterator[None]:
+    """Random numbers that a model draws (dropout) are the same every time, and nobody else's."""
+    with undisturbed() as interrupts, interrupts.let_through():
+        seed_all(0)
+        yield
+
+
+def _plan(
+    model: nn.Module,
+    recipe: str,
+    batch: Any,
+    optimizer: str,
+    surgery: bool,
+    learnable: bool,
+    match_epsilon: bool,
+    structure: Structure | None,
+    options: dict[str, Any],
+) -> Plan:
     scheme = get_recipe(recipe)
     structure = read_structure(model, batch) if structure is None else structure
     made = scheme(structure, **options)

@@ -5,6 +5,7 @@
 | `predict` | moments of a model or blueprint from theory |
 | `measure`, `jacobian` | the same on the real model, which is left as it was |
 | `check` | what is wrong with an initialization, why, and the plan that fixes it |
+| `diff` | is this initialization the same as that one, and if not, which tensor explains it? |
 | `check_criticality` | ordered, critical or chaotic, block by block |
 | `plan` | initializations, residual scalings and learning rates as data |
 | `coord_check` | do they hold as width and depth grow? |
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sigprop.api import plan, predict
     from sigprop.capture import trace
     from sigprop.checks import check
+    from sigprop.checks.diff import diff
     from sigprop.measurement import jacobian, jacobian_profile, measure
     from sigprop.measurement.criticality import check_criticality
     from sigprop.monitoring import Watch
@@ -40,6 +42,7 @@ __all__ = [
     "check",
     "check_criticality",
     "coord_check",
+    "diff",
     "jacobian",
     "jacobian_profile",
     "kernels",
@@ -59,6 +62,7 @@ _HOMES = {
     "check": "sigprop.checks",
     "check_criticality": "sigprop.measurement.criticality",
     "coord_check": "sigprop.plans.scaling",
+    "diff": "sigprop.checks.diff",
     "jacobian": "sigprop.measurement",
     "jacobian_profile": "sigprop.measurement",
     "kernels": "sigprop.research.kernels",

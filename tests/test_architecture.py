@@ -31,7 +31,8 @@ ALLOWED = {
     "prediction": BASE | {"distributions", "capture", "verification"},
     "structure": BASE | {"theory", "capture", "inputs"},
     "plans": BASE | {"theory", "blueprints", "capture", "structure", "measurement", "inputs"},
-    "checks": BASE | {"theory", "distributions", "capture", "structure", "measurement", "inputs", "plans"},
+    "checks": BASE
+    | {"theory", "distributions", "capture", "structure", "measurement", "inputs", "plans", "prediction"},
     "report": BASE,
     "monitoring": BASE | {"measurement", "report"},
     "integrations": BASE | {"monitoring"},

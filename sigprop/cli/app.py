@@ -11,6 +11,7 @@ from sigprop.cli.check import check_command
 from sigprop.cli.coordcheck import coordcheck_command
 from sigprop.cli.critical import critical_command
 from sigprop.cli.demo import demo_command
+from sigprop.cli.diff import diff_command
 from sigprop.cli.exits import exit_code
 from sigprop.cli.explore import explore_command
 from sigprop.cli.exponents import exponents_command
@@ -25,6 +26,7 @@ from sigprop.cli.train import train_command
 
 COMMANDS = {
     "check": check_command,
+    "diff": diff_command,
     "predict": predict_command,
     "measure": measure_command,
     "recipes": recipes_command,
@@ -44,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Predict, measure, prescribe and check how signals and gradients travel through a network.",
-    epilog="Exit codes: 0 healthy, 1 findings, 2 usage or input error, 70 a fault of sigprop.",
+    epilog="Exit codes: 0 nothing found, 1 findings or a difference, 2 usage or input error, 70 a fault of sigprop.",
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)

@@ -10,7 +10,7 @@
 """
 
 from sigprop.inputs.activation import read_activation
-from sigprop.inputs.batches import first_batch
+from sigprop.inputs.batches import first_batch, read_batch
 from sigprop.inputs.family import Family, open_family
 from sigprop.inputs.made_up import made_up_batch, zipf_ids
 from sigprop.inputs.settings import parse_settings
@@ -26,5 +26,6 @@ __all__ = [
     "open_source",
     "parse_settings",
     "read_activation",
+    "read_batch",
     "zipf_ids",
 ]

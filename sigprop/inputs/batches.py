@@ -41,11 +41,16 @@ def first_batch(data: Any) -> Any:
 def read_data(text: str, wanted: Wanted, channels: int = 3, side: int | None = None) -> Any:
     """A folder as images, `file.py:name` as what it gives, any other file as bytes of text."""
     if is_user_object(text):
-        found = read_user_object(text)
-        return first_batch(found.call() if callable(found.value) and not _is_loader(found.value) else found.value)
+        return read_batch(text)
     if Path(text).is_dir():
         return image_batch(Path(text), wanted.batch, channels, side)
     return text_batch(load_text(text), wanted.batch, wanted.tokens)
+
+
+def read_batch(text: str) -> Any:
+    """What `file.py:name` gives: a batch, the first one of a loader, or what a function returns."""
+    found = read_user_object(text)
+    return first_batch(found.call() if callable(found.value) and not _is_loader(found.value) else found.value)
 
 
 def _is_loader(value: Any) -> bool:

@@ -1,0 +1,135 @@
+"""What a difference does: A and B measured and predicted, and A with one group of its parameters as in B."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from sigprop.checks.diff.elsewhere import moments_of
+from sigprop.checks.diff.matching import Pair, copied_into
+from sigprop.errors import SigpropError
+from sigprop.measurement import measure
+from sigprop.prediction import predict
+from sigprop.results import Profile, SiteRow
+from sigprop.results.difference import SiteDiff, Swap
+
+MOST_SWAPS = 5
+ENTRIES = 1 << 14
+ROUNDING = 2e-3
+"""Relative difference of a mean square that other kernels and summation orders make, with room."""
+FLOOR = 1e-30
+BEYOND = math.log(1e6)
+"""Of a ratio whose one side is zero."""
+LARGE = 30_000_000
+"""Parameters above which a swapped model is run forward only."""
+
+
+def explained(
+    model: nn.Module, groups: dict[str, list[Pair]], words: dict[str, tuple[str, str]], batch: Any, loss: Any
+) -> tuple[list[Swap], Profile, Profile]:
+    """Every group that differs with the share it explains, largest first; A, and A with all groups as in B."""
+    backward = sum(parameter.numel() for parameter in model.parameters()) <= LARGE
+    run: Callable[..., Profile] = lambda back=True: measure(model, batch, loss, backward=back, progress=False)  # noqa: E731
+    before = run()
+    with held_as_in_b([pair for pairs in groups.values() for pair in pairs]):
+        after = run()
+    columns = ("variance", "grad_variance", "loss") if backward else ("variance",)
+    whole = distance(before, after, columns)
+    swaps = []
+    for place, key in enumerate(sorted(groups, key=lambda key: -strength(groups[key]))):
+        made = after if len(groups) == 1 else None
+        if made is None and place < MOST_SWAPS:
+            with held_as_in_b(groups[key]):
+                made = run(backward)
+        share = math.nan if made is None or not whole else 1.0 - distance(made, after, columns) / whole
+        lost = math.nan if made is None else made.meta.get("loss_value", math.nan)
+        swaps.append(Swap(key, tuple(pair.a.name for pair in groups[key]), *words[key], share, lost))
+    return sorted(swaps, key=lambda item: (math.isnan(item.explained), -item.explained)), before, after
+
+
+def strength(pairs: list[Pair]) -> float:
+    """How far apart two groups look: the largest logarithm of a ratio of sizes, over even subsamples."""
+    ratios = []
+    for pair in pairs:
+        values = [part.values.detach().reshape(-1) for part in (pair.a, pair.b)]
+        a, b = (float(item[:: max(1, item.numel() // ENTRIES)].double().square().mean().sqrt()) for item in values)
+        ratios.append(abs(math.log((a + FLOOR) / (b + FLOOR))) if math.isfinite(a) and math.isfinite(b) else math.inf)
+    return max(ratios)
+
+
+@contextmanager
+def held_as_in_b(pairs: list[Pair]) -> Iterator[None]:
+    """A's parameters with B's numbers; put back at the end, bit by bit."""
+    kept = [(pair.a.entry.values, pair.a.entry.values.clone()) for pair in pairs]
+    try:
+        for pair in pairs:
+            copied_into(pair)
+        yield
+    finally:
+        with torch.no_grad():
+            for values, before in reversed(kept):
+                values.copy_(before)
+
+
+def distance(one: Profile, other: Profile, columns: tuple[str, ...]) -> float:
+    """Root mean square, over sites, of the logarithms of ratios of variance and gradient; and that of the losses."""
+    rows = {row.name: row for row in other.sites}
+    squares = []
+    for row in one.sites:
+        for column in columns[:2]:
+            a, b = getattr(row, column), getattr(rows.get(row.name), column, math.nan)
+            if math.isfinite(a) and math.isfinite(b) and (a > 0) + (b > 0):
+                squares.append(min(abs(math.log((a + FLOOR) / (b + FLOOR))), BEYOND) ** 2)
+    total = sum(squares) / len(squares) if squares else 0.0
+    losses = [profile.meta.get("loss_value", math.nan) for profile in (one, other)]
+    if "loss" in columns and all(math.isfinite(loss) and loss > 0 for loss in losses):
+        total += math.log(losses[0] / losses[1]) ** 2
+    return math.sqrt(total)
+
+
+def site_rows(a: Profile, b: Profile, predicted: list[Profile | None], names: Callable[[str], str]) -> list[SiteDiff]:
+    """Sites of A beside those of B; `names` gives a site's name in B."""
+    others = {row.name: row for row in b.sites}
+    theory = [{row.name: row for row in profile.sites} if profile else {} for profile in predicted]
+    rows = []
+    for row in a.sites:
+        partner: SiteRow | None = others.get(row.name) or others.get(names(row.name))
+        if partner is not None and row.variance == row.variance:
+            said = [found.get(key).variance if key in found else math.nan  # type: ignore[union-attr]
+                    for found, key in zip(theory, (row.name, partner.name), strict=True)]  # fmt: skip
+            rows.append(
+                SiteDiff(row.name, row.variance, partner.variance, row.grad_variance, partner.grad_variance, *said)
+            )
+    return rows
+
+
+def predicted(model: Any, batch: Any, loss: Any) -> Profile | None:
+    """By theory alone; None where it cannot follow."""
+    try:
+        return predict(model, batch, verify=0, loss=loss)
+    except (SigpropError, RuntimeError):
+        return None
+
+
+def computes_the_same(
+    a: nn.Module, pairs: list[Pair], moments_b: dict[str, list[float]], batch: Any, names: Callable[[str], str]
+) -> str:
+    """Empty where A with all numbers of B gives what B gives; else the first module that does not."""
+    with held_as_in_b(pairs):
+        found = moments_of(a, batch)
+    for name, values in found.items():
+        others = moments_b.get(name) or moments_b.get(names(name))
+        if others is None or len(others) != len(values):
+            continue
+        for one, other in zip(values, others, strict=True):
+            if not math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-12) and one == one:
+                where = name or "the output"
+                return (
+                    f"the code differs: with the same weights {where} has mean square {one:.4g} in A, {other:.4g} in B"
+                )
+    return ""

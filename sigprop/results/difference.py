@@ -1,0 +1,170 @@
+"""`InitDiff`: whether two models start alike, which parameters differ, and what that does; plain data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sigprop.grid import Grid, Shown, filled, number
+from sigprop.results.files import Document, written
+
+DIFF_SCHEMA_VERSION = 1
+NAN = math.nan
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class ParameterDiff:
+    """One parameter of A beside its partner in B. `test` is the decisive one and `chance` its p-value; the two are
+    `equal` where that is no smaller than what so many tests bring by themselves. `resolution` is the relative
+    difference of std that would have been seen."""
+
+    name: str
+    partner: str
+    shape: tuple[int, ...]
+    partner_shape: tuple[int, ...]
+    a: str
+    b: str
+    equal: bool
+    test: str = ""
+    chance: float = 1.0
+    resolution: float = NAN
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What becomes of A when one group of its parameters is initialized as in B: the `explained` share of the
+    difference in signals, gradients and loss, and the loss."""
+
+    group: str
+    parameters: tuple[str, ...]
+    a: str
+    b: str
+    explained: float = NAN
+    loss: float = NAN
+
+
+@dataclass(frozen=True)
+class SiteDiff:
+    """One site: variance and gradient variance, measured and predicted, of A and of B."""
+
+    name: str
+    variance_a: float
+    variance_b: float
+    grad_variance_a: float = NAN
+    grad_variance_b: float = NAN
+    predicted_a: float = NAN
+    predicted_b: float = NAN
+
+    @property
+    def size(self) -> float:
+        """The larger of the two ratios, as a logarithm."""
+        pairs = ((self.variance_a, self.variance_b), (self.grad_variance_a, self.grad_variance_b))
+        return max((abs(math.log(a / b)) for a, b in pairs if a > 0 and b > 0), default=0.0)
+
+
+@dataclass(repr=False)
+class InitDiff(Shown):
+    """Parameters joined, the groups that differ with what each explains, sites, and structure that differs."""
+
+    parameters: list[ParameterDiff]
+    swaps: list[Swap] = field(default_factory=list)
+    sites: list[SiteDiff] = field(default_factory=list)
+    structure: list[str] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def differing(self) -> list[ParameterDiff]:
+        return [row for row in self.parameters if not row.equal]
+
+    @property
+    def equal(self) -> bool:
+        """Nothing differs beyond what sampling does."""
+        return not (self.differing or self.structure)
+
+    @property
+    def culprit(self) -> str:
+        """The group of parameters that explains most; empty where none differs."""
+        return self.swaps[0].group if self.swaps else ""
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        a, b = self.meta.get("a", "A"), self.meta.get("b", "B")
+        if self.equal:
+            seen = [row.resolution for row in self.parameters if row.resolution == row.resolution]
+            rest = f"; a difference in std of {min(seen):.2g} to {max(seen):.2g} would have been seen" if seen else ""
+            return f"EQUAL: {len(self.parameters)} parameters of {a} and {b} are initialized alike{rest}"
+        if not self.swaps:
+            return f"DIFFERENT: {self.structure[0]}"
+        first = self.swaps[0]
+        more = f", and {len(self.swaps) - 1} more groups" if len(self.swaps) > 1 else ""
+        explained = ""
+        if first.explained == first.explained:
+            explained = f"; it explains {min(max(first.explained, 0.0), 1.0):.0%} of what differs in the signals"
+        losses = [self.meta.get(key) for key in ("loss_a", "loss_b")]
+        if all(isinstance(loss, float) and math.isfinite(loss) for loss in losses):
+            explained += f" (initial loss {losses[0]:.4g} against {losses[1]:.4g})"
+        return f"DIFFERENT: {first.group} has {first.a} in A and {first.b} in B{explained}{more}"
+
+    def summary(self) -> str:
+        lines = [self.verdict]
+        lines += [f"structure: {line}" for line in self.structure]
+        if self.meta.get("not_run"):
+            lines.append(f"signals were not compared: {self.meta['not_run']}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return super().__str__() if self.swaps else filled(self.summary())
+
+    def table(self, all: bool = False) -> Grid:
+        """Groups that differ, A and B side by side; every parameter with `all`."""
+        if all:
+            rows = [
+                [row.name, row.partner, row.a, row.b, "equal" if row.equal else row.test] for row in self.parameters
+            ]
+            return Grid(["A", "B", "in A", "in B", "verdict"], rows, names=(0, 1), wrapped=(2, 3), left=(4,))
+        rows = [
+            [item.group, item.a, item.b, "-" if item.explained != item.explained else f"{item.explained:.0%}",
+             number(item.loss)]
+            for item in self.swaps[:SHOWN]
+        ]  # fmt: skip
+        left = len(self.swaps) - len(rows)
+        notes = [f"and {left} more; table(all=True), or --all, shows them"] if left > 0 else []
+        title = "A with one group initialized as in B" if rows else "no group of parameters differs"
+        headings = ["group", "in A", "in B", "explains", "loss"]
+        return Grid(headings, rows, title=title, notes=notes, wrapped=(1, 2))
+
+    def site_table(self) -> Grid:
+        """The sites that differ most."""
+        rows = sorted(self.sites, key=lambda row: -row.size)[:SHOWN]
+        cells = [
+            [row.name, *map(number, (row.variance_a, row.variance_b, row.grad_variance_a, row.grad_variance_b,
+                                     row.predicted_a, row.predicted_b))]
+            for row in rows
+        ]  # fmt: skip
+        headings = ["site", "variance A", "B", "gradient A", "B", "predicted A", "B"]
+        return Grid(headings, cells, title="sites that differ most")
+
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self.parameters]
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = {key: [asdict(row) for row in getattr(self, key)] for key in ("parameters", "swaps", "sites")}
+        head = {"schema_version": DIFF_SCHEMA_VERSION, "kind": "sigprop diff", "equal": self.equal}
+        return {**head, "verdict": self.verdict, "meta": self.meta, **rows, "structure": self.structure}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Strict JSON; also written to `path` when given."""
+        return written(self.to_dict(), path)
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> InitDiff:
+        """Read what `to_json` wrote, from a path or from the text itself."""
+        document = Document(source, "diff", DIFF_SCHEMA_VERSION)
+        rows = [document.rows(key, kind) for key, kind in (("parameters", ParameterDiff), ("swaps", Swap),
+                                                           ("sites", SiteDiff))]  # fmt: skip
+        return cls(*rows, list(document.data.get("structure", [])), document.mapping("meta"))  # type: ignore[arg-type]

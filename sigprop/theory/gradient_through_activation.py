@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations import ActivationFunction
+from sigprop.theory.activations.base import ActivationFunction, Shifted
 from sigprop.theory.kernels import Dense, Kernel
 
 
@@ -35,6 +35,10 @@ class ActivationGradient:
     passed: Kernel
     function: ActivationFunction
     share: Tensor | float = 1.0
+
+    def behind(self, constant: float) -> ActivationGradient:
+        """The same gradient as one of the signal before a constant was added to it."""
+        return replace(self, function=Shifted(self.function, constant))
 
     def excess(self, kernel: Kernel, mean: Tensor) -> Tensor:
         """Per pair, `H (M - K E[f' f'])`: what the square of a gain's gradient has beyond independence."""

@@ -41,6 +41,18 @@ def of_real(
     return result
 
 
+def affine(weight: Weight | None, bias: Weight | None, uses: int = 1) -> tuple[dict[str, float], dict[str, Any]]:
+    """What an op is told of gain and bias, and the weights that are bound to it, `uses` times each."""
+    given = [(name, item) for name, item in (("weight", weight), ("bias", bias)) if item is not None]
+    bound = {name: (item, math.prod(item.shape) * uses) for name, item in given}
+    told: dict[str, float] = {}
+    if weight is not None:
+        told |= {"gain_second_moment": weight.distribution.second_moment, "gain_mean": weight.distribution.mean}
+    if bias is not None:
+        told |= {"bias_second_moment": bias.distribution.second_moment, "bias_mean": bias.distribution.mean}
+    return told, bound
+
+
 def image_layout(values: Tensor) -> Layout:
     """Examples, channels, then positions."""
     return of_roles(values.shape, [BATCH, CHANNEL, *[TOKEN] * (values.dim() - 2)])

@@ -15,7 +15,7 @@ from sigprop.capture.record import Call, Field, Weight
 from sigprop.theory import Dense, Node, Signal
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.parameter_source import ParameterSource
-from sigprop.theory.parts import GIVEN
+from sigprop.theory.parts import GIVEN, Common
 
 
 def as_field(capture: Capture, item: Any, layout: Layout | None = None) -> Field:
@@ -43,7 +43,7 @@ def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
     kernel, mean = concrete_kernel(concrete_rows(value, layout))
-    node = capture.source(Signal(Dense(kernel), mean, layout.channels, GIVEN))
+    node = capture.source(Signal(Dense(kernel), mean, layout.channels, GIVEN, Common(uniform=0.0)))
     return Field(layout, lambda _: node)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture
 from sigprop.capture.derived_weights import of_weights
-from sigprop.capture.fields.norms import channel_shape, image_layout, of_real
+from sigprop.capture.fields.norms import affine, channel_shape, image_layout, of_real
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.record import Call, Field, Record, Weight, few_entries
 from sigprop.capture.registry import by_rule, rule
@@ -78,14 +77,8 @@ def _of_batch(
     others = [axis for place, dim in enumerate(x.layout.dims) if place != 1 for axis in dim]
     if any(axis.is_position for axis in channels) or any(not axis.is_position for axis in others):
         return replayed(capture, call)
-    op = FiniteBatchNorm(
-        gain_second_moment=1.0 if weight is None else weight.distribution.second_moment,
-        bias_variance=0.0 if bias is None else bias.distribution.second_moment,
-        epsilon=epsilon,
-    )
-    bound = {
-        name: (item, math.prod(item.shape)) for name, item in (("weight", weight), ("bias", bias)) if item is not None
-    }
+    told, bound = affine(weight, bias)
+    op = FiniteBatchNorm(epsilon=epsilon, **told)
 
     def make(_: Field) -> Node:
         return capture.apply(op, x.node, weights=bound)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from sigprop.capture.registry import by_rule, rule
 from sigprop.capture.sums import note_return
 from sigprop.capture.tied import meet
 from sigprop.distributions import CENTRED
-from sigprop.theory import Dense, Node, Signal, Status
+from sigprop.theory import Node
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.modulate import Modulate
@@ -225,12 +224,20 @@ def contract(
     common = [axis for c in shared for axis in dims[c]]
     groups = _channels_of(x.layout, but=[*axes, *common])
     apart = math.prod(axis.size for axis in common if axis.role == CHANNEL)
-    law, shift = weight.distribution, None if bias is None else bias.distribution.variance
+    law, shift, offset = weight.distribution, None, 0.0
+    if bias is not None:
+        shift, offset = bias.distribution.variance, bias.distribution.mean
     if role == TOKEN:
-        op, uses = TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups), 1
+        op, uses = (
+            TokenLinear(fan_in, fan_out, law.variance, shift, channels=groups, mean=law.mean, bias_mean=offset),
+            1,
+        )
     else:
         centred = law.kind == CENTRED and weight.shape == (fan_out, fan_in)
-        op, uses = Linear(fan_in, fan_out, law.variance, shift, centred=centred), groups
+        op, uses = (
+            Linear(fan_in, fan_out, law.variance, shift, centred=centred, mean=law.mean, bias_mean=offset),
+            groups,
+        )
     bound = {"weight": (weight, fan_in * fan_out * apart * uses)}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape) * uses)
@@ -275,17 +282,7 @@ def _channels_of(layout: Layout, but: list[Axis]) -> int:
 
 def _linear(capture: Capture, op: Linear, node: Node, bound: dict[str, tuple[Weight, int]]) -> Node:
     """A linear map with the parameters that are bound to it, each with how many entries get the gradient of one."""
-    made, (weight, _), bias = capture.apply(op, node, weights=bound), bound["weight"], bound.get("bias")
-    if bias is not None and bias[0].distribution.mean:
-        made.signal = _shifted(made.signal, bias[0].distribution.mean)
-    meet(capture, made, weight)
+    made = capture.apply(op, node, weights=bound)
+    meet(capture, made, bound["weight"][0])
     note_return(capture, made)
-    law = weight.distribution
-    if law.mean**2 * op.fan_in > 1e-3 * law.variance:
-        made.signal = made.signal.note(Status.ASSUMED, "weights with a mean are taken as centred")
     return made
-
-
-def _shifted(signal: Signal, amount: float) -> Signal:
-    """A constant added to every entry of a tensor without a mean: biases that have one."""
-    return replace(signal, kernel=Dense(signal.kernel.values + amount**2), mean=signal.mean + amount)

@@ -46,16 +46,18 @@ def convolution(
     layout = _image_layout(x.layout, shape, rank)
     index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
     channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
-    shift = None if bias is None else bias.distribution.second_moment
+    law, shift = weight.distribution, None if bias is None else bias.distribution
     op = Convolution(
         channels_in * len(index),
         channels_out,
-        weight.distribution.variance,
-        shift,
+        law.variance,
+        None if shift is None else shift.variance,
         rows=index.T,
         groups=groups,
         window=tuple(weight.shape[-rank:]),
-        centred=weight.distribution.kind == CENTRED,
+        centred=law.kind == CENTRED,
+        mean=law.mean,
+        bias_mean=0.0 if shift is None else shift.mean,
     )
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
@@ -78,11 +80,13 @@ def _pixels(
     roles = [BATCH] * (len(shape) - rank - 1) + [CHANNEL] + [TOKEN] * rank
     layout = of_roles(shape, roles)
     rows = windows.reshape(-1, fan_in)
-    centred = weight.distribution.kind == CENTRED
+    law, centred = weight.distribution, weight.distribution.kind == CENTRED
     if centred:
         rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
-    shift = None if bias is None else bias.distribution.second_moment
-    op = InputConvolution(rows @ rows.T, weight.shape[0], weight.distribution.variance, shift, fan_in, centred)
+    shift, offset = (None, 0.0) if bias is None else (bias.distribution.variance, bias.distribution.mean)
+    op = InputConvolution(
+        rows @ rows.T, weight.shape[0], law.variance, shift, rows.sum(1), fan_in, centred, law.mean, offset
+    )
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
         bound["bias"] = (bias, math.prod(bias.shape))

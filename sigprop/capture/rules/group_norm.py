@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.fields.norms import channel_shape, image_layout, of_real
+from sigprop.capture.fields.norms import affine, channel_shape, image_layout, of_real
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Call, Field, Weight, few_entries
@@ -38,16 +38,8 @@ def group_norm(
     known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
     if not known or input.shape[1] // num_groups < FEWEST or not _is_image(input.layout):
         return _replayed(capture, call, input.shape, num_groups)
-    op = GroupNorm(
-        _images(input.layout),
-        1.0 if weight is None else weight.distribution.second_moment,
-        0.0 if bias is None else bias.distribution.second_moment,
-        eps,
-        weight is not None,
-    )
-    bound = {
-        name: (item, math.prod(item.shape)) for name, item in (("weight", weight), ("bias", bias)) if item is not None
-    }
+    told, bound = affine(weight, bias)
+    op = GroupNorm(epsilon=eps, affine=bool(bound), image=_images(input.layout), **told)
 
     def make(_: Field) -> Node:
         return capture.apply(op, input.node, weights=bound)

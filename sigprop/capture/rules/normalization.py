@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.fields.norms import of_real, one_group
+from sigprop.capture.fields.norms import affine, of_real, one_group
 from sigprop.capture.fields.operands import weight_field
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.record import Call, Field, Weight
@@ -69,17 +69,8 @@ def _norm(
         return replayed(capture, call)
     width = math.prod(axis.size for axis in axes)
     groups = x.layout.channels // width
-    bound = {}
-    if weight is not None:
-        bound["weight"] = (weight, width * groups)
-    if bias is not None:
-        bound["bias"] = (bias, width * groups)
-    op = kind(
-        gain_second_moment=1.0 if weight is None else weight.distribution.second_moment,
-        bias_variance=0.0 if bias is None else bias.distribution.second_moment,
-        epsilon=epsilon,
-        affine=bool(bound),
-    )
+    told, bound = affine(weight, bias, groups)
+    op = kind(epsilon=epsilon, affine=bool(bound), **told)
 
     def make(_: Field) -> Node:
         node = x.node if groups == 1 else one_group(capture, x.node, width, groups)

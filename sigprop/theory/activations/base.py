@@ -140,6 +140,23 @@ class HalfSquareSlope(ActivationFunction):
         return self.function.derivative(x) ** 2 + self.function(x) * self.function.second_derivative(x)
 
 
+class Shifted(ActivationFunction):
+    """f(x + c): another activation behind a constant."""
+
+    def __init__(self, function: ActivationFunction, constant: float):
+        self.function, self.constant, self.status = function, constant, function.status
+        self.kinks, self.name = tuple(k - constant for k in function.kinks), f"{function.name} of x + {constant:g}"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x + self.constant)
+
+    def derivative(self, x: Tensor) -> Tensor:
+        return self.function.derivative(x + self.constant)
+
+    def second_derivative(self, x: Tensor) -> Tensor:
+        return self.function.second_derivative(x + self.constant)
+
+
 class Radial(ActivationFunction):
     """p(x) = x f'(x) of another activation."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 SQRT_TWO_PI = math.sqrt(2 * math.pi)
 _TINY = 1e-300
 _FAR = 38.0  # in standard deviations: the density is zero in float64 beyond
+_EQUAL = 1e-13  # relative difference of two heights that is rounding
 _NEAR = 1e-150  # below this, ratios of two such numbers are rounded away
 
 
@@ -89,9 +90,16 @@ def _wedge(h: Tensor, u: Tensor) -> Tensor:
     return sign * torch.where(steep, complement - direct, direct)
 
 
+def given(h: Tensor, k: Tensor, rho: Tensor, rest: Tensor) -> Tensor:
+    """h - rho k, as `h - s k + s k rest^2 / (1 + |rho|)`, `s` the sign of rho: near |rho| = 1 rounding would decide."""
+    toward = torch.where(rho < 0, -k, k)
+    apart = torch.where((h - toward).abs() <= _EQUAL * (h.abs() + k.abs()), 0.0, h - toward)
+    return apart + toward * rest**2 / (1.0 + rho.abs())
+
+
 def conditional(h: Tensor, k: Tensor, rho: Tensor, rest: Tensor) -> Tensor:
     """(h - rho k) / sqrt(1 - rho^2): the standardized distance of h given k, capped."""
-    return ((h - rho * k) / rest.clamp(min=1e-150)).clamp(-_FAR, _FAR)
+    return (given(h, k, rho, rest) / rest.clamp(min=1e-150)).clamp(-_FAR, _FAR)
 
 
 def bivariate_cumulative(h: Tensor, k: Tensor, rho: Tensor, rest: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from sigprop.theory.activations.gaussian import (
     correlation,
     cumulative,
     density,
+    given,
     standardized,
 )
 
@@ -85,6 +86,6 @@ class PositivePair:
     def _with_zero(self, fixed: int, power: int) -> Tensor:
         """s E[delta(x) max(y, 0)^power], x being the fixed variable and s its standard deviation."""
         free = 1 - fixed
-        mean = self.means[free] - self.rho * self.deviations[free] * self.heights[fixed]
+        mean = self.deviations[free] * given(self.heights[free], self.heights[fixed], self.rho, self.rest)
         variance = self.variances[free] * self.rest**2
         return density(self.heights[fixed]) * positive_moment(power, variance, mean)

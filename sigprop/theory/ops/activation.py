@@ -71,14 +71,18 @@ class Activation(Op):
         return made.note(Status.QUADRATURE, f"{self.function.name} has no closed form")
 
     def _common(self, x: Signal) -> Common:
-        """What channels have in common, after the function; its linear part keeps what is along all ones."""
+        """What channels have in common, after the function; its linear part keeps what is along all ones, and
+        its quadratic part, `(v E f'')^2 / 2`, what the squared norm varies."""
         before = x.common
         if not any(isinstance(item, Tensor) for item in vars(before).values()) and before == Common():
             return before
         variance, mean = _average(x)
         level, average = self.function.second_moment(variance, mean), self.function.mean(variance, mean)
-        linear = self.function.derivative_mean(variance, mean) ** 2 * variance
-        uniform = 1.0 - (1.0 - before.uniform) * linear / (level - average**2).clamp_min(1e-300)
+        slope = self.function.derivative_mean(variance, mean)
+        linear = slope**2 * variance
+        curved = (self.function.radial.mean(variance, mean) - mean * slope) ** 2 / 2.0
+        fixed = (1.0 - before.uniform) * linear + (1.0 - x.fluctuation.norm / 2.0) * curved
+        uniform = 1.0 - fixed / (level - average**2).clamp_min(1e-300)
         if not isinstance(before.share, Tensor):
             return Common(uniform)
         shared = self.function.cross_moment(variance, variance, variance * before.share, mean, mean)

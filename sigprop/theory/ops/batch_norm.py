@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
-from sigprop.theory.gain_gradient import activation_gain, aligned_gain
 from sigprop.theory.gradient_through_activation import projected
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.ops.norm import Norm
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
 
 @dataclass(frozen=True)
-class BatchNorm(Op):
+class BatchNorm(Norm):
     """Each channel is centred and scaled by its statistics over the batch; the kernel's tokens are the samples.
 
     Forward   `K_y = centred(K_x) / v`, `v` the average same-sample value of the centred kernel; mean 0
@@ -39,10 +39,6 @@ class BatchNorm(Op):
         through_activation=ended("the norm takes out `sum_t g_t x_t` of every channel"),
     )
 
-    gain_second_moment: Tensor | float = 1.0
-    bias_variance: Tensor | float = 0.0
-    epsilon: float = 1e-5
-
     def _level(self, x: Signal) -> tuple[Kernel, Tensor]:
         centred = x.kernel.centred()
         return centred, centred.token_average(centred.diagonal) + self.epsilon
@@ -50,10 +46,9 @@ class BatchNorm(Op):
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         centred, level = self._level(x)
-        kernel = centred.scale(self.gain_second_moment / level)
-        kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
+        kernel, mean = self._scaled(centred.scale(1.0 / level), torch.zeros_like(centred.diagonal))
         fluctuation = replace(x.fluctuation, norm=x.fluctuation.norm * (1.0 - centred.in_step()))
-        made = BatchNorm.carries.signal(x, kernel, torch.zeros_like(kernel.diagonal), fluctuation=fluctuation)
+        made = BatchNorm.carries.signal(x, kernel, mean, fluctuation=fluctuation)
         return made.note(Status.ASYMPTOTIC, "BatchNorm at large batch")
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
@@ -61,21 +56,11 @@ class BatchNorm(Op):
         kernel = gradient.kernel.centred().scale(self.gain_second_moment / level)
         return (BatchNorm.carries.gradient(gradient, kernel),)
 
-    def with_law(self, parameter: str, law: Law) -> BatchNorm:
-        if parameter == "weight":
-            return replace(self, gain_second_moment=law.second_moment)
-        return replace(self, bias_variance=law.second_moment)
-
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
         centred, level = self._level(x)
         unit = centred.scale(1.0 / level)
-        gain = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
-        gain = gain + activation_gain(gradient, unit, torch.zeros_like(unit.diagonal), self.gain_second_moment)
-        return [
-            ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
-            ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.summed()),
-        ]
+        return self._gain_and_bias(gradient, x, unit, torch.zeros_like(unit.diagonal))
 
 
 @dataclass(frozen=True)
@@ -99,7 +84,7 @@ class FiniteBatchNorm(BatchNorm):
         unit = centred.values / level
         made = Dense(unit * self.gain_second_moment)
         along, inner = projected(gradient.kernel.values, made.values)
-        for item in gradient.through_activation.gradients:
+        for item in self._unbiased(gradient).through_activation.gradients:
             one, both = item.projection(made)
             along, inner = along + one, inner + both
         scale = count * self.gain_second_moment

@@ -9,10 +9,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.base import ParameterState
-from sigprop.theory.ops.linear import Linear, leaning
+from sigprop.theory.ops.linear import ONES, Linear, leaning
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.parts import AlongSignal
 from sigprop.theory.states import Gradient, Signal
@@ -35,7 +35,7 @@ class Convolution(Linear):
 
     carries = Carries(
         fluctuation=TRANSFORMED,
-        common=ended("independent weights make independent channels"),
+        common=TRANSFORMED,
         directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
@@ -64,12 +64,38 @@ class Convolution(Linear):
     def forward(self, *inputs: Signal) -> Signal:
         _, seen = self._windows(inputs[0])
         made = super().forward(seen)
+        if self.mean and not isinstance(seen.kernel, Exchangeable):
+            made = self._in_step(made, seen, *inputs)
         return made.note(Status.ASSUMED, "image borders averaged") if isinstance(seen.kernel, Exchangeable) else made
+
+    def _in_step(self, made: Signal, seen: Signal, x: Signal) -> Signal:
+        """The mean of the weights sums over a window, whose positions have something in common."""
+        reach, channels = self._reach(len(x.mean)), self.fan_in // self.rows.shape[1]
+        share = x.common.uniform * (1.0 - x.common.share) + x.common.share * channels
+        more = reach @ x.covariance.dense().values @ reach.T * share * channels - self._summed(seen)
+        kernel = made.kernel.like(made.kernel.values + self.mean**2 * more)
+        share = kernel.token_average((self._summed(seen) + more).diagonal() * self.mean**2 / kernel.diagonal)
+        return replace(made, kernel=kernel, common=replace(made.common, share=share))
+
+    def _reach(self, size: int) -> Tensor:
+        """`[position out, position in]`: how often a window sees a position."""
+        made = torch.zeros(len(self.rows), size + 1, dtype=torch.float64)
+        made.scatter_add_(1, self.rows.where(self.rows >= 0, size), torch.ones(self.rows.shape, dtype=torch.float64))
+        return made[:, :size]
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         windows, seen = self._windows(inputs[0])
-        (below,) = super().backward(replace(gradient, along_signal=AlongSignal()), output, self._group(seen))
+        free = replace(self, mean=0.0)
+        (below,) = super(Convolution, free).backward(
+            replace(gradient, along_signal=AlongSignal()), output, self._group(seen)
+        )
         (made,) = windows.backward(below, seen, *inputs)
+        if self.mean:
+            reach = self._reach(len(inputs[0].mean))
+            summed = made.kernel.like(reach.T @ gradient.kernel.dense().values @ reach)
+            made = self._with_ones(made, gradient, summed, inputs[0].width)
+            if float(gradient.directions.uniform) > 1.0 + ONES * self.width and self.rows.shape[1] > 1:
+                made = made.note(Status.ASSUMED, "a gradient along all ones, whose positions have more in common")
         kernel, along = inputs[0].kernel, self._moved(gradient.along_signal, inputs[0].kernel.tokens)
         if isinstance(along.slope, Tensor):
             made = replace(

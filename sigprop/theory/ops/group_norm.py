@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.gain_gradient import activation_gain, aligned_gain, alignment_of
+from sigprop.theory.gain_gradient import alignment_of
 from sigprop.theory.gradient_along_signal import added, weighted
 from sigprop.theory.kernels import Kernel
-from sigprop.theory.ops.base import Law, Op, ParameterState
+from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.ops.norm import Norm
 from sigprop.theory.parts import AlongSignal, Directions
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
 
 @dataclass(frozen=True, eq=False)
-class GroupNorm(Op):
+class GroupNorm(Norm):
     """`y = gain * (x - m) / s + bias`, statistics over channels and pixels of an image, whose pixels are the tokens.
 
     Forward   `K_y = E (x - m)(x' - m') / (s s')`, `m` and `s^2` the mean and the variance over an image's pixels
@@ -41,11 +42,8 @@ class GroupNorm(Op):
         through_activation=TRANSFORMED,
     )
 
-    image: Tensor | None = None
-    gain_second_moment: float = 1.0
-    bias_second_moment: float = 0.0
-    epsilon: float = 1e-5
     affine: bool = True
+    image: Tensor | None = field(default=None, kw_only=True)
 
     def _unit(self, x: Signal) -> tuple[Kernel, Tensor, Tensor]:
         """Kernel and mean before gain and bias, and the scale of each position."""
@@ -64,14 +62,13 @@ class GroupNorm(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        unit, mean, _ = self._unit(x)
-        values = unit.values * self.gain_second_moment + self.bias_second_moment
+        kernel, mean = self._scaled(*self._unit(x)[:2])
         cosine = x.covariance.normalized()
         squares, plain = (self._within(cosine.like(item)) for item in (cosine.values**2, cosine.values))
         kept, count = 1.0 - squares, self._count(x.kernel)
         made = self.carries.signal(
             x,
-            unit.like(values),
+            kernel,
             mean,
             fluctuation=replace(x.fluctuation, norm=x.fluctuation.norm * kept),
             common=replace(
@@ -114,14 +111,4 @@ class GroupNorm(Op):
             return []
         (x,) = inputs
         unit, mean, _ = self._unit(x)
-        gain = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
-        gain = gain + activation_gain(gradient, unit, mean, self.gain_second_moment)
-        return [
-            ParameterState("weight", (x.width,), "norm gain", 0.0, gain),
-            ParameterState("bias", (x.width,), "bias", 0.0, gradient.summed()),
-        ]
-
-    def with_law(self, parameter: str, law: Law) -> GroupNorm:
-        if parameter == "weight":
-            return replace(self, gain_second_moment=law.second_moment)
-        return replace(self, bias_second_moment=law.second_moment)
+        return self._gain_and_bias(gradient, x, unit, mean)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from sigprop.theory.carries import starts
@@ -15,9 +14,9 @@ from sigprop.theory.states import Gradient, Signal
 
 @dataclass(frozen=True, eq=False)
 class InputConvolution(Op):
-    """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions.
+    """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions, `sums` theirs.
 
-    Forward   `K = variance * gram + bias`
+    Forward   mean `m = mean * sums + bias_mean`, `K = variance * gram + bias_variance + m m'`
     Weights   total `channels_out * sum_pp' G gram`
 
     It has no input to send a gradient to: real numbers are given. Exact.
@@ -30,13 +29,17 @@ class InputConvolution(Op):
     gram: Tensor
     channels_out: int
     variance: float
-    bias_second_moment: float | None
+    bias_variance: float | None
+    sums: Tensor
     fan_in: int
     centred: bool = False
+    mean: float = 0.0
+    bias_mean: float = 0.0
 
     def forward(self, *inputs: Signal) -> Signal:
-        values = self.gram * self.variance + (self.bias_second_moment or 0.0)
-        return Signal(Dense(values), torch.zeros(len(values), dtype=values.dtype), self.channels_out)
+        mean = self.sums * self.mean + self.bias_mean
+        values = self.gram * self.variance + (self.bias_variance or 0.0) + mean[:, None] * mean
+        return Signal(Dense(values), mean, self.channels_out)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
         return ()
@@ -44,11 +47,11 @@ class InputConvolution(Op):
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         weight = (gradient.kernel.values * self.gram).sum() / self.fan_in
         found = [ParameterState("weight", (self.channels_out, self.fan_in), "input", self.variance, weight)]
-        if self.bias_second_moment is not None:
+        if self.bias_variance is not None:
             found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.summed()))
         return found
 
     def with_law(self, parameter: str, law: Law) -> InputConvolution:
         if parameter == "weight":
-            return replace(self, variance=law.variance)
-        return replace(self, bias_second_moment=law.second_moment)
+            return replace(self, variance=law.variance, mean=law.mean)
+        return replace(self, bias_variance=law.variance, bias_mean=law.mean)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
-from sigprop.theory.gain_gradient import activation_gain, aligned_gain, alignment_of
+from sigprop.theory.gain_gradient import alignment_of
 from sigprop.theory.gradient_along_signal import added, weighted
 from sigprop.theory.kernels import Kernel
-from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
+from sigprop.theory.ops.base import Carried, ParameterState
+from sigprop.theory.ops.linear import ONES
+from sigprop.theory.ops.norm import Norm
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Evidence, Status
 
 LARGEST = 0.25
 """Relative variance of squared norms, beyond that of Gaussian channels, up to which dividing by them is followed."""
+ALONG_ONES = "a gradient along all ones, below weights with a mean, through a norm"
 UNSTEADY = "norms that vary too much over networks for what dividing by them does to be known"
 
 
 @dataclass(frozen=True)
-class LayerNorm(Op):
+class LayerNorm(Norm):
     """`y = gain * (x - mean(x)) / std(x) + bias`, statistics over the channels of each token.
 
     With `r` the cosine of two tokens, `d` the width, `v` the norm fluctuation and `u` the uniform share of `x`:
@@ -49,9 +52,6 @@ class LayerNorm(Op):
         through_activation=ended("each token is scaled by itself and loses what is along it"),
     )
 
-    gain_second_moment: Tensor | float = 1.0
-    bias_variance: Tensor | float = 0.0
-    epsilon: float = 1e-5
     affine: bool = True
 
     centres = True
@@ -68,12 +68,11 @@ class LayerNorm(Op):
         shrink = 1.0 - cosine.spread(x.fluctuation.norm) * (1.0 - cosine.values**2) / (4.0 * max(x.width - 1, 1))
         ratio = kernel.diagonal.clamp_min(torch.finfo(scale.dtype).tiny).sqrt() / scale
         unit = cosine.like(cosine.values * shrink * cosine.left(ratio) * cosine.right(ratio))
-        values = unit.values * unit.spread(self.gain_second_moment) + unit.spread(self.bias_variance)
-        mean = torch.zeros_like(unit.diagonal) if self.centres else x.mean / scale
+        made, mean = self._scaled(unit, torch.zeros_like(unit.diagonal) if self.centres else x.mean / scale)
         kept, before = self._kept(x) ** 2, x.fluctuation
         return LayerNorm.carries.signal(
             x,
-            unit.like(values),
+            made,
             mean,
             evidence=x.evidence.join(Evidence(Status.ASYMPTOTIC, "normalization to first order in 1/width")),
             fluctuation=Fluctuation(0.0, before.pair / kept, before.pair_inherited / kept),
@@ -105,15 +104,14 @@ class LayerNorm(Op):
                 weighted(kept, self.gain_second_moment / (scale[:, None] * scale)),
                 gradient.along_signal.rest * scale[:, None] / scale,
             )
-        uniform = 0.0 if self.centres else gradient.directions.uniform
+        left = Directions(0.0, 0.0 if self.centres else gradient.directions.uniform)
         kernel = grad.like(grad.values * factor)
-        made = LayerNorm.carries.gradient(gradient, kernel, directions=Directions(0.0, uniform), along_signal=along)
-        return (made.note(Status.ASSUMED, UNSTEADY) if float(torch.max(spread)) - 2.0 > LARGEST * x.width else made,)
-
-    def with_law(self, parameter: str, law: Law) -> LayerNorm:
-        if parameter == "weight":
-            return replace(self, gain_second_moment=law.second_moment)
-        return replace(self, bias_variance=law.second_moment)
+        made = LayerNorm.carries.gradient(gradient, kernel, directions=left, along_signal=along)
+        if float(torch.max(spread)) - 2.0 > LARGEST * x.width:
+            made = made.note(Status.ASSUMED, UNSTEADY)
+        if self.centres and float(torch.as_tensor(uniform).max()) > 1.0 + ONES * x.width:
+            made = made.note(Status.ASSUMED, ALONG_ONES)
+        return (made,)
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         _, scale = self._scale(inputs[0])
@@ -126,14 +124,9 @@ class LayerNorm(Op):
         (x,) = inputs
         kernel, scale = self._scale(x)
         unit = kernel.like(kernel.values / (kernel.left(scale) * kernel.right(scale)))
-        level = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)
         mean = torch.zeros_like(scale) if self.centres else x.mean / scale
-        level = level + activation_gain(gradient, unit, mean, self.gain_second_moment)
-        gain = ParameterState("weight", (x.width,), "norm gain", 0.0, level)
-        if not self.centres:
-            return [gain]
-        bias = ParameterState("bias", (x.width,), "bias", self.bias_variance, gradient.summed())
-        return [gain, bias]
+        found = self._gain_and_bias(gradient, x, unit, mean)
+        return found if self.centres else found[:1]
 
 
 def _along(alignment: Tensor, kernel: Kernel) -> Tensor:

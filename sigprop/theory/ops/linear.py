@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
+from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import applied
 from sigprop.theory.gradient_through_activation import ActivationGradient
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.parts import AlongSignal, Directions, Fluctuation, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
+
+ONES = 0.03
+"""Share of a gradient along all ones, beyond that of any direction, from which on what follows below is a guess."""
 
 
 @dataclass(frozen=True)
 class Linear(Op):
-    """`y = W x + b`, `Var W = variance`, `Var b = bias_variance`.
+    """`y = W x + b`, `Var W = variance`, `Var b = bias_variance`, means `mean` and `bias_mean` (0).
 
-    Forward   `K_y = fan_in * variance * K_x + bias_variance`, mean 0
-    Backward  `G_x = fan_out * variance * G_y`
+    Forward   `K_y = fan_in * variance * K_x + bias_variance`, mean 0; with means `m' = fan_in * mean * m + bias_mean`,
+              and `m' m'` and the fluctuations of `mean * sum_i x_i`, alike in all channels, beside
+    Backward  `G_x = fan_out * variance * G_y`, and `fan_out * mean^2 * G_y * uniform` along all ones
               and what the mean `W^T W` makes of the part of the gradient along the signal (see `AlongSignal`);
               `g_x x = g_y W x`, so that what is along the one is along the other, beside the bias
     Weights   `E[(dL/dW)^2] = sum_tt' G_y K_x` per entry; bias `sum_tt' G_y`
@@ -38,7 +43,7 @@ class Linear(Op):
 
     carries = Carries(
         fluctuation=TRANSFORMED,
-        common=ended("independent weights make independent channels"),
+        common=TRANSFORMED,
         directions=TRANSFORMED,
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
@@ -50,6 +55,8 @@ class Linear(Op):
     bias_variance: Tensor | float | None = None
     role: str = "hidden"
     centred: bool = False
+    mean: float = field(default=0.0, kw_only=True)
+    bias_mean: float = field(default=0.0, kw_only=True)
 
     def _seen(self, x: Signal) -> Signal:
         if not self.centred:
@@ -63,12 +70,24 @@ class Linear(Op):
         if self.bias_variance is not None:
             kernel = kernel.like(kernel.values + kernel.spread(self.bias_variance))
         mean, before = torch.zeros_like(x.mean) + torch.zeros_like(kernel.diagonal), x.fluctuation
+        common = Common()
+        if self.mean or self.bias_mean:
+            together = self._summed(x) * self.mean**2
+            mean = mean + x.mean * self.fan_in * self.mean + self.bias_mean
+            kernel = kernel.like(kernel.values + together) + kernel.outer(mean, mean)
+            share = kernel.token_average(kernel.like(together).diagonal / kernel.diagonal.clamp_min(1e-300))
+            common = Common(share=share if self.mean else 0.0)
         fluctuation = Fluctuation(
-            2.0 + before.norm * (self.fan_out / self.fan_in) * self._from_input(kernel) ** 2,
+            2.0 + before.norm * (self.fan_out / self.fan_in) * self._from_input(kernel, x.kernel) ** 2,
             1.0 + before.pair * (self.width / x.width),
             before.pair_origin * (self.width / x.width),
         )
-        return Linear.carries.signal(x, kernel, mean, self.width, fluctuation=fluctuation)
+        return Linear.carries.signal(x, kernel, mean, self.width, fluctuation=fluctuation, common=common)
+
+    def _summed(self, x: Signal) -> Tensor:
+        """The covariance of the sum over a token's channels."""
+        own, shared = x.common.uniform * (1.0 - x.common.share), x.common.share * self.fan_in
+        return x.covariance.values * x.kernel.spread(own + shared) * self.fan_in
 
     @property
     def width(self) -> int:
@@ -84,16 +103,29 @@ class Linear(Op):
             slope = slope * self.fan_out * self.variance
             kernel = kernel.like(kernel.values + leaning(x.kernel.values, slope, rest))
         along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
-        directions = Directions(gradient.directions.along_part(self._from_input(output.kernel)))
+        directions = Directions(gradient.directions.along_part(self._from_input(output.kernel, x.kernel)))
         parts = {"directions": directions, "along_signal": along, "through_activation": through}
-        return (Linear.carries.gradient(gradient, kernel, **parts),)
+        made = Linear.carries.gradient(gradient, kernel, **parts)
+        return (self._with_ones(made, gradient, gradient.kernel, x.width),)
 
-    def _from_input(self, output: Kernel) -> Tensor | float:
-        """Share of the squared norm of the output that is not the bias."""
-        if self.bias_variance is None:
+    def _with_ones(self, made: Gradient, gradient: Gradient, summed: Kernel, width: int) -> Gradient:
+        """With what the mean of the weights brings: the sum over outputs, alike in all channels of the input."""
+        if not self.mean:
+            return made
+        ones = summed.scale(self.mean**2 * self.fan_out * gradient.directions.uniform)
+        before, added = (item.token_average(item.diagonal) for item in (made.kernel, ones))
+        uniform = (before * made.directions.uniform + added * width) / (before + added).clamp_min(1e-300)
+        made = replace(made, kernel=made.kernel + ones, directions=replace(made.directions, uniform=uniform))
+        if isinstance(gradient.along_signal.slope, Tensor) and self.mean**2 * self.fan_out > ONES * self.variance:
+            made = made.note(Status.ASSUMED, "a gradient along a signal, through weights with a mean")
+        return made
+
+    def _from_input(self, output: Kernel, seen: Kernel) -> Tensor | float:
+        """Share of the squared norm of the output that independent weights bring."""
+        if self.bias_variance is None and not self.mean:
             return 1.0
-        level = output.token_average(output.diagonal)
-        return 1.0 - self.bias_variance / level.clamp_min(1e-300)
+        level, brought = (item.token_average(item.diagonal) for item in (output, seen))
+        return brought * self.fan_in * self.variance / level.clamp_min(1e-300)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         x = self._seen(*inputs)
@@ -116,8 +148,8 @@ class Linear(Op):
 
     def with_law(self, parameter: str, law: Law) -> Linear:
         if parameter == "weight":
-            return replace(self, variance=law.variance)
-        return replace(self, bias_variance=law.second_moment)
+            return replace(self, variance=law.variance, mean=law.mean)
+        return replace(self, bias_variance=law.variance, bias_mean=law.mean)
 
     def _along_itself(self, gradient: Gradient, x: Signal) -> Tensor | float:
         """The slope gives the weights a gradient along themselves: `variance (tr(B K)^2 + tr(B K B K))`, from channels

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import ParameterState
-from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.linear import ONES, Linear
 from sigprop.theory.parts import Directions, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ class TokenLinear(Linear):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        made = super().forward(x)
+        made = super(TokenLinear, replace(self, mean=0.0)).forward(x)
+        if self.mean**2 * self.fan_in > ONES * self.variance:
+            made = made.note(Status.ASSUMED, "weights over tokens that have a mean are taken as centred")
         common = self._common(x) * _level(x) * self.fan_in * self.variance
         share = (common + self._bias) / _level(made)
         pair = x.fluctuation.pair * (1.0 - share) ** 2
@@ -58,7 +61,7 @@ class TokenLinear(Linear):
         )
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        (made,) = super().backward(gradient, output, *inputs)
+        (made,) = super(TokenLinear, replace(self, mean=0.0)).backward(gradient, output, *inputs)
         own = 1.0 - self._bias / _level(output)
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess * own**2)
         directions = Directions(uniform=gradient.directions.uniform)

@@ -229,3 +229,12 @@ def test_a_vanishing_mean_is_no_mean(name, mean):
         assert moment(0.5, mean).item() == pytest.approx(moment(0.5, 0.0).item(), rel=1e-6)
     cross = activation.cross_moment(0.5, 0.4, 0.2, mean, 0.0).item()
     assert cross == pytest.approx(activation.cross_moment(0.5, 0.4, 0.2).item(), rel=1e-6)
+
+
+def test_two_tokens_that_are_equal_up_to_rounding_have_the_moments_of_one():
+    """Below a bias that is a constant: the second moment was four times too large, from the last bit of a variance."""
+    relu, one = get("relu"), torch.ones(1, dtype=torch.float64)
+    for steps in range(-6, 7):
+        near = one * (1.0 + steps * torch.finfo(torch.float64).eps)
+        pair = relu.cross_moment(one, near, near, -one, -one)
+        assert torch.allclose(pair, relu.second_moment(one, -one), rtol=1e-6)

@@ -98,12 +98,14 @@ def drawn(generator: torch.Generator, *shape: int, variance: float = 1.0) -> Ten
     return (torch.randn(*shape, generator=generator, dtype=torch.float64) * variance**0.5).requires_grad_()
 
 
-def linear(fan_in: int, fan_out: int, variance: float, bias: float | None = None) -> Simulation:
+def linear(
+    fan_in: int, fan_out: int, variance: float, bias: float | None = None, mean: float = 0.0, offset: float = 0.0
+) -> Simulation:
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
-        weight = drawn(generator, len(xs[0]), fan_in, fan_out, variance=variance)
+        weight = (drawn(generator, len(xs[0]), fan_in, fan_out, variance=variance) + mean).detach().requires_grad_()
         if bias is None:
             return xs[0] @ weight, {"weight": weight}
-        shift = drawn(generator, len(xs[0]), 1, fan_out, variance=bias)
+        shift = (drawn(generator, len(xs[0]), 1, fan_out, variance=bias) + offset).detach().requires_grad_()
         return xs[0] @ weight + shift, {"weight": weight, "bias": shift}
 
     return simulate
@@ -114,10 +116,11 @@ def taken(x: Tensor, rows: Tensor) -> Tensor:
     return F.pad(x, (0, 0, 0, 1))[:, rows]
 
 
-def convolution(rows: Tensor, outputs: int, variance: float, groups: int = 1) -> Simulation:
+def convolution(rows: Tensor, outputs: int, variance: float, groups: int = 1, mean: float = 0.0) -> Simulation:
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
         seen = taken(xs[0], rows).unflatten(-1, (groups, -1)).permute(0, 3, 1, 2, 4).flatten(3)
-        weight = drawn(generator, len(seen), groups, seen.shape[-1], outputs, variance=variance)
+        weight = drawn(generator, len(seen), groups, seen.shape[-1], outputs, variance=variance) + mean
+        weight = weight.detach().requires_grad_()
         return (seen @ weight).permute(0, 2, 1, 3).flatten(2), {"weight": weight}
 
     return simulate
@@ -203,6 +206,12 @@ def of_numbers(windows: Tensor, op: InputConvolution, draws: int) -> Simulation:
     return simulate
 
 
+OF_MEANS = {
+    "uniform": "the share says it",
+    "directions": "of the mean the radial share does not know",
+    "along": "marked: what is along a signal with a mean is along all ones",
+    "gain": "likewise",
+}
 DRAWS = 3000
 ROWS = torch.tensor([[-1, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, -1]])
 ONE = torch.arange(P)[:, None]
@@ -218,7 +227,7 @@ GAIN = Gain(1.3, 1.1, ONES, (C,), C)
 BIAS = ParameterSource(0.5, 0.3, ONES, (C,), C)
 LOOKUP = Lookup(0.7, 0.3, (IDS[:, None] == IDS).double(), (5, C), C, (IDS != 2).double(), (IDS != 1).double())
 TABLE = embedding.Embedding(embedding.equal_ids(IDS), 0.7, C, 5)
-PATCHES = InputConvolution(WINDOWS @ WINDOWS.T, 16, 0.2, None, 6)
+PATCHES = InputConvolution(WINDOWS @ WINDOWS.T, 16, 0.2, None, WINDOWS.sum(1), 6)
 CONTACT = Contact.of(signal(3), 0.2, torch.full((P,), 0.5, dtype=torch.float64), Dense(EYE), Dense(EYE * 0.5))
 PIECE = Piece(torch.full((P,), 0.6, dtype=torch.float64), torch.arange(P))
 STRONG = "the square of a slope has fourth moments of the numbers, which are not known"
@@ -295,6 +304,18 @@ CASES: dict[str, Case] = {
             "norm": "to first order in the channels of one group",
             "gain": "to first order in the channels of one group",
         },
+    ),
+    "linear with means": Case(
+        Linear(C, 16, 0.04, 0.3, mean=0.05, bias_mean=0.4),
+        (signal(mean=0.5),),
+        linear(C, 16, 0.04, 0.3, 0.05, 0.4),
+        unchecked=OF_MEANS,
+    ),
+    "convolution with means": Case(
+        Convolution(3 * C, 16, 0.02, rows=ROWS, mean=0.03),
+        (signal(mean=0.5),),
+        convolution(ROWS, 16, 0.02, mean=0.03),
+        unchecked=OF_MEANS,
     ),
     "convolution of one": Case(
         Convolution(C, 16, 0.04, rows=ONE), (signal(),), convolution(ONE, 16, 0.04), linear=True

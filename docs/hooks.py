@@ -20,9 +20,10 @@ def commands() -> Iterator[str]:
     from typer.testing import CliRunner
 
     from sigprop.cli.app import COMMANDS, app
+    from sigprop.cli.research import RESEARCH_COMMANDS
 
-    for name in ("", *COMMANDS):
-        words = [name, "--help"] if name else ["--help"]
+    for name in ("", *COMMANDS, "research", *(f"research {name}" for name in RESEARCH_COMMANDS)):
+        words = [*name.split(), "--help"]
         shown = CliRunner().invoke(app, words, prog_name="sigprop", env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
         yield f"## {f'sigprop {name}'.strip()}\n\n```text\n{shown.output.rstrip()}\n```\n"
 

@@ -114,7 +114,7 @@ class Reproduction:
 
     def command(self, setting: Setting) -> str:
         data = "" if setting.data is None else " --data DATA"
-        return f"sigprop reproduce {self.id} --scale {setting.scale} --device {setting.device}{data}"
+        return f"sigprop research reproduce {self.id} --scale {setting.scale} --device {setting.device}{data}"
 
 
 def reproduce(item: Reproduction, setting: Setting, store: Path = STORE) -> dict[str, Any]:

@@ -54,5 +54,5 @@ def reproduction(name: str) -> Reproduction:
     """One item; an unknown id is named with its nearest."""
     known = reproductions()
     if name not in known:
-        raise UnknownNameError("reproduction", name, known, "See `sigprop reproduce list`.")
+        raise UnknownNameError("reproduction", name, known, "See `sigprop research reproduce list`.")
     return known[name]

@@ -14,29 +14,23 @@ from sigprop.cli.demo import demo_command
 from sigprop.cli.diff import diff_command
 from sigprop.cli.exits import exit_code
 from sigprop.cli.explore import explore_command
-from sigprop.cli.exponents import exponents_command
 from sigprop.cli.measure import measure_command
-from sigprop.cli.phase import phase_command
 from sigprop.cli.plan import plan_command
 from sigprop.cli.predict import predict_command
 from sigprop.cli.recipes import recipes_command
-from sigprop.cli.reproduce import reproduce_command
-from sigprop.cli.sweep import sweep_app
-from sigprop.cli.train import train_command
+from sigprop.cli.research import research_app
+from sigprop.cli.watch import watch_command
 
 COMMANDS = {
     "check": check_command,
     "diff": diff_command,
     "predict": predict_command,
     "measure": measure_command,
-    "recipes": recipes_command,
     "plan": plan_command,
-    "critical": critical_command,
-    "phase": phase_command,
+    "recipes": recipes_command,
     "coordcheck": coordcheck_command,
-    "exponents": exponents_command,
-    "train": train_command,
-    "reproduce": reproduce_command,
+    "watch": watch_command,
+    "critical": critical_command,
     "explore": explore_command,
     "demo": demo_command,
 }
@@ -50,7 +44,7 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
-app.add_typer(sweep_app, name="sweep")
+app.add_typer(research_app, name="research")
 
 
 def _print_version(wanted: bool) -> None:

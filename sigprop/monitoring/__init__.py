@@ -5,8 +5,9 @@
 `findings` says what is wrong.
 """
 
+from sigprop.monitoring.reporting import recorded_run
 from sigprop.monitoring.sample import Sample
 from sigprop.monitoring.sinks import read_samples
 from sigprop.monitoring.watching import Watch, WatchWarning
 
-__all__ = ["Sample", "Watch", "WatchWarning", "read_samples"]
+__all__ = ["Sample", "Watch", "WatchWarning", "read_samples", "recorded_run"]

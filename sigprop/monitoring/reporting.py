@@ -8,8 +8,12 @@ from pathlib import Path
 import torch
 
 import sigprop
+from sigprop.errors import InputError
+from sigprop.monitoring.findings import Circumstances, findings_of
 from sigprop.monitoring.folding import folded
 from sigprop.monitoring.history import History
+from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.sinks.jsonl import read_events
 from sigprop.report.run_page import run_page
 from sigprop.results.report import Finding, Report
 
@@ -27,6 +31,24 @@ def report_of(model: str, history: History, findings: Sequence[Finding]) -> Repo
         "torch": torch.__version__,
     }
     return Report(list(findings), meta=meta)
+
+
+def recorded_run(folder: str | Path) -> tuple[Report, History]:
+    """What a run wrote to its folder, judged again as it was while it ran."""
+    events = read_events(folder)
+    if not events:
+        raise InputError(f"{folder} has no recorded run: needs the folder that `sp.Watch(model, folder=...)` writes to")
+    start = next((event for event in events if event["event"] == "run"), {})
+    history, findings = History(), []
+    circumstances = Circumstances(fresh=not start.get("start"))
+    for event in events:
+        if event["event"] == "sample":
+            history.add(Sample.from_dict(event))
+        if event["event"] in ("sample", "loss") and "loss" in event:
+            history.add_loss(int(event["step"]), float(event["loss"]))
+        if event["event"] == "sample":
+            findings += findings_of(history, circumstances)
+    return report_of(str(start.get("model", folder)), history, findings), history
 
 
 def write_page(report: Report, history: History, path: str | Path) -> Path:

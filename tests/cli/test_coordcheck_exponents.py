@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from sigprop.cli.coordcheck import coordcheck_command
-from sigprop.cli.exponents import exponents_command
+from sigprop.cli.research.exponents import exponents_command
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.inputs import open_family
 

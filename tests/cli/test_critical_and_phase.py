@@ -7,8 +7,8 @@ import typer
 from typer.testing import CliRunner
 
 from sigprop.cli.critical import critical_command
-from sigprop.cli.phase import phase_command
 from sigprop.cli.ranges import parse_range
+from sigprop.cli.research.phase import phase_command
 from sigprop.errors import InputError, SigpropError
 from sigprop.research.phase.diagram import PhaseDiagram
 

@@ -45,7 +45,7 @@ FILES = {
     "other/a.json": "[1, 2]",
     "none/readme.md": "x",
 }
-TRAIN = ("train", "transformer", "--set", "kind=decoder", "--quiet", "--text")
+TRAIN = ("research", "train", "transformer", "--set", "kind=decoder", "--quiet", "--text")
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +66,17 @@ def folder(tmp_path_factory):
         ((*TRAIN, "binary.bin"), "binary.bin is binary: it holds zero bytes"),
         ((*TRAIN, "latin.txt"), "latin.txt is not UTF-8 text: invalid start byte at byte 3"),
         ((*TRAIN, "nowhere.txt"), "no text file at nowhere.txt"),
-        (("sweep", "run", "key.toml", "out"), "unknown key of key.toml in [train] 'stepps'; nearest: steps"),
-        (("sweep", "run", "section.toml", "out"), "unknown section of section.toml 'dta'; nearest: data"),
-        (("sweep", "run", "grid.toml", "out"), "unknown key of grid.toml in [train] 'rate'"),
-        (("sweep", "run", "recipe.toml", "out", "-q"), "unknown recipe 'untit'; nearest: unit"),
-        (("sweep", "run", "empty_text.toml", "out", "-q"), "empty.txt is empty"),
-        (("sweep", "run", "sheet.toml", "sheet.toml", "-q"), "sheet.toml cannot be made a folder"),
-        (("sweep", "show", "folder"), "a.json was written by another version (format 99): this one reads 1"),
-        (("sweep", "show", "cut"), "remove it to run the trial again"),
-        (("sweep", "show", "other"), "another version (format 'list')"),
-        (("sweep", "show", "none"), "has no results"),
-        (("sweep", "show", "nowhere"), "has no results: there is no such folder"),
+        (("research", "sweep", "run", "key.toml", "out"), "key of key.toml in [train] 'stepps'; nearest: steps"),
+        (("research", "sweep", "run", "section.toml", "out"), "unknown section of section.toml 'dta'; nearest: data"),
+        (("research", "sweep", "run", "grid.toml", "out"), "unknown key of grid.toml in [train] 'rate'"),
+        (("research", "sweep", "run", "recipe.toml", "out", "-q"), "unknown recipe 'untit'; nearest: unit"),
+        (("research", "sweep", "run", "empty_text.toml", "out", "-q"), "empty.txt is empty"),
+        (("research", "sweep", "run", "sheet.toml", "sheet.toml", "-q"), "sheet.toml cannot be made a folder"),
+        (("research", "sweep", "show", "folder"), "was written by another version (format 99): this one reads 1"),
+        (("research", "sweep", "show", "cut"), "remove it to run the trial again"),
+        (("research", "sweep", "show", "other"), "another version (format 'list')"),
+        (("research", "sweep", "show", "none"), "has no results"),
+        (("research", "sweep", "show", "nowhere"), "has no results: there is no such folder"),
     ],
 )
 def test_one_line_and_exit_code_2(folder, monkeypatch, capsys, words, message):
@@ -89,7 +89,7 @@ def test_one_line_and_exit_code_2(folder, monkeypatch, capsys, words, message):
 
 def test_trials_that_can_be_run_are_run_and_the_others_told(folder, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(folder)
-    assert exit_code(app, ["sweep", "run", "half.toml", str(tmp_path), "-q"]) == 1
+    assert exit_code(app, ["research", "sweep", "run", "half.toml", str(tmp_path), "-q"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "2 of 4 trials have results" in told
     assert "no result, 2 of 4: UnknownNameError: unknown recipe 'untit'" in told
@@ -112,7 +112,7 @@ def test_a_full_disk_ends_a_sweep_and_keeps_what_was_computed(tmp_path, monkeypa
     monkeypatch.chdir(folder)
     with monkeypatch.context() as patched:
         full_disk(patched, free=1)
-        assert exit_code(app, ["sweep", "run", "sheet.toml", str(tmp_path), "-q"]) == 2
+        assert exit_code(app, ["research", "sweep", "run", "sheet.toml", str(tmp_path), "-q"]) == 2
     assert "could not be written: No space left on device" in capsys.readouterr().err
     kept = ResultFolder(tmp_path).results()
     assert len(kept) == 1

@@ -66,7 +66,8 @@ def test_a_killed_study_goes_on_with_its_next_part(tmp_path):
     assert made == [1, 2, 2]
     assert list(record["judgement"]["rows"]) == [{"what": "sum", "paper": "3", "ours": "3"}]
     assert not (tmp_path / "parts").exists()
-    assert records(tmp_path)["apjn-sum", "small"]["command"] == "sigprop reproduce apjn-sum --scale small --device cpu"
+    command = "sigprop research reproduce apjn-sum --scale small --device cpu"
+    assert records(tmp_path)["apjn-sum", "small"]["command"] == command
 
 
 def method(label, losses, rate=1e-3, **more):
@@ -143,7 +144,7 @@ def test_figure_3_is_judged_by_its_panels(everywhere, subcritical, verdict):
     ],
 )
 def test_what_cannot_be_run_is_one_line(words, message, tmp_path, capsys):
-    assert exit_code(app, ["reproduce", *words, "--out", str(tmp_path)]) == 2
+    assert exit_code(app, ["research", "reproduce", *words, "--out", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert message in " ".join(told.split())
     assert told.count("\n") == 1
@@ -152,12 +153,12 @@ def test_what_cannot_be_run_is_one_line(words, message, tmp_path, capsys):
 def test_outside_a_checkout_the_studies_are_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sigprop, "__file__", str(tmp_path / "site" / "sigprop" / "__init__.py"))
-    assert exit_code(app, ["reproduce", "list"]) == 2
+    assert exit_code(app, ["research", "reproduce", "list"]) == 2
     assert "run this in a checkout of the repository" in capsys.readouterr().err
 
 
 def test_the_list_shows_every_item(capsys):
-    assert exit_code(app, ["reproduce", "list", "--json"]) == 0
+    assert exit_code(app, ["research", "reproduce", "list", "--json"]) == 0
     assert [row["id"] for row in json.loads(capsys.readouterr().out)] == list(ITEMS)
 
 

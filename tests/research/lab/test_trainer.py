@@ -139,7 +139,8 @@ def test_an_unknown_setting_is_named():
 def test_a_training_killed_at_random_moments_is_bitwise_the_whole_one(tmp_path):
     chance = random.Random(3)
     sizes = ["kind=decoder", "depth=3", "width=48", "heads=2", "context=48", "dropout=0.1"]
-    command = [sys.executable, "-m", "sigprop", "train", "transformer", "--passages", "4", "--length", "48", "--quiet"]
+    command = [sys.executable, "-m", "sigprop", "research", "train", "transformer"]
+    command += ["--passages", "4", "--length", "48", "--quiet"]
     command += [word for size in sizes for word in ("--set", size)]
     command += ["--train", "steps=240", "--train", "checkpoint_every=7", "--folder"]
     subprocess.run([*command, tmp_path / "whole"], check=True)

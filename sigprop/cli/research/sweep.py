@@ -1,4 +1,4 @@
-"""`sigprop sweep`: a grid of trainings from a TOML file, and the best rates that were found."""
+"""`sigprop research sweep`: a grid of trainings from a TOML file, and the best rates that were found."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def show_command(
         return
     best = best_rates(folder)
     if not best:
-        raise InputError(f"{folder} has no results: needs the folder that `sigprop sweep run` was given")
+        raise InputError(f"{folder} has no results: needs the folder that `sigprop research sweep run` was given")
     if figure is not None:
         rate_figure(folder, figure)
     varied = differing([item.cell for item in best])

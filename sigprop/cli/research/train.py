@@ -1,4 +1,4 @@
-"""`sigprop train`: one small, resumable training of a model, with its own initialization or a recipe's."""
+"""`sigprop research train`: one small, resumable training of a model, with its own initialization or a recipe's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sigprop phase`: chi_J over a plane of settings, from theory or measured."""
+"""`sigprop research phase`: chi_J over a plane of settings, from theory or measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sigprop reproduce`: claims of the papers run again; the studies lie beside the package, in a checkout."""
+"""`sigprop research reproduce`: claims of the papers run again; the studies lie beside the package, in a checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sigprop exponents`: width exponents of a parametrization, its stability and its learning rates."""
+"""`sigprop research exponents`: width exponents of a parametrization, its stability and its learning rates."""
 
 from __future__ import annotations
 

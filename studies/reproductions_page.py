@@ -27,9 +27,10 @@ HEAD = """# The papers' claims, run again
 
 Written by `python -m studies.reproductions_page` from the records in `docs/data/reproductions`. Each item is one file
 in `studies/`; in a checkout, `sigprop research reproduce list` shows them and `sigprop research reproduce ID` runs
-one: `--scale small` fits two CPU cores in minutes, `--scale full` one large GPU. A verdict follows from the stored numbers by a rule that
-stands in the item's file: *reproduced*, *in order but not in size*, or *not reproduced*, with the reason. Where *small*
-stands under *run*, the full size has not been run; such a verdict is about the small size alone.
+one: `--scale small` fits two CPU cores in minutes, `--scale full` one large GPU. A verdict follows from the stored
+numbers by a rule that stands in the item's file: *reproduced*, *in order but not in size*, or *not reproduced*, with
+the reason. Where *small* stands under *run*, the full size has not been run; such a verdict is about the small size
+alone.
 """
 
 

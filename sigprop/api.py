@@ -11,7 +11,7 @@ from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
 from sigprop.capture.skeleton import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
-from sigprop.inputs import builder_of, first_batch, made_up_batch
+from sigprop.inputs import as_module, first_batch, made_up_batch
 from sigprop.plans.recipes import recipes
 from sigprop.plans.recipes.planning import reproducibly
 from sigprop.plans.scaling import WIDTH_RULES, compose, parametrize
@@ -33,7 +33,7 @@ def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
     """
     if isinstance(model, Blueprint):
         return predict_blueprint(model, **options)
-    loaded = model if isinstance(model, nn.Module) else skeleton(builder_of(model))
+    loaded = as_module(model, skeleton)
     if batch is not None:
         return predict_model(loaded, first_batch(batch), **options)
     tokens = options.get("tokens", TOKENS)

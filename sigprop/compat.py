@@ -188,6 +188,21 @@ def transformers_library() -> Any:
         raise UnsupportedError("a Hugging Face model needs transformers: pip install 'sigprop[hf]'") from error
 
 
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No bars and no tables of transformers on stderr: what they say is told by sigprop."""
+    logging = transformers_library().utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 def model_class(config: Any) -> Any:
     """The class that a config names, else the first auto class that takes it.
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 class SigpropError(Exception):
@@ -31,6 +35,10 @@ class UnsupportedError(SigpropError, NotImplementedError):
     """The model or setting is outside what the method covers."""
 
 
+class WriteError(SigpropError, OSError):
+    """A file cannot be written: no right, no folder, no space. What was there before is still there."""
+
+
 class UserCodeError(SigpropError, RuntimeError):
     """The user's own file raised; the message names its file and line."""
 
@@ -43,3 +51,33 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise one clear `InputError` naming the key, the value and what is allowed."""
     if not condition:
         raise InputError(f"{key} = {value!r} is not allowed: needs {allowed}")
+
+
+LARGEST = 2**31 - 1
+MAY_BE_ZERO = ("depth", "key_value_heads", "seed")
+WORDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
+
+
+def require_settings(kind: type, settings: Mapping[str, Any], owner: str) -> None:
+    """Raise for settings that a dataclass has no field for, or whose value is of another type than the field's."""
+    hints = get_type_hints(kind)
+    known = [item.name for item in fields(kind)]
+    for key, value in settings.items():
+        if key not in known:
+            raise UnknownNameError(f"setting of {owner}", key, known)
+        wanted = hints[key]
+        types = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+        needed = " or ".join(WORDS[item] for item in types if item in WORDS)
+        require(not needed or any(_is_of(value, item) for item in types), key, value, needed)
+        if int in types and isinstance(value, int):
+            require(int(key not in MAY_BE_ZERO) <= value <= LARGEST, key, value, f"a size, at most {LARGEST}")
+
+
+def _is_of(value: Any, wanted: Any) -> bool:
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if wanted is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
+    if get_origin(wanted) is Sequence:
+        return isinstance(value, (list, tuple)) and all(_is_of(item, get_args(wanted)[0]) for item in value)
+    return isinstance(value, get_origin(wanted) or wanted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
+from sigprop.errors import InputError, UnsupportedError, require, require_settings
 from sigprop.theory import Gradient, Node, Tape
 from sigprop.theory.ops import loss
 
@@ -38,14 +37,8 @@ class Blueprint(ABC):
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Blueprint:
         """Build from keyword settings; an unknown key names its nearest neighbours."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        for key in settings:
-            if key not in known:
-                raise UnknownNameError("setting", key, known, f"(of blueprint {cls.name})")
-        try:
-            return cls(**settings)
-        except TypeError as error:
-            raise InputError(f"{cls.name}: a setting has the wrong type ({error})") from error
+        require_settings(cls, settings, f"blueprint {cls.name}")
+        return cls(**settings)
 
 
 def run(blueprint: Blueprint, top: Gradient | None = None) -> tuple[Tape, Node]:

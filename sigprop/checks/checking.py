@@ -18,7 +18,7 @@ from sigprop.checks.subject import Subject
 from sigprop.checks.tables import curves, margins, module_tree, parameter_lines
 from sigprop.distributions import build
 from sigprop.errors import InputError, SigpropError, UnknownNameError, require
-from sigprop.inputs import builder_of, first_batch, made_up_batch
+from sigprop.inputs import as_module, first_batch, made_up_batch
 from sigprop.losses import LossChoice, require_loss
 from sigprop.measurement.batch import signals_in
 from sigprop.results import Plan
@@ -57,7 +57,7 @@ def check(
     if optimizer is not None and optimizer.lower() not in KNOWN:
         raise UnknownNameError("optimizer", optimizer, KNOWN, "The first update of these is known.")
     started = time.perf_counter()
-    loaded = model if isinstance(model, nn.Module) else build(builder_of(model))
+    loaded = as_module(model, build)
     made_up = batch is None
     batch = made_up_batch(loaded, _context(loaded, tokens), seed) if made_up else first_batch(batch)
     _require_finite(batch)

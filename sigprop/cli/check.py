@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sigprop.cli.console import show, width, working
-from sigprop.cli.options import Batch, Data, Json, Model, Settings, Tokens, writable
+from sigprop.cli.options import Batch, Data, Json, Model, Seed, Settings, Tokens, writable
 
 LEVELS = ("problem", "warning", "note", "never")
 
@@ -39,7 +39,7 @@ def check_command(
     json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Everything that was found, with evidence.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The verdict alone.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the weights that are drawn and of a batch that is made up.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Diagnose a model's initialization. Exit code 1 when something is found."""
     from sigprop.checks import check

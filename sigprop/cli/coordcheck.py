@@ -24,8 +24,8 @@ def coordcheck_command(
         str, typer.Option(help="adamw, adam, sgd, momentum, lion, adafactor, muon:shape, ...")
     ] = "adamw",
     lr: Annotated[float | None, typer.Option(help="Learning rate at the smallest width.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 3,
-    seeds: Annotated[int, typer.Option(min=1, help="Initializations at every width.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, max=2**24, help="Training steps.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=2**24, help="Initializations at every width.")] = 3,
     tolerance: Annotated[float, typer.Option(min=0, help="Largest allowed deviation of an exponent.")] = 0.2,
     settings: Settings = None,
     all: Everything = False,

@@ -19,7 +19,7 @@ def critical_command(
     activation: Annotated[str, typer.Argument(help="An activation, e.g. gelu, or file.py:function of a tensor.")],
     norm: Annotated[str, typer.Option(help="none, preactivation, activation or batch.")] = "none",
     residual: Annotated[float, typer.Option(help="Residual strength mu, 0 to 1.")] = 0.0,
-    stages: Annotated[int, typer.Option(min=1, help="BatchNorm stages per block.")] = 1,
+    stages: Annotated[int, typer.Option(min=1, max=1000, help="BatchNorm stages per block.")] = 1,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A parameter of the activation, key=value.")
     ] = None,

@@ -42,6 +42,8 @@ def exit_code(app: typer.Typer, arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            return _refused("not enough memory for a model, a batch or a result of this size")
         place = _user_place(error)
         return _refused(f"{place}: {type(error).__name__}: {error}") if place else _fault(error)
 

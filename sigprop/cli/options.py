@@ -51,9 +51,13 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting, ke
 Data = Annotated[
     str | None, typer.Option(help="A text file, a folder of images, or file.py:name of a batch or DataLoader.")
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Sequences or images in the batch.")]
-Tokens = Annotated[int, typer.Option(min=2, help="Tokens in a sequence.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Initializations; more than one gives standard errors.")]
+MOST = 2**24
+Batch = Annotated[int, typer.Option(min=1, max=MOST, help="Sequences or images in the batch.")]
+Tokens = Annotated[int, typer.Option(min=2, max=MOST, help="Tokens in a sequence.")]
+Seeds = Annotated[int, typer.Option(min=1, max=MOST, help="Initializations; more than one gives standard errors.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**63 - 1, help="Of the weights that are initialized and of a random batch.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Figure = Annotated[Path | None, typer.Option(callback=writable_figure, help="Write a figure to this file.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every row, not one per block.")]

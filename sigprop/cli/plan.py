@@ -30,7 +30,9 @@ def plan_command(
     compare: Annotated[str, typer.Option(help="Other recipes, comma-separated, predicted beside it.")] = "",
     width: Annotated[str | None, typer.Option(help="A width rule for the learning rates: mup, sp, ...")] = None,
     depth: Annotated[str, typer.Option(help="A depth rule: none, sqrt, linear or dslm.")] = "none",
-    base_width: Annotated[int | None, typer.Option(help="The width that a learning rate was tuned at.")] = None,
+    base_width: Annotated[
+        int | None, typer.Option(min=1, max=2**24, help="The width that a learning rate was tuned at.")
+    ] = None,
     optimizer: Annotated[str, typer.Option(help="Whose settings the plan multiplies.")] = "adamw",
     surgery: Annotated[bool, typer.Option(help="Scale the junctions by hooks instead of folding.")] = False,
     tokens: Tokens = 64,

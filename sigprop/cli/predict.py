@@ -8,21 +8,27 @@ import typer
 
 from sigprop.cli.console import show, working
 from sigprop.cli.options import Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens
+from sigprop.errors import InputError
 
 if TYPE_CHECKING:
     from sigprop.results import Profile
 
 
 def predict_command(
+    context: typer.Context,
     model: Model,
     settings: Settings = None,
     data: Data = None,
     state: Annotated[str, typer.Option(help="Of a traced model: kernel, or preview (faster, less exact).")] = "kernel",
     tokens: Tokens = 128,
-    networks: Annotated[int, typer.Option(min=1, help="Networks with heads of their own that are averaged.")] = 1,
+    networks: Annotated[
+        int, typer.Option(min=1, max=1000, help="Networks with heads of their own that are averaged.")
+    ] = 1,
     verify: Annotated[
         int | None,
-        typer.Option(min=0, help="Initializations drawn to judge the prediction; by default up to 24 where cheap."),
+        typer.Option(
+            min=0, max=2**24, help="Initializations drawn to judge the prediction; by default up to 24 where cheap."
+        ),
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Also measure the real model; a name means the reference network then.")
@@ -42,6 +48,7 @@ def predict_command(
     chosen = parse_settings(settings or [])
     profiles: dict[str, Profile] = {}
     if model in BLUEPRINTS and not measure:
+        _require_unused(context, model)
         profiles["predicted"] = predict(BLUEPRINTS[model].from_settings(chosen))
     else:
         source = open_source(model, chosen, data, batch=1, tokens=tokens)
@@ -69,3 +76,14 @@ def predict_command(
         show(comparison.summary(), "", comparison.table(all))
     if figure is not None:
         show(f"figure: {figure}")
+
+
+def _require_unused(context: typer.Context, model: str) -> None:
+    """The blueprint of a reference network is predicted without a batch and without being run."""
+    for name in ("data", "state", "tokens", "networks", "verify", "seeds"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(
+                f"--{name} has no use for the blueprint of {model}: give --measure to predict the network itself, or "
+                "--set to change the blueprint"
+            )

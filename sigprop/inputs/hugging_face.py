@@ -5,16 +5,24 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import cached_folder, model_class, transformers_library, without_foreign_attention
-from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+from sigprop.compat import (
+    cached_folder,
+    model_class,
+    quiet_transformers,
+    transformers_library,
+    without_foreign_attention,
+)
+from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError
 from sigprop.inputs.batches import Wanted, first_batch, image_batch, read_data
 from sigprop.inputs.made_up import made_up_batch
 from sigprop.inputs.user_file import is_user_object
@@ -36,18 +44,12 @@ class Opened:
         return self.weights is not None
 
     def build(self) -> nn.Module:
-        if self.weights is None:
-            return from_config(self.config)
-        kind = model_class(self.config)
-        model = kind.from_pretrained(
-            self.weights, config=self.config, use_safetensors=True, local_files_only=True, dtype=torch.float32
-        )
-        return model.eval()
+        return from_config(self.config) if self.weights is None else from_folder(self.weights, self.config)
 
     def batch(self, data: str | None, wanted: Wanted) -> Any:
         """A batch of the shapes that the model takes, filled with the given data or the shipped text."""
         with torch.device("meta"):
-            blank = model_class(self.config)(self.config)
+            blank = _built(model_class(self.config), self.config)
         if data is not None and is_user_object(data):
             return read_data(data, wanted)
         made = made_up_batch(blank, wanted.tokens)
@@ -103,7 +105,8 @@ def open_model(text: str, settings: dict[str, Any]) -> Opened:
     for key, value in settings.items():
         if not hasattr(config, key):
             raise UnknownNameError(f"setting of {type(config).__name__}", key, config.to_dict())
-        setattr(config, key, value)
+        with _settings_judged(f"{path} with {key} = {value!r}"):
+            setattr(config, key, value)
     if text.endswith(".json"):
         return Opened(config, path.parent)
     if any((path / name).is_file() for name in WEIGHTS):
@@ -126,7 +129,9 @@ def read_config(path: Path) -> Any:
         raise InputError(f"no config at {path}")
     try:
         settings = json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise InputError(f"{path} is nested too deeply for a config") from error
+    except (ValueError, OSError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind is None:
@@ -135,16 +140,74 @@ def read_config(path: Path) -> Any:
     if kind not in transformers.CONFIG_MAPPING:
         hint = f"transformers {transformers.__version__} is installed; code inside a model folder is never run."
         raise UnknownNameError(f"model_type in {path}:", kind, list(transformers.CONFIG_MAPPING), hint)
-    try:
+    with _settings_judged(str(path)):
         return transformers.CONFIG_MAPPING[kind].from_dict(settings)
-    except Exception as error:
-        raise InputError(f"{path}: {kind} does not take these settings: {' '.join(str(error).split())}") from error
 
 
 def from_config(config: Any) -> nn.Module:
-    """The model of a config in float32 and evaluation mode, newly drawn."""
+    """The model of a config in float32 and evaluation mode, newly initialized."""
     config = copy.deepcopy(config)
     config.dtype = torch.float32
     without_foreign_attention(config)
-    kind: Callable[[Any], nn.Module] = model_class(config)
-    return kind(config).eval()
+    return _built(model_class(config), config).eval()
+
+
+def from_folder(folder: Path, config: Any) -> nn.Module:
+    """The model of a checkpoint folder. Weights in bfloat16 stay so, all others become float32; shards are read one by
+    one into memory that is allocated once. What did not fit is told by `loading_of`."""
+    kind = model_class(config)
+    kept = torch.bfloat16 if getattr(config, "dtype", None) in (torch.bfloat16, "bfloat16") else torch.float32
+    given = {"use_safetensors": True, "local_files_only": True, "dtype": kept}
+    loose = {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    try:
+        with torch.random.fork_rng(devices=[]), quiet_transformers():
+            torch.manual_seed(0)  # of weights that are not in the folder
+            model, info = kind.from_pretrained(folder, config=config, **given, **loose)
+    except Exception as error:
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"the weights in {folder} cannot be read: {what}") from error
+    names = (
+        sorted(map(_first_of, info.get(key, ()))) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    )
+    _LOADINGS[model] = Loading(str(folder), *map(tuple, names))
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What of a folder's weights did not get into the model: names the folder lacks, names the model lacks, and names
+    whose shapes differ. Parameters of the first and the last kind are newly initialized."""
+
+    folder: str
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    reshaped: tuple[str, ...] = ()
+
+
+_LOADINGS: WeakKeyDictionary[nn.Module, Loading] = WeakKeyDictionary()
+
+
+def loading_of(model: nn.Module) -> Loading | None:
+    """How a model was loaded, where `from_folder` did it."""
+    return _LOADINGS.get(model)
+
+
+def _first_of(key: Any) -> str:
+    return key if isinstance(key, str) else key[0]
+
+
+def _built(kind: Callable[[Any], nn.Module], config: Any) -> nn.Module:
+    with _settings_judged(type(config).__name__):
+        return kind(config)
+
+
+@contextmanager
+def _settings_judged(what: str) -> Iterator[None]:
+    """Whatever transformers raises inside is said to be the settings' fault."""
+    try:
+        yield
+    except SigpropError:
+        raise
+    except Exception as error:
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"{what}: transformers does not take these settings: {told}") from error

@@ -82,6 +82,17 @@ def builder_of(model: Any) -> Callable[[], nn.Module]:
     raise InputError(f"model is {type(model).__name__}: needs a module, a function that builds one, {KINDS}")
 
 
+def as_module(model: Any, build: Callable[[Callable[[], nn.Module]], nn.Module]) -> nn.Module:
+    """A module as it is, a folder with weights as the model they are, and anything else as `build` makes it."""
+    if isinstance(model, nn.Module):
+        return model
+    if isinstance(model, (str, Path)) and not is_user_object(str(model)):
+        opened = hugging_face.open_model(str(model), {})
+        if opened.fixed:
+            return opened.build()
+    return build(builder_of(model))
+
+
 def _reference(name: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:
     make = lambda: build(name, **settings)  # noqa: E731
     make()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import InputError
+from sigprop.results.files import write_whole
 
 
 @dataclass
@@ -79,13 +80,10 @@ def _read(path: Path, settings: dict[str, Any], shape: tuple[int, ...]) -> Avera
 
 
 def _write(path: Path, settings: dict[str, Any], average: Average) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "settings": settings,
         "count": average.count,
         "mean": average.mean.tolist(),
         "squares": average.squares.tolist(),
     }
-    waiting = path.with_suffix(".partial")
-    waiting.write_text(json.dumps(state))
-    waiting.replace(path)
+    write_whole(path, json.dumps(state))

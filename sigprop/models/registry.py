@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 from torch import nn
 
-from sigprop.errors import UnknownNameError
+from sigprop.errors import UnknownNameError, require_settings
 from sigprop.models.mixer import MixerConfig, mixer
 from sigprop.models.mlp import MLPConfig, mlp
 from sigprop.models.resnet import ResNetConfig, resnet
@@ -35,8 +34,5 @@ def build(name: str, **settings) -> nn.Module:
     """Build a reference network; names of networks and settings are checked."""
     if name not in REFERENCE:
         raise UnknownNameError("reference network", name, REFERENCE)
-    known = [item.name for item in fields(CONFIGS[name])]
-    for key in settings:
-        if key not in known:
-            raise UnknownNameError(f"setting of {name}", key, known)
+    require_settings(CONFIGS[name], settings, name)
     return REFERENCE[name](**settings)

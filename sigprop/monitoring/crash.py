@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from sigprop.monitoring.history import History
+from sigprop.results.files import write_whole
 from sigprop.results.report import Finding
 
 FILE = "crash.json"
@@ -23,5 +24,4 @@ def write_crash(
         "losses": [[at, str(loss)] for at, loss in list(history.losses)[-64:]],
         "samples": [sample.to_dict() for sample in history.recent],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(json.dumps(data, allow_nan=False) + "\n")
+    write_whole(folder / FILE, json.dumps(data, allow_nan=False) + "\n")

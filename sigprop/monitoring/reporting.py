@@ -15,6 +15,7 @@ from sigprop.monitoring.history import History
 from sigprop.monitoring.sample import Sample
 from sigprop.monitoring.sinks.jsonl import read_events
 from sigprop.report.run_page import run_page
+from sigprop.results.files import write_whole
 from sigprop.results.report import Finding, Report
 
 
@@ -63,7 +64,5 @@ def write_page(report: Report, history: History, path: str | Path) -> Path:
         for key, value in scalars.values.items():
             if key != "run/loss":
                 series.setdefault(key, []).append((sample.step, value))
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(run_page(report, series, last), encoding="utf-8")
-    return path
+    write_whole(Path(path), run_page(report, series, last))
+    return Path(path)

@@ -9,9 +9,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from sigprop.errors import InputError
 from sigprop.grid import clean, counted, number
 from sigprop.report.svg import Line, chart
+from sigprop.results.files import write_whole
 from sigprop.results.report import Curve, Report
 
 CHARTS = (
@@ -49,13 +49,8 @@ def html_page(report: Report, command: str = "") -> str:
 
 def write_html(report: Report, path: str | Path, command: str = "") -> Path:
     """Write the page; folders that are missing are made."""
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html_page(report, command), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    return path
+    write_whole(Path(path), html_page(report, command))
+    return Path(path)
 
 
 def _charts(curves: Sequence[Curve], kinds: Sequence[str]) -> list[Markup]:

@@ -6,6 +6,7 @@ A file may have been edited, cut short or made by somebody else. Whatever is wro
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sigprop.errors import InputError
+from sigprop.errors import InputError, WriteError
 from sigprop.grid import clean
 from sigprop.isolation import interrupts_held
 
@@ -34,20 +35,35 @@ def written(data: dict[str, Any], path: str | Path | None = None) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """The file is the old one or the new one at every moment, also when the process is interrupted."""
-    with interrupts_held():
-        handle, waiting = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            if path.exists():
-                os.chmod(waiting, path.stat().st_mode)
-            else:
-                os.chmod(waiting, 0o666 & ~_umask())
-            os.replace(waiting, path)
-        except BaseException:
-            Path(waiting).unlink(missing_ok=True)
-            raise
+    """The file is the old one or the new one at every moment, also when the process is interrupted or the disk is full.
+
+    Folders that are missing are made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with interrupts_held():
+            _replace(path, content.encode("utf-8") if isinstance(content, str) else content)
+    except OSError as error:
+        raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def write_figure(path: Path, figure: Any, dpi: int = 150) -> None:
+    """A figure of matplotlib, written whole, in the format that the name ends in."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=dpi, format=path.suffix[1:] or None)
+    write_whole(path, drawn.getvalue())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    handle, waiting = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(waiting, path.stat().st_mode if path.exists() else 0o666 & ~_umask())
+        os.replace(waiting, path)
+    except BaseException:
+        Path(waiting).unlink(missing_ok=True)
+        raise
 
 
 def _umask() -> int:
@@ -71,7 +87,10 @@ class Document:
         values = self._field(key)
         if not isinstance(values, list):
             raise self._wrong(key, "a list of rows", values)
-        return [self._row(kind, item, f"{key}[{number}]") for number, item in enumerate(values)]
+        try:
+            return [self._row(kind, item, f"{key}[{number}]") for number, item in enumerate(values)]
+        except RecursionError as error:
+            raise InputError(f"{self.origin}: {key} is nested too deeply") from error
 
     def mapping(self, key: str) -> dict[str, Any]:
         return self._object(self._field(key), key)

@@ -49,6 +49,8 @@ class ParameterPlan:
         require(all(size >= 0 for size in self.shape), "shape", self.shape, "sizes that are not negative")
         for name in FACTORS:
             require(is_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
+        for name in ("lr", "weight_decay", "eps"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "a number that is not negative")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from sigprop.errors import InputError, require
 from sigprop.grid import Grid, Shown
+from sigprop.results.files import write_whole
 from sigprop.results.plan import Init, Plan
 from sigprop.results.profile import Profile
 from sigprop.results.report_text import report_text
@@ -245,7 +246,7 @@ class Report(Shown):
         """Strict JSON (a missing number is null); also written to `path` when given."""
         text = json.dumps(_plain(self.to_dict()), indent=1, allow_nan=False)
         if path is not None:
-            Path(path).write_text(text + "\n")
+            write_whole(Path(path), text + "\n")
         return text
 
     @classmethod

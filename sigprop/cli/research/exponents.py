@@ -19,7 +19,7 @@ def exponents_command(
     parametrization: Annotated[str, typer.Argument(help="SP, NTK, muP, MF, or a=..,..,..;b=..,..,..[;c=..,..,..].")],
     optimizer: Annotated[str, typer.Option(help="sgd, adam, adafactor, muon, ...; a wrong name lists them.")] = "adam",
     alignment: Annotated[str, typer.Option(help="full, readout, none, or alpha=..,omega_readout=..,u=..")] = "full",
-    depth: Annotated[int, typer.Option(help="Hidden layers in the chain.")] = 2,
+    depth: Annotated[int, typer.Option(min=1, max=10_000, help="Hidden layers in the chain.")] = 2,
     json: Json = False,
 ) -> None:
     """Judge a parametrization by its width exponents.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sigprop.cli.console import progress, show
-from sigprop.cli.options import Figure, Json, Quiet, Settings, require_device, writable
+from sigprop.cli.options import Figure, Json, Quiet, Seed, Settings, require_device, writable
 from sigprop.cli.ranges import parse_range
 from sigprop.errors import InputError, UnknownNameError, require
 
@@ -33,11 +33,15 @@ def phase_command(
     ] = None,
     settings: Settings = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure real networks.")] = False,
-    inits: Annotated[int, typer.Option(min=1, help="Initializations to average over.")] = 10,
-    depth: Annotated[int | None, typer.Option(min=1, help="Layers of the measured MLP (50), blocks of others.")] = None,
-    width: Annotated[int | None, typer.Option(min=1, help="Width of the measured MLP (500), or of others.")] = None,
+    inits: Annotated[int, typer.Option(min=1, max=2**24, help="Initializations to average over.")] = 10,
+    depth: Annotated[
+        int | None, typer.Option(min=1, max=2**24, help="Layers of the measured MLP (50), blocks of others.")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, max=2**24, help="Width of the measured MLP (500), or of others.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Seed of the first initialization.")] = 0,
+    seed: Seed = 0,
     resume: Annotated[
         Path | None, typer.Option(callback=writable, help="Keep the state of the run in this file.")
     ] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json as as_json
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,14 +13,21 @@ import typer
 
 import sigprop
 from sigprop.cli.console import show
-from sigprop.cli.options import Json
+from sigprop.cli.options import Json, require_device
 from sigprop.errors import InputError
 from sigprop.grid import Grid
 
 
+class Scale(str, Enum):
+    SMALL = "small"
+    FULL = "full"
+
+
 def reproduce_command(
     name: Annotated[str, typer.Argument(help="`list`, or the id of a reproduction.", metavar="list|ID")],
-    scale: Annotated[str, typer.Option(help="small (minutes on two CPU cores) or full (one large GPU).")] = "small",
+    scale: Annotated[
+        Scale, typer.Option(help="small (minutes on two CPU cores) or full (one large GPU).")
+    ] = Scale.SMALL,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     data: Annotated[Path | None, typer.Option(help="A folder with `fashion-mnist` and `text` in it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the record is stored; docs/data by default.")] = None,
@@ -36,8 +44,9 @@ def reproduce_command(
         show(as_json.dumps(rows) if json else Grid(list(rows[0]), [list(row.values()) for row in rows], wrapped=(1, 3)))
         return
     item = known.reproduction(name)
+    require_device(device)
     store = out or protocol.STORE
-    setting = protocol.Setting(scale, device, data, (out or Path("out")) / "parts" / f"{item.id}.{scale}")
+    setting = protocol.Setting(scale.value, device, data, (out or Path("out")) / "parts" / f"{item.id}.{scale.value}")
     record = protocol.reproduce(item, setting, store)
     show(as_json.dumps(record) if json else _told(record))
 

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from sigprop.errors import InputError
+from sigprop.errors import InputError, SigpropError
 from sigprop.research.lab.ranks import Ranks, placed_like, whole
 from sigprop.results.files import write_whole
 
@@ -21,8 +21,9 @@ FORMAT = 1
 def write_file(path: Path, content: str | bytes) -> None:
     """Written whole, in a folder that is made where it is missing; a full disk is said as such."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
+    except SigpropError:
+        raise
     except OSError as error:
         raise InputError(f"{path} could not be written: {error.strerror or error}") from error
 

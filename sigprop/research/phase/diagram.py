@@ -49,10 +49,8 @@ class PhaseDiagram:
         return {"schema": PHASE_SCHEMA, "kind": "phase", **fields}
 
     def save(self, path: str | Path) -> Path:
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(self.to_dict()))
-        return path
+        write_whole(Path(path), json.dumps(self.to_dict()))
+        return Path(path)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PhaseDiagram:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.results.figures.panels import COLOURS
+from sigprop.results.files import write_figure
 
 LABELS = {"sigma_w": r"$\sigma_w$", "sigma_b": r"$\sigma_b$", "residual": r"residual $\mu$"}
 
@@ -129,6 +130,5 @@ def _save(figure: Figure, path: str | Path, title: str) -> Path:
     if title:
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    write_figure(path, figure, dpi=110)
     return path

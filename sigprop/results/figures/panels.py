@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
+from sigprop.results.files import write_figure
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -54,6 +56,5 @@ def finish(figure: Figure, title: str, path: str | Path | None, most: int = 6) -
         figure.legend(list(found.values()), list(found), loc="outside lower center", **style)
     figure.suptitle(textwrap.fill(title, TITLE), fontsize=12, x=0.01, ha="left")
     if path is not None:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        write_figure(Path(path), figure)
     return figure

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sigprop.research.lab.sweep.store import BestRate, RateCurve, curves, differing
+from sigprop.results.files import write_figure
 
 SIZES = ("model.width", "model.depth")
 
@@ -34,7 +35,7 @@ def rate_figure(folder: str | Path, path: str | Path) -> None:
         _optima(axis, [curve.best() for curve in found], key, [name for name in varied if name != key])
     if varied:
         axes[0].legend(fontsize=7)
-    figure.savefig(path, dpi=150)
+    write_figure(Path(path), figure)
 
 
 def _losses(axis: Axes, curve: RateCurve, label: str) -> None:

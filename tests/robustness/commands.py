@@ -23,8 +23,8 @@ from sigprop.cli.exits import exit_code
 LINES, FILES, LIMIT = 600, 200, 30
 JUNK = ["", " ", "None", "nan", "inf", "-inf", "0", "-1", "1e23", "1e400", "99999999999999999999999", "a", "'a'", "[1]",
         "()", "{}", "true", "[[]]", "\x1b[31m", "\u202e", "../..", "/", "a=b", "=", "%s", "0x10", "1,2", ":", "::",
-        "1:2:3:4", "é", "-", "--", "*", "__class__", "open('x')", "1j", "tpu", "cuda:9", "nan,nan", "b'x'", "0.5", "-0.0",
-        "None,"]  # fmt: skip
+        "1:2:3:4", "é", "-", "--", "*", "__class__", "open('x')", "1j", "tpu", "cuda:9", "nan,nan", "b'x'", "0.5",
+        "-0.0", "None,"]  # fmt: skip
 SETTINGS = {
     "mlp": ["depth", "width", "activation", "sigma_w", "sigma_b", "inputs", "outputs", "norm", "residual"],
     "transformer": ["depth", "width", "heads", "context", "vocabulary", "dropout", "kind", "norm_placement", "norm"],

@@ -169,12 +169,12 @@ def from_folder(folder: Path, config: Any) -> nn.Module:
     names = (
         sorted(map(_first_of, info.get(key, ()))) for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
     )
-    _LOADINGS[model] = Loading(str(folder), *map(tuple, names))
+    _LOADINGS[model] = LoadedFolder(str(folder), *map(tuple, names))
     return model.eval()
 
 
 @dataclass(frozen=True)
-class Loading:
+class LoadedFolder:
     """What of a folder's weights did not get into the model: names the folder lacks, names the model lacks, and names
     whose shapes differ. Parameters of the first and the last kind are newly initialized."""
 
@@ -184,10 +184,10 @@ class Loading:
     reshaped: tuple[str, ...] = ()
 
 
-_LOADINGS: WeakKeyDictionary[nn.Module, Loading] = WeakKeyDictionary()
+_LOADINGS: WeakKeyDictionary[nn.Module, LoadedFolder] = WeakKeyDictionary()
 
 
-def loading_of(model: nn.Module) -> Loading | None:
+def loading_of(model: nn.Module) -> LoadedFolder | None:
     """How a model was loaded, where `from_folder` did it."""
     return _LOADINGS.get(model)
 

@@ -18,7 +18,7 @@ from sigprop.errors import InputError
 from sigprop.grid import Grid
 
 
-class Scale(str, Enum):
+class StudyScale(str, Enum):
     SMALL = "small"
     FULL = "full"
 
@@ -26,8 +26,8 @@ class Scale(str, Enum):
 def reproduce_command(
     name: Annotated[str, typer.Argument(help="`list`, or the id of a reproduction.", metavar="list|ID")],
     scale: Annotated[
-        Scale, typer.Option(help="small (minutes on two CPU cores) or full (one large GPU).")
-    ] = Scale.SMALL,
+        StudyScale, typer.Option(help="small (minutes on two CPU cores) or full (one large GPU).")
+    ] = StudyScale.SMALL,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     data: Annotated[Path | None, typer.Option(help="A folder with `fashion-mnist` and `text` in it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where the record is stored; docs/data by default.")] = None,

@@ -6,7 +6,6 @@ parameters, so that predictions can be compared with them again and again.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,8 +19,9 @@ import typer
 from sigprop.measurement import measure
 from sigprop.results import ParameterRow, Profile, SiteRow
 from studies.accuracy_models import CASES, Setting, settings
+from studies.stored import read, write
 
-STORED = Path("docs/data/accuracy_measurements.json")
+STORED = Path("docs/data/accuracy_measurements.json.gz")
 DIGITS = 8
 COLUMNS = {"sites": ("variance", "token_correlation", "grad_variance"), "parameters": ("grad_second_moment",)}
 
@@ -56,7 +56,7 @@ def _packed(rows: list[Any], columns: tuple[str, ...]) -> Iterator[list[Any]]:
 
 def stored_profiles(path: Path = STORED) -> dict[str, Profile]:
     """By setting, the measured profile."""
-    stored = json.loads(path.read_text())
+    stored = read(path)
     seeds = list(range(stored["first seed"], stored["first seed"] + stored["draws"]))
     found = {}
     for entry in stored["settings"]:
@@ -86,7 +86,7 @@ def main(
     ] = STORED,
 ) -> None:
     """Measure every setting."""
-    entries = {entry["label"]: entry for entry in (json.loads(out.read_text())["settings"] if out.exists() else [])}
+    entries = {entry["label"]: entry for entry in read(out, {"settings": []})["settings"]}
     done = {label for label, entry in entries.items() if entry.get("digits") == DIGITS}
     wanted = [item for item in all_settings() if only in item.label and item.label not in done]
     head = {"command": f"python -m studies.accuracy_measurements --draws {draws} --first {first}"}
@@ -97,8 +97,7 @@ def main(
             entry = job.result()
             entries[entry["label"]] = entry
             print(entry["label"], entry["seconds"], flush=True)
-            lines = ",\n".join(json.dumps(entries[label], separators=(",", ":")) for label in sorted(entries))
-            out.write_text(json.dumps(head)[:-1] + ', "settings": [\n' + lines + "\n]}\n")
+            write(out, head | {"settings": [entries[label] for label in sorted(entries)]})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ off is still a sample.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import time
 import warnings
@@ -38,8 +37,9 @@ from studies.corpus.judging import is_rounding
 from studies.coverage_configs import classes
 from studies.engine_code import engine_code
 from studies.predict_coverage import Late, limited, quiet, reason_of
+from studies.stored import read, write
 
-OUT = Path("docs/data/calibration.json")
+OUT = Path("docs/data/calibration.json.gz")
 WAYS = ("theory", "default")
 DEVELOPMENT, OTHER, ACCURACY = "development", "other setting", "accuracy study"
 Measured = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -184,12 +184,12 @@ def main(
     chosen, wanted = [name for name in only.split(",") if name], ways.split(",")
     jobs: list[Job] = []
     if "classes" in studies:
-        jobs += class_jobs(json.loads(class_measurements.OUT.read_text())["classes"], wanted)
+        jobs += class_jobs(read(class_measurements.OUT)["classes"], wanted)
     if "other" in studies:
-        jobs += class_jobs(json.loads(class_measurements.OTHER.read_text())["classes"], wanted, other=True)
+        jobs += class_jobs(read(class_measurements.OTHER)["classes"], wanted, other=True)
     if "accuracy" in studies:
         jobs += setting_jobs(accuracy_measurements.stored_profiles(), wanted)
-    before: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {"entries": []}
+    before: dict[str, Any] = read(out, {"entries": []})
     found = {_key(entry): entry for entry in before["entries"]}
     jobs = [job for job in jobs if not chosen or job.model in chosen]
     if resume:
@@ -217,8 +217,7 @@ def _say(entry: dict[str, Any]) -> None:
 def _write(out: Path, found: dict[Any, dict[str, Any]], codes: dict[str, str]) -> None:
     head: dict[str, Any] = {"command": "python -m studies.calibration", "date": str(date.today()), "codes": codes}
     head["torch"] = torch.__version__
-    lines = ",\n".join(json.dumps(found[key], separators=(",", ":")) for key in sorted(found))
-    out.write_text(json.dumps(head)[:-1] + ', "entries": [\n' + lines + "\n]}\n")
+    write(out, head | {"entries": [found[key] for key in sorted(found)]})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable
@@ -11,13 +10,14 @@ from typing import Any
 
 from sigprop.results.stated_errors import BY_STATUS
 from studies.calibration import ACCURACY, DEVELOPMENT, OTHER, OUT
+from studies.stored import read
 
 PAGE = Path("docs/evidence/calibration.md")
 ORDER = ("verified", "disputed", "exact", "asymptotic", "quadrature", "sampled", "fitted", "assumed")
 WAYS = {"theory": "Theory alone", "default": "As `predict` does it by default"}
 TEXT = """# Calibration: what a status promises, and what was measured
 
-Written by `python -m studies.calibration_page` from `docs/data/calibration.json` ({date}); a test compares the two.
+Written by `python -m studies.calibration_page` from `docs/data/calibration.json.gz` ({date}); a test compares the two.
 
 Every number of a prediction that is not `assumed` states an error, relative to it, in the field `stated_errors` of its
 row: in 99 of 100 cases the average over initializations is to lie within it. Theory states
@@ -26,9 +26,9 @@ Where the real model was run, the draws state it: 99 % intervals by Student's t,
 are so skewed that these are wider; a `verified` number adds how far the draws are from it.
 
 Measured were nearly all classes of transformers that the coverage study builds, by a witness of its own
-(`docs/data/class_measurements.json`): a first sample with 8 to 12 initializations, the others with 32, most of them.
+(`docs/data/class_measurements.json.gz`): a first sample with 8 to 12 initializations, the others with 32, most of them.
 {classes} are compared here; {late} models are not, for want of time or of a rule. Beside them stand
-{settings} settings of the accuracy study, {accuracy_draws} initializations (`docs/data/accuracy_measurements.json`).
+{settings} settings of the accuracy study, {accuracy_draws} initializations (`docs/data/accuracy_measurements.json.gz`).
 Compared are the variance of every module output, its gradient, and the gradient of every parameter. A number is within
 its stated error when it is off by no more than the stated error and the 99 % interval of the measurement, added in
 squares. One tensor under several names counts once. A row is called by the worse of its two numbers: the variance in a
@@ -172,4 +172,4 @@ def _range(values: Iterable[int]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(markdown(json.loads(OUT.read_text())))
+    PAGE.write_text(markdown(read(OUT)))

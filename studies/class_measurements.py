@@ -9,7 +9,6 @@ them again and again.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -27,11 +26,12 @@ from studies.corpus.witness import Table, mean_and_error, one_draw
 from studies.coverage_check import batch_of
 from studies.coverage_configs import KINDS, checkable, classes, varied
 from studies.predict_coverage import quiet, reason_of
+from studies.stored import read, write
 
 FIRST = 50_000
 FEWEST = 8
 DIGITS = 8
-OUT = Path("docs/data/class_measurements.json")
+OUT = Path("docs/data/class_measurements.json.gz")
 OTHER = Path("docs/data/class_measurements_other.json")
 """The same classes in a setting that no rule was tried on (`--other`): narrow, large weights, more tokens."""
 MORE_TOKENS = 22
@@ -110,9 +110,9 @@ def main(
 ) -> None:
     """Measure every class, in the order of a hash of their names, and keep the numbers."""
     chosen = [name for name in only.split(",") if name]
-    known = {row["model"] for row in json.loads(leave_out.read_text())["classes"]} if leave_out else set()
+    known = {row["model"] for row in read(leave_out)["classes"]} if leave_out else set()
     places = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
-    stored = json.loads(out.read_text())["classes"] if out.exists() else []
+    stored = read(out, {"classes": []})["classes"]
     rows = {(row["kind"], row["model"]): row for row in stored}
     done = {place for place, row in rows.items() if row.get("digits") == DIGITS}
     names = sorted(places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
@@ -130,8 +130,7 @@ def main(
                 "first seed": FIRST,
             }
             head |= {"date": str(date.today())}
-            lines = ",\n".join(json.dumps(item, separators=(",", ":")) for item in kept)
-            out.write_text(json.dumps(head)[:-1] + ', "classes": [\n' + lines + "\n]}\n")
+            write(out, head | {"classes": kept})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ modules with a number for a name and modules inside; rows of all modules and par
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from sigprop.inputs import made_up_batch, zipf_ids
 from studies.corpus.judging import compared, confident_and_wrong, errors_of, is_right
 from studies.coverage_configs import KINDS, VOCABULARY, checkable, classes
 from studies.predict_coverage import Late, limited, quiet, reason_of
+from studies.stored import read, write
 
 ROTARY = (
     "Rotary embeddings that are called once for every kind of layer are called in the order of a Python set, which\n"
@@ -34,8 +34,8 @@ ROTARY = (
 )
 TITLES = {"variance": "variance", "grad_variance": "gradient variance"}
 TOKENS = 16
-MEASURED = Path("docs/data/class_measurements.json")
-OUT = Path("docs/data/class_checks.json")
+MEASURED = Path("docs/data/class_measurements.json.gz")
+OUT = Path("docs/data/class_checks.json.gz")
 
 
 def batch_of(model: Any, tokens: int = TOKENS) -> Any:
@@ -172,13 +172,11 @@ def main(
     import transformers
 
     chosen = [name for name in only.split(",") if name]
-    stored = {(row["kind"], row["model"]): row for row in json.loads(measured.read_text())["classes"]}
+    stored = {(row["kind"], row["model"]): row for row in read(measured)["classes"]}
     found = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
     places = [(kind, number, name) for (kind, name), number in found.items()]
-    before = json.loads(out.read_text()) if out.exists() else {}
-    rows = {
-        (row["kind"], row["model"]): row for row in (before["classes"] if isinstance(before, dict) and before else [])
-    }
+    before = read(out, {"classes": []})
+    rows = {(row["kind"], row["model"]): row for row in before["classes"]}
     wanted = [
         (kind, number, stored[kind, name], seconds)
         for kind, number, name in places
@@ -199,7 +197,7 @@ def main(
             verdicts = [f"{column} {is_right(blocks_alone(row), column)}" for column in TITLES]
             print(row["model"], row["seconds"], *verdicts, f"wrong {wrong}", row.get("reason", ""), flush=True)
             kept = [rows[kind, name] for kind, _, name in places if (kind, name) in rows]
-            out.write_text(json.dumps(head | {"classes": kept}) + "\n")
+            write(out, head | {"classes": kept})
 
 
 if __name__ == "__main__":

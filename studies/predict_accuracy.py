@@ -67,7 +67,7 @@ in development, were measured again with {more} others:
 
 The tables above were made when the rules were written. Since then the code was rebuilt. So that nothing got worse
 unseen, {settings} settings were measured again with {draws} other initializations (seeds from {from_seed} on,
-`docs/data/accuracy_measurements.json`) and predicted with the code of {today}. Each cell has median / worst error as
+`docs/data/accuracy_measurements.json.gz`) and predicted with the code of {today}. Each cell has median / worst error as
 above, then and now; **bold** where one of the two is larger now by more than two standard errors, those of then and now
 added in squares.
 

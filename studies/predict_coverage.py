@@ -26,6 +26,7 @@ from rich.console import Console
 from sigprop import predict
 from sigprop.errors import SigpropError, UnsupportedError
 from studies.coverage_configs import KINDS, built, classes
+from studies.stored import read
 
 
 class Late(BaseException):
@@ -121,7 +122,7 @@ def markdown(rows: list[dict[str, Any]], version: str, checks: list[str]) -> str
 def _checks(path: Path) -> list[str]:
     from studies.coverage_check import markdown
 
-    return markdown(json.loads(path.read_text())) if path.exists() else []
+    return markdown(read(path)) if path.exists() else []
 
 
 def quiet(gigabytes: int) -> None:
@@ -144,7 +145,7 @@ def main(
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
     out: Annotated[Path | None, typer.Option(help="JSON file for the rows.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page, e.g. docs/evidence/coverage.md.")] = None,
-    checks: Annotated[Path, typer.Option(help="Rows of coverage_check.")] = Path("docs/data/class_checks.json"),
+    checks: Annotated[Path, typer.Option(help="Rows of coverage_check.")] = Path("docs/data/class_checks.json.gz"),
     stored: Annotated[Path | None, typer.Option(help="JSON file of rows to write the page from.")] = None,
 ) -> None:
     """Predict every class and report the share that works."""

@@ -1,27 +1,27 @@
 """The page of calibration says what its data say."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from sigprop.results.stated_errors import BY_STATUS
+from studies.stored import read
 
 ROOT = Path(__file__).parents[1]
-DATA, PAGE = ROOT / "docs/data/calibration.json", ROOT / "docs/evidence/calibration.md"
+DATA, PAGE = ROOT / "docs/data/calibration.json.gz", ROOT / "docs/evidence/calibration.md"
 
 
 def test_the_page_is_made_from_the_data():
     pytest.importorskip("transformers", reason="the study names classes of transformers")
     from studies.calibration_page import markdown
 
-    assert PAGE.read_text() == markdown(json.loads(DATA.read_text()))
+    assert PAGE.read_text() == markdown(read(DATA))
 
 
 def test_what_is_judged_is_what_is_stated_today():
     """A change of the stated errors asks for the study to be run again."""
     found = 0
-    for entry in json.loads(DATA.read_text())["entries"]:
+    for entry in read(DATA)["entries"]:
         if entry["way"] == "theory":
             for rows in entry.get("numbers", {}).values():
                 found += len(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
@@ -15,8 +14,9 @@ import typer
 
 from studies.corpus.models import all_cases
 from studies.corpus.witness import Summary, witnessed
+from studies.stored import read, write
 
-STORED = Path("docs/data/corpus_witness.json")
+STORED = Path("docs/data/corpus_witness.json.gz")
 FIRST = 50_000
 
 
@@ -41,7 +41,7 @@ def _short(pair: tuple[float, float]) -> list[float]:
 
 def stored_tables(path: Path = STORED) -> dict[str, Summary]:
     """By model, what the witness saw."""
-    models = json.loads(path.read_text())["models"]
+    models = read(path)["models"]
     return {
         name: {
             row: {key: (pair[0], pair[1]) for key, pair in columns.items()} for row, columns in entry["rows"].items()
@@ -59,7 +59,7 @@ def main(
     out: Annotated[Path, typer.Option(help="JSON file; models that are in it are not measured again.")] = STORED,
 ) -> None:
     """Measure every model of the corpus that has not been measured."""
-    models = json.loads(out.read_text())["models"] if out.exists() else {}
+    models = read(out, {"models": {}})["models"]
     wanted = [case.name for case in all_cases() if only in case.name and added in (0, case.added)]
     wanted = [name for name in wanted if "rows" not in models.get(name, {})]
     command = f"python -m studies.corpus.measured --seeds {seeds}"
@@ -69,7 +69,7 @@ def main(
         for count, job in enumerate(as_completed(jobs), 1):
             models[jobs[job]] = job.result()
             if count % 16 == 0 or count == len(jobs):
-                out.write_text(json.dumps(head | {"models": dict(sorted(models.items()))}) + "\n")
+                write(out, head | {"models": dict(sorted(models.items()))})
     print(f"{sum('rows' in entry for entry in models.values())} models")
     for name, entry in models.items():
         if "reason" in entry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections import Counter
@@ -15,6 +14,7 @@ import typer
 from studies.corpus.judging import MISSING, confident_and_wrong, errors_of, is_right
 from studies.corpus.models import all_cases
 from studies.corpus.run import OUT
+from studies.stored import read
 
 COLUMNS = ("variance", "grad_variance")
 NAMES = {"variance": "variance", "grad_variance": "gradient", "grad_second_moment": "weight gradient"}
@@ -23,8 +23,8 @@ EARLIER = "before fingerprints"
 STATUSES = ("verified", "disputed", "exact", "asymptotic", "quadrature", "sampled", "fitted", "assumed", MISSING)
 PAGE = """# Anybody's model
 
-Written by `python -m studies.corpus.page` from `docs/data/corpus.json` ({date}). {count} models that are not classes of
-transformers: {packages} from packages on PyPI (versions in `studies/corpus/requirements.txt`) and {constructs}
+Written by `python -m studies.corpus.page` from `docs/data/corpus.json.gz` ({date}). {count} models that are not classes
+of transformers: {packages} from packages on PyPI (versions in `studies/corpus/requirements.txt`) and {constructs}
 constructs of our own, small, of every kind that had been wrong. They came in five sets. The first ({first} models) had
 been looked at and is for development. Of the second ({second}) and of the third ({third}) a hash of the name puts half
 into development; the other half was *held out*: predicted once, with the code as it was, after the last change that any
@@ -37,7 +37,7 @@ Which code ran a model is told by a fingerprint of the engine's sources (`studie
 
 `predict` is called with its defaults on the function that builds the model, or, for a third of them, on a module with
 its weights. The witness has hooks and autograd of its own and draws 32 initializations from seed 50000 on
-(`docs/data/corpus_witness.json`). All rows that both have are compared: module outputs (variance, gradient) and
+(`docs/data/corpus_witness.json.gz`). All rows that both have are compared: module outputs (variance, gradient) and
 parameters (second moment of the gradient). *Right* is a model whose median row is within 10 % and whose worst is within
 20 %, both less two standard errors, in variance and in gradient. *Confident and wrong* is a row with any status but
 `assumed` that is off by more than 20 % and five standard errors of witness and prediction together; the last column
@@ -168,7 +168,7 @@ def main(
     page: Annotated[Path, typer.Option()] = Path("docs/evidence/corpus.md"),
 ) -> None:
     """Write the page."""
-    stored = json.loads(data.read_text())
+    stored = read(data)
     models = stored["models"]
     shown = [(item[2], item[3], item[4]) for row in models for item in row.get("rows", [])]
     sets = Counter(case.added for case in all_cases())

@@ -7,7 +7,6 @@ all rows that both have: relative, with the standard errors of witness and predi
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -26,8 +25,9 @@ from studies.corpus.measured import stored_tables
 from studies.corpus.models import all_cases
 from studies.corpus.witness import Summary
 from studies.engine_code import engine_code
+from studies.stored import read, write
 
-OUT = Path("docs/data/corpus.json")
+OUT = Path("docs/data/corpus.json.gz")
 
 
 def judged(name: str, table: Summary, verify: int | None = None) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def main(
     theory_alone: Annotated[bool, typer.Option(help="No model is run to verify what theory says.")] = False,
 ) -> None:
     """Judge the models of one half."""
-    stored = json.loads(out.read_text()) if out.exists() else {"models": []}
+    stored = read(out, {"models": []})
     rows = {row["model"]: row for row in stored["models"]}
     tables = stored_tables()
     parts = only.split(",")
@@ -87,7 +87,7 @@ def main(
             row = job.result()
             rows[row["model"]] = row
             print(summary(row), flush=True)
-            out.write_text(json.dumps(data | {"models": sorted(rows.values(), key=lambda item: item["model"])}) + "\n")
+            write(out, data | {"models": sorted(rows.values(), key=lambda item: item["model"])})
 
 
 def summary(row: dict[str, Any]) -> str:

@@ -507,10 +507,11 @@ def held_out(count: int = 25) -> list[Different]:
         name = chance.choice(list(NAMED))
         make = NAMED[name]
         model = make()
-        weights = [n for n, p in model.named_parameters() if p.dim() == 2 and p.numel() >= 1000 and min(p.shape) > 7]
-        target, kind, every = chance.choice(weights), chance.choice(list(CHANGES)), chance.random() < 0.5
-        if float(model.get_parameter(target).std()) < 1e-12:
+        large = {n: p for n, p in model.named_parameters() if p.dim() == 2 and p.numel() >= 1000 and min(p.shape) > 7}
+        weights = [n for n, p in large.items() if float(p.detach().std()) > 0]
+        if not weights:
             continue
+        target, kind, every = chance.choice(weights), chance.choice(list(CHANGES)), chance.random() < 0.5
         family = pattern(target)
         chosen = [n for n in weights if pattern(n) == family] if every else [target]
 

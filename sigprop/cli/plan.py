@@ -38,6 +38,9 @@ def plan_command(
     tokens: Tokens = 64,
     json: Json = False,
     quiet: Quiet = False,
+    export: Annotated[
+        str | None, typer.Option(help="Write --out as python, torchtitan, megatron, nanochat, optax.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(callback=writable, help="Write the plan to this file.")] = None,
 ) -> None:
     """Prescribe draws, residual scales and learning rates.
@@ -57,8 +60,13 @@ def plan_command(
             others = [name for name in compare.split(",") if name]
             parts |= {"width": width, "surgery": surgery}
             made, predicted = _prescribed(source, recipe, parts, options, others)
-    if out is not None:
+    exported = None if export is None else made.export(export, out)
+    if out is not None and exported is None:
         made.to_json(out)
+    if exported is not None and not json:
+        typer.echo(exported.text if out is None else f"{export}: {out}")
+        show(*(f"not expressed: {row}" for row in exported.not_expressed) if out is not None else ())
+        return
     if json:
         found = {"plan": made.to_dict(), "predicted": [item.to_dict() for item in predicted]}
         show(json_module.dumps(found, indent=1))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.results import application, checkpoint, junctions, optimizers, schedules, suggestion
+from sigprop.results.export import Export, export_plan
 from sigprop.results.files import Document, written
 from sigprop.results.init import KEEP, Init, is_finite
 from sigprop.results.plan_display import ShownPlan
@@ -240,6 +241,12 @@ class Plan(ShownPlan):
     ) -> torch.optim.lr_scheduler.LambdaLR:
         """Warm-up and cosine down to `final` of each group's own rate, so that the plan's factors stay."""
         return schedules.scheduler(optimizer, steps, warmup, final)
+
+    def export(self, target: str, path: str | Path | None = None) -> Export:
+        """This plan as code for `python`, `torchtitan`, `megatron`, `nanochat` or `optax`, also written to `path`.
+
+        `.not_expressed` has every row that the target has no words for."""
+        return export_plan(self, target, path)
 
     def diff(self, other: Plan) -> list[PlanDifference]:
         """Every field in which this plan (left) differs from the other (right)."""

@@ -43,8 +43,8 @@ def call_of(how: tuple[Any, ...]) -> str:
     """A torch initializer as code."""
     kind, value = how[0], how[-1]
     if kind == "constant":
-        named = {0.0: "nn.init.zeros_", 1.0: "nn.init.ones_"}
-        return named[value] if value in named else f"partial(nn.init.constant_, val={value!r})"
+        exact = "nn.init.zeros_" if value == 0.0 else "nn.init.ones_" if value == 1.0 else ""
+        return exact or f"partial(nn.init.constant_, val={value!r})"
     if kind == "normal":
         return f"partial(nn.init.normal_, std={value!r})"
     if kind == "truncated":

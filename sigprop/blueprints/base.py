@@ -12,12 +12,46 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import InputError, UnsupportedError, require, require_settings
-from sigprop.theory import Gradient, Node, Tape
+from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.graph import Graph, NamedNode, Node
+from sigprop.theory import Gradient, Signal
 from sigprop.theory.ops import loss
+from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.given import GivenSignal
 
 Setting = float | Tensor
 PerLayer = float | Tensor | Sequence[float]
 TOPS = ("cross_entropy", "white_noise")
+
+
+class Tape:
+    """A graph while a blueprint records it, with its states, which run along."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.states = Evaluation(self.graph)
+
+    def source(self, signal: Signal, name: str = "", depth: int = 0) -> Node:
+        """A tensor that is given."""
+        return self.apply(GivenSignal(signal), name=name, depth=depth)
+
+    def apply(self, op: Op, *inputs: Node, name: str = "", depth: int = 0, parameters: str = "") -> Node:
+        """Apply an op. `name` makes the result a site of the profile; `parameters` is its parameters' prefix."""
+        node = self.graph.add(Node(op, inputs, parameters=parameters or name))
+        self.states.run([node])
+        return self.named(node, name, depth) if name else node
+
+    def named(self, node: Node, name: str, depth: int) -> Node:
+        """Make a tensor a site of the profile."""
+        self.graph.sites.append(NamedNode(name, depth, node))
+        return node
+
+    def signal(self, node: Node) -> Signal:
+        return self.states.signal(node)
+
+    def backward(self, *seeds: tuple[Node, Gradient], until: Node | None = None) -> None:
+        """Send gradients down from nodes."""
+        self.states.backward(Start(list(seeds)), until=until)
 
 
 @dataclass(frozen=True)
@@ -30,9 +64,9 @@ class Blueprint(ABC):
     def forward(self, tape: Tape) -> Node:
         """Record the whole network on the tape and return its output."""
 
-    def top_gradient(self, output: Node) -> Gradient:
+    def top_gradient(self, tape: Tape, output: Node) -> Gradient:
         """The gradient of the loss at the output."""
-        return loss.white_noise(output.signal)
+        return loss.white_noise(tape.signal(output))
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any]) -> Blueprint:
@@ -45,9 +79,9 @@ def run(blueprint: Blueprint, top: Gradient | None = None) -> tuple[Tape, Node]:
     """Forward and backward on one tape; `top` replaces the blueprint's own gradient at the output."""
     tape = Tape()
     output = blueprint.forward(tape)
-    if not bool(torch.isfinite(output.signal.kernel.values).any()):
-        raise overflow("the output", [node.signal.kernel.diagonal.max() for node in tape.nodes if node.name])
-    tape.backward((output, blueprint.top_gradient(output) if top is None else top))
+    if not bool(torch.isfinite(tape.signal(output).kernel.values).any()):
+        raise overflow("the output", [tape.signal(site.node).kernel.diagonal.max() for site in tape.graph.sites])
+    tape.backward((output, blueprint.top_gradient(tape, output) if top is None else top))
     return tape, output
 
 

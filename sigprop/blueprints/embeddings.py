@@ -5,12 +5,17 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
+from sigprop.blueprints.base import Tape
 from sigprop.blueprints.inits import get_init
-from sigprop.theory import Evidence, Kernel, Node, Signal, Status, Tape, exchangeable_signal
+from sigprop.graph.graph import Node
+from sigprop.theory import Evidence, Kernel, Signal, Status, exchangeable_signal
 from sigprop.theory.ops import embedding
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.tied_head import Contact, TiedHead, carried_share
+from sigprop.theory.ops.tied_head import Contact, TiedHead
 
 if TYPE_CHECKING:
     from sigprop.blueprints.transformer import Transformer
@@ -46,15 +51,15 @@ def patch_sum(blueprint: ViT, tape: Tape) -> Node:
 
 def tied_head(blueprint: Transformer, tape: Tape, x: Node) -> TiedHead:
     """The head whose weights are the token embedding; the target of a token is the next one."""
-    source = [node for node in tape.nodes if node.parameter_prefix == "token_embedding"][-1]
+    source, signal = [node for node in tape.graph.nodes if node.parameters == "token_embedding"][-1], tape.signal(x)
     assert isinstance(source.op, embedding.Embedding)
     if blueprint.ids is not None:
         hit = embedding.equal_ids(blueprint.ids, blueprint.ids.roll(-1))
     else:
-        hit = embedding.zipf_next(blueprint.vocabulary, x.signal.kernel.tokens)
+        hit = embedding.zipf_next(blueprint.vocabulary, signal.kernel.tokens)
     hit = hit.dense() if blueprint.is_dense else hit.exchangeable()
     variance = source.op.variance
-    contact = Contact.of(x.signal, variance, carried_share(tape, source, x), source.op.same, hit)
+    contact = Contact.of(signal, variance, carried_share(tape, source, x), source.op.same, hit)
     return TiedHead(blueprint.width, blueprint.vocabulary, variance, role="embedding", contact=contact)
 
 
@@ -86,3 +91,17 @@ def _table(blueprint: Transformer, tape: Tape, name: str, same: Kernel, rows: in
 
 def _shaped(blueprint: Transformer, signal: Signal) -> Signal:
     return signal.dense() if blueprint.is_dense else signal.exchangeable()
+
+
+def carried_share(tape: Tape, source: Node, target: Node) -> Tensor:
+    """How much of the rows made at `source` each token of `target` carries: along skips, norms and dropout."""
+    found = {source: torch.ones_like(tape.signal(source).kernel.diagonal)}
+    for node in tape.graph.nodes:
+        output, signals, parts = tape.signal(node), [tape.signal(above) for above in node.inputs], []
+        for number, above in enumerate(node.inputs):
+            held = node.op.carried(number, output, *signals) if above in found else None
+            if held is not None:
+                parts.append(held.share * held.of(found[above]))
+        if parts:
+            found[node] = torch.stack(torch.broadcast_tensors(*parts)).sum(0)
+    return found.get(target, torch.zeros_like(tape.signal(target).kernel.diagonal))

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sigprop.blueprints.base import run
+from sigprop.blueprints.base import Tape, run
 from sigprop.blueprints.growth import Growth, growth_class
 from sigprop.blueprints.prediction import predict
 from sigprop.blueprints.repeated import unroll
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import UnknownNameError, require
+from sigprop.graph.graph import Node
 from sigprop.results import SiteRow
-from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
 
 
@@ -87,7 +87,7 @@ def stack_laws(blueprint: Transformer, collapse: float = 0.99) -> StackLaws:
     passed = [index for index, row in enumerate(rows) if row.token_correlation > collapse]
     unrolled = unroll(blueprint, None)
     tape = run(blueprint)[0] if unrolled is None else unrolled.blocks
-    shares = [share for node in tape.nodes if isinstance(node.op, Residual) for share in _shares(node)]
+    shares = [share for node in tape.graph.nodes if isinstance(node.op, Residual) for share in _shares(tape, node)]
     return StackLaws(
         rows[-1].variance / rows[0].variance,
         rows[0].grad_variance / rows[-1].grad_variance,
@@ -120,9 +120,9 @@ def correlation_fixed_points(blueprint: Transformer) -> tuple[float, float]:
     return middle.token_correlation, middle.grad_token_correlation
 
 
-def _shares(junction: Node) -> list[float]:
+def _shares(tape: Tape, junction: Node) -> list[float]:
     """Per layer: variance that a branch adds, relative to its skip path (the sensitivity of dslm 5.6)."""
-    x, f = (node.signal for node in junction.inputs)
+    x, f = (tape.signal(node) for node in junction.inputs)
     op = junction.op
     assert isinstance(op, Residual)
     branch = op.branch**2 * f.kernel.token_average(f.kernel.diagonal)

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from sigprop.blueprints.base import Setting, depth_of, require_positive_int, require_range
+from sigprop.blueprints.base import Setting, Tape, depth_of, require_positive_int, require_range
 from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
-from sigprop.theory import Node, Tape, activations, exchangeable_signal
+from sigprop.graph.graph import Node
+from sigprop.theory import activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
@@ -69,7 +70,9 @@ class Mixer(RepeatedBlueprint):
     def finish(self, tape: Tape, x: Node) -> Node:
         x = tape.apply(LayerNorm(), x, name="final_norm", depth=self.depth)
         head = self._linear(self.width, self.classes, "readout")
-        return tape.apply(head, tape.apply(TokenMap.mean(x.signal.kernel.tokens), x), name="head", depth=self.depth)
+        return tape.apply(
+            head, tape.apply(TokenMap.mean(tape.signal(x).kernel.tokens), x), name="head", depth=self.depth
+        )
 
     def _linear(self, fan_in: int, fan_out: int, role: str = "hidden") -> Linear:
         return Linear(fan_in, fan_out, self.sigma_w**2 / fan_in, self.sigma_b**2, role)
@@ -102,8 +105,9 @@ class Mixer(RepeatedBlueprint):
             out = tape.apply(
                 second, tape.apply(Activation(function), hidden), parameters=f"{name}.token_mlp.down", **site
             )
-            slopes = function.derivative_mean(hidden.signal.covariance.diagonal, hidden.signal.mean)
-            cross = TokenResidual.covariance(x.signal, normalized.signal, first, slopes, second)
+            inside = tape.signal(hidden)
+            slopes = function.derivative_mean(inside.covariance.diagonal, inside.mean)
+            cross = TokenResidual.covariance(tape.signal(x), tape.signal(normalized), first, slopes, second)
             junction = TokenResidual(skip=self.mu, cross=cross)
         return tape.apply(junction, x, out, name=f"{name}.token_residual", depth=depth_of(layer))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sigprop.blueprints.base import Setting, depth_of, require_positive_int, require_range
+from sigprop.blueprints.base import Setting, Tape, depth_of, require_positive_int, require_range
 from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
-from sigprop.theory import Node, Tape, activations, exchangeable_signal
+from sigprop.graph.graph import Node
+from sigprop.theory import activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.theory.ops.layer_norm import LayerNorm
@@ -73,5 +74,4 @@ class MLP(RepeatedBlueprint):
         x = tape.apply(self._linear(self.width, self.width), x, parameters=f"{name}.linear")
         if not isinstance(self.mu, float) or self.mu:
             x = tape.apply(Residual(skip=self.mu), h, x)
-        x.name, x.depth = name, depth_of(layer)
-        return x
+        return tape.named(x, name, depth_of(layer))

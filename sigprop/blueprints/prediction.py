@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.blueprints.base import Blueprint, overflow, run
+from sigprop.blueprints.base import Blueprint, Tape, overflow, run
 from sigprop.blueprints.repeated import RepeatedBlueprint, unroll
 from sigprop.blueprints.scores import placed, score_rows
+from sigprop.graph.graph import NamedNode, Node
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import stated_by_theory
-from sigprop.theory import Gradient, Node, Tape
+from sigprop.theory import Gradient
 
 STACK = "blocks"
 
@@ -52,31 +53,33 @@ def _finite(profile: Profile) -> Profile:
 
 def profile_of(tape: Tape, meta: dict[str, Any]) -> Profile:
     """Rows from the named nodes of a tape."""
-    sites = [_site(node) for node in tape.nodes if node.name]
-    return Profile(sites, _merged([row for node in tape.nodes for row in _parameters(node)]), meta)
+    sites = [_site(tape, site) for site in tape.graph.sites]
+    return Profile(sites, _merged([row for node in tape.graph.nodes for row in _parameters(tape, node)]), meta)
 
 
-def _site(node: Node) -> SiteRow:
-    mean, variance, correlation = node.signal.summary()
-    evidence = node.signal.evidence
-    row = SiteRow(node.name, node.depth, _number(mean), _number(variance), _number(correlation))
-    if node.gradient is not None:
-        energy, grad_correlation = node.gradient.summary()
+def _site(tape: Tape, site: NamedNode) -> SiteRow:
+    signal, gradient = tape.signal(site.node), tape.states.gradients.get(site.node)
+    mean, variance, correlation = signal.summary()
+    evidence = signal.evidence
+    row = SiteRow(site.name, site.depth, _number(mean), _number(variance), _number(correlation))
+    if gradient is not None:
+        energy, grad_correlation = gradient.summary()
         row.grad_variance, row.grad_token_correlation = _number(energy), _number(grad_correlation)
-        evidence = evidence.join(node.gradient.evidence)
+        evidence = evidence.join(gradient.evidence)
     row.status, row.reason = str(evidence.status), evidence.reason
-    row.stated_errors = stated_by_theory(variance=str(node.signal.evidence.status), grad_variance=row.status)
+    row.stated_errors = stated_by_theory(variance=str(signal.evidence.status), grad_variance=row.status)
     return row
 
 
-def _parameters(node: Node) -> list[ParameterRow]:
-    evidence = node.signal.evidence
-    if node.gradient is not None:
-        evidence = evidence.join(node.gradient.evidence)
+def _parameters(tape: Tape, node: Node) -> list[ParameterRow]:
+    found, gradient = tape.states.parameters.get(node, []), tape.states.gradients.get(node)
+    evidence = tape.signal(node).evidence
+    if gradient is not None:
+        evidence = evidence.join(gradient.evidence)
     status = str(evidence.status)
     return [
         ParameterRow(
-            f"{node.parameter_prefix}.{state.name}",
+            f"{node.parameters}.{state.name}",
             state.shape,
             state.role,
             _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt()),
@@ -85,8 +88,7 @@ def _parameters(node: Node) -> list[ParameterRow]:
             reason=evidence.reason,
             stated_errors=stated_by_theory(grad_second_moment=status),
         )
-        for state in node.parameters
-        if node.parameter_prefix
+        for state in found
     ]
 
 
@@ -103,8 +105,8 @@ def _merged(rows: list[ParameterRow]) -> list[ParameterRow]:
 
 def _layers(tape: Tape, depth: int) -> tuple[list[SiteRow], list[ParameterRow]]:
     """Rows of a tape whose grid axis is the layer, written out layer by layer."""
-    sites = [_columns(_site(node), depth) for node in tape.nodes if node.name]
-    parameters = [_columns(row, depth) for node in tape.nodes for row in _parameters(node)]
+    sites = [_columns(_site(tape, site), depth) for site in tape.graph.sites]
+    parameters = [_columns(row, depth) for node in tape.graph.nodes for row in _parameters(tape, node)]
     return (
         [_layer_row(columns, layer) for layer in range(depth) for columns in sites],
         [_layer_row(columns, layer) for layer in range(depth) for columns in parameters],

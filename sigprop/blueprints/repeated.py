@@ -21,8 +21,10 @@ import torch
 from scipy.linalg import solve_banded
 from torch import Tensor
 
-from sigprop.blueprints.base import Blueprint
-from sigprop.theory import EXACT, Evidence, Exchangeable, Gradient, Node, Signal, Tape
+from sigprop.blueprints.base import Blueprint, Tape
+from sigprop.graph.graph import Node
+from sigprop.theory import EXACT, Evidence, Exchangeable, Gradient, Signal
+from sigprop.theory.ops.branch_origin import BranchOrigin
 from sigprop.theory.parts import Common, Directions, Fluctuation
 
 ALL = slice(None)
@@ -61,9 +63,7 @@ class RepeatedBlueprint(Blueprint):
 
     def stream(self, tape: Tape) -> Node:
         """The start, as the tensor at which branches begin."""
-        x = self.start(tape)
-        x.signal = replace(x.signal, fluctuation=replace(x.signal.fluctuation, pair_inherited=0.0))
-        return x
+        return tape.apply(BranchOrigin(), self.start(tape))
 
     def forward(self, tape: Tape) -> Node:
         x = self.stream(tape)
@@ -88,16 +88,17 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
         return None
     start = Tape()
     x = blueprint.stream(start)
-    if blueprint.depth < SMALLEST_DEPTH or x.signal.kernel.values.ndim != 1 or bool(x.signal.mean.any()):
+    signal = start.signal(x)
+    if blueprint.depth < SMALLEST_DEPTH or signal.kernel.values.ndim != 1 or bool(signal.mean.any()):
         return None
     tape = Tape()
-    codec = _Codec(x.signal, blueprint.block(tape, tape.source(x.signal), 0, "").signal)
+    codec = _Codec(signal, tape.signal(blueprint.block(tape, tape.source(signal), 0, "")))
 
     def forward(states: Tensor) -> Tensor:
         tape = Tape()
-        return codec.encode(blueprint.block(tape, tape.source(codec.decode(states)), ALL, "").signal)
+        return codec.encode(tape.signal(blueprint.block(tape, tape.source(codec.decode(states)), ALL, "")))
 
-    guess = _walk(forward, codec.encode(x.signal), blueprint.depth)
+    guess = _walk(forward, codec.encode(signal), blueprint.depth)
     states = None if guess is None else _polish(forward, guess, codec.precision)
     if states is None:
         return None
@@ -105,24 +106,22 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
     inner = blocks.source(codec.decode(states[:-1]))
     outer = blueprint.block(blocks, inner, ALL, "blocks")
     finish = Tape()
-    last = finish.source(_at(outer.signal, -1))
+    last = finish.source(_at(blocks.signal(outer), -1))
     output = blueprint.finish(finish, last)
-    finish.backward((output, blueprint.top_gradient(output) if top is None else top))
-    assert last.gradient is not None
+    finish.backward((output, blueprint.top_gradient(finish, output) if top is None else top))
+    arrived = finish.states.gradient(last)
 
     def backward(gradients: Tensor) -> Tensor:
         blocks.backward((outer, codec.decode_gradient(gradients.flip(-2))))
-        assert inner.gradient is not None
-        return codec.encode_gradient(inner.gradient).flip(-2)
+        return codec.encode_gradient(blocks.states.gradient(inner)).flip(-2)
 
-    descent = _descend(backward, codec.encode_gradient(last.gradient), blueprint.depth)
+    descent = _descend(backward, codec.encode_gradient(arrived), blueprint.depth)
     down = None if descent is None else _polish(backward, descent, torch.ones_like)
     if down is None:
         return None
-    evidence = outer.signal.evidence.join(last.gradient.evidence)
+    evidence = blocks.signal(outer).evidence.join(arrived.evidence)
     blocks.backward((outer, codec.decode_gradient(down[:-1].flip(0), evidence)))
-    assert inner.gradient is not None
-    start.backward((x, _gradient_at(inner.gradient, 0)))
+    start.backward((x, _gradient_at(blocks.states.gradient(inner), 0)))
     return Unrolled(start, blocks, finish, output)
 
 

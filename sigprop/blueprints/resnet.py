@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sigprop.blueprints.base import Blueprint, Setting, require_positive_int, require_range
+from sigprop.blueprints.base import Blueprint, Setting, Tape, require_positive_int, require_range
 from sigprop.errors import require
-from sigprop.theory import Node, Tape, activations, exchangeable_signal
+from sigprop.graph.graph import Node
+from sigprop.theory import activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
 from sigprop.theory.ops.convolution import Convolution, square_windows
@@ -59,7 +60,7 @@ class ResNet(Blueprint):
                 x = self._block(tape, x, layer, width, outputs, image, stride)
                 image, width = (image[0] // stride, image[1] // stride), outputs
         x = tape.apply(NORMS[self.norm](), x, name="final_norm", depth=3 * self.depth)
-        pooled = tape.apply(TokenMap.mean(x.signal.kernel.tokens), tape.apply(self._relu, x))
+        pooled = tape.apply(TokenMap.mean(tape.signal(x).kernel.tokens), tape.apply(self._relu, x))
         head = Linear(width, self.classes, self.sigma_w**2 / width, self._bias, role="readout")
         return tape.apply(head, pooled, name="head", depth=3 * self.depth)
 

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sigprop.blueprints.base import Tape
 from sigprop.blueprints.entropy import Sharpness, softmax_sharpness
+from sigprop.graph.graph import Node
 from sigprop.results import SiteRow
-from sigprop.theory import Node, Tape
+from sigprop.theory import Evidence
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.rms_norm import RMSNorm
@@ -26,18 +28,16 @@ POSITIONS = 12
 def score_rows(tape: Tape, depth: int | None = None) -> list[SiteRow]:
     """One row per attention, named `...attention.scores`; of a tape whose grid axis is the layer, one per layer."""
     rows = []
-    for node in tape.nodes:
+    for node in tape.graph.nodes:
         if not isinstance(node.op, Attention):
             continue
-        columns = _columns(node, node.op)
+        columns, evidence = _columns(tape, node, node.op), tape.signal(node).evidence
         if depth is None:
-            rows.append(_row(node, node.parameter_prefix, node.depth, columns, ()))
+            rows.append(_row(evidence, node.parameters, 0, columns, ()))
             continue
         wide = {name: np.broadcast_to(values, (depth,)) for name, values in columns.items()}
         for layer in range(depth):
-            rows.append(
-                _row(node, f"blocks.{layer}" + node.parameter_prefix.removeprefix("blocks"), layer, wide, layer)
-            )
+            rows.append(_row(evidence, f"blocks.{layer}" + node.parameters.removeprefix("blocks"), layer, wide, layer))
     return rows
 
 
@@ -47,16 +47,15 @@ def placed(sites: list[SiteRow], scores: list[SiteRow]) -> list[SiteRow]:
     return [item for row in sites for item in (waiting.pop(row.name, None), row) if item is not None]
 
 
-def _row(node: Node, name: str, depth: int, columns: dict[str, Any], place: Any) -> SiteRow:
+def _row(evidence: Evidence, name: str, depth: int, columns: dict[str, Any], place: Any) -> SiteRow:
     variance, entropy, largest = (float(columns[key][place]) for key in ("variance", "entropy", "largest_weight"))
-    evidence = node.signal.evidence
     row = SiteRow(name, depth, 0.0, variance, status=str(evidence.status), reason=evidence.reason)
     row.extras = {"entropy": entropy, "largest_weight": largest}
     return row
 
 
-def _columns(node: Node, op: Attention) -> dict[str, np.ndarray]:
-    query, key = (source.signal.kernel for source in node.inputs[:2])
+def _columns(tape: Tape, node: Node, op: Attention) -> dict[str, np.ndarray]:
+    query, key = (tape.signal(source).kernel for source in node.inputs[:2])
     reach = torch.as_tensor(op.score_scale, dtype=torch.float64) ** 2 * op.head_width
     width = None if isinstance(node.inputs[0].op, RMSNorm) else op.head_width
     variance = reach * _allowed_average(query, key, op.is_causal)

@@ -14,6 +14,7 @@ from sigprop.blueprints.base import (
     TOPS,
     PerLayer,
     Setting,
+    Tape,
     at_layer,
     depth_of,
     require_layers,
@@ -23,7 +24,8 @@ from sigprop.blueprints.base import (
 from sigprop.blueprints.inits import InitScheme, get_init
 from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
-from sigprop.theory import Gradient, Node, Tape, activations
+from sigprop.graph.graph import Node
+from sigprop.theory import Gradient, activations
 from sigprop.theory.ops import embedding, loss
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention import Attention
@@ -164,14 +166,15 @@ class Transformer(RepeatedBlueprint):
         head = Linear(self.width, self.vocabulary, get_init(self.init).head(self), role="readout")
         return tape.apply(head, x, name="head", depth=self.depth)
 
-    def top_gradient(self, output: Node) -> Gradient:
+    def top_gradient(self, tape: Tape, output: Node) -> Gradient:
+        logits = tape.signal(output)
         if self.top == "white_noise":
-            return loss.white_noise(output.signal)
+            return loss.white_noise(logits)
         contact = output.op.contact if isinstance(output.op, TiedHead) else None
         if self.ids is not None:
-            return loss.cross_entropy(output.signal, targets=self.ids.roll(-1), contact=contact)
+            return loss.cross_entropy(logits, targets=self.ids.roll(-1), contact=contact)
         coincidence = embedding.zipf_coincidence(self.vocabulary)
-        return loss.cross_entropy(output.signal, coincidence=coincidence, contact=contact)
+        return loss.cross_entropy(logits, coincidence=coincidence, contact=contact)
 
     @property
     def can_unroll(self) -> bool:
@@ -182,8 +185,7 @@ class Transformer(RepeatedBlueprint):
         x = self._embedding_sum(tape, tokens)
         if self._has_dropout:
             return tape.apply(Dropout(self.dropout), x, name=f"{prefix}embedding")
-        x.name = f"{prefix}embedding"
-        return x
+        return tape.named(x, f"{prefix}embedding", 0)
 
     def _embedding_sum(self, tape: Tape, tokens: int) -> Node:
         return embeddings.token_sum(self, tape, tokens)
@@ -235,7 +237,7 @@ class Transformer(RepeatedBlueprint):
         return tape.apply(junction, x, out, name=site, depth=depth_of(layer))
 
     def _attention(self, tape: Tape, x: Node, source: Node, layer: Layer, name: str, causal: bool) -> Node:
-        variances = get_init(self.init).attention(self, layer, source.signal)
+        variances = get_init(self.init).attention(self, layer, tape.signal(source))
         width, narrow = self.width, self.key_width
         query = tape.apply(self._linear(width, width, variances.query), x, parameters=f"{name}.query")
         key = tape.apply(self._linear(width, narrow, variances.key), source, parameters=f"{name}.key")
@@ -264,7 +266,7 @@ class Transformer(RepeatedBlueprint):
         return RMSNorm(affine=False)
 
     def _mlp(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:
-        variances = get_init(self.init).mlp(self, layer, x.signal)
+        variances = get_init(self.init).mlp(self, layer, tape.signal(x))
         width, hidden = self.width, self.hidden_width
         function = Activation(activations.get(GATED.get(self.activation, self.activation)))
         up = tape.apply(self._linear(width, hidden, variances.up), x, parameters=f"{name}.up")
@@ -279,8 +281,7 @@ class Transformer(RepeatedBlueprint):
     def _finish(self, tape: Tape, out: Node, layer: Layer, name: str) -> Node:
         """Dropout at the end of a branch; the branch's output is a site."""
         if not self._has_dropout:
-            out.name, out.depth = name, depth_of(layer)
-            return out
+            return tape.named(out, name, depth_of(layer))
         return tape.apply(Dropout(self.dropout), out, name=name, depth=depth_of(layer))
 
     @property

@@ -8,11 +8,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from sigprop.blueprints import embeddings
-from sigprop.blueprints.base import Setting, require_positive_int
+from sigprop.blueprints.base import Setting, Tape, require_positive_int
 from sigprop.blueprints.inits import get_init
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import require
-from sigprop.theory import Gradient, Node, Tape
+from sigprop.graph.graph import Node
+from sigprop.theory import Gradient
 from sigprop.theory.ops import loss
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.token_map import TokenMap
@@ -48,10 +49,12 @@ class ViT(Transformer):
     def _head(self, tape: Tape, x: Node) -> Node:
         variance = get_init(self.init).matrix(self.width, self.classes)
         head = Linear(self.width, self.classes, variance, role="readout")
-        return tape.apply(head, tape.apply(TokenMap.mean(x.signal.kernel.tokens), x), name="head", depth=self.depth)
+        return tape.apply(
+            head, tape.apply(TokenMap.mean(tape.signal(x).kernel.tokens), x), name="head", depth=self.depth
+        )
 
-    def top_gradient(self, output: Node) -> Gradient:
-        return loss.white_noise(output.signal) if self.top == "white_noise" else loss.cross_entropy(output.signal)
+    def top_gradient(self, tape: Tape, output: Node) -> Gradient:
+        return (loss.white_noise if self.top == "white_noise" else loss.cross_entropy)(tape.signal(output))
 
     def _embedding_sum(self, tape: Tape, tokens: int) -> Node:
         return embeddings.patch_sum(self, tape)

@@ -4,16 +4,14 @@ Layers from the ground up; a file imports only from its own layer and those befo
 
 1. Tensors: `layout`, `skeleton`, `record`, `attached`, `functions`, `shapes`, `broadcast`.
    A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
-2. Draws: `reading`, `ensemble`, `replay`, `thinning`, `reverse`, `attended_positions`, `replayed_heads`,
-   `replayed_function`. Numbers drawn from predicted states by replaying the model's functions, for drawn ops.
-3. Graph: `dependent_entries`, `module_sites`, `shared_parts`, `shared_weights`, `tied_logits`, `capture`.
-   What a run has found: ops, records, sites, the weights behind each op.
-4. Results: `registry`, `derived_weights`, `sums`, `tied`, `fields/`. What rules share: how a result is made.
+2. Draws: `ensemble`, `replay`, `thinning`, `reverse`, `attended_positions`, `replayed_heads`, `replayed_function`.
+   Numbers drawn from predicted states by replaying the model's functions, for drawn ops.
+3. Run: `module_sites`, `capture`. What a run has found: the graph, records, sites.
+4. Results: `registry`, `derived_weights`, `sums`, `fields/`. What rules share: how a result is made.
 5. Rules: `rules/`. One file per family of torch functions.
-6. Run: `aliases`, `mode`, `experts`, `alike_blocks`, `jump`, `repeated`.
+6. Forward: `aliases`, `mode`, `experts`, `alike_blocks`, `jump`, `repeated`.
    The model's own forward, every call of it handed to its rule.
-7. Gradients: `few_products`, `evaluate`, `loss_terms`, `sampled_loss`, `gradient_start`.
-   Laws in, states out, the graph only read; where a gradient starts.
+7. Gradients: `loss_terms`, `sampled_loss`, `gradient_start`. Where a gradient starts.
 8. Traced models: `tracing`, `roles`, `attention_scores`, `sequences`. One run as a value, and what is asked of it.
 9. Profiles: `inputs`, `length`, `networks`, `work`, `summaries`, `rows`, `skipped_rows`, `predict`. All of it as rows.
 """

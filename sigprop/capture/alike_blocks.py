@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.capture.dependent_entries import law_of
-from sigprop.capture.skeleton import Distribution
+from sigprop.capture.skeleton import Distribution, law_of
 
 SHORTEST = 40
 """Blocks of a run that is worth it."""

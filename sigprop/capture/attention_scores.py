@@ -19,6 +19,7 @@ from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_of
 from sigprop.capture.tracing import TracedModel
 from sigprop.errors import SigpropError
+from sigprop.graph.evaluate import Evaluation
 from sigprop.results import SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.score_masks import allowed_scores
@@ -37,7 +38,7 @@ SOFTMAX = ("softmax", "_softmax")
 def score_rows(found: TracedModel, seed: int) -> list[SiteRow]:
     """One row per attention of the trace, named like the sites of `measure(scores=True)`."""
     rows, calls, depth = [], CallCounter(), DepthCounter()
-    drawn = [heads for node in found.capture.tape.nodes if (heads := heads_of(node)) is not None]
+    drawn = [heads for node in found.capture.graph.nodes if (heads := heads_of(found.states.op(node))) is not None]
     wanted = min(max(MOST * EXACT**2 // max(len(drawn), 1) ** 2, FEWEST), MOST)
     for heads in drawn:
         source = _before_softmax(heads.weight)
@@ -45,7 +46,7 @@ def score_rows(found: TracedModel, seed: int) -> list[SiteRow]:
             continue
         name = calls.next(inside(source.call.module, SCORES))
         try:
-            values = _drawn(source, heads.heads, wanted, seed + len(rows))
+            values = _drawn(found.states, source, heads.heads, wanted, seed + len(rows))
         except (RuntimeError, SigpropError):
             continue
         row = SiteRow(name, depth(name), values.pop("mean"), values.pop("variance"), status="sampled", extras=values)
@@ -78,13 +79,13 @@ def _before_softmax(weight: Field) -> Field | None:
     return None
 
 
-def _drawn(source: Field, heads: int, wanted: int, seed: int) -> dict[str, float]:
+def _drawn(states: Evaluation, source: Field, heads: int, wanted: int, seed: int) -> dict[str, float]:
     call = source.call
     assert call is not None
     total: dict[str, float] = {}
     draws = 0
     while draws * heads < wanted:
-        replay = Replay(torch.Generator().manual_seed(seed * 1009 + draws))
+        replay = Replay(states, torch.Generator().manual_seed(seed * 1009 + draws))
         if call.name == "attention_weights":
             query, key, groups, mask, _, causal, scale = call.args
             scores = attention_scores(replay(query), replay(key), groups, _value(mask, replay), causal, scale)

@@ -1,4 +1,4 @@
-"""What a run of a model has found: the tape of ops, the records of tensors, the sites and the weights behind each op.
+"""What a run of a model has found: the graph of ops, the records of tensors, the sites and the weights behind each op.
 
 While the model runs (see `mode`) rules add to it; from then on it is only read.
 """
@@ -6,7 +6,7 @@ While the model runs (see `mode`) rules add to it; from then on it is only read.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 from threading import RLock
 from typing import Any
 
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.capture.attached import attach
-from sigprop.capture.dependent_entries import law_of, note_dependent_entries
 from sigprop.capture.layout import LARGEST, Layout
 from sigprop.capture.module_sites import ModuleSites
 from sigprop.capture.record import Call, Field, Record, Weight, fields_made
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
-from sigprop.capture.shared_parts import SharedParts
-from sigprop.capture.shared_weights import Bindings, WeightsBehind
-from sigprop.capture.tied_logits import TiedLogits
+from sigprop.capture.skeleton import law_of
 from sigprop.compat import DisableTorchFunction
 from sigprop.distributions import zero_rows
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.theory import Dense, Node, Signal, Status, Tape
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Bound, Doubt, Graph, Node
+from sigprop.graph.shared_parts import SharedParts
+from sigprop.graph.shared_weights import WeightsBehind
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.sampled import Sampled
 
@@ -34,10 +34,9 @@ from sigprop.theory.ops.sampled import Sampled
 class Capture(ModuleSites):
     """The graph of one run, and what rules use to extend it.
 
-    `bindings`: for each node the weights of its op; `embedded`: nodes that are rows of a table, its name and the ids;
-    `contacts`: logits of a tied head; `edges`: nodes whose gradients are kept; `doubts`: what an op does not follow of
-    one use of it; `stopped`: records made where gradients were off, as they are seen where they are on; `repeats`: how
-    many times a site that was followed once is run. `running`: whether the model still runs.
+    `states`: an evaluation under the model's own laws, which runs along; `stopped`: records made where gradients were
+    off, as they are seen where they are on; `repeats`: how many times a site that was followed once is run. `running`:
+    whether the model still runs.
     """
 
     def __init__(
@@ -46,25 +45,19 @@ class Capture(ModuleSites):
         seed: int = 0,
         preview: bool = False,
         single: bool = False,
-        tape: Tape | None = None,
+        dtype: torch.dtype = torch.float64,
     ):
         super().__init__(model)
         self.preview = preview
         self.single = single
-        self.tape = tape or Tape()
+        self.graph = Graph(seed * 100003 + 1)
+        self.states = Evaluation(self.graph, preview=preview, dtype=dtype)
         self.records: list[Record] = []
         self.parameters: dict[str, Weight] = {}
-        self.bindings: Bindings = {}
-        self.embedded: dict[Node, tuple[str, Tensor]] = {}
-        self.contacts: dict[Node, TiedLogits] = {}
-        self.edges: set[Node] = set()
-        self.shared_parts = SharedParts()
-        self.weights_behind = WeightsBehind(self.bindings, self.shared_parts)
-        self.doubts: dict[Node, str] = {}
         self.stopped: dict[Record, Record] = {}
         self.centred: dict[tuple[Field, Layout], Field] = {}
         self.repeats: dict[Field, int] = {}
-        self.concrete = Replay(torch.Generator().manual_seed(seed + 1))
+        self.concrete = Replay(self.states, torch.Generator().manual_seed(seed + 1))
         self.attentions = 0
         self.lock = RLock()
         self.most_positions, self.most_replayed = LARGEST, MOST_REPLAYED
@@ -85,41 +78,33 @@ class Capture(ModuleSites):
                 self.parameters[name] = weight
                 attach(parameter, weight)
 
-    def apply(self, op: Op, *inputs: Node, weights: dict[str, tuple[Weight, int]] | None = None) -> Node:
-        """Apply an op on the tape; `weights` binds the op's parameters to weights, with their number of entries."""
-        count = max((node.positions for node in inputs), default=0)
+    @property
+    def shared_parts(self) -> SharedParts:
+        return self.states.shared_parts
+
+    @property
+    def weights_behind(self) -> WeightsBehind:
+        return self.states.weights_behind
+
+    def apply(self, op: Op, *inputs: Node, weights: Bound | None = None, doubts: Sequence[Doubt] = ()) -> Node:
+        """Record an op; `weights` binds its parameters to weights, with their number of entries; `doubts` are what it
+        does not follow of this use of it."""
+        count = max(map(self.states.positions, inputs), default=0)
         if count > self.most_positions:
             raise UnsupportedError(
                 f"{count:,} positions in {self.module!r}, of which {self.most_positions:,} may be followed"
             )
+        node = Node(op, inputs, weights or {}, tuple(doubts))
         with DisableTorchFunction():  # a site is sealed outside of any traced call, where the mode would see every draw
-            node = self.tape.apply(op, *inputs)
-        if self.preview:
-            node.signal = _alike(node.signal)
-        if not math.isfinite(float(node.signal.kernel.values.sum())):
+            self.states.run([node])
+        if not math.isfinite(float(self.states.signal(node).kernel.values.sum())):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
-        if weights:
-            self.bindings[node] = weights
-            note_dependent_entries(node, [weight for weight, _ in weights.values()])
-        return node
-
-    def doubt(self, node: Node, reason: str) -> None:
-        """What an op does not follow of this use of it."""
-        self.doubts[node] = reason
-        node.signal = node.signal.note(Status.ASSUMED, reason)
-
-    def source(self, signal: Signal) -> Node:
-        return self.tape.source(signal)
+        return self.graph.add(node)
 
     def seed(self) -> int:
         self._seeds += 1
         return self._seeds
-
-    @property
-    def loss_seed(self) -> int:
-        """The seed of outputs that are drawn for a loss: the same for every loss."""
-        return self._base + 1
 
     def seed_of(self, item: Field) -> int:
         """The seed of what is drawn for one field, whenever it is asked for."""
@@ -164,15 +149,3 @@ class Capture(ModuleSites):
         """Make a record what is known of a tensor."""
         self.records.append(record)
         attach(tensor, record)
-
-
-def _alike(signal: Signal) -> Signal:
-    """The state with every token, and every pair of tokens, replaced by the average one."""
-    kernel = signal.kernel.values
-    count = len(kernel)
-    level = kernel.diagonal().mean()
-    between = (kernel.sum() - kernel.diagonal().sum()) / max(count * (count - 1), 1)
-    values = torch.full_like(kernel, float(between)).fill_diagonal_(float(level))
-    mean = torch.full_like(signal.mean, float(signal.mean.mean()))
-    made = replace(signal, kernel=Dense(values), mean=mean)
-    return made.note(Status.ASSUMED, "preview: all tokens taken as alike")

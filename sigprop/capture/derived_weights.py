@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from sigprop.capture.replay import Replay
 from sigprop.capture.shapes import on_meta
 from sigprop.capture.skeleton import Distribution
 from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.weights import Parents
 
 MAKE_FIELDS = frozenset((
     "embedding", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d",
@@ -46,26 +49,44 @@ def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight],
     shape = tuple(result.shape)
     if not result.is_floating_point():
         return capture.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
-    law, slope = _law(call, parents, shape, output)
-    slope = 0.0 if call.name == "detach" else slope
-    if call.name in MOVES:
-        parents = parents[:1]  # reshape_as takes only the shape of the other
-    energy = sum(math.prod(parent.shape) for parent in parents)
-    shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
-    made = Weight(shape, law or parents[0].distribution, "", shares, call, output)
-    if law is None:
-        replay = Replay(torch.Generator().manual_seed(capture.seed()), gradients=True)
-        values = replay(made)
-        known = all(parent.distribution.numbers is not None for parent in parents)
-        kind = "" if known else _kind(call, parents, values.detach())
-        made.distribution = Distribution.table(values) if known else Distribution.measured(values, kind)
-        made.parents = _received(replay, values) or shares
+    made = Weight(shape, parents[0].distribution, "", (), call, output)
+    made.derive = _Derived(made, parents[:1] if call.name in MOVES else parents, capture.seed)
+    made.distribution, made.parents = made.derive(capture.states)
     return made
 
 
-def _kind(call: Call, parents: list[Weight], values: Tensor) -> str:
+class _Derived:
+    """The law of a function of weights, and how much of the energy of its gradient each of these gets."""
+
+    def __init__(self, weight: Weight, parents: list[Weight], seed: Callable[[], int]):
+        self._weight, self._parents = weight, parents  # a reshape like another takes its shape
+        self._new_seed, self._seed = seed, 0
+
+    def __call__(self, states: Evaluation) -> tuple[Distribution, Parents]:
+        weight, parents = self._weight, self._parents
+        call = weight.call
+        assert call is not None
+        laws = [states.law(parent) for parent in parents]
+        law, slope = _law(call, parents, laws, weight.shape, weight.output)
+        slope = 0.0 if call.name == "detach" else slope
+        energy = sum(math.prod(parent.shape) for parent in parents)
+        shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
+        return (law, shares) if law is not None else self._drawn(states, laws, shares)
+
+    def _drawn(self, states: Evaluation, laws: list[Distribution], shares: Parents) -> tuple[Distribution, Parents]:
+        self._seed = self._seed or self._new_seed()
+        replay = Replay(states, torch.Generator().manual_seed(self._seed), gradients=True)
+        values = replay(self._weight)
+        if all(law.numbers is not None for law in laws):
+            return Distribution.table(values), _received(replay, values) or shares
+        assert self._weight.call is not None
+        kind = _kind(self._weight.call, laws, values.detach())
+        return Distribution.measured(values, kind), _received(replay, values) or shares
+
+
+def _kind(call: Call, laws: list[Distribution], values: Tensor) -> str:
     """What the entries of a function of weights share."""
-    kinds = {parent.distribution.kind for parent in parents} - {INDEPENDENT}
+    kinds = {law.kind for law in laws} - {INDEPENDENT}
     given = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, Tensor) and item.numel() > 1]
     if any(item.is_floating_point() for item in given) and not _is_elementwise(call):
         return UNKNOWN  # numbers of the model, as those of spectral_norm: they may have been made from the weights
@@ -85,16 +106,16 @@ def _received(replay: Replay, values: Tensor) -> tuple[tuple[Weight, float], ...
 
 
 def _law(
-    call: Call, parents: list[Weight], shape: tuple[int, ...], output: int | None
+    call: Call, parents: list[Weight], laws: list[Distribution], shape: tuple[int, ...], output: int | None
 ) -> tuple[Distribution | None, float]:
     """The distribution of the result's entries, and how much gradient energy passes to the parent."""
-    only = parents[0]
+    only, law = parents[0], laws[0]
     if call.name in MOVES:
-        return _moved(call, only, output), 1.0
+        return _moved(call, only, law, output), 1.0
     others = [item for item in (*call.args, *call.kwargs.values()) if isinstance(item, Tensor) and item.numel() > 1]
     if len(parents) == 1 and not others and shape == only.shape and _is_elementwise(call):
-        table = only.distribution.numbers
-        x = (only.distribution.quantiles if table is None else table.double()).clone().requires_grad_()
+        table = law.numbers
+        x = (law.quantiles if table is None else table.double()).clone().requires_grad_()
         try:
             with torch.enable_grad():
                 args = tuple(x if item is only else item for item in call.args)
@@ -103,16 +124,13 @@ def _law(
         except (RuntimeError, TypeError, IndexError):
             return None, 1.0
         if value.shape == x.shape:
-            made = (
-                Distribution.of(value.detach(), only.distribution.kind) if table is None else Distribution.table(value)
-            )
+            made = Distribution.of(value.detach(), law.kind) if table is None else Distribution.table(value)
             return made, float(slope.square().mean())
     return None, 1.0
 
 
-def _moved(call: Call, parent: Weight, output: int | None) -> Distribution:
+def _moved(call: Call, parent: Weight, law: Distribution, output: int | None) -> Distribution:
     """The law of moved entries; parts of a table are tables of their own."""
-    law = parent.distribution
     if law.numbers is None or any(isinstance(item, Weight) and item is not parent for item in call.records()):
         return law
     moves = replace(call, function=torch.Tensor.reshape) if call.name == "view" else call

@@ -11,18 +11,18 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.capture.reading import AS_CAPTURED, Reading
 from sigprop.compat import standard_gamma
-from sigprop.theory import Node
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
 from sigprop.theory.drawing import DTYPE, root_of
 
 
 class Ensemble:
     """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
 
-    def __init__(self, replicas: int, generator: torch.Generator, reading: Reading = AS_CAPTURED):
+    def __init__(self, states: Evaluation, replicas: int, generator: torch.Generator):
         self.replicas = replicas
-        self._reading = reading
+        self._states = states
         self._generator = generator
         self._expected: dict[Node, Tensor] = {}
         self._drawn: dict[Node, Tensor] = {}
@@ -30,26 +30,26 @@ class Ensemble:
 
     def again(self, generator: torch.Generator) -> Ensemble:
         """Other draws about the same expectations."""
-        made = Ensemble(self.replicas, generator, self._reading)
+        made = Ensemble(self._states, self.replicas, generator)
         made._expected, made._without = self._expected, self._without
         return made
 
     def expected(self, node: Node) -> Tensor:
         """`R` with `R R^T` the covariance of a node."""
         if node not in self._expected:
-            self._expected[node] = root_of(self._reading.signal(node).covariance.values)
+            self._expected[node] = root_of(self._states.signal(node).covariance.values)
         return self._expected[node]
 
     def without(self, node: Node, bias: float) -> Tensor:
         """`R` with `R R^T` the covariance of a node less that of a bias, which is the same for all tokens."""
         if node not in self._without:
-            self._without[node] = root_of(self._reading.signal(node).covariance.values - bias)
+            self._without[node] = root_of(self._states.signal(node).covariance.values - bias)
         return self._without[node]
 
     def drawn(self, node: Node) -> Tensor:
         """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
         if node not in self._drawn:
-            signal, root = self._reading.signal(node), self.expected(node)
+            signal, root = self._states.signal(node), self.expected(node)
             noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
             made = root.to(DTYPE) @ noise
             made[..., -1] += signal.mean.to(DTYPE)

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.broadcast import concrete_rows
-from sigprop.capture.evaluate import Evaluation, Start
 from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.loss_terms import Term, grouped, sum_of, terms_of
 from sigprop.capture.record import Call, Field, Record, Source
 from sigprop.capture.sampled_loss import sampled_start
-from sigprop.capture.tied import contact_of
-from sigprop.capture.tied_logits import TiedLogits
 from sigprop.errors import InputError
+from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.tied import contact_of
+from sigprop.graph.tied_logits import TiedLogits
 from sigprop.theory import Dense, Gradient, Signal, Status
 from sigprop.theory.drawing import drawn_rows, root_of
 from sigprop.theory.ops.loss import shared_probability
@@ -124,9 +124,9 @@ def _per_position(logits: Field, target: Tensor, place: int) -> Tensor:
 def _softmax_gradient(
     states: Evaluation, logits: Field, labels: Tensor, counted: Tensor, classes: int, number: float
 ) -> Gradient:
-    signal, contact = states.signal(logits.node), contact_of(states.capture, logits.node)
+    signal, contact = states.signal(logits.node), contact_of(states, logits.node)
     if float(signal.covariance.diagonal.max()) > LARGE:
-        generator = torch.Generator().manual_seed(states.capture.loss_seed)
+        generator = torch.Generator().manual_seed(states.graph.loss_seed)
         shared, target, slope, along = _drawn(signal.covariance.values, labels, classes, contact, generator)
     else:
         shared = shared_probability(signal.covariance, classes).values

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sigprop.capture.reading import AS_CAPTURED, Reading
 from sigprop.capture.record import Uneven
-from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
+from sigprop.graph.tied import share_carried
+from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import matrix
 from sigprop.theory.ops.base import Carried, Op
@@ -33,18 +35,15 @@ FITTED = Evidence(Status.FITTED, "of alike blocks some are followed, and the sta
 
 @dataclass(frozen=True)
 class FollowedBlock:
-    """One of a run: its number, the nodes of the stream before and behind it, what the latter holds of the former."""
+    """One of a run: its number, the nodes of the stream before and behind it."""
 
     number: int
     entered: Node
     left: Node
-    carried: Tensor
 
-    @property
-    def change(self) -> Parts:
-        return [
-            after - before for after, before in zip(parts(self.left.signal), parts(self.entered.signal), strict=True)
-        ]
+    def change(self, states: Evaluation) -> Parts:
+        before, after = (parts(states.signal(node)) for node in (self.entered, self.left))
+        return [now - then for now, then in zip(after, before, strict=True)]
 
 
 @dataclass(eq=False)
@@ -62,16 +61,24 @@ class Jump(Op):
     below: tuple[FollowedBlock, FollowedBlock]
     landing: int
     above: list[FollowedBlock] = field(default_factory=list)
-    reading: Reading = AS_CAPTURED
+    states: Evaluation | None = None
+    shares: tuple[Tensor, ...] = ()
+    """What either block below holds behind it of the stream before it."""
 
-    def bound(self, reading: Reading) -> Jump:
-        return self if reading is self.reading else replace(self, reading=reading)
+    def bound(self, states: Evaluation, node: Node) -> Jump:
+        shares = (share_carried(states, block.entered, block.left).clamp_min(0.0) for block in self.below)
+        return replace(self, states=states, shares=tuple(shares))
+
+    @property
+    def gradients_read(self) -> list[Node]:
+        return [node for block in (*self.below, *self.above) for node in (block.entered, block.left)]
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,), (before, last) = inputs, self.below
         skipped = self.landing - last.number - 1
         ahead = skipped * (skipped + 1) / 2 / (last.number - before.number)
-        changes = zip(parts(x), last.change, before.change, strict=True)
+        assert self.states is not None
+        changes = zip(parts(x), last.change(self.states), before.change(self.states), strict=True)
         made = [start + skipped * now + ahead * (now - then) for start, now, then in changes]
         kernel, mean, norm, pair, inherited, uniform, share, mixed = made
         return self.carries.signal(
@@ -83,15 +90,15 @@ class Jump(Op):
             common=Common(uniform.clamp_min(0.0), share.clamp(0.0, 1.0), mixed.clamp_min(0.0)),
         )
 
-    def require_straight(self, landed: FollowedBlock) -> None:
+    def require_straight(self, states: Evaluation, landed: FollowedBlock) -> None:
         """Raise where the block after the jump does not change the kernel as it was continued."""
         if landed.number != self.landing:
             return
         before, last = self.below
         ahead = (self.landing - last.number) / (last.number - before.number)
-        now, then, there = (block.change[0] for block in (last, before, landed))
+        now, then, there = (block.change(states)[0] for block in (last, before, landed))
         bent = (there - now - ahead * (now - then)) * (self.landing - last.number - 1) / 2
-        error = float(bent.norm() / landed.entered.signal.kernel.values.norm())
+        error = float(bent.norm() / states.signal(landed.entered).kernel.values.norm())
         _require(error)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
@@ -129,14 +136,15 @@ class Jump(Op):
 
     def _rate(self, block: FollowedBlock) -> Parts:
         """What a block changes in a gradient that passes down through it, times its number counted from one."""
+        states = self.states
+        assert states is not None
         below, above = (
-            gradient_parts(self.reading.gradient(node), self.reading.signal(node))
-            for node in (block.entered, block.left)
+            gradient_parts(states.gradient(node), states.signal(node)) for node in (block.entered, block.left)
         )
         return [(after - before) * (block.number + 1) for after, before in zip(below, above, strict=True)]
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
-        before, last = (block.carried.clamp_min(0.0) for block in self.below)
+        before, last = self.shares
         return Carried(((before + last) / 2) ** (self.landing - self.below[-1].number - 1))
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from sigprop.capture.attention_scores import placed, score_rows
-from sigprop.capture.evaluate import Evaluation
 from sigprop.capture.inputs import shortened
 from sigprop.capture.layout import LARGEST as MOST_POSITIONS
 from sigprop.capture.length import continued
@@ -172,8 +171,7 @@ def _followed_once(
 
     def started(count: int | None) -> Started:
         made = trace(loaded, batch if count is None else first_sequences(batch, count), **options)
-        states = Evaluation(made.capture)
-        return Started(made, states, *made.differentiate(loss, states))
+        return Started(made, made.states, *made.differentiate(loss))
 
     many = two_sequences(loaded, batch, started)
     made = many.started if many else started(None)
@@ -200,7 +198,7 @@ def _site_rows(made: Started, meta: dict[str, Any]) -> list[SiteRow]:
         start = start.note(Status.ASSUMED, f"backward hooks on {', '.join(found.unfollowed)} are not followed")
     rows = SiteRows(found, states, start)
     states.backward(start, rows.take_gradient)
-    meta["operations"] = operations_of(states.nodes)
+    meta["operations"] = operations_of(states)
     return rows.finish()
 
 

@@ -1,6 +1,6 @@
 """What the interpreter knows of one traced tensor.
 
-Two kinds. A `Field` depends on the input: it has a layout and a node of the tape, made on demand. A `Weight` is a
+Two kinds. A `Field` depends on the input: it has a layout and a node of the graph, made on demand. A `Weight` is a
 function of parameters alone. Each remembers the call that made it, so that it can be replayed on drawn numbers. A loss
 is a field like any other.
 """
@@ -13,14 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from sigprop.capture.layout import Axis, Layout
-from sigprop.capture.skeleton import Distribution
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
+from sigprop.graph.weights import ONE_NUMBER, Call, Record, Weight, leaves, mapped
+
+__all__ = [
+    "ONE_NUMBER", "Call", "Field", "Function", "Record", "Skipped", "Source", "Statistic", "Uneven", "Weight",
+    "few_entries", "fields_made", "independent", "leaves", "mapped", "united",
+]  # fmt: skip
 
 Function = Callable[[Tensor], Tensor]
 FEW = 4
@@ -35,9 +38,6 @@ def few_entries(count: int) -> int:
     return count if count <= FEW_ENTRIES else 0
 
 
-ONE_NUMBER = "parameters that make one number for a whole tensor"
-
-
 class _Numbers(threading.local):
     """Numbers of fields in the order they are made, in each thread by itself."""
 
@@ -46,70 +46,6 @@ class _Numbers(threading.local):
 
 
 _NUMBERS = _Numbers()
-
-
-@dataclass(eq=False, repr=False)
-class Call:
-    """One traced call of a torch function; traced tensors among the arguments are records."""
-
-    function: Callable[..., Any]
-    name: str
-    args: tuple
-    kwargs: dict[str, Any]
-    module: str
-    in_place: bool = False
-
-    @cached_property
-    def _records(self) -> list[Record]:
-        return [item for item in leaves((self.args, self.kwargs)) if isinstance(item, Record)]
-
-    def records(self) -> list[Record]:
-        """The records among the arguments."""
-        return self._records
-
-    def on(self, value: Any, record: Record) -> Any:
-        """What the function gives with a value in place of one of its arguments."""
-        args, kwargs = mapped((self.args, self.kwargs), lambda item: value if item is record else item)
-        return self.function(*args, **kwargs)
-
-
-class Record:
-    """Base of the two kinds."""
-
-    call: Call | None
-    output: int | None
-    shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
-    requires_grad: bool = True
-    without_gradient: bool = False
-    """Made where gradients were off."""
-
-    def __repr__(self) -> str:
-        made_by = self.call.name if self.call is not None else "-"
-        return f"{type(self).__name__}({self.shape}, {made_by})"
-
-
-@dataclass(eq=False, repr=False)
-class Weight(Record):
-    """A tensor made of parameters only: its entries are independent draws of one distribution.
-
-    `parents` are the weights it was made from with the share of this tensor's gradient energy that each receives.
-    `zero_rows`: rows of a table that are set to zero.
-    """
-
-    shape: tuple[int, ...]
-    distribution: Distribution
-    name: str = ""
-    parents: tuple[tuple[Weight, float], ...] = ()
-    call: Call | None = None
-    output: int | None = None
-    zero_rows: tuple[int, ...] = ()
-
-    def roots(self) -> list[tuple[str, float]]:
-        """Names of the parameters behind, each with its share."""
-        if self.name:
-            return [(self.name, 1.0)]
-        return [(name, share * inner) for parent, share in self.parents for name, inner in parent.roots()]
 
 
 @dataclass(frozen=True)
@@ -236,34 +172,3 @@ def united(fields: Iterable[Field]) -> tuple[Source, ...]:
     found = dict.fromkeys(source for item in fields for source in item.sources)
     count = Counter(source.field for source in found)
     return tuple(dict.fromkeys(s if count[s.field] <= FEW else Source(s.field) for s in found))
-
-
-_NESTS = (tuple, list, dict)
-
-
-def leaves(value: Any) -> list[Any]:
-    """Everything in nested tuples, lists and dicts, in order."""
-    found: list[Any] = []
-    _gather(value, found)
-    return found
-
-
-def _gather(value: Any, found: list[Any]) -> None:
-    if not isinstance(value, _NESTS):
-        found.append(value)
-        return
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, _NESTS):
-            _gather(item, found)
-        else:
-            found.append(item)
-
-
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """The same nesting with every leaf mapped."""
-    if not isinstance(value, _NESTS) or isinstance(value, torch.Size):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: mapped(item, function) for key, item in value.items()}
-    made = [mapped(item, function) if isinstance(item, _NESTS) else function(item) for item in value]
-    return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)

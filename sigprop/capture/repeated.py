@@ -20,8 +20,7 @@ from sigprop.capture.attached import record_of
 from sigprop.capture.capture import Capture
 from sigprop.capture.jump import FollowedBlock, Jump
 from sigprop.capture.record import Field, Skipped, Uneven, leaves, mapped
-from sigprop.capture.tied import share_carried
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 
 FROM_BOTTOM, FROM_TOP = 0.2, 0.4
 """Distance to the next followed block at most, as a share of the blocks below, and of those above."""
@@ -136,11 +135,10 @@ class RunOfBlocks:
         return output
 
     def _add(self, number: int, entered: Node, left: Node) -> None:
-        followed = FollowedBlock(number, entered, left, share_carried(self._capture, entered, left))
-        self._capture.edges.update((entered, left))
+        followed = FollowedBlock(number, entered, left)
         for jump in self._jumps[-3:]:
             jump.above.append(followed)
-            jump.require_straight(followed)
+            jump.require_straight(self._capture.states, followed)
         self._followed.append(followed)
 
     def _landed(self, number: int) -> Tensor:

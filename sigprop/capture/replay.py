@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble, fewest_balanced
 from sigprop.capture.layout import Layout
-from sigprop.capture.reading import AS_CAPTURED, Reading
 from sigprop.capture.record import Field, Record, Weight, mapped
-from sigprop.theory import Node
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
 from sigprop.theory.drawing import DTYPE, drawn_rows
 from sigprop.theory.ops.linear import Linear
 
@@ -28,7 +28,7 @@ class Replay:
     """One draw of everything that is asked for; the same record gives the same numbers.
 
     `ensemble` holds what this draw, number `replica`, has in common with others. `slices` are channel slices that are
-    drawn by themselves, their source never. `reading` gives the states and laws.
+    drawn by themselves, their source never. `states` gives the signals and laws.
     `weight_share`: how much of the energy of a weight's gradient one draw has.
     """
 
@@ -36,19 +36,19 @@ class Replay:
 
     def __init__(
         self,
+        states: Evaluation,
         generator: torch.Generator,
         gradients: bool = False,
         ensemble: Ensemble | None = None,
         replica: int = 0,
         slices: Collection[Field] = (),
-        reading: Reading = AS_CAPTURED,
     ):
+        self.states = states
         self.generator = generator
         self.gradients = gradients
-        self.ensemble = ensemble or Ensemble(1, generator, reading)
+        self.ensemble = ensemble or Ensemble(states, 1, generator)
         self.replicas = slice(replica, replica + 1)
         self.slices = slices
-        self.reading = reading
         self.values: dict[Record, Any] = {}
         self.weights: dict[Weight, Tensor] = {}
 
@@ -81,7 +81,7 @@ class Replay:
 
     def _leaf(self, record: Record) -> Tensor:
         if isinstance(record, Weight):
-            value = self.reading.law(record).draw(record.shape, self.generator).to(DTYPE)
+            value = self.states.law(record).draw(record.shape, self.generator).to(DTYPE)
             self.weights[record] = value
         elif isinstance(record, Field):
             value = self._draw(record)
@@ -110,7 +110,7 @@ class Replay:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""
         node = item.sources[0].field.node
         rows = drawn_rows(self.roots(node), self.layout(item).channels, self.generator)
-        return self.from_rows(item, rows + self.reading.signal(node).mean.to(DTYPE)[:, None])
+        return self.from_rows(item, rows + self.states.signal(node).mean.to(DTYPE)[:, None])
 
     def heads_left_out(self, item: Field) -> float:
         """How many times more heads than were drawn send a gradient to a field."""
@@ -135,12 +135,12 @@ class Replay:
         Queries, keys and values made from one input of finite width share its fluctuations, which are of order
         1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
         """
-        picked = _picked(node)
+        picked = self.states.op(node).picks
         if picked is not None:
             return self.roots(node.inputs[0])[:, picked]
-        if not is_narrow(node):
+        if not is_narrow(self.states, node):
             return self.ensemble.expected(node).expand(self.replicas.stop - self.replicas.start, -1, -1)
-        op = self.reading.op(node)
+        op = self.states.op(node)
         assert isinstance(op, Linear)
         inside = self.ensemble.drawn(node.inputs[0])[self.replicas] * (op.fan_in * op.variance) ** 0.5
         if not op.bias_variance:
@@ -149,28 +149,27 @@ class Replay:
 
     def fluctuation(self, node: Node) -> Tensor | None:
         """How far the drawn kernels of a linear map's input are from their expectation; None where none is drawn."""
-        if not is_narrow(node):
+        if not is_narrow(self.states, node):
             return None
         roots = self.ensemble.drawn(node.inputs[0])[self.replicas]
-        return roots @ roots.mT - self.reading.signal(node.inputs[0]).kernel.values
+        return roots @ roots.mT - self.states.signal(node.inputs[0]).kernel.values
 
 
-def is_narrow(node: Node) -> bool:
+def is_narrow(states: Evaluation, node: Node) -> bool:
     """A linear map of channels, position by position, whose input has so few that its kernel fluctuates."""
-    if _picked(node) is not None:
-        return is_narrow(node.inputs[0])
-    return type(node.op) is Linear and NARROW * len(node.signal.mean) >= node.op.fan_in
+    op = states.op(node)
+    if op.picks is not None:
+        return is_narrow(states, node.inputs[0])
+    return isinstance(op, Linear) and op.by_position and NARROW * states.positions(node) >= op.fan_in
 
 
-def _picked(node: Node) -> Tensor | slice | None:
-    return None if node.op is None else node.op.picks
-
-
-def balanced_replicas(node: Node) -> int:
+def balanced_replicas(states: Evaluation, node: Node) -> int:
     """How many replicas are needed for the fluctuations of a node to balance."""
-    if _picked(node) is not None:
-        return balanced_replicas(node.inputs[0])
-    return fewest_balanced(len(node.signal.mean), node.inputs[0].signal.independent_channels) if is_narrow(node) else 1
+    if states.op(node).picks is not None:
+        return balanced_replicas(states, node.inputs[0])
+    if not is_narrow(states, node):
+        return 1
+    return fewest_balanced(states.positions(node), states.signal(node.inputs[0]).independent_channels)
 
 
 def _needed(record: Record) -> list[Record]:

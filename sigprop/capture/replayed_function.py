@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble
-from sigprop.capture.reading import AS_CAPTURED, Reading
 from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
 from sigprop.capture.replay import Replay, parts_of_sources, records_between, sites_between
 from sigprop.capture.reverse import Reverse, generator_of
-from sigprop.theory import Node
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.sampled import Sampled
 
 ENTRIES, MOST = 2048, 64
@@ -36,7 +36,8 @@ class ReplayedFunction:
     """What leads from sources to a target, called again on drawn sources."""
 
     def __init__(self, target: Field, seed: int):
-        self.target, self.seed, self.reading = target, seed, AS_CAPTURED
+        self.target, self.seed = target, seed
+        self.states: Evaluation | None = None
         self.parts = parts_of_sources(target)
         self.channels = target.layout.channels
         self.fewest = min((part.layout.channels for part in self._drawn), default=0)
@@ -51,11 +52,11 @@ class ReplayedFunction:
         """Sites that a replay passes."""
         return sites_between(self.target, self.parts)
 
-    def bound(self, reading: Reading) -> ReplayedFunction:
-        if reading is self.reading:
+    def bound(self, states: Evaluation) -> ReplayedFunction:
+        if states is self.states:
             return self
         made = copy(self)
-        made.reading, made.received = reading, None
+        made.states, made.received = states, None
         return made
 
     @property
@@ -95,10 +96,11 @@ class ReplayedFunction:
         self.received.scale(factor / self.replicas)
 
     def _replays(self, gradients: bool = False) -> Iterator[Replay]:
-        ensemble = Ensemble(self.replicas, generator_of(self.seed, 0), self.reading)
+        assert self.states is not None
+        ensemble = Ensemble(self.states, self.replicas, generator_of(self.seed, 0))
         for replica in range(self.replicas):
             generator = generator_of(self.seed, replica + 1)
-            yield Replay(generator, gradients, ensemble, replica, self._drawn, self.reading)
+            yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn)
 
 
 def function_of(node: Node) -> ReplayedFunction | None:

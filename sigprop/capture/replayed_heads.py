@@ -15,15 +15,15 @@ from torch import Tensor
 from sigprop.capture.attended_positions import attended
 from sigprop.capture.ensemble import Ensemble
 from sigprop.capture.layout import CHANNEL, KEY, Layout
-from sigprop.capture.reading import AS_CAPTURED, Reading
 from sigprop.capture.record import Field
 from sigprop.capture.replay import Replay, balanced_replicas, parts_of_sources
 from sigprop.capture.reverse import Reverse, generator_of
 from sigprop.capture.thinning import Thinning, ThinReplay, possible_thinning
-from sigprop.theory import Node
+from sigprop.graph.evaluate import Evaluation
 from sigprop.theory.drawing import DTYPE
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.attention.products import sequences_apart
+from sigprop.theory.ops.base import Op
 
 HEADS = 64
 """Heads that are drawn at most for the first attentions of a model."""
@@ -68,30 +68,35 @@ class ReplayedHeads:
         total: Callable[[], int] = lambda: 1,
     ):
         self.weight, self.value, self.out, self.seed = weight, value, out, seed
-        self.single, self.total, self.reading = single, total, AS_CAPTURED
+        self.single, self.total, self.order = single, total, order
         self.width, self.value_width, self.head_width = out.channels, value.layout.channels, value.layout.shape[-1]
         self.parts = parts_of_sources(weight)
-        heads = self._all_heads = math.prod(a.size for d in weight.layout.dims for a in d if a.role == CHANNEL)
-        balanced = max(balanced_replicas(source.node) for source in self.parts)
-        self.group = balanced if balanced <= MOST_REPLICAS and not single else 1
-        rounds = math.ceil(HEADS * min(1.0, (FIRST / order) ** 2) / heads)
-        self._most_heads = heads if single else min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
-        few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
-        self._thinning = None if single else self._possible_thinning(few, heads)
+        self._all_heads = math.prod(a.size for d in weight.layout.dims for a in d if a.role == CHANNEL)
+        self.states: Evaluation | None = None
         self._kept: dict[int, tuple[Replay, Tensor]] = {}
         self._settled: int | None = None
         self.received: Reverse | None = None
-        self._arrange()
 
-    def bound(self, reading: Reading) -> ReplayedHeads:
+    def bound(self, states: Evaluation) -> ReplayedHeads:
         """Heads that were kept are taken over if they were drawn from the same states."""
-        if reading is self.reading:
+        if states is self.states:
             return self
         made = copy(self)
-        made.reading, made.received, made._settled = reading, None, None
+        made.states, made.received, made._settled = states, None, None
         with _TAKING:
-            made._kept, self._kept = ({}, self._kept) if reading.changed else (self._kept, {})
+            made._kept, self._kept = ({}, self._kept) if states.changed else (self._kept, {})
+        made._prepare(states)
         return made
+
+    def _prepare(self, states: Evaluation) -> None:
+        heads, single = self._all_heads, self.single
+        balanced = max(balanced_replicas(states, source.node) for source in self.parts)
+        self.group = balanced if balanced <= MOST_REPLICAS and not single else 1
+        rounds = math.ceil(HEADS * min(1.0, (FIRST / self.order) ** 2) / heads)
+        self._most_heads = heads if single else min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
+        few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
+        self._thinning = None if single else self._possible_thinning(few, heads)
+        self._arrange()
 
     def _possible_thinning(self, wanted: int, heads: int) -> Thinning | None:
         call = self.weight.call
@@ -165,15 +170,16 @@ class ReplayedHeads:
     def _draws(self, keep: bool = False) -> Iterator[ReplayedDraw]:
         """Replays and their attention weights, in groups whose fluctuations balance; those kept are not drawn again."""
         ensemble, replica = None, 0
+        assert self.states is not None
         while replica < self.replicas:
             if replica % self.group == 0:
                 generator = generator_of(self.seed, 2 * replica)
-                ensemble = ensemble.again(generator) if ensemble else Ensemble(self.group, generator, self.reading)
+                ensemble = ensemble.again(generator) if ensemble else Ensemble(self.states, self.group, generator)
             found = self._kept.pop(replica, None)
             if found is None:
                 settings = (generator_of(self.seed, 2 * replica + 1), True, ensemble, replica % self.group)
                 drawn = [part for parts in self.parts.values() for part in parts]
-                found = self._drawn(*settings, drawn, self.reading)
+                found = self._drawn(self.states, *settings, drawn)
             if keep and found[1].numel() <= KEPT:
                 found[0].forget()
                 self._kept[replica] = found
@@ -211,9 +217,9 @@ class ReplayedHeads:
         return blocks.reshape(ordered).permute(inverse).reshape(self._whole)
 
 
-def heads_of(node: Node) -> ReplayedHeads | None:
-    """The heads of a node that an attention made."""
-    draws = node.op.draws if isinstance(node.op, DrawnAttention) else None
+def heads_of(op: Op) -> ReplayedHeads | None:
+    """The heads of an attention."""
+    draws = op.draws if isinstance(op, DrawnAttention) else None
     return draws if isinstance(draws, ReplayedHeads) else None
 
 
@@ -234,7 +240,7 @@ class ReplayedDraw:
 
     def values(self) -> Tensor:
         value, order = self.heads.value.node, self.heads.sequences.values
-        roots, mean = self.replay.roots(value), self.heads.reading.signal(value).mean
+        roots, mean = self.replay.roots(value), self.replay.states.signal(value).mean
         whole = torch.cat((roots, mean[:, None].expand(len(roots), -1, -1)), -1).to(DTYPE)
         return whole if order is None else whole[:, order]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.replay import Replay
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.drawing import kernel_of
 from sigprop.theory.ops.base import ParameterState
 
@@ -69,7 +69,7 @@ class Reverse:
         if shared is not None:
             change = (kernels * shared).sum((1, 2))
             self._energies[place].append(
-                change + (kernels * replay.reading.signal(node.inputs[0]).kernel.values).sum((1, 2))
+                change + (kernels * replay.states.signal(node.inputs[0]).kernel.values).sum((1, 2))
             )
             self.corrections[node] = self.corrections.get(node, 0.0) + float(change.sum())
 

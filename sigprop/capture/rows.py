@@ -8,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.evaluate import Evaluation, Start
 from sigprop.capture.layout import Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replayed_function import function_of
 from sigprop.capture.roles import find_roles
 from sigprop.capture.summaries import axes_of, fitting_mask, padding_masks, summary
 from sigprop.capture.tracing import TracedModel
+from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.graph import Node
 from sigprop.results import ParameterRow, SiteRow
 from sigprop.results.depth import DepthCounter
 from sigprop.results.stated_errors import stated_by_theory
-from sigprop.theory import Evidence, Gradient, Node, Signal
+from sigprop.theory import Evidence, Gradient, Signal
 from sigprop.theory.ops.linear import Linear
 
 LARGEST = 1024
@@ -31,7 +32,7 @@ class SiteRows:
     """Rows of the sites: signals at once, gradients as the backward pass comes by."""
 
     def __init__(self, found: TracedModel, states: Evaluation, start: Start):
-        self._states = states
+        self._states, self._repeats = states, found.capture.repeats
         self.sites: list[SiteRow] = []
         self._waiting: dict[Node, list[tuple[SiteRow, Field]]] = {}
         self._kept: dict[Field, Gradient] = {}
@@ -56,7 +57,7 @@ class SiteRows:
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item))
-        drawn = filter(None, map(function_of, found.capture.tape.nodes))
+        drawn = filter(None, map(function_of, found.capture.graph.nodes))
         self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
@@ -78,7 +79,7 @@ class SiteRows:
         signal = self._states.signal(item.node)
         none = torch.zeros_like(signal.mean)
         _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
-        row.grad_variance = level / self._states.capture.repeats.get(item, 1)
+        row.grad_variance = level / self._repeats.get(item, 1)
         worst = signal.evidence.join(gradient.evidence)
         row.status, row.reason = str(worst.status), worst.reason
         row.stated_errors |= stated_by_theory(grad_variance=row.status)

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble
-from sigprop.capture.evaluate import Evaluation, Start
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.replay import Replay, parts_of_sources, sites_between
 from sigprop.capture.reverse import generator_of
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.theory import Dense, Evidence, Gradient, Node, Signal, Status
+from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.graph import Node
+from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.parts import AlongSignal, Directions
@@ -50,11 +51,11 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     if size > WIDEST:
         raise UnsupportedError(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
     found = AveragedGradients(states, parts, sites_between(loss, parts))
-    seed = states.capture.loss_seed
-    ensemble = Ensemble(1, generator_of(seed, 0), states)
+    seed = states.graph.loss_seed
+    ensemble = Ensemble(states, 1, generator_of(seed, 0))
     most = max(FEW, min(MOST, ENTRIES // max(1, size)))
     while found.draws < most and (found.draws < FEWEST or found.error > ERROR):
-        replay = ExpectedReplay(generator_of(seed, found.draws + 1), True, ensemble, 0, drawn, states)
+        replay = ExpectedReplay(states, generator_of(seed, found.draws + 1), True, ensemble, 0, drawn)
         value = _played(replay, loss)
         if not value.requires_grad:
             raise UnsupportedError("the loss carries no gradient: it was detached, or is not differentiable")
@@ -77,14 +78,12 @@ class ExpectedReplay(Replay):
     The bias of a linear map, which often is most of an output, is drawn by its own law.
     """
 
-    reading: Evaluation
-
     def _draw(self, item: Field) -> Tensor:
         node = item.sources[0].field.node
-        bias, _ = self.reading.capture.bindings.get(node, {}).get("bias", (None, 0))
-        if bias is None or not isinstance(self.reading.op(node), Linear) or item is not item.sources[0].field:
+        bias, _ = node.weights.get("bias", (None, 0))
+        if bias is None or not isinstance(self.states.op(node), Linear) or item is not item.sources[0].field:
             return super()._draw(item)
-        signal, law = self.reading.signal(node), self.reading.law(bias)
+        signal, law = self.states.signal(node), self.states.law(bias)
         root = self.ensemble.without(node, law.variance)
         rows = drawn_rows(root[None], item.layout.channels, self.generator)
         drawn = law.draw((item.layout.channels,), self.generator) - law.mean

@@ -19,14 +19,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sigprop.capture.evaluate import Evaluation, Start
 from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.tracing import TracedModel
 from sigprop.compat import BatchNorm
+from sigprop.graph.evaluate import Evaluation, Start
+from sigprop.graph.graph import Node
 from sigprop.losses import NOISE
 from sigprop.results import SiteRow
-from sigprop.theory import Gradient, Node
+from sigprop.theory import Gradient
 from sigprop.theory.kernels import Dense
 from sigprop.theory.parts import AlongSignal, ThroughActivation
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.shared_parts import SharedParts
-from sigprop.capture.shared_weights import IN_STEP, MATTERS
-from sigprop.theory import Node
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Doubt, Node
+from sigprop.graph.shared_weights import IN_STEP, MATTERS, Entries, own_entries
+from sigprop.theory import Signal
 from sigprop.theory.ops.cat_positions import CatPositions
-from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.shared_residual import Piece, SharedResidual
 
@@ -18,15 +18,15 @@ from sigprop.theory.ops.shared_residual import Piece, SharedResidual
 def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     """The sum of two tensors; in doubt where outputs of one weight are large parts of both."""
     op = replace(op, rows_in_branch=_brings_rows(capture, second) and not _brings_rows(capture, first))
-    made = _added(capture, op, first, second)
-    if not capture.preview:
-        _note_sum(capture, made, first, second)
-    return made
+    pairs = () if capture.preview else tuple(capture.weights_behind.in_common(first, second))
+    doubts = (SumOfUses(first, second, pairs, abs(float(op.skip * op.branch))),) if pairs else ()
+    return _added(capture, op, first, second, doubts)
 
 
 def _brings_rows(capture: Capture, node: Node) -> bool:
     """Whether a tensor is a sum with rows of a table among its parts."""
-    return bool(capture.embedded) and not capture.embedded.keys().isdisjoint(capture.shared_parts.all_above(node))
+    lookups = capture.graph.lookups
+    return bool(lookups) and not lookups.keys().isdisjoint(capture.shared_parts.all_above(node))
 
 
 def have_in_common(capture: Capture, first: Node, second: Node) -> bool:
@@ -42,15 +42,15 @@ def side_by_side(capture: Capture, *nodes: Node) -> Node:
     return _joined(capture, *nodes, doubt=IN_STEP if doubted else "")
 
 
-def _added(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
+def _added(capture: Capture, op: Residual, first: Node, second: Node, doubts: tuple[Doubt, ...]) -> Node:
     """The sum of two tensors, with what they have in common."""
     parts = capture.shared_parts
     if capture.preview or not parts.of(first) & parts.of(second):
-        return capture.apply(op, first, second)
+        return capture.apply(op, first, second, doubts=doubts)
     found = parts.in_common(first, second)
     pieces = tuple((one, other) for _, one, other in found)
     made = SharedResidual(op.skip, op.branch, pieces, rows_in_branch=op.rows_in_branch)
-    return capture.apply(made, first, second, *(node for node, _, _ in found))
+    return capture.apply(made, first, second, *(node for node, _, _ in found), doubts=doubts)
 
 
 def _joined(capture: Capture, *nodes: Node, doubt: str = "") -> Node:
@@ -65,33 +65,35 @@ def _joined(capture: Capture, *nodes: Node, doubt: str = "") -> Node:
     return capture.apply(op, *nodes, *(part for part, _ in found))
 
 
-def _note_sum(capture: Capture, made: Node, first: Node, second: Node) -> None:
-    pairs = capture.weights_behind.in_common(first, second)
-    if not pairs:
-        return
-    mine, theirs = (_sizes(capture.shared_parts, node) for node in (first, second))
-    scale = abs(float(made.op.skip * made.op.branch)) if isinstance(made.op, Residual) else 1.0
-    product = sum(mine[one] * theirs[other] for one, other in pairs) * scale
-    if 2.0 * product > MATTERS * float(made.signal.kernel.diagonal.mean()):
-        capture.doubt(made, IN_STEP)
+@dataclass(frozen=True)
+class SumOfUses:
+    """The doubt of a sum in which outputs of one weight are large parts of both summands, `pairs` of them."""
+
+    first: Node
+    second: Node
+    pairs: tuple[tuple[Node, Node], ...]
+    scale: float
+
+    def __call__(self, states: Evaluation, made: Signal) -> str:
+        mine, theirs = (_sizes(states, node) for node in (self.first, self.second))
+        product = sum(mine.get(one, 0.0) * theirs.get(other, 0.0) for one, other in self.pairs) * self.scale
+        return IN_STEP if 2.0 * product > MATTERS * float(made.kernel.diagonal.mean()) else ""
 
 
-def _sizes(parts: SharedParts, node: Node) -> dict[Node, float]:
+def _sizes(states: Evaluation, node: Node) -> dict[Node, float]:
     """Root of the mean square of what a node holds of each of its parts."""
-    found = {}
+    found, parts = {}, states.shared_parts
     for part, pieces in parts.pieces(node, parts.ends(node)).items():
-        square = sum(float((item.share**2 * part.signal.kernel.diagonal[item.index]).mean()) for item in pieces)
+        level = states.signal(part).kernel.diagonal
+        square = sum(float((item.share**2 * level[item.index]).mean()) for item in pieces)
         found[part] = math.sqrt(max(square, 0.0))
     return found
 
 
-def note_return(capture: Capture, made: Node) -> None:
-    """Doubt a linear map of what it made itself: `P^T P x` is not small."""
-    if not isinstance(made.op, Linear) or not made.inputs:
-        return
-    behind, parts, source = capture.weights_behind, capture.shared_parts, made.inputs[0]
-    if not behind.used_before(made):
-        return
-    own = behind.own(made)
-    if any(behind.own(part) & own for part in parts.ends(source)):
-        capture.doubt(made, IN_STEP)
+def doubts_of_return(capture: Capture, source: Node, own: frozenset[Entries]) -> tuple[str, ...]:
+    """The doubt of a linear map of what it made itself, `own` being what it multiplies with: `P^T P x` is not small."""
+    behind = capture.weights_behind
+    if not behind.used_before(own):
+        return ()
+    ends = capture.shared_parts.ends(source)
+    return (IN_STEP,) if any(own_entries(part.op, part.weights) & own for part in ends) else ()

@@ -12,7 +12,6 @@ from torch import nn
 
 from sigprop.capture.attached import record_of
 from sigprop.capture.capture import Capture
-from sigprop.capture.evaluate import Evaluation, Start
 from sigprop.capture.experts import followed_as_one
 from sigprop.capture.gradient_start import loss_start, white_noise
 from sigprop.capture.layout import LARGEST
@@ -23,6 +22,7 @@ from sigprop.capture.replayed_function import MOST_REPLAYED
 from sigprop.capture.skeleton import skeleton_of
 from sigprop.compat import use_plain_settings
 from sigprop.errors import InputError, SigpropError
+from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.isolation import (
     as_written,
     copied,
@@ -34,8 +34,6 @@ from sigprop.isolation import (
     without_observers,
 )
 from sigprop.losses import LossChoice, first_signal, objective
-from sigprop.theory import Node, Tape
-from sigprop.theory.tape import SingleNode
 
 
 @dataclass
@@ -59,6 +57,11 @@ class TracedModel:
         return self.capture.sites
 
     @property
+    def states(self) -> Evaluation:
+        """Under the model's own laws."""
+        return self.capture.states
+
+    @property
     def weights(self) -> dict[str, Weight]:
         return self.capture.parameters
 
@@ -70,7 +73,7 @@ class TracedModel:
 
     def differentiate(self, loss: LossChoice = None, states: Evaluation | None = None) -> tuple[Start, str]:
         """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""
-        states = states or Evaluation(self.capture)
+        states = states or self.states
         with undisturbed() as interrupts, CaptureMode(self.capture).loss(), interrupts.let_through():
             chosen = objective(self.output, self.batch, loss, depends=lambda tensor: record_of(tensor) is not None)
         found = record_of(chosen.tensor)
@@ -112,7 +115,7 @@ def trace(
         without_observers(twin)
         for module in twin.modules():
             use_plain_settings(module)
-        capture = Capture(twin, seed, preview, single, Tape(SingleNode if dtype == torch.float32 else Node))
+        capture = Capture(twin, seed, preview, single, dtype)
         capture.most_positions, capture.most_replayed = positions, replayed
         batch = copied(batch)
         seed_all(seed)

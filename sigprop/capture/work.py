@@ -6,10 +6,9 @@ each other and results do not depend on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from sigprop.capture.replayed_function import function_of
-from sigprop.theory import Node
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
 
 PER_NODE, PER_REPLICA = 5e7, 2e7
 PER_PAIR = 5e3
@@ -18,13 +17,9 @@ PER_DRAWN_PAIR = 6.0
 """For each pair of positions of a drawn tensor, channel and replica: its kernel, forward and backward."""
 
 
-def operations_of(nodes: Iterable[Node]) -> float:
-    """Of the forward and the backward pass over the nodes."""
-    return sum(_of_node(node) + _of_draws(node) for node in nodes)
-
-
-def _of_node(node: Node) -> float:
-    return PER_NODE + PER_PAIR * node.positions**2
+def operations_of(states: Evaluation) -> float:
+    """Of the forward and the backward pass over all nodes."""
+    return sum(PER_NODE + PER_PAIR * states.positions(node) ** 2 + _of_draws(node) for node in states.nodes)
 
 
 def _of_draws(node: Node) -> float:

@@ -92,6 +92,12 @@ class Distribution:
             return cls.constant(found.mean)
         return replace(found, uncertainty=0.0, numbers=tensor.detach() if tensor.numel() <= LARGE else None)
 
+    def times(self, factor: float) -> Distribution:
+        """That of the entries times a number."""
+        numbers = None if self.numbers is None else self.numbers * factor
+        moments = (self.quantiles * factor, self.mean * factor, self.variance * factor**2)
+        return Distribution(*moments, self.kind, self.uncertainty, numbers)
+
     @property
     def second_moment(self) -> float:
         return self.variance + self.mean**2

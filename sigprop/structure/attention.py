@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.fields.attention import attention_weights
-from sigprop.capture.reading import AS_CAPTURED, Reading
 from sigprop.capture.record import Field, Record
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_of
+from sigprop.graph.evaluate import Evaluation
 
 FUSED = "scaled_dot_product_attention"
 DROPOUT = 4
@@ -40,10 +40,10 @@ class FoundAttention:
     scores: tuple[Field, ...]
     value: Field
 
-    def draw(self, reading: Reading = AS_CAPTURED) -> Tensor:
+    def draw(self, states: Evaluation) -> Tensor:
         """Attention weights `[..., query, key]` from one draw of the predicted states."""
-        replay = WithoutDropout(torch.Generator().manual_seed(0), reading=reading)
-        heads = heads_of(self.item.node)
+        replay = WithoutDropout(states, torch.Generator().manual_seed(0))
+        heads = heads_of(self.item.node.op)
         if heads is not None:
             return replay(heads.weight)
         call = self.item.call
@@ -56,7 +56,7 @@ class FoundAttention:
 
 def attention_at(item: Field) -> FoundAttention | None:
     """The attention that a field is the result of, fused or spelt out."""
-    heads = None if item._node is None else heads_of(item._node)
+    heads = None if item._node is None else heads_of(item._node.op)
     if heads is not None and len(item.inputs) == 2:
         return FoundAttention(item, (heads.weight,), heads.value)
     if item.call is not None and item.call.name == FUSED:
@@ -67,9 +67,9 @@ def attention_at(item: Field) -> FoundAttention | None:
     return None
 
 
-def visible_keys(found: FoundAttention) -> Tensor:
+def visible_keys(found: FoundAttention, states: Evaluation) -> Tensor:
     """Per query, the number of keys with a weight above zero."""
-    weights = found.draw()
+    weights = found.draw(states)
     return (weights.reshape(-1, *weights.shape[-2:])[0] > 0).sum(-1).double()
 
 

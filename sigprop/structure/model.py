@@ -202,7 +202,7 @@ class Structure:
             found = self.sums[self.junctions.index(junction)].attention
             if found is None:
                 raise UnsupportedError(f"no attention in the branch at {junction.exit}")
-            self._keys[key] = visible_keys(found)
+            self._keys[key] = visible_keys(found, self.traced.states)
         return self._keys[key]
 
     def require_junctions(self, recipe: str) -> None:

@@ -17,12 +17,12 @@ from sigprop.structure.attention import attention_at
 from sigprop.structure.model import Junction, Parameter, Part
 
 if TYPE_CHECKING:
-    from sigprop.structure.residual import Graph
+    from sigprop.structure.residual import Tensors
 
 
 def find_parameters(
     traced: TracedModel,
-    graph: Graph,
+    graph: Tensors,
     junctions: list[Junction],
     blocks: tuple[tuple[str, ...], ...] = (),
     frozen: Collection[str] = (),
@@ -74,7 +74,7 @@ def _constant(traced: TracedModel, name: str) -> float | None:
     return weight.distribution.mean if weight is not None and weight.distribution.variance == 0.0 else None
 
 
-def _attention(graph: Graph) -> dict[str, list[tuple[str, Source, int]]]:
+def _attention(graph: Tensors) -> dict[str, list[tuple[str, Source, int]]]:
     """By matrix: the pieces of its output that attention uses, each with its role and head width."""
     found: dict[str, list[tuple[str, Source, int]]] = {}
     for item in graph.index:
@@ -135,7 +135,7 @@ def _inside(axes: tuple[Axis, ...], wanted: Axis) -> int | None:
     return None
 
 
-def _early(graph: Graph) -> set[str]:
+def _early(graph: Tensors) -> set[str]:
     """Weights that are used before the first residual branch begins."""
     if not graph.sums:
         return set()

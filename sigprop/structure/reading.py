@@ -21,7 +21,7 @@ from sigprop.sites import ADDITION, ROOT, CallCounter, inside
 from sigprop.structure.branch_outputs import ending
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
-from sigprop.structure.residual import CARRIED, SUMS, Graph, Sum, core, ends_in_norm, factor, plain, scale_of
+from sigprop.structure.residual import CARRIED, SUMS, Sum, Tensors, core, ends_in_norm, factor, plain, scale_of
 from sigprop.structure.scores import find_routers, find_scores
 from sigprop.structure.table_scales import table_scales
 
@@ -42,7 +42,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
     for module, record in entered:
         if id(module) in names and names[id(module)] != ROOT and calls[id(module)] == 1:
             entries.setdefault(record, names[id(module)])
-    graph = Graph(found)
+    graph = Tensors(found)
     several = {label.partition("@")[0] for label, _ in found.sites if "@" in label}
     exits = {item: label for label, item in found.sites if "[" not in label and label.partition("@")[0] not in several}
     sums = list(graph.sums.values())
@@ -91,7 +91,7 @@ def _in_single_precision(batch: Any) -> Any:
     return batch
 
 
-def _spots(graph: Graph, sums: list[Sum]) -> list[Spot]:
+def _spots(graph: Tensors, sums: list[Sum]) -> list[Spot]:
     return [
         Spot(item.total, item.skip, core(branch), item.source, item.scaled, graph.attention(passed))
         for item in sums
@@ -126,7 +126,7 @@ def _entries() -> Iterator[list[tuple[nn.Module, Record]]]:
         handle.remove()
 
 
-def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits: dict[Field, str]) -> list[Junction]:
+def _junctions(graph: Tensors, sums: list[Sum], entries: dict[Record, str], exits: dict[Field, str]) -> list[Junction]:
     made: list[Junction] = []
     number: dict[Field, int] = {}
     stream_of: dict[Field, int] = {}
@@ -170,7 +170,7 @@ def _junctions(graph: Graph, sums: list[Sum], entries: dict[Record, str], exits:
     return made
 
 
-def _readout_input(graph: Graph) -> tuple[str, ...]:
+def _readout_input(graph: Tensors) -> tuple[str, ...]:
     """The last parameters of the tensor that the readout reads; none where they enter with a shift, or where it is the
     stream itself or is shared."""
     output = graph.traced.signal
@@ -210,7 +210,7 @@ def _names(sums: list[Sum]) -> dict[Field, str]:
     return names
 
 
-def _kind(graph: Graph, passed: set[Record]) -> str:
+def _kind(graph: Tensors, passed: set[Record]) -> str:
     attention = graph.attention(passed)
     if attention is not None:
         return "cross attention" if graph.crosses(attention, passed) else "attention"

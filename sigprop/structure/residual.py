@@ -47,7 +47,7 @@ class Sum:
         return self.skip_scale != 1.0 or any(core(branch) is not branch for branch in self.branches)
 
 
-class Graph:
+class Tensors:
     """Fields of a trace in order of execution, who reads each, and the residual sums among them."""
 
     def __init__(self, found: TracedModel):

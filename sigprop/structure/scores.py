@@ -14,7 +14,7 @@ from sigprop.structure.branch_outputs import ending
 from sigprop.structure.residual import SCALINGS, SUMS, core, factor
 
 if TYPE_CHECKING:
-    from sigprop.structure.residual import Graph
+    from sigprop.structure.residual import Tensors
 
 STEPS = 40
 MASKED = 1e4
@@ -39,7 +39,7 @@ class Scores:
     biased: bool = False
 
 
-def find_scores(graph: Graph) -> tuple[Scores, ...]:
+def find_scores(graph: Tensors) -> tuple[Scores, ...]:
     """Every attention of a trace, in order; a module that attends several times is named once."""
     found: dict[str, Scores] = {}
     for item in graph.index:
@@ -63,7 +63,7 @@ def find_scores(graph: Graph) -> tuple[Scores, ...]:
     return tuple(found.values())
 
 
-def find_routers(graph: Graph) -> frozenset[str]:
+def find_routers(graph: Tensors) -> frozenset[str]:
     """Modules whose softmax is over what a matrix makes of each token, such as the experts it may go to."""
     softmaxes = [item for item in graph.index if item.call is not None and item.call.name == "softmax"]
     return frozenset(item.call.module for item in softmaxes if item.call is not None and _is_of_a_matrix(item))

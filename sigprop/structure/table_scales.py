@@ -11,7 +11,7 @@ from sigprop.capture.record import Field, Weight
 from sigprop.structure.residual import SCALINGS
 
 if TYPE_CHECKING:
-    from sigprop.structure.residual import Graph
+    from sigprop.structure.residual import Tensors
 
 STEPS = 4
 
@@ -24,7 +24,7 @@ class TableScale:
     inside: bool = False
 
 
-def table_scales(graph: Graph) -> dict[str, TableScale]:
+def table_scales(graph: Tensors) -> dict[str, TableScale]:
     """By embedding, its number, where it is not one."""
     found: dict[str, TableScale] = {}
     for item in graph.index:
@@ -36,7 +36,7 @@ def table_scales(graph: Graph) -> dict[str, TableScale]:
     return found
 
 
-def _scale(graph: Graph, item: Field) -> TableScale:
+def _scale(graph: Tensors, item: Field) -> TableScale:
     scale, owner, inside = 1.0, item.call.module if item.call is not None else "", False
     for _ in range(STEPS):
         readers = graph.readers.get(item, [])

@@ -1,9 +1,8 @@
-"""Closed forms: activations, ops, states, and the tape that chains them. Imports no other room."""
+"""Closed forms: activations, ops and states. Imports no other room."""
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.states import Gradient, Signal, exchangeable_gradient, exchangeable_signal
 from sigprop.theory.status import EXACT, Evidence, Status
-from sigprop.theory.tape import Node, Tape
 
 __all__ = [
     "EXACT",
@@ -12,10 +11,8 @@ __all__ = [
     "Exchangeable",
     "Gradient",
     "Kernel",
-    "Node",
     "Signal",
     "Status",
-    "Tape",
     "exchangeable_gradient",
     "exchangeable_signal",
 ]

@@ -110,7 +110,7 @@ def test_real_token_ids_make_repeated_tokens_alike():
     ids = torch.tensor([1, 2, 1, 3])
     blueprint = Transformer(depth=1, tokens=4, ids=ids, positions="none", state="dense")
     tape, _ = run(blueprint)
-    embedding = tape.nodes[0].signal.kernel.values
+    embedding = tape.signal(tape.graph.nodes[0]).kernel.values
     assert embedding[0, 2] == embedding[0, 0]
     assert embedding[0, 1] == 0
 

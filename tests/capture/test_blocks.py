@@ -99,7 +99,7 @@ class SharedGain(nn.Module):
 
 def test_the_gain_of_heads_that_are_not_drawn_counts():
     found = trace(build(SharedGain), IDS)
-    (op,) = filter(None, map(heads_of, found.capture.tape.nodes))
+    (op,) = filter(None, (heads_of(found.states.op(node)) for node in found.capture.graph.nodes))
     assert op.heads // op.joined < 16  # some heads are left out
     assert op.joined > 1  # and replicas are replayed at once
     rows = [predict(build(SharedGain), IDS, loss=loss, seed=seed).parameters for seed in range(8)]

@@ -10,8 +10,11 @@ from sigprop.capture import trace
 from sigprop.capture.ensemble import Ensemble, channel_noise, fewest_balanced
 from sigprop.capture.replayed_heads import FEWEST, HEADS, NARROW, ReplayedHeads, heads_of
 from sigprop.errors import UnsupportedError
-from sigprop.theory import Dense, Gradient, Signal, Tape
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Graph, Node
+from sigprop.theory import Dense, Gradient, Signal
 from sigprop.theory.drawing import root_of
+from sigprop.theory.ops.given import GivenSignal
 from sigprop.theory.parts import Fluctuation
 
 POSITIONS = 6
@@ -48,8 +51,8 @@ def test_too_few_channels_are_not_balanced():
 
 def test_a_normalized_signal_keeps_its_norm_in_every_replica():
     kernel = torch.tensor([[1.0, 0.3], [0.3, 1.0]], dtype=torch.float64)
-    node = Tape().source(Signal(Dense(kernel), torch.zeros(2, dtype=torch.float64), 10, Fluctuation(norm=0.0)))
-    for root in Ensemble(2, torch.Generator().manual_seed(0)).drawn(node):
+    node = Node(GivenSignal(Signal(Dense(kernel), torch.zeros(2, dtype=torch.float64), 10, Fluctuation(norm=0.0))))
+    for root in Ensemble(Evaluation(Graph()), 2, torch.Generator().manual_seed(0)).drawn(node):
         torch.testing.assert_close((root @ root.T).diagonal(), torch.ones(2))
 
 
@@ -71,7 +74,7 @@ class FusedAttention(nn.Module):
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_slices_are_drawn_apart_where_they_are_disjoint(overlapping):
     found = trace(FusedAttention(overlapping), torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(0)))
-    (op,) = filter(None, map(heads_of, found.capture.tape.nodes))
+    (op,) = filter(None, (heads_of(node.op) for node in found.capture.graph.nodes))
     (parts,) = op.parts.values()
     assert sorted(part.layout.channels for part in parts) == ([48] if overlapping else [16, 16])
 
@@ -84,12 +87,12 @@ def test_a_kernel_that_is_not_finite_is_refused_in_words():
 def heads_backward(total: int) -> tuple[int, float]:
     """Heads that a narrow attention draws backward in a model of so many, and the error of its weight gradients."""
     found = trace(FusedAttention(False), torch.randn(1, 5, 16, generator=torch.Generator().manual_seed(0)))
-    node = next(node for node in found.capture.tape.nodes if heads_of(node) is not None)
-    heads = heads_of(node)
-    assert node.op is not None
+    node = next(node for node in found.capture.graph.nodes if heads_of(node.op) is not None)
+    op = found.states.op(node)
+    heads = heads_of(op)
     assert heads is not None
     heads.total = lambda: total
-    node.op.parameters(Gradient(Dense(torch.eye(5, dtype=torch.float64))), *(x.signal for x in node.inputs))
+    op.parameters(Gradient(Dense(torch.eye(5, dtype=torch.float64))), *map(found.states.signal, node.inputs))
     assert heads.received is not None
     (energies,) = (torch.cat(items) for items in heads.received._energies)
     return heads.replicas * heads.heads // heads.joined, float(energies.std() / energies.mean() / len(energies) ** 0.5)

@@ -60,7 +60,7 @@ class Mixture(nn.Module):
 
 
 def operations(make):
-    return {type(node.op) for node in trace(build(make), X).capture.tape.nodes}
+    return {type(node.op) for node in trace(build(make), X).capture.graph.nodes}
 
 
 @pytest.mark.parametrize("chosen", [1, 3])
@@ -154,8 +154,8 @@ def test_keys_written_in_parts_are_put_side_by_side(agreement):
         seeds=64,
         skip=("q.weight", "k.weight", "q.bias", "k.bias", "shared.bias", "shared", "shared.weight"),
     )
-    nodes = trace(build(SharedKeys), X).capture.tape.nodes
-    attention = next(heads for node in nodes if (heads := heads_of(node)) is not None)
+    states = trace(build(SharedKeys), X).states
+    attention = next(heads for node in states.nodes if (heads := heads_of(states.op(node))) is not None)
     assert attention.heads < 32
     predicted = next(row.grad_second_moment for row in rows.parameters if row.name == "shared.weight")
     actual = measure(None, X, loss, build=SharedKeys, seeds=48).parameters

@@ -265,5 +265,5 @@ def test_what_is_sampled_brings_the_fluctuation_of_its_own_moments():
             return self.value(x) * weight
 
     found = trace(Routed(), torch.randn(16, 64, generator=torch.Generator().manual_seed(0)))
-    norms = {type(node.op).__name__: float(node.signal.fluctuation.norm) for node in found.capture.tape.nodes}
+    norms = {type(n.op).__name__: float(found.states.signal(n).fluctuation.norm) for n in found.capture.graph.nodes}
     assert norms["Sampled"] < 1.0

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sigprop.capture import build, predict
-from sigprop.capture.evaluate import possible
+from sigprop.graph.evaluate import possible
 from sigprop.theory import Dense, Gradient, Status
 
 IDS = torch.tensor([[1, 2, 3, 2, 0, 0], [4, 1, 0, 5, 6, 0]])

@@ -9,9 +9,9 @@ from torch import nn
 
 import sigprop
 from sigprop.capture import build, predict, trace
-from sigprop.capture.evaluate import Evaluation
 from sigprop.capture.skeleton import distribution
 from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError
+from sigprop.graph.evaluate import Evaluation
 from sigprop.inputs import zipf_ids
 from sigprop.models import build as reference
 
@@ -163,11 +163,11 @@ def test_predictions_are_reproducible():
 
 def test_gradients_that_are_let_go_change_nothing():
     found = trace(build(transformer()), IDS)
-    kept, freed = Evaluation(found.capture), Evaluation(found.capture)
+    kept, freed = (Evaluation(found.capture.graph, found.states) for _ in range(2))
     kept.backward(found.differentiate("noise", kept)[0])
     seen: list[float] = []
     freed.backward(found.differentiate("noise", freed)[0], lambda _, gradient: seen.append(float(gradient.energy())))
-    reached = [node for node in found.capture.tape.nodes if node in kept.gradients]
+    reached = [node for node in found.capture.graph.nodes if node in kept.gradients]
     assert seen == [float(kept.gradients[node].energy()) for node in reversed(reached)]
     assert freed.energy == kept.energy
     assert not freed.gradients
@@ -179,7 +179,7 @@ def test_kernels_kept_in_float32():
         for column in one.COLUMNS:
             assert getattr(other, column) == pytest.approx(getattr(one, column), rel=1e-5, abs=1e-7, nan_ok=True)
     found = trace(build(transformer()), IDS, dtype=torch.float32)
-    assert {node._kept.kernel.values.dtype for node in found.capture.tape.nodes} == {torch.float32}
+    assert {signal.kernel.values.dtype for signal in found.states._signals.values()} == {torch.float32}
 
 
 def test_long_sequences_are_continued_and_it_is_said():

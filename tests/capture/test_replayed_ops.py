@@ -12,12 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from sigprop.capture.jump import FollowedBlock, Jump
-from sigprop.capture.reading import Reading
 from sigprop.capture.registry import rule, rule_names
 from sigprop.capture.tracing import trace
 from sigprop.errors import InputError
-from sigprop.theory import Gradient, Node, Signal
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Graph, Node
+from sigprop.theory import Gradient, Signal
 from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.given import GivenSignal
 from tests.theory.ops.cases import Case
 from tests.theory.ops.test_battery import complaints, upstream
 
@@ -46,31 +48,32 @@ def drawn_ops() -> set[type[Op]]:
     return {item for item in found if not item.__abstractmethods__}
 
 
-class Above(Reading):
+class Above(Evaluation):
     """A gradient at every edge of a followed block."""
 
     def gradient(self, node: Node) -> Gradient:
-        return upstream(5, node.signal.kernel)
+        return upstream(5, self.signal(node).kernel)
 
 
 def jump(x: Signal) -> Jump:
     """Over two blocks, between followed ones that add to the kernel."""
-    edges = [Node(replace(x, kernel=x.kernel.scale(1.0 + number / 20))) for number in range(5)]
+    graph = Graph()
+    edges = [graph.add(Node(GivenSignal(replace(x, kernel=x.kernel.scale(1.0 + number / 20))))) for number in range(5)]
     followed = [
-        FollowedBlock(number, before, after, torch.ones(5, dtype=torch.float64))
+        FollowedBlock(number, before, after)
         for number, before, after in zip((1, 2, 5, 6), edges[:-1], edges[1:], strict=True)
     ]
-    return Jump((followed[0], followed[1]), 5, followed[2:]).bound(Above())
+    return Jump((followed[0], followed[1]), 5, followed[2:]).bound(Above(graph), edges[-1])
 
 
 def cases() -> dict[str, Case]:
     found = trace(Both(), torch.tensor([[3, 1, 4, 1, 5]]))
     _ = [item.node for _, item in found.sites]
     made = {}
-    for node in found.capture.tape.nodes:
-        if node.op is not None and type(node.op) in drawn_ops():
-            made[type(node.op).__name__] = Case(node.op, tuple(above.signal for above in node.inputs))
-    x = found.capture.tape.nodes[0].signal
+    for node in found.capture.graph.nodes:
+        if type(node.op) in drawn_ops():
+            made[type(node.op).__name__] = Case(found.states.op(node), tuple(map(found.states.signal, node.inputs)))
+    x = found.states.signal(found.capture.graph.nodes[0])
     return made | {"Jump": Case(jump(x), (x,))}
 
 

@@ -69,14 +69,14 @@ def test_parameters_are_on_meta_and_buffers_are_real():
 
 
 def test_values_given_at_construction_are_measured():
-    class Given(nn.Module):
+    class GivenSignal(nn.Module):
         def __init__(self):
             super().__init__()
             self.zeros = nn.Parameter(torch.zeros(3, 4))
             self.ramp = nn.Parameter(torch.arange(5.0))
             self.table = nn.Parameter(torch.arange(6.0), requires_grad=False)
 
-    model = build(Given)
+    model = build(GivenSignal)
     assert distribution(model.zeros).second_moment == 0.0
     assert distribution(model.ramp).mean == 2.0
     assert distribution(model.ramp).variance == pytest.approx(2.0)

@@ -50,7 +50,7 @@ class Decays(nn.Module):
 @pytest.mark.parametrize("prepare", [build, lambda make: skeleton_of(make())], ids=["built", "real"])
 def test_parts_of_a_table_have_their_own_numbers(prepare):
     found = trace(prepare(Gates), IDS)
-    mean = {name: float(item.node.signal.mean.mean()) for name, item in found.sites}
+    mean = {name: float(found.states.signal(item.node).mean.mean()) for name, item in found.sites}
     assert mean["closed"] == pytest.approx(float(torch.sigmoid(torch.tensor(-3.0))), rel=0.02)
     assert mean["open"] == pytest.approx(0.5, rel=0.02)
 

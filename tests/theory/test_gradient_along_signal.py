@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sigprop.theory import Dense, Gradient, Node, Signal, Tape, activations
+from sigprop.blueprints.base import Tape
+from sigprop.graph.graph import Node
+from sigprop.theory import Dense, Gradient, Signal, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
@@ -55,19 +57,20 @@ class Theory:
         self.x = self.tape.source(Signal(Dense(KERNEL), torch.zeros(TOKENS, dtype=torch.float64), WIDTH))
 
     def linear(self, x: Node) -> Node:
-        return self.tape.apply(Linear(WIDTH, WIDTH, 1.0 / WIDTH), x)
+        return self.tape.apply(Linear(WIDTH, WIDTH, 1.0 / WIDTH), x, parameters="linear")
 
     def norm(self, x: Node) -> Node:
-        return self.tape.apply(RMSNorm(epsilon=0.0), x)
+        return self.tape.apply(RMSNorm(epsilon=0.0), x, parameters="norm")
 
     def back(self, y: Node, leans: bool = True) -> dict[str, float]:
-        top = LEANING[:, None] * y.signal.kernel.values * LEANING + torch.eye(TOKENS, dtype=torch.float64)
+        top = LEANING[:, None] * self.tape.signal(y).kernel.values * LEANING + torch.eye(TOKENS, dtype=torch.float64)
         self.tape.backward((y, Gradient(Dense(top), along_signal=AlongSignal(LEANING if leans else 0.0))))
-        assert self.x.gradient is not None
-        kernel = self.x.gradient.kernel
-        found = {"same": float(self.x.gradient.energy()), "summed": float(kernel.total()) / TOKENS**2}
+        arrived = self.tape.states.gradient(self.x)
+        kernel = arrived.kernel
+        found = {"same": float(arrived.energy()), "summed": float(kernel.total()) / TOKENS**2}
+        parameters = [self.tape.states.parameters.get(node, []) for node in self.tape.graph.nodes]
         for role, word in (("hidden", "weight"), ("norm gain", "gain")):
-            states = [state for node in self.tape.nodes for state in node.parameters if state.role == role]
+            states = [state for made in parameters for state in made if state.role == role]
             found |= {f"{word} {n}": float(state.grad_second_moment) for n, state in enumerate(states)}
         return found
 

@@ -22,7 +22,7 @@ from sigprop.capture.layout import KEY, LARGEST, Misaligned
 from sigprop.capture.record import Call, Field, Weight, independent, united
 from sigprop.capture.sums import summed
 from sigprop.errors import UnsupportedError
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.product import Product

@@ -11,7 +11,7 @@ from sigprop.capture.capture import Capture
 from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned
 from sigprop.capture.record import Call, Field, Source
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels

@@ -14,7 +14,7 @@ from sigprop.capture.fields.operands import concrete_field
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.capture.record import Call, Field, Function, Weight
 from sigprop.capture.registry import by_rule
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.rms_norm import RMSNorm
@@ -65,8 +65,7 @@ def channel_shape(values: Tensor) -> tuple[int, ...]:
 
 def one_group(capture: Capture, node: Node, width: int, groups: int) -> Node:
     """One group of channels, which stands for all."""
-    seen = None if node.op is None else node.op.norm_of_groups(groups)
-    return capture.apply(Narrow(1.0, width, seen), node)
+    return capture.apply(Narrow(1.0, width, groups), node)
 
 
 def centre(capture: Capture, x: Field) -> Field:

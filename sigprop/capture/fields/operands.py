@@ -12,8 +12,10 @@ from sigprop.capture.broadcast import concrete_kernel, concrete_rows, positions_
 from sigprop.capture.capture import Capture
 from sigprop.capture.layout import Layout, leading_positions
 from sigprop.capture.record import Call, Field, Weight
-from sigprop.theory import Dense, Node, Signal
+from sigprop.graph.graph import Node
+from sigprop.theory import Dense, Signal
 from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.given import GivenSignal
 from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.theory.parts import GIVEN, Common
 
@@ -43,7 +45,7 @@ def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
     kernel, mean = concrete_kernel(concrete_rows(value, layout))
-    node = capture.source(Signal(Dense(kernel), mean, layout.channels, GIVEN, Common(uniform=0.0)))
+    node = capture.apply(GivenSignal(Signal(Dense(kernel), mean, layout.channels, GIVEN, Common(uniform=0.0))))
     return Field(layout, lambda _: node)
 
 

@@ -12,7 +12,8 @@ from sigprop.capture.broadcast import as_constant
 from sigprop.capture.capture import Capture
 from sigprop.capture.record import Call, Field
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.theory import Node, activations
+from sigprop.graph.graph import Node
+from sigprop.theory import activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.scale import Scale
 
@@ -98,8 +99,8 @@ def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
     try:
         with torch.enable_grad():
             function = _known(call) or activations.get(item.function, name="spelt-out")
-            largest = node.signal.covariance.diagonal.max()
-            function.derivative_second_moment(largest, node.signal.mean.mean())
+            signal = capture.states.signal(node)
+            function.derivative_second_moment(signal.covariance.diagonal.max(), signal.mean.mean())
         return capture.apply(Activation(function), node)
     except InputError:
         return capture.sampled(item, "an activation beyond the reach of quadrature")

@@ -7,7 +7,7 @@ import torch
 from sigprop.capture.capture import Capture
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout
 from sigprop.capture.record import Call, Field
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Gather
 
 

@@ -13,7 +13,7 @@ from sigprop.capture.fields.norms import affine, channel_shape, image_layout, of
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.record import Call, Field, Record, Weight, few_entries
 from sigprop.capture.registry import by_rule, rule
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.batch_norm import FiniteBatchNorm
 
 

@@ -24,10 +24,11 @@ from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout
 from sigprop.capture.record import Call, Field, Weight, united
 from sigprop.capture.registry import by_rule, rule
-from sigprop.capture.sums import note_return
-from sigprop.capture.tied import meet
+from sigprop.capture.sums import doubts_of_return
 from sigprop.distributions import CENTRED
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
+from sigprop.graph.shared_weights import own_entries
+from sigprop.graph.tied import tied
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.modulate import Modulate
@@ -282,7 +283,5 @@ def _channels_of(layout: Layout, but: list[Axis]) -> int:
 
 def _linear(capture: Capture, op: Linear, node: Node, bound: dict[str, tuple[Weight, int]]) -> Node:
     """A linear map with the parameters that are bound to it, each with how many entries get the gradient of one."""
-    made = capture.apply(op, node, weights=bound)
-    meet(capture, made, bound["weight"][0])
-    note_return(capture, made)
-    return made
+    doubts = doubts_of_return(capture, node, own_entries(op, bound))
+    return capture.apply(tied(capture.graph, op, bound["weight"][0]), node, weights=bound, doubts=doubts)

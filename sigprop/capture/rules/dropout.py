@@ -11,7 +11,7 @@ from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import KEY
 from sigprop.capture.record import Call, Field
 from sigprop.capture.registry import rule
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.dropout import Dropout
 
 

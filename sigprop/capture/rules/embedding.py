@@ -13,7 +13,7 @@ from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, of_roles
 from sigprop.capture.record import Call, Field, Weight
 from sigprop.capture.registry import rule
 from sigprop.errors import InputError
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.lookup import Lookup
 
 MANY = 2048
@@ -34,9 +34,10 @@ def embedding(
         flat = ids.flatten()
         node = _read(capture, weight, flat, padding_idx)
         names = [name for name, _ in weight.roots()]
-        before = [other for other, (name, _) in capture.embedded.items() if [name] == names]
+        lookups = capture.graph.lookups
+        before = [other for other, (name, _) in lookups.items() if [name] == names]
         for name in names:
-            capture.embedded[node] = (name, flat)
+            lookups[node] = (name, flat)
         if before and weight.call is None:
             _relate(capture, weight, [*before, node], padding_idx)
         return node
@@ -50,33 +51,27 @@ def _read(capture: Capture, weight: Weight, ids: Tensor, padding_idx: int | None
     """The rows of a table at some ids."""
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
     drawn = ~torch.isin(ids, torch.tensor(weight.zero_rows, dtype=ids.dtype))
+    law = weight.distribution
     op = Lookup(
-        *_of_drawn_rows(weight),
+        law.variance,
+        law.mean,
         (ids[:, None] == ids).double(),
         weight.shape,
         weight.shape[-1],
         drawn.double(),
         (ids != padding).double(),
+        len(weight.zero_rows) / weight.shape[0],
     )
     return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
 
 
 def _relate(capture: Capture, weight: Weight, lookups: list[Node], padding_idx: int | None) -> None:
     """Let all lookups of one table be parts of it, so that their sums add in step, and so do their gradients."""
-    read = [capture.embedded[node][1] for node in lookups]
+    read = [capture.graph.lookups[node][1] for node in lookups]
     rows = torch.cat(read).unique()
     table = _read(capture, weight, rows, padding_idx)
     for node, ids in zip(lookups, read, strict=True):
         capture.shared_parts.take_from(node, table, torch.searchsorted(rows, ids))
-
-
-def _of_drawn_rows(table: Weight) -> tuple[float, float]:
-    """Variance and mean of the entries of those rows of a table that are not zero; its law is that of all."""
-    share, law = 1.0 - len(table.zero_rows) / table.shape[0], table.distribution
-    if share == 1.0:
-        return law.variance, law.mean
-    mean = law.mean / share
-    return law.second_moment / share - mean**2, mean
 
 
 def _require_rows(call: Call, ids: torch.Tensor, weight: Weight) -> None:

@@ -14,7 +14,7 @@ from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Call, Field, Weight, few_entries
 from sigprop.capture.registry import rule
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.group_norm import GroupNorm
 
 FEWEST = 32

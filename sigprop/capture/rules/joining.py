@@ -18,9 +18,11 @@ from sigprop.capture.layout import CHANNEL, KEY, TOKEN, Axis, Layout
 from sigprop.capture.record import Call, Field, independent, united
 from sigprop.capture.registry import rule
 from sigprop.capture.sums import have_in_common, side_by_side
-from sigprop.theory import Node, Status
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.cat_channels import CatChannels
 from sigprop.theory.ops.gather import Gather
+
+STACKED = "tensors with common parts stacked as independent channels"
 
 
 @rule("cat", "concat", "concatenate")
@@ -106,30 +108,37 @@ def _dropped_dim(layout: Layout, place: int) -> Layout:
 
 
 def _channel_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
-    sizes = [item.shape[place] for item in fields]
-
-    def make(_: Field) -> Node:
-        nodes = []
-        for item, cut in zip(fields, own, strict=True):
-            index = positions_of(rest, cut)
-            straight = torch.equal(index, torch.arange(item.layout.positions))
-            nodes.append(item.node if straight else capture.apply(Gather(index), item.node))
-        return capture.apply(CatChannels(tuple(n / sum(sizes) for n in sizes), layout.channels), *nodes)
-
-    return make
+    return lambda _: _side_by_side(capture, fields, place, layout, rest, own, ())
 
 
 def _stack_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
     """Tensors along a new axis, which counts as channels: what reads each of them alike takes them as independent."""
-    make = _channel_join(capture, fields, place, layout, rest, own)
 
-    def stacked(result: Field) -> Node:
-        node, nodes = make(result), [item.node for item in fields]
-        if any(have_in_common(capture, one, other) for n, other in enumerate(nodes) for one in nodes[:n]):
-            node.signal = node.signal.note(Status.ASSUMED, "tensors with common parts stacked as independent channels")
-        return node
+    def stacked(_: Field) -> Node:
+        nodes = [item.node for item in fields]
+        common = any(have_in_common(capture, one, other) for n, other in enumerate(nodes) for one in nodes[:n])
+        return _side_by_side(capture, fields, place, layout, rest, own, (STACKED,) if common else ())
 
     return stacked
+
+
+def _side_by_side(
+    capture: Capture,
+    fields: list[Field],
+    place: int,
+    layout: Layout,
+    rest: Layout,
+    own: list[Layout],
+    doubts: tuple[str, ...],
+) -> Node:
+    """Channels of several tensors in the positions of the result."""
+    sizes, nodes = [item.shape[place] for item in fields], []
+    for item, cut in zip(fields, own, strict=True):
+        index = positions_of(rest, cut)
+        straight = torch.equal(index, torch.arange(item.layout.positions))
+        nodes.append(item.node if straight else capture.apply(Gather(index), item.node))
+    op = CatChannels(tuple(n / sum(sizes) for n in sizes), layout.channels)
+    return capture.apply(op, *nodes, doubts=doubts)
 
 
 def _position_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
@@ -139,7 +148,7 @@ def _position_join(capture: Capture, fields: list[Field], place: int, layout: La
         return rows.expand(wide)
 
     def make(result: Field) -> Node:
-        origins = [_origin(item.node) for item in fields]
+        origins = [_origin(capture, item.node) for item in fields]
         if all(node is origins[0][0] for node, _ in origins):
             places = [taken[rows_of(item)] for item, (_, taken) in zip(fields, origins, strict=True)]
             return capture.apply(Gather(torch.cat(places, place).flatten()), origins[0][0])
@@ -151,7 +160,7 @@ def _position_join(capture: Capture, fields: list[Field], place: int, layout: La
         starts, size = {}, 0
         for node in distinct:
             starts[node] = size
-            size += len(node.signal.mean)
+            size += capture.states.positions(node)
         pieces = [rows_of(item) + starts[item.node] for item in fields]
         whole = distinct[0] if len(distinct) == 1 else side_by_side(capture, *distinct)
         return capture.apply(Gather(torch.cat(pieces, place).flatten()), whole)
@@ -159,9 +168,9 @@ def _position_join(capture: Capture, fields: list[Field], place: int, layout: La
     return make
 
 
-def _origin(node: Node) -> tuple[Node, Tensor]:
+def _origin(capture: Capture, node: Node) -> tuple[Node, Tensor]:
     """The tensor whose positions a node was picked from, and which they are."""
-    taken = torch.arange(len(node.signal.mean))
+    taken = torch.arange(capture.states.positions(node))
     while isinstance(node.op, Gather) and node.op.copies == 1.0:
         taken, node = node.op.index[taken], node.inputs[0]
     return node, taken

@@ -15,7 +15,7 @@ from sigprop.capture.fields.operands import weight_field
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.record import Call, Field, Weight
 from sigprop.capture.registry import rule
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.rms_norm import RMSNorm

@@ -15,7 +15,7 @@ from sigprop.capture.fields.windows import image_windows
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Layout, Misaligned
 from sigprop.capture.record import Call, Field
 from sigprop.capture.registry import rule
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 
 

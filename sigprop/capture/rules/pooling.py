@@ -15,7 +15,7 @@ from sigprop.capture.layout import Axis, Layout
 from sigprop.capture.record import Call, Field
 from sigprop.capture.registry import rule
 from sigprop.capture.shapes import on_meta, result_shape
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.scale import Scale
 from sigprop.theory.ops.token_map import TokenMap
 

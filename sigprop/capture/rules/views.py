@@ -16,7 +16,7 @@ from sigprop.capture.record import Call, Field, Record, Weight
 from sigprop.capture.registry import rule
 from sigprop.capture.shapes import result_shape
 from sigprop.errors import UnsupportedError
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 
 
 @rule(

@@ -14,7 +14,7 @@ from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.capture.record import Call, Field, Weight, independent, united
 from sigprop.capture.registry import rule
 from sigprop.capture.sums import summed
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.scatter import Scatter
 

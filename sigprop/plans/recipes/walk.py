@@ -6,16 +6,15 @@ The graph is only read; a walk is an evaluation of it, so that any number of the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from sigprop.capture.evaluate import Evaluation, uses_of
-from sigprop.capture.reading import AS_CAPTURED, Reading
 from sigprop.capture.record import Field
 from sigprop.capture.skeleton import Distribution
 from sigprop.capture.summaries import token_correlation
+from sigprop.graph.evaluate import Evaluation, uses_of
+from sigprop.graph.graph import Node
 from sigprop.results import Init, Plan
 from sigprop.structure import Structure
-from sigprop.structure.branch_outputs import shift_of
-from sigprop.theory import Node
 from sigprop.theory.ops.residual import Residual
 
 
@@ -23,11 +22,11 @@ class Walk(Evaluation):
     """States of a captured model under draws that are set name by name; `run` recomputes them in order."""
 
     def __init__(self, structure: Structure):
-        super().__init__(structure.traced.capture)
+        super().__init__(structure.traced.capture.graph, structure.traced.states)
         self.structure = structure
-        self.parameters = self.capture.parameters
+        self.weights = structure.traced.weights
         self.place = {node: index for index, node in enumerate(self.nodes)}
-        self.uses = uses_of(self.capture)
+        self.uses = uses_of(self.graph)
 
     @classmethod
     def under(cls, structure: Structure, plan: Plan) -> Walk:
@@ -43,22 +42,17 @@ class Walk(Evaluation):
 
     def draw(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
         """Set how a parameter is drawn; states follow when they are run."""
-        own = self.parameters[name]
-        law = distribution_of(init, own.distribution, shape)
-        self.set_law(own, law)
-        for node, key, weight in self.uses.get(name, []):
-            shift = shift_of(weight)
-            if shift is not None:
-                self.use(node, key, weight, _shifted(law, shift))
+        own = self.weights[name]
+        self.set_law(own, distribution_of(init, own.distribution, shape))
 
     def law_of(self, name: str) -> Distribution:
         """How a parameter is drawn now."""
-        return self.law(self.parameters[name])
+        return self.law(self.weights[name])
 
     def draw_all(self, plan: Plan) -> None:
         """Set every parameter as a plan says."""
         for row in plan.parameters:
-            if row.name in self.parameters:
+            if row.name in self.weights:
                 self.draw(row.name, row.init, row.shape)
 
     def scale_sum(self, total: Field, skip: Field, scales: tuple[float, float]) -> None:
@@ -66,29 +60,29 @@ class Walk(Evaluation):
         node = total.node
         first, second = scales if node.inputs[0] is skip.node else scales[::-1]
         own = node.op if isinstance(node.op, Residual) else Residual()
-        self.set_op(node, Residual(own.skip * first, own.branch * second))
+        self.set_op(node, replace(own, skip=own.skip * first, branch=own.branch * second))
 
     def between(self, first: Node, last: Node) -> list[Node]:
         """The nodes of the graph from one to another, both included."""
         return self.nodes[self.place[first] : self.place[last] + 1]
 
 
-def variance(node: Node, reading: Reading = AS_CAPTURED) -> float:
+def variance(node: Node, states: Evaluation) -> float:
     """Second moment about the overall mean, averaged over tokens."""
-    signal = reading.signal(node)
+    signal = states.signal(node)
     overall = signal.mean.mean()
     return float((signal.kernel.diagonal - 2 * overall * signal.mean + overall**2).mean())
 
 
-def correlation(field: Field, reading: Reading = AS_CAPTURED) -> float:
+def correlation(field: Field, states: Evaluation) -> float:
     """Token correlation as in a profile: over pairs of one sequence."""
-    return token_correlation(reading.signal(field.node), field.layout)
+    return token_correlation(states.signal(field.node), field.layout)
 
 
 def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Distribution:
     """The law of one entry; a fused draw counts as a mixture, which is an approximation."""
     if init.kind == "keep":
-        return Distribution(own.quantiles * init.value, own.mean * init.value, own.variance * init.value**2)
+        return own if init.value == 1.0 else own.times(init.value)
     if init.kind == "constant":
         return Distribution.constant(init.value)
     if init.kind == "uniform":
@@ -99,7 +93,3 @@ def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Di
         second = sum(size * law.second_moment for size, law in zip(init.sizes, laws, strict=True)) / total
         return Distribution.normal(0.0, math.sqrt(second))
     return Distribution.normal(0.0, init.std)
-
-
-def _shifted(law: Distribution, shift: float) -> Distribution:
-    return Distribution(law.quantiles + shift, law.mean + shift, law.variance) if shift else law

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from sigprop.blueprints.base import Blueprint, Setting
+from sigprop.blueprints.base import Blueprint, Setting, Tape
 from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariances, get_init
 from sigprop.blueprints.mixer import Mixer
 from sigprop.blueprints.mlp import MLP
@@ -22,7 +22,7 @@ from sigprop.blueprints.transformer import Transformer
 from sigprop.blueprints.vit import ViT
 from sigprop.errors import UnknownNameError, require
 from sigprop.research.phase.diagram import AXES, Axis, PhaseDiagram, check_plane
-from sigprop.theory import Signal, Tape
+from sigprop.theory import Signal
 from sigprop.theory.ops import loss
 
 BLUEPRINTS: dict[str, type[Blueprint]] = {"mixer": Mixer, "resnet": ResNet, "transformer": Transformer, "vit": ViT}
@@ -44,20 +44,20 @@ def block_factor(blueprint: Blueprint) -> Tensor:
     tape = Tape()
     if isinstance(blueprint, RepeatedBlueprint) and getattr(blueprint, "kind", "") != "encoder_decoder":
         require(blueprint.depth >= 3, "depth", blueprint.depth, "at least three blocks, to have a penultimate one")
-        stream = blueprint.start(Tape()).signal
+        along = Tape()
+        stream = along.signal(blueprint.start(along))
         for layer in range(blueprint.depth - 2):
             along = Tape()
-            stream = blueprint.block(along, along.source(stream), layer, "").signal
+            stream = along.signal(blueprint.block(along, along.source(stream), layer, ""))
         before = tape.source(stream)
         after = blueprint.block(tape, before, blueprint.depth - 2, "")
     else:
         blueprint.forward(tape)
-        blocks = [node for node in tape.nodes if re.fullmatch(r"(.*\.)?blocks\.\d+", node.name)]
+        blocks = [site.node for site in tape.graph.sites if re.fullmatch(r"(.*\.)?blocks\.\d+", site.name)]
         require(len(blocks) >= 3, "depth", len(blocks), "at least three blocks, to have a penultimate one")
         before, after = blocks[-3], blocks[-2]
-    tape.backward((after, loss.white_noise(after.signal)), until=before)
-    assert before.gradient is not None
-    return before.gradient.summary()[0]
+    tape.backward((after, loss.white_noise(tape.signal(after))), until=before)
+    return tape.states.gradient(before).summary()[0]
 
 
 def blueprint_at(name: str, point: dict[str, Setting], settings: dict[str, Any] | None = None) -> Blueprint:

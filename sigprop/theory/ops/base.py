@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -70,6 +70,9 @@ class Law(Protocol):
     @property
     def second_moment(self) -> float: ...
 
+    @property
+    def kind(self) -> str: ...
+
 
 class Op(ABC):
     """One step of the chain. Hyperparameters may be numbers or grids; inputs and output are states.
@@ -122,9 +125,14 @@ class Op(ABC):
         """What the output holds of one input itself; None where weights or a function stand between."""
         return None
 
-    def bound(self, reading: Any) -> Op:
-        """The op for the states and laws that a reading gives; itself unless it looks beyond its inputs."""
+    def bound(self, states: Any, node: Any) -> Op:
+        """The op at a node, for the states and laws of an evaluation; itself unless it looks beyond its inputs."""
         return self
+
+    @property
+    def gradients_read(self) -> Sequence[Any]:
+        """Nodes whose gradients it reads, beside that of its output."""
+        return ()
 
     @property
     def received(self) -> ReceivedByDraws | None:

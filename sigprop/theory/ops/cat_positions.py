@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,6 +45,19 @@ class CatPositions(Op):
     count: int | None = None
     pieces: tuple[tuple[int, Piece, int, Piece], ...] = ()
     doubt: str = ""
+
+    def bound(self, states: Any, node: Any) -> CatPositions:
+        if not self.pieces:
+            return self
+        parts, found = node.inputs[self.count :], list(self.pieces)
+        for pair in dict.fromkeys((first, second) for first, _, second, _ in self.pieces):
+            places = [n for n, (first, _, second, _) in enumerate(self.pieces) if (first, second) == pair]
+            one, other = (node.inputs[number] for number in pair)
+            own = [(self.pieces[n][1], self.pieces[n][3]) for n in places]
+            again = states.shared_parts.again(one, other, [parts[n] for n in places], own)
+            for n, (mine, theirs) in zip(places, again, strict=True):
+                found[n] = (pair[0], mine, pair[1], theirs)
+        return replace(self, pieces=tuple(found))
 
     def forward(self, *inputs: Signal) -> Signal:
         inputs, parts = inputs[: self.count], inputs[len(inputs[: self.count]) :]

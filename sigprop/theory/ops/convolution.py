@@ -41,6 +41,8 @@ class Convolution(Linear):
         through_activation=TRANSFORMED,
     )
 
+    by_position = False
+
     rows: Tensor = field(kw_only=True)
     groups: int = field(default=1, kw_only=True)
     window: tuple[int, ...] = field(default=(), kw_only=True)

@@ -22,8 +22,8 @@ class OpDraws(Protocol):
     @property
     def received(self) -> ReceivedByDraws | None: ...
 
-    def bound(self, reading: Any) -> OpDraws:
-        """The same draws from the states and laws of a reading; itself if they are these."""
+    def bound(self, states: Any) -> OpDraws:
+        """The same draws from the states and laws of an evaluation; itself if they are these."""
         ...
 
 
@@ -33,8 +33,8 @@ class DrawnOp(Op):
     draws: Any
     _sent: tuple[Gradient, Gradient | None] | None = None
 
-    def bound(self: Self, reading: Any) -> Self:
-        draws = self.draws.bound(reading)
+    def bound(self: Self, states: Any, node: Any) -> Self:
+        draws = self.draws.bound(states)
         if draws is self.draws:
             return self
         made = copy(self)

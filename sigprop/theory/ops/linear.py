@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -48,6 +49,9 @@ class Linear(Op):
         along_signal=TRANSFORMED,
         through_activation=TRANSFORMED,
     )
+
+    by_position: ClassVar[bool] = True
+    """Whether channels are mapped, position by position."""
 
     fan_in: int
     fan_out: int
@@ -148,7 +152,8 @@ class Linear(Op):
 
     def with_law(self, parameter: str, law: Law) -> Linear:
         if parameter == "weight":
-            return replace(self, variance=law.variance, mean=law.mean)
+            centred = self.centred and law.kind == "centred"
+            return replace(self, variance=law.variance, mean=law.mean, centred=centred)
         return replace(self, bias_variance=law.variance, bias_mean=law.mean)
 
     def _along_itself(self, gradient: Gradient, x: Signal) -> Tensor | float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from sigprop.theory.carries import starts
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.ops.base import Law, ParameterState
 from sigprop.theory.ops.parameter_source import ParameterSource
 from sigprop.theory.states import Gradient, Signal
 
@@ -31,6 +31,14 @@ class Lookup(ParameterSource):
 
     drawn: Tensor
     trained: Tensor
+    zero_share: float = 0.0
+    """Of the rows, those that are set to zero: a law is that of all."""
+
+    def with_law(self, parameter: str, law: Law) -> Lookup:
+        if not self.zero_share:
+            return replace(self, variance=law.variance, average=law.mean)
+        mean = law.mean / (1.0 - self.zero_share)
+        return replace(self, variance=law.second_moment / (1.0 - self.zero_share) - mean**2, average=mean)
 
     def forward(self, *inputs: Signal) -> Signal:
         kernel = (self.variance * self.same + self.average**2) * self.drawn[:, None] * self.drawn

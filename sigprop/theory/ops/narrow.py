@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import Carried, Op
@@ -36,8 +37,15 @@ class Narrow(Op):
 
     share: float
     width: int
+    of_groups: int = 1
+    """Groups of channels of which this is one."""
     norm: float | None = None
     """The fluctuation of norms of a group, where it was seen."""
+
+    def bound(self, states: Any, node: Any) -> Narrow:
+        if self.of_groups == 1:
+            return self
+        return replace(self, norm=states.op(node.inputs[0]).norm_of_groups(self.of_groups))
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs

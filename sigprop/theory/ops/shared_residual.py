@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,10 @@ class SharedResidual(Residual):
     )
 
     pieces: tuple[tuple[Piece, Piece], ...] = ()
+
+    def bound(self, states: Any, node: Any) -> SharedResidual:
+        first, second, *parts = node.inputs
+        return replace(self, pieces=tuple(states.shared_parts.again(first, second, parts, self.pieces)))
 
     def forward(self, *inputs: Signal) -> Signal:
         made = super().forward(*inputs[:2])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.parts import Directions
 from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.tape import Node, Tape
 
 
 @dataclass(frozen=True)
@@ -90,6 +88,8 @@ class TiedHead(Linear):
         through_activation=TRANSFORMED,
     )
 
+    by_position = False
+
     contact: Contact = field(kw_only=True)
 
     def forward(self, *inputs: Signal) -> Signal:
@@ -106,28 +106,3 @@ class TiedHead(Linear):
         energy = kernel.token_average(kernel.diagonal) * self.fan_out * kernel.tokens**2
         radial = 1.0 + self.fan_in * kernel.token_average(along) / energy.clamp_min(1e-300)
         return (replace(made, directions=Directions(radial)),)
-
-
-def carried_share(tape: Tape, source: Node, target: Node) -> Tensor:
-    """How much of the rows made at `source` each token of `target` carries: along skips, norms and dropout."""
-    found = {source: torch.ones_like(source.signal.kernel.diagonal)}
-    for node in tape.nodes:
-        known = [found.get(above) for above in node.inputs]
-        if any(share is not None for share in known):
-            share = kept_share(node, known)
-            if share is not None:
-                found[node] = share
-    return found.get(target, torch.zeros_like(target.signal.kernel.diagonal))
-
-
-def kept_share(node: Node, known: Sequence[Tensor | None]) -> Tensor | None:
-    """What a node carries, given what its inputs carry; None where an op does not keep rows."""
-    if node.op is None:
-        return None
-    signals = [above.signal for above in node.inputs]
-    parts = []
-    for number, share in enumerate(known):
-        held = None if share is None else node.op.carried(number, node.signal, *signals)
-        if share is not None and held is not None:
-            parts.append(held.share * held.of(share))
-    return torch.stack(torch.broadcast_tensors(*parts)).sum(0) if parts else None

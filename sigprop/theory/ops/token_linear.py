@@ -40,6 +40,8 @@ class TokenLinear(Linear):
         through_activation=TRANSFORMED,
     )
 
+    by_position = False
+
     channels: int = 1
 
     def forward(self, *inputs: Signal) -> Signal:

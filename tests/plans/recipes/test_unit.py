@@ -169,7 +169,9 @@ def test_prediction_without_a_recipe_is_the_models_own():
     structure = read_structure(model, ids())
     own = predict_plan(structure, None)
     again = trace(model, ids())
-    values = [float(item.node.signal.summary()[1]) for name, item in again.sites if name.endswith("_residual")]
+    values = [
+        float(again.states.signal(item.node).summary()[1]) for name, item in again.sites if name.endswith("_residual")
+    ]
     assert own.variance == pytest.approx(values, rel=0.02)
 
 

@@ -278,7 +278,8 @@ def test_a_depth_rule_scales_what_every_branch_adds(name, settings):
 
 
 def branch_variances(model, ids):
-    return [float(spot.branch.node.signal.summary()[1]) for spot in read_structure(model, ids).sums]
+    structure = read_structure(model, ids)
+    return [float(structure.traced.states.signal(spot.branch.node).summary()[1]) for spot in structure.sums]
 
 
 def test_numbers_inside_a_block_are_not_layers():

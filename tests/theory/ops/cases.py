@@ -20,6 +20,7 @@ from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.batch_norm import BatchNorm, FiniteBatchNorm
+from sigprop.theory.ops.branch_origin import BranchOrigin
 from sigprop.theory.ops.cat_channels import CatChannels
 from sigprop.theory.ops.cat_positions import CatPositions
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
@@ -29,6 +30,7 @@ from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.expert_sum import ExpertSum
 from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.given import GivenSignal
 from sigprop.theory.ops.gradient_scale import GradientScale
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.input_convolution import InputConvolution
@@ -431,6 +433,8 @@ CASES: dict[str, Case] = {
         unchecked=dict.fromkeys(("uniform", "directions", "along", "gain"), "ended") | {"norm": "by its inverse mean"},
         allowed=0.05,
     ),
+    "given": Case(GivenSignal(signal()), ()),
+    "stream": Case(BranchOrigin(), (signal(),), fixed(lambda x: 1.0 * x), linear=True),
     "scale": Case(Scale(0.3), (signal(),), fixed(lambda x: 0.3 * x), linear=True),
     "scatter": Case(
         Scatter(torch.tensor([0, 5, 3, 1]), 6), (signal(),), scattered(torch.tensor([0, 5, 3, 1]), 6), linear=True

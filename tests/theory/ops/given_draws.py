@@ -54,7 +54,7 @@ class GivenHeads:
         self.received: ReceivedNothing | None = None
         self.sent: list[Tensor] = []
 
-    def bound(self, reading: object) -> GivenHeads:
+    def bound(self, states: object) -> GivenHeads:
         return self
 
     def forward(self) -> Iterator[GivenHead]:
@@ -101,7 +101,7 @@ class DrawnFunction:
         self.doubts: dict[str, str] = {}
         self.received: ReceivedNothing | None = None
 
-    def bound(self, reading: object) -> DrawnFunction:
+    def bound(self, states: object) -> DrawnFunction:
         return self
 
     def _draws(self) -> Iterator[DrawnResult]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sigprop.blueprints.base import Tape
 from sigprop.errors import UnsupportedError
-from sigprop.theory import Dense, Gradient, Tape, exchangeable_gradient, exchangeable_signal
+from sigprop.theory import Dense, Gradient, exchangeable_gradient, exchangeable_signal
 from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.parts import AlongSignal
@@ -38,7 +39,7 @@ def predict(r, rg, scores, *, dense=False, sampled=False, causal=False, dropout=
     )
     out = tape.apply(op, *projections, value)
     tape.backward((out, g))
-    return out.signal.kernel, source.gradient.kernel
+    return tape.signal(out).kernel, tape.states.gradient(source).kernel
 
 
 def simulate(r, rg, scores, draws, *, causal=False, dropout=0.0, tokens=TOKENS, seed=0):

@@ -33,6 +33,7 @@ import torch
 from sigprop.capture.record import Weight
 from sigprop.capture.replayed_heads import heads_of
 from sigprop.errors import UnsupportedError, require
+from sigprop.graph.graph import Node
 from sigprop.losses import LossChoice
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all, scale_rows, times, with_junctions
@@ -42,7 +43,6 @@ from sigprop.results import Init, Plan
 from sigprop.structure import Junction, Structure
 from sigprop.structure.attention import WithoutDropout
 from sigprop.structure.attention import score_variance as score_variance_of
-from sigprop.theory import Node
 
 STEPS = 6
 LARGEST_SHARE = 0.5
@@ -143,7 +143,7 @@ def _solved_factors(structure: Structure, walk: Walk, ratio: float, cap: float) 
         branches.setdefault(walk.place[spot.total.node], []).append(number)
     done = 0
     for place, numbers in branches.items():
-        for attention in [n for n in walk.nodes[done : place + 1] if heads_of(n) is not None]:
+        for attention in [n for n in walk.nodes[done : place + 1] if heads_of(n.op) is not None]:
             walk.run(walk.nodes[done : walk.place[attention]])
             done = walk.place[attention]
             _cap_scores(structure, walk, attention, cap, factors)
@@ -157,9 +157,9 @@ def _solved_factors(structure: Structure, walk: Walk, ratio: float, cap: float) 
 
 def _cap_scores(structure: Structure, walk: Walk, attention: Node, cap: float, factors: dict[str, float]) -> None:
     """Divide query and key so that their scores do not vary more than the cap; fused matrices are left alone."""
-    heads = heads_of(attention)
+    heads = heads_of(attention.op)
     assert heads is not None
-    present = score_variance_of(WithoutDropout(torch.Generator().manual_seed(0), reading=walk)(heads.weight))
+    present = score_variance_of(WithoutDropout(walk, torch.Generator().manual_seed(0))(heads.weight))
     makers = [weight for source in heads.parts for weight in source.inputs if isinstance(weight, Weight)]
     names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
     chosen = [name for name in names if structure.parameters[name].role == "query_key"]
@@ -169,8 +169,7 @@ def _cap_scores(structure: Structure, walk: Walk, attention: Node, cap: float, f
         before = math.sqrt(walk.law_of(name).variance)
         factors[name] = (cap / present) ** 0.25
         walk.draw(name, Init("normal", std=before * factors[name]), structure.parameters[name].shape)
-        for node, _, _ in walk.uses[name]:
-            walk.run([node])
+        walk.run(walk.uses[name])
 
 
 def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float, factors: dict[str, float]) -> None:
@@ -190,7 +189,7 @@ def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float
         now = Init("normal", std=math.sqrt(law.variance)) if law.variance else Init("constant", value=law.mean)
         walk.draw(name, times(now, factor, junction.shift), structure.parameters[name].shape)
         factors[name] = factor
-    first = min((use[0] for name in names for use in walk.uses[name]), key=walk.place.__getitem__)
+    first = min((node for name in names for node in walk.uses[name]), key=walk.place.__getitem__)
     walk.run(walk.between(first, spot.total.node))
 
 

@@ -7,12 +7,13 @@ in step: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigprop.theory import Node
+from sigprop.graph.graph import Node
 from sigprop.theory.ops.base import Carried
 from sigprop.theory.ops.shared_residual import Piece
 
@@ -20,17 +21,21 @@ Pieces = dict[Node, list[Piece]]
 
 
 class SharedParts:
-    """For each node the parts that it is a sum of, as bits of a number, and what it holds of them."""
+    """For each node the parts that it is a sum of, as bits of a number, and what it holds of them in some states."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: Any) -> None:
+        self._states = states
         self._parts: dict[Node, int] = {}
         self._held: dict[Node, tuple[tuple[Node, Carried], ...]] = {}
-        self._origins: dict[Node, tuple[Node, Carried]] = {}
         self._count = 0
 
     def take_from(self, node: Node, origin: Node, index: Tensor) -> None:
         """From now on a node counts as positions of another one that it was not made of: rows of a table."""
-        self._origins[node] = (origin, Carried(1.0, index))
+        self._states.graph.origins.setdefault(node, {})[origin] = index
+        self.forget()
+
+    def forget(self) -> None:
+        """After states, or what counts as a part, have changed."""
         self._parts, self._held = {}, {}
 
     def of(self, node: Node) -> int:
@@ -46,19 +51,46 @@ class SharedParts:
         self._parts[node] = found
         return found
 
-    def held(self, node: Node) -> tuple[tuple[Node, Carried], ...]:
+    def held(self, node: Node, forks: Set[Node] = frozenset()) -> tuple[tuple[Node, Carried], ...]:
         """The inputs that a node holds, and how; not those of which it holds nothing, as a product with a tensor of
-        mean zero does of its other factor."""
+        mean zero does of its other factor. Of several tensors that it counts as positions of, one of the forks."""
+        origins = self._states.graph.origins.get(node)
+        if origins is not None:
+            chosen = next((origin for origin in origins if origin in forks), next(reversed(origins)))
+            return ((chosen, Carried(1.0, origins[chosen])),)
         if node not in self._held:
-            origin = self._origins.get(node)
-            self._held[node] = tuple(_held(node)) if origin is None else (origin,)
+            self._held[node] = tuple(self._held_by_op(node))
         return self._held[node]
+
+    def _held_by_op(self, node: Node) -> Iterator[tuple[Node, Carried]]:
+        op, states = self._states.op(node), self._states
+        if not op.holds_inputs:
+            return
+        output, signals = states.signal(node), [states.signal(item) for item in node.inputs]
+        for number, above in enumerate(node.inputs):
+            held = op.carried(number, output, *signals)
+            if held is not None and torch.as_tensor(held.share).any():
+                yield above, held
 
     def in_common(self, first: Node, second: Node) -> list[tuple[Node, Piece, Piece]]:
         """Each part of both, with what either holds of it."""
-        forks = self.forks(first, second)
+        return self._between(first, second, self.forks(first, second))
+
+    def _between(self, first: Node, second: Node, forks: set[Node]) -> list[tuple[Node, Piece, Piece]]:
         mine, theirs = self.pieces(first, forks), self.pieces(second, forks)
         return [(node, one, other) for node, held in mine.items() for one in held for other in theirs.get(node, [])]
+
+    def again(
+        self, first: Node, second: Node, parts: Sequence[Node], pieces: Sequence[tuple[Piece, Piece]]
+    ) -> list[tuple[Piece, Piece]]:
+        """What both hold of the given parts in these states, in the order of pieces found in others."""
+        left, found = self._between(first, second, set(parts)), []
+        for part, (mine, other) in zip(parts, pieces, strict=True):
+            places = (mine.index, other.index)
+            same = (n for n, (node, *both) in enumerate(left) if node is part and _at(both, places))
+            number = next(same, None)
+            found.append(_nothing(mine, other) if number is None else left.pop(number)[1:])
+        return found
 
     def forks(self, first: Node, second: Node) -> set[Node]:
         """The last nodes that both are sums of; the parts themselves where one of those is made of another."""
@@ -89,14 +121,14 @@ class SharedParts:
         waiting = [target]
         while waiting:
             node = waiting[-1]
-            above = [] if node in forks else self.held(node)
+            above = [] if node in forks else self.held(node, forks)
             missing = [item for item, _ in above if item not in found]
             if missing:
                 waiting += missing
                 continue
             waiting.pop()
             if node in forks:
-                count = len(node.signal.mean)
+                count = self._states.positions(node)
                 found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
             else:
                 found[node] = {}
@@ -105,14 +137,12 @@ class SharedParts:
         return found[target]
 
 
-def _held(node: Node) -> Iterator[tuple[Node, Carried]]:
-    if node.op is None or not node.op.holds_inputs:
-        return
-    signals = [item.signal for item in node.inputs]
-    for number, above in enumerate(node.inputs):
-        held = node.op.carried(number, node.signal, *signals)
-        if held is not None and torch.as_tensor(held.share).any():
-            yield above, held
+def _at(pieces: Sequence[Piece], places: Sequence[Tensor]) -> bool:
+    return all(torch.equal(piece.index, index) for piece, index in zip(pieces, places, strict=True))
+
+
+def _nothing(*pieces: Piece) -> tuple[Piece, ...]:
+    return tuple(Piece(torch.zeros_like(piece.share), piece.index) for piece in pieces)
 
 
 def _carried(pieces: Pieces, held: Carried) -> Pieces:

@@ -12,9 +12,10 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
-from sigprop.capture.record import Record, Weight, leaves
-from sigprop.capture.shared_parts import SharedParts
-from sigprop.theory import Node
+from sigprop.graph.graph import Bound, Node
+from sigprop.graph.shared_parts import SharedParts
+from sigprop.graph.weights import Record, Weight, leaves
+from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.linear import Linear
 
 MATTERS = 0.1
@@ -23,8 +24,6 @@ IN_STEP = "uses of one weight are taken as draws of their own"
 _TAKES_A_PART = frozenset(
     ["getitem", "narrow", "select", "split", "split_with_sizes", "chunk", "unbind", "iter", "index_select"]
 )
-Bindings = dict[Node, dict[str, tuple[Weight, int]]]
-"""For each node the weights behind the parameters of its op, with their number of entries."""
 Entries = tuple[Any, ...]
 """A parameter, and what is taken of it."""
 Received = tuple[Node, float]
@@ -47,18 +46,23 @@ def entries_of(weight: Weight) -> tuple[Entries, ...]:
     return tuple((*inner, *taken) for parent, _ in weight.parents for inner in entries_of(parent))
 
 
+def own_entries(op: Op, weights: Bound) -> frozenset[Entries]:
+    """Entries of the weights that an op multiplies with."""
+    if not op.multiplies:
+        return frozenset()
+    return frozenset(entries for weight, _ in weights.values() for entries in entries_of(weight))
+
+
 class WeightsBehind:
     """For each node the uses of weights whose outputs it is a sum of."""
 
-    def __init__(self, bindings: Bindings, parts: SharedParts):
-        self._bindings = bindings
+    def __init__(self, parts: SharedParts):
         self._parts = parts
         self._found: dict[Node, frozenset[Use]] = {}
         self._used: set[Entries] = set()
 
-    def used_before(self, node: Node) -> bool:
+    def used_before(self, own: frozenset[Entries]) -> bool:
         """Whether a linear map seen earlier multiplied with the same entries."""
-        own = self.own(node)
         again = not self._used.isdisjoint(own)
         self._used |= own
         return again
@@ -74,22 +78,16 @@ class WeightsBehind:
                 waiting += missing
                 continue
             waiting.pop()
-            own = frozenset((entries, item) for entries in self.own(item)) if not above else frozenset()
+            entries = own_entries(item.op, item.weights) if not above else ()
+            own = frozenset((each, item) for each in entries)
             self._found[item] = own.union(*(self._found[other] for other in above))
         return self._found[node]
-
-    def own(self, node: Node) -> frozenset[Entries]:
-        """Entries of the weights that an op multiplies with."""
-        if node.op is not None and not node.op.multiplies:
-            return frozenset()
-        bound = self._bindings.get(node, {})
-        return frozenset(entries for weight, _ in bound.values() for entries in entries_of(weight))
 
     def _above(self, node: Node) -> list[Node]:
         held = self._parts.held(node)
         if held:
             return [item for item, _ in held]
-        return [] if node in self._bindings else list(node.inputs)
+        return [] if node.weights else list(node.inputs)
 
     def in_common(self, first: Node, second: Node) -> list[tuple[Node, Node]]:
         """Parts of one and of the other tensor that were made by different uses of one weight."""
@@ -110,10 +108,10 @@ def _used_twice(first: frozenset[Use], second: frozenset[Use]) -> bool:
 class WeightsAhead:
     """For each node the matrices that its gradient comes through last; `LOSS` where it comes through none."""
 
-    def __init__(self, nodes: Sequence[Node], behind: WeightsBehind):
+    def __init__(self, nodes: Sequence[Node]):
         self._found: dict[Node, frozenset[Entries]] = {}
         for node in reversed(nodes):
-            own = behind.own(node) if isinstance(node.op, Linear) else frozenset()
+            own = own_entries(node.op, node.weights) if isinstance(node.op, Linear) else frozenset()
             for source in node.inputs:
                 self._found[source] = self._found.get(source, frozenset()) | (own or self.of(node))
 
@@ -121,14 +119,12 @@ class WeightsAhead:
         return self._found.get(node) or LOSS
 
 
-def uses_in_step(
-    nodes: Sequence[Node], behind: WeightsBehind, uses: dict[Entries, list[Received]]
-) -> Iterator[Entries]:
+def uses_in_step(nodes: Sequence[Node], uses: dict[Entries, list[Received]]) -> Iterator[Entries]:
     """Entries whose gradients may add; those that come through different matrices have nothing in common."""
     suspected = {key: found for key, found in uses.items() if in_step(energy for _, energy in found)}
     if not suspected:
         return
-    ahead = WeightsAhead(nodes, behind)
+    ahead = WeightsAhead(nodes)
     for key, found in suspected.items():
         groups: list[tuple[frozenset[Entries], list[float]]] = []
         for node, energy in found:

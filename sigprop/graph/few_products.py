@@ -8,7 +8,8 @@ for the convolution itself, twice as large below it.
 
 from __future__ import annotations
 
-from sigprop.theory import Gradient, Node, Signal
+from sigprop.theory import Gradient, Signal
+from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.parts import GIVEN
 
@@ -21,12 +22,12 @@ IN_STEP = 0.2
 REASON = "slopes of a function of sums of few products depend on each factor"
 
 
-def is_bent_sum(node: Node, gradient: Gradient, made: Signal) -> bool:
-    """Whether a node is a sum of few products of random numbers that a function with varying slopes follows."""
-    op, through = node.op, gradient.through_activation
+def is_bent_sum(op: Op, gradient: Gradient, made: Signal, *inputs: Signal) -> bool:
+    """Whether an op is a sum of few products of random numbers that a function with varying slopes follows."""
+    through = gradient.through_activation
     if not isinstance(op, Convolution) or op.groups == 1 or op.fan_in > FEW:
         return False
-    if node.inputs[0].signal.fluctuation is GIVEN or abs(float(gradient.kernel.cosine_average())) < IN_STEP:
+    if inputs[0].fluctuation is GIVEN or abs(float(gradient.kernel.cosine_average())) < IN_STEP:
         return False
     for item in through.gradients:
         square = float(item.passed.diagonal.sum() / item.kernel.diagonal.sum().clamp_min(1e-300))

@@ -1,0 +1,322 @@
+"""Evaluation: laws of the parameters and scales of residual sums go in, states of signals and gradients come out.
+
+This is the only place where states are computed. The graph is only read. An evaluation holds ops with the laws that it
+is made under, the signals that follow from them, and all gradients. Several may be made of one graph, in any order and
+in several threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from sigprop.distributions import CENTRED, COPIED, STRUCTURED, UNKNOWN, Distribution
+from sigprop.graph.few_products import REASON, is_bent_sum
+from sigprop.graph.graph import Graph, Node
+from sigprop.graph.shared_parts import SharedParts
+from sigprop.graph.shared_weights import IN_STEP, Entries, Received, WeightsBehind, entries_of, uses_in_step
+from sigprop.graph.weights import ONE_NUMBER, Parents, Weight
+from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
+from sigprop.theory.ops.base import Op, ParameterState, ReceivedByDraws
+
+ROUNDING = 1e-9
+DEPENDENT = {
+    STRUCTURED: "taken as independent draws, which they are not",
+    CENTRED: "taken as independent draws, and they sum to zero",
+    COPIED: "those of another layer, and taken as a draw of their own",
+    UNKNOWN: "not known",
+}
+"""Laws whose entries are not independent draws: ops take them as such, so that the state is a guess and says so."""
+
+
+@dataclass
+class Start:
+    """Where the gradient starts: at nodes, at weights that a loss takes directly, at sites that a replay passes."""
+
+    seeds: list[tuple[Node, Gradient]] = field(default_factory=list)
+    weights: dict[Weight, float] = field(default_factory=dict)
+    passed: dict[Any, Gradient] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
+
+    def note(self, status: Status, reason: str) -> Start:
+        """The same gradients with the evidence worsened."""
+        seeds = [(node, gradient.note(status, reason)) for node, gradient in self.seeds]
+        passed = {site: gradient.note(status, reason) for site, gradient in self.passed.items()}
+        return Start(seeds, self.weights, passed, self.evidence.join(Evidence(status, reason)))
+
+
+class Evaluation:
+    """States of a graph under given laws; `run` computes signals, `backward` sends a gradient down.
+
+    Laws that are not set are those that the graph refers to. A signal that was not run is that of the evaluation `base`
+    where there is one, else it is computed when it is asked for. `preview`: all tokens of a state are taken as alike;
+    `dtype` is that of the kernels that are kept (ops compute in float64).
+    After `backward`, `gradients` holds what reached each node (unless it was let go), `parameters` what the ops without
+    weights of their own say of theirs, `passed` what replays sent through sites without their nodes, `energy` the
+    expected squared norm of every parameter's gradient.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        base: Evaluation | None = None,
+        *,
+        preview: bool = False,
+        dtype: torch.dtype = torch.float64,
+    ):
+        self.graph, self.base, self.preview, self.dtype = graph, base, preview, dtype
+        self.changed = False
+        self._given: dict[Node, Op] = {} if base is None else dict(base._given)
+        self._ops: dict[Node, Op] = {}
+        self._signals: dict[Node, Signal] = {}
+        self._laws: dict[Weight, Distribution] = {} if base is None else dict(base._laws)
+        self._derived: dict[Weight, tuple[Distribution, Parents]] = {}
+        self.gradients: dict[Node, Gradient] = {}
+        self.parameters: dict[Node, list[ParameterState]] = {}
+        self.passed: dict[Any, Gradient] = {}
+        self.energy: dict[str, float] = {}
+        self.evidence: dict[str, Evidence] = {}
+        self._uses: dict[Entries, list[Received]] = {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        return self.graph.nodes
+
+    @cached_property
+    def shared_parts(self) -> SharedParts:
+        """What tensors have in common, in these states."""
+        return SharedParts(self)
+
+    @cached_property
+    def weights_behind(self) -> WeightsBehind:
+        return WeightsBehind(self.shared_parts)
+
+    # -- laws in
+
+    def law(self, weight: Weight) -> Distribution:
+        """How the entries of a weight are drawn: as set, or as follows from what it is made of."""
+        return self._law_and_parents(weight)[0]
+
+    def _law_and_parents(self, weight: Weight) -> tuple[Distribution, Parents]:
+        if not self._laws or weight.derive is None:
+            return self._laws.get(weight, weight.distribution), weight.parents
+        if weight not in self._derived:
+            same = all(self.law(parent) is parent.distribution for parent, _ in weight.parents)
+            self._derived[weight] = (weight.distribution, weight.parents) if same else weight.derive(self)
+        return self._derived[weight]
+
+    def set_law(self, weight: Weight, law: Distribution) -> None:
+        self._laws[weight], self.changed = law, True
+        self._derived = {}
+
+    def set_op(self, node: Node, op: Op) -> None:
+        self._given[node], self.changed = op, True
+
+    # -- states out
+
+    def signal(self, node: Node) -> Signal:
+        found = self._signals.get(node)
+        if found is None:
+            if self.base is not None:
+                return self.base.signal(node)
+            self._run_with_inputs(node)
+            found = self._signals[node]
+        return found if self.dtype == torch.float64 else _kept_as(found, torch.float64)
+
+    def _run_with_inputs(self, node: Node) -> None:
+        """With what it is made of: chains may be long."""
+        waiting = [node]
+        while waiting:
+            missing = [item for item in waiting[-1].inputs if item not in self._signals]
+            if missing:
+                waiting += missing
+            else:
+                self.run([waiting.pop()])
+
+    def positions(self, node: Node) -> int:
+        found = self._signals.get(node)
+        return len((self.signal(node) if found is None else found).mean)
+
+    def op(self, node: Node) -> Op:
+        """The op of a node as it was run, or, where it was not, as it is bound to these states."""
+        if node not in self._ops:
+            own = node.op if self.base is None else self.base.op(node)
+            self._ops[node] = self._with_laws(node, self._given.get(node, own)).bound(self, node)
+        return self._ops[node]
+
+    def run(self, nodes: Iterable[Node] | None = None) -> None:
+        """Compute the signals of the given nodes, all of them by default, in order."""
+        for node in self.nodes if nodes is None else nodes:
+            if node in self._signals:
+                self.shared_parts.forget()
+            op = self._ops[node] = self._with_laws(node, self._given.get(node, node.op)).bound(self, node)
+            signal = self._noted(node, op, op.forward(*map(self.signal, node.inputs)))
+            self._signals[node] = signal if self.dtype == torch.float64 else _kept_as(signal, self.dtype)
+
+    def _with_laws(self, node: Node, op: Op) -> Op:
+        for key, (weight, _) in node.weights.items():
+            op = op.with_law(key, self.law(weight))
+        return op
+
+    def _noted(self, node: Node, op: Op, signal: Signal) -> Signal:
+        """The state with what is not followed."""
+        if self.preview:
+            signal = _alike(signal)
+        for weight, _ in node.weights.values():
+            law = self.law(weight)
+            if law.kind in DEPENDENT and not (law.kind == CENTRED and getattr(op, "centred", False)):
+                name = next((name for name, _ in weight.roots()), "a weight")
+                signal = signal.note(Status.ASSUMED, f"entries of {name} are {DEPENDENT[law.kind]}")
+        for doubt in node.doubts:
+            said = doubt if isinstance(doubt, str) else doubt(self, signal)
+            signal = signal.note(Status.ASSUMED, said) if said else signal
+        return signal
+
+    def backward(
+        self, start: Start, done: Callable[[Node, Gradient], None] | None = None, until: Node | None = None
+    ) -> None:
+        """Send the gradient from its start to every node it depends on, or `until` one has all of its own; through a
+        guess it is a guess.
+
+        With `done`, which sees each node once, gradients are let go as soon as nothing needs them.
+        """
+        self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
+        self.parameters = {}
+        edges = {edge for node in self.nodes for edge in node.op.gradients_read}
+        for weight, amount in start.weights.items():
+            self._book(weight, amount, start.evidence)
+        for node, gradient in start.seeds:
+            self._receive(node, gradient)
+        for node in reversed(self.nodes):
+            if node is until:
+                return
+            gradient = self.gradients.get(node)
+            if gradient is None:
+                continue
+            self._through(node, gradient)
+            if done is not None:
+                done(node, gradient)
+                if node not in edges:
+                    del self.gradients[node]
+        for name, *_ in uses_in_step(self.nodes, self._uses):
+            self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))
+
+    def gradient(self, node: Node) -> Gradient:
+        return self.gradients[node]
+
+    def _receive(self, node: Node, gradient: Gradient | None) -> None:
+        if gradient is not None:
+            before = self.gradients.get(node)
+            made = gradient if before is None else before.meets(gradient, self.signal(node))
+            self.gradients[node] = made if node.op.completes_gradients else possible(made)
+
+    def _through(self, node: Node, gradient: Gradient) -> None:
+        op, output = self.op(node), self.signal(node)
+        signals = [self.signal(source) for source in node.inputs]
+        if is_bent_sum(op, gradient, output, *signals):
+            gradient = gradient.note(Status.ASSUMED, REASON)
+        parameters, made = op.parameters(gradient, *signals), output.evidence
+        if node.parameters:
+            self.parameters[node] = parameters
+        for source, arrived in zip(node.inputs, op.backward(gradient, output, *signals), strict=True):
+            if arrived is not None and made.status is Status.ASSUMED:
+                arrived = arrived.note(Status.ASSUMED, made.reason)
+            self._receive(source, arrived)
+        evidence = made.join(gradient.evidence)
+        received, sizes = op.received, node.weights
+        if received is not None:
+            self._book_received(received, gradient.evidence.join(op.gradient_evidence(gradient)), evidence)
+            sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(received.weights)}
+        evidence = evidence.join(op.parameter_evidence(gradient, *signals))
+        for state in parameters:
+            if state.name in sizes:
+                weight, entries = sizes[state.name]
+                amount = float(state.grad_second_moment) * entries
+                self._book(weight, amount, evidence)
+                if received is None and op.multiplies:
+                    for key in entries_of(weight):
+                        self._uses.setdefault(key, []).append((node, amount))
+
+    def _book_received(self, received: ReceivedByDraws, known: Evidence, evidence: Evidence) -> None:
+        """What draws sent elsewhere than to the inputs of their op."""
+        for source, change in received.corrections.items():
+            weight, entries = source.weights["weight"]
+            self._book(weight, change * entries, evidence)
+        for site, kernel in received.passed.items():
+            if kernel.dim():
+                made, before = Gradient(Dense(kernel), evidence=known), self.passed.get(site)
+                self.passed[site] = made if before is None else before + made
+
+    def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:
+        parents = self._law_and_parents(weight)[1]
+        if parents and math.prod(weight.shape) == 1:
+            evidence = evidence.join(Evidence(Status.ASSUMED, ONE_NUMBER))
+        for name, share in [(weight.name, 1.0)] if weight.name else self._roots(parents):
+            self.energy[name] = self.energy.get(name, 0.0) + amount * share
+            self.evidence[name] = self.evidence.get(name, Evidence()).join(evidence)
+
+    def _roots(self, parents: Parents) -> list[tuple[str, float]]:
+        """Names of the parameters behind, each with its share."""
+        return [
+            (name, share * inner)
+            for parent, share in parents
+            for name, inner in ([(parent.name, 1.0)] if parent.name else self._roots(self._law_and_parents(parent)[1]))
+        ]
+
+
+def evaluate(
+    graph: Graph,
+    laws: Mapping[Weight, Distribution] | None = None,
+    ops: Mapping[Node, Op] | None = None,
+    *,
+    preview: bool = False,
+    dtype: torch.dtype = torch.float64,
+) -> Evaluation:
+    """The signals of a graph under its own laws, or others, with some of its ops replaced (sums that are scaled)."""
+    states = Evaluation(graph, preview=preview, dtype=dtype)
+    for weight, law in (laws or {}).items():
+        states.set_law(weight, law)
+    for node, op in (ops or {}).items():
+        states.set_op(node, op)
+    states.run()
+    return states
+
+
+def possible(gradient: Gradient) -> Gradient:
+    """No mean square is negative: where terms that lower it add up to more than there is, the gradient is a guess."""
+    level = gradient.kernel.diagonal
+    if not bool((level < -ROUNDING * level.abs().max()).any()):
+        return gradient
+    kernel = gradient.kernel.add_diagonal(level.clamp_min(0.0) - level)
+    return replace(gradient, kernel=kernel).note(Status.ASSUMED, "a gradient with less than no energy")
+
+
+def uses_of(graph: Graph) -> Mapping[str, list[Node]]:
+    """For each parameter the nodes that use it."""
+    found: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for weight, _ in node.weights.values():
+            for name, _ in weight.roots():
+                found.setdefault(name, []).append(node)
+    return found
+
+
+def _kept_as(signal: Signal, dtype: torch.dtype) -> Signal:
+    return replace(signal, kernel=signal.kernel.like(signal.kernel.values.to(dtype)))
+
+
+def _alike(signal: Signal) -> Signal:
+    """The state with every token, and every pair of tokens, replaced by the average one."""
+    kernel = signal.kernel.values
+    count = len(kernel)
+    level = kernel.diagonal().mean()
+    between = (kernel.sum() - kernel.diagonal().sum()) / max(count * (count - 1), 1)
+    values = torch.full_like(kernel, float(between)).fill_diagonal_(float(level))
+    mean = torch.full_like(signal.mean, float(signal.mean.mean()))
+    made = replace(signal, kernel=Dense(values), mean=mean)
+    return made.note(Status.ASSUMED, "preview: all tokens taken as alike")

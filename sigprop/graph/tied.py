@@ -1,0 +1,136 @@
+"""Tied embeddings: the output matrix meets its own rows, carried to the top by the skip path.
+
+With `h_t = c_t E_id(t) + rest` the logit of a token's own id has the mean `mu_t = c_t d sigma^2` instead of zero. This
+shifts the variance of the logits and the probability `a_t = e^mu / (V - 1 + e^mu)` of the own id, and gives the
+gradient at `h_t` a mean along `h_t` itself, where a final norm removes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Graph, Node
+from sigprop.graph.tied_logits import TiedLogits
+from sigprop.graph.weights import Weight
+from sigprop.theory import Dense, Signal
+from sigprop.theory.carries import TRANSFORMED, Carries
+from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.linear import Linear
+
+SLOPE = 0.9
+
+
+@dataclass(frozen=True)
+class CarriedRows:
+    """How much of its own embedding row each position carries, and the id of the row."""
+
+    share: Tensor
+    ids: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TiedLinear(Linear):
+    """A linear map whose weights are a table, of an input that may carry rows of it, read at the nodes `tables`.
+
+    Forward   as Linear, plus `same mu_t mu_t' / fan_out`: each position's own id
+    """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
+
+    tables: tuple[tuple[Node, Tensor], ...] = ()
+    contact: TiedLogits | None = None
+
+    def bound(self, states: Evaluation, node: Node) -> TiedLinear:
+        carried = _carried(states, states.nodes, node.inputs[0], dict(self.tables))
+        if carried is None:
+            return replace(self, contact=None)
+        x = states.signal(node.inputs[0])
+        logit = carried.share * self.fan_in * self.variance
+        energy = carried.share**2 * self.variance / x.kernel.diagonal.clamp_min(1e-300)
+        energy = energy.clamp(0.0, 1.0)
+        others = super().forward(x).kernel.diagonal
+        spread = others * (1.0 - energy) + 2.0 * logit**2 / self.fan_in
+        return replace(self, contact=TiedLogits(logit, spread, others, carried.ids, self.fan_in))
+
+    def forward(self, *inputs: Signal) -> Signal:
+        made, contact = super().forward(*inputs), self.contact
+        if contact is None:
+            return made
+        same = (contact.ids[:, None] == contact.ids).double()
+        values = made.kernel.values + same * contact.logit[:, None] * contact.logit / self.fan_out
+        return replace(made, kernel=Dense(values))
+
+
+def tied(graph: Graph, op: Linear, weight: Weight) -> Linear:
+    """A linear map as one that may meet its own rows, where its weight is a table that was looked up."""
+    names = {name for name, _ in weight.roots()}
+    tables = tuple((made, ids) for made, (name, ids) in graph.lookups.items() if name in names)
+    return TiedLinear(**vars(op), tables=tables) if tables and type(op) is Linear else op
+
+
+def share_carried(states: Evaluation, source: Node, target: Node) -> Tensor:
+    """How much of a node another one, made of it, holds, position by position."""
+    nodes, none = states.nodes, torch.zeros(states.positions(source), dtype=torch.float64)
+    start = next(place for place in range(len(nodes) - 1, -1, -1) if nodes[place] is source)
+    found = _carried(states, nodes[start:], target, {source: torch.arange(len(none))})
+    return none if found is None else found.share
+
+
+def _carried(states: Evaluation, nodes: list[Node], target: Node, sources: dict[Node, Tensor]) -> CarriedRows | None:
+    """Follow the rows forward along everything that keeps them: skips, norms, scales and views."""
+    found: dict[Node, CarriedRows] = {}
+    for node in nodes:
+        if node in sources:
+            ids = sources[node].flatten()
+            found[node] = CarriedRows(torch.ones(len(ids), dtype=torch.float64), ids)
+        elif any(above in found for above in node.inputs):
+            kept = _kept(states, node, [found.get(above) for above in node.inputs])
+            if kept is not None:
+                found[node] = kept
+        if node is target:
+            break
+    return found.get(target)
+
+
+def _kept(states: Evaluation, node: Node, above: list[CarriedRows | None]) -> CarriedRows | None:
+    """What a node carries, given what its inputs carry."""
+    op, output, shares, ids = states.op(node), states.signal(node), [], None
+    signals = [states.signal(item) for item in node.inputs]
+    for number, rows in enumerate(above):
+        held = None if rows is None else op.carried(number, output, *signals)
+        if rows is not None and held is not None:
+            shares.append(held.share * held.of(rows.share))
+            ids = held.of(rows.ids) if ids is None else ids
+    return None if ids is None else CarriedRows(torch.stack(torch.broadcast_tensors(*shares)).sum(0), ids)
+
+
+def contact_of(states: Evaluation, node: Node) -> TiedLogits | None:
+    """The contact of logits that were reshaped, scaled or soft-capped after the head."""
+    op: Op | Any = states.op(node)
+    if isinstance(op, TiedLinear) and op.contact is not None:
+        return op.contact
+    if not node.inputs:
+        return None
+    above = contact_of(states, node.inputs[0])
+    if above is None:
+        return None
+    picked, entry = op.picks, op.of_entry(above.logit)
+    if picked is not None:
+        parts = {name: getattr(above, name)[picked] for name in ("logit", "spread", "others", "ids")}
+        return replace(above, **parts)
+    if entry is None:
+        return None
+    (logit, slope), (_, at_zero) = entry, op.of_entry(torch.zeros_like(above.logit)) or entry
+    bent = above.bent or bool((slope / at_zero < SLOPE).any())
+    return replace(above, logit=logit, spread=above.spread * slope**2, others=above.others * slope**2, bent=bent)

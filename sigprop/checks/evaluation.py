@@ -12,7 +12,7 @@ from torch import nn
 
 from sigprop.capture import predict
 from sigprop.capture.skeleton import skeleton_of
-from sigprop.distributions import distribution, set_distribution
+from sigprop.distributions import distribution, set_distribution, zero_rows
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import as_written
 from sigprop.losses import LossChoice
@@ -67,5 +67,6 @@ def planned_skeleton(model: nn.Module, plan: Plan) -> nn.Module:
     for first, aliases in parameter_names(twin).items():
         row = next((rows[name] for name in aliases if name in rows), None)
         if row is not None:
-            set_distribution(parameters[first], distribution_of(row.init, own[first], tuple(row.shape)))
+            zeros = len(zero_rows(parameters[first]))
+            set_distribution(parameters[first], distribution_of(row.init, own[first], tuple(row.shape), zeros))
     return twin

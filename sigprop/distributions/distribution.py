@@ -98,6 +98,13 @@ class Distribution:
         moments = (self.quantiles * factor, self.mean * factor, self.variance * factor**2)
         return Distribution(*moments, self.kind, self.uncertainty, numbers)
 
+    def with_zeros(self, share: float) -> Distribution:
+        """That of all entries, where a share of them is zero."""
+        mean = (1.0 - share) * self.mean
+        zeros = torch.zeros(max(1, round(len(self.quantiles) * share / (1.0 - share))), dtype=torch.float64)
+        quantiles = torch.cat((self.quantiles, zeros)).sort().values
+        return replace(self, quantiles=quantiles, mean=mean, variance=(1.0 - share) * self.second_moment - mean**2)
+
     @property
     def second_moment(self) -> float:
         return self.variance + self.mean**2

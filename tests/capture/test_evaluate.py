@@ -120,3 +120,17 @@ def test_weights_made_of_parameters_follow_their_laws():
     made = replace(plan(model, "own", structure=structure), parameters=rows, junctions=[])
     walk = Walk.under(structure, made)
     agree(walk, trace(planned_skeleton(model, made), x).states)
+
+
+def test_rows_of_a_table_that_stay_zero_stay_zero_under_a_plan():
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Embedding(8, 32, padding_idx=2), nn.Linear(32, 16))
+
+    ids = torch.tensor([[1, 2, 3, 5]])
+    structure = read_structure(make(), ids)
+    made = plan(structure.model, "lecun", structure=structure)
+    walk = Walk.under(structure, replace(made, junctions=[]))
+    level = walk.signal(walk.nodes[0]).kernel.diagonal
+    assert level[1] == 0.0
+    assert float(level[0]) == pytest.approx(made["0.weight"].init.std ** 2, rel=1e-12)
+    agree(walk, trace(planned_skeleton(structure.model, replace(made, junctions=[])), ids).states)

@@ -48,7 +48,7 @@ def test_evaluations_write_nothing_into_the_graph():
     for loss in ("noise", cross_entropy):
         gradients(found, loss)
     with pytest.raises(FrozenInstanceError):
-        found.capture.graph.nodes[0].op = None
+        found.capture.graph.nodes[0].op = None  # type: ignore[misc]
     laws = {name: weight.distribution for name, weight in found.weights.items()}
     structure = read_structure(model(), IDS)
     drawn = {name: weight.distribution for name, weight in structure.traced.weights.items()}

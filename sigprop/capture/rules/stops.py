@@ -64,7 +64,7 @@ def hooked(capture: Capture, item: Field, hook: Callable[[Tensor], Any]) -> Fiel
 
     The hook is shown a drawn gradient. One that multiplies it by a number is followed, any other is refused.
     """
-    generator = torch.Generator().manual_seed(capture.loss_seed)
+    generator = torch.Generator().manual_seed(capture.graph.loss_seed)
     shape = item.shape if item.layout.positions * item.layout.channels <= PROBE else item.shape[-1:]
     probe = torch.randn(shape, generator=generator)
     returned = hook(probe.clone())

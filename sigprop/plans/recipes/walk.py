@@ -43,7 +43,7 @@ class Walk(Evaluation):
     def draw(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
         """Set how a parameter is drawn; states follow when they are run."""
         own = self.weights[name]
-        self.set_law(own, distribution_of(init, own.distribution, shape))
+        self.set_law(own, distribution_of(init, own.distribution, shape, len(own.zero_rows)))
 
     def law_of(self, name: str) -> Distribution:
         """How a parameter is drawn now."""
@@ -79,10 +79,13 @@ def correlation(field: Field, states: Evaluation) -> float:
     return token_correlation(states.signal(field.node), field.layout)
 
 
-def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...]) -> Distribution:
-    """The law of one entry; a fused draw counts as a mixture, which is an approximation."""
+def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...], zero_rows: int = 0) -> Distribution:
+    """The law of one entry, of all rows of a table of which some stay zero; a fused draw counts as a mixture, which is
+    an approximation."""
     if init.kind == "keep":
         return own if init.value == 1.0 else own.times(init.value)
+    if zero_rows:
+        return distribution_of(init, own, shape).with_zeros(zero_rows / shape[0])
     if init.kind == "constant":
         return Distribution.constant(init.value)
     if init.kind == "uniform":

@@ -81,7 +81,10 @@ def test_another_trace_of_the_drawn_model_agrees():
     made = plan(model, "unit", batch=ids())
     made.apply_(model, torch.Generator().manual_seed(0))
     structure = read_structure(model, ids())
-    found = [variance(spot.total.node) * row.level**2 for spot, row in zip(structure.sums, made.junctions, strict=True)]
+    found = [
+        variance(spot.total.node, structure.traced.states) * row.level**2
+        for spot, row in zip(structure.sums, made.junctions, strict=True)
+    ]
     spread = math.sqrt(2 / 256)
     assert found == pytest.approx([1.0] * 12, abs=4 * spread)
 
@@ -116,7 +119,9 @@ def test_scales_of_the_model_itself_are_used():
     made = plan(model, "unit", batch=ids())
     assert all(row.skip == row.branch == 1.0 for row in made.junctions)
     structure = read_structure(made.apply_(model, torch.Generator().manual_seed(0)), ids())
-    assert [variance(spot.total.node) for spot in structure.sums] == pytest.approx([1.0] * 12, abs=0.3)
+    assert [variance(spot.total.node, structure.traced.states) for spot in structure.sums] == pytest.approx(
+        [1.0] * 12, abs=0.3
+    )
 
 
 def test_a_multiplier_of_the_models_branches_is_part_of_them():
@@ -126,7 +131,10 @@ def test_a_multiplier_of_the_models_branches_is_part_of_them():
     assert all(row.skip < 1.0 for row in made.junctions)
     structure = read_structure(made.apply_(model, torch.Generator().manual_seed(0)), ids())
     levels = [row.level for row in made.junctions]
-    found = [variance(spot.total.node) * level**2 for spot, level in zip(structure.sums, levels, strict=True)]
+    found = [
+        variance(spot.total.node, structure.traced.states) * level**2
+        for spot, level in zip(structure.sums, levels, strict=True)
+    ]
     assert found == pytest.approx([1.0] * 12, abs=0.3)
 
 

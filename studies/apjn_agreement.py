@@ -22,8 +22,8 @@ from sigprop.research.criticality import (
     factor_at_depth,
     factor_at_width,
 )
-from sigprop.research.phase.grid import Network
-from sigprop.research.phase.measured import measure_factors
+from sigprop.research.phase.diagrams import measure_factors
+from sigprop.research.phase.networks import Network
 from studies.apjn_shared import rounded
 
 CASES: list[tuple[str, str, float]] = [

@@ -14,9 +14,9 @@ import torch
 import typer
 
 from sigprop.research.criticality import architecture, trajectory
+from sigprop.research.phase.diagrams import mlp_jacobians
 from sigprop.research.phase.figure import DepthCurve, curves_figure
-from sigprop.research.phase.grid import Network
-from sigprop.research.phase.measured import mlp_jacobians
+from sigprop.research.phase.networks import Network
 from studies.apjn_shared import progress, rounded, store
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

@@ -12,10 +12,9 @@ from typing import Any
 import typer
 
 from sigprop.research.criticality import architecture
-from sigprop.research.phase.diagrams import overlays
+from sigprop.research.phase.diagrams import mlp_phase, overlays
 from sigprop.research.phase.figure import Overlay, Panel
-from sigprop.research.phase.grid import Network
-from sigprop.research.phase.measured import mlp_phase
+from sigprop.research.phase.networks import Network
 from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
 from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sigprop.models import build
-from sigprop.models.initialize import initialize_
+from sigprop.models.layers import initialize_
 from sigprop.plans.recipes import plan as plan_recipe
 
 WIDTH, DEPTH, TOKENS = 64, 5, 64

@@ -13,7 +13,7 @@ from torch import nn
 
 from sigprop.measurement import measure
 from sigprop.models import build
-from sigprop.models.initialize import initialize_
+from sigprop.models.layers import initialize_
 from sigprop.plans.scaling.fit import fit_exponent
 from studies.reproduction import Judgement, Reproduction, Row, Setting
 

@@ -18,7 +18,7 @@ import typer
 
 from sigprop.errors import SigpropError
 from sigprop.models import build
-from sigprop.models.text import sample_text, text_batch
+from sigprop.models.data import sample_text, text_batch
 from sigprop.plans.recipes import read_structure, recipes
 from sigprop.plans.recipes.predicted_plan import predict_plan
 from studies.recipes_shared import DATA

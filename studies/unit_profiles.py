@@ -18,7 +18,7 @@ import typer
 from torch import Tensor, nn
 
 from sigprop.models import build
-from sigprop.models.text import sample_text, text_batch
+from sigprop.models.data import sample_text, text_batch
 from sigprop.plans.recipes import plan, read_structure
 from studies.recipes_shared import DATA, measure_stream, save
 

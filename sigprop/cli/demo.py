@@ -51,7 +51,7 @@ def sick_model() -> nn.Module:
     import torch
 
     from sigprop.models import build
-    from sigprop.models.initialize import initialize_
+    from sigprop.models.layers import initialize_
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -3,22 +3,130 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import own_parameters
-from sigprop.distributions.constructor import Factory, Law, constructed, refined
-from sigprop.distributions.defaults import default_law
-from sigprop.distributions.distribution import UNKNOWN, Distribution
+from sigprop.compat import ConvNd, own_parameters
+from sigprop.distributions.constructor import Factory, Law, agrees, constructed, refined
+from sigprop.distributions.distribution import INDEPENDENT, UNKNOWN, Distribution
 from sigprop.distributions.independence import measured_law
 from sigprop.distributions.recorder import DrawRecorder, building
-from sigprop.distributions.siblings import Sibling, shared_laws
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import observers, without_observers
+
+# -- Layers that one rule has drawn tell the law of each other
+
+
+FEW_ENTRIES = 2048
+FEWEST = 3
+Rule = Callable[[nn.Module, tuple[int, ...]], float]
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A layer's weight with the law that its own numbers show."""
+
+    module: nn.Module
+    shape: tuple[int, ...]
+    law: Distribution
+
+    @property
+    def entries(self) -> int:
+        return math.prod(self.shape)
+
+
+def _fan_in(module: nn.Module, shape: tuple[int, ...]) -> float:
+    return math.prod(shape[1:])
+
+
+def _fan_out(module: nn.Module, shape: tuple[int, ...]) -> float:
+    return shape[0] * math.prod(shape[2:])
+
+
+def _fan_out_of_group(module: nn.Module, shape: tuple[int, ...]) -> float:
+    return _fan_out(module, shape) / getattr(module, "groups", 1)
+
+
+RULES: tuple[Rule, ...] = (
+    lambda module, shape: 1.0,
+    _fan_in,
+    _fan_out,
+    _fan_out_of_group,
+    lambda module, shape: (_fan_in(module, shape) + _fan_out(module, shape)) / 2,
+)
+
+
+def shared_laws(found: Sequence[Sibling]) -> list[Distribution]:
+    """The laws of weights of one type of layer, small ones corrected by what all of them show."""
+    usable = [item for item in found if item.law.kind == INDEPENDENT and item.law.variance and not item.law.mean]
+    laws = [item.law for item in found]
+    if len(usable) < FEWEST:
+        return laws
+    misfit, rule = min(((_misfit(usable, rule), rule) for rule in RULES), key=lambda pair: pair[0])
+    freedom = len(usable) - 1
+    if misfit > freedom + 3.0 * math.sqrt(2.0 * freedom):
+        return laws
+    level, told = _level(usable, rule), math.sqrt(2.0 / sum(item.entries for item in usable))
+    small = [item in usable and item.entries <= FEW_ENTRIES for item in found]
+    return [
+        _scaled(item.law, level / rule(item.module, item.shape), told) if corrected else item.law
+        for item, corrected in zip(found, small, strict=True)
+    ]
+
+
+def _level(usable: Sequence[Sibling], rule: Rule) -> float:
+    total = sum(item.entries for item in usable)
+    return sum(item.entries * item.law.variance * rule(item.module, item.shape) for item in usable) / total
+
+
+def _misfit(usable: Sequence[Sibling], rule: Rule) -> float:
+    """Chi-squared of the variances about their common level, for normal entries."""
+    level = _level(usable, rule)
+    return sum(
+        item.entries / 2.0 * (item.law.variance * rule(item.module, item.shape) / level - 1.0) ** 2 for item in usable
+    )
+
+
+def _scaled(law: Distribution, variance: float, told: float) -> Distribution:
+    quantiles = law.quantiles * math.sqrt(variance / law.variance)
+    return replace(law, quantiles=quantiles, variance=variance, uncertainty=told)
+
+
+# -- The laws that torch's own layers draw from, recognized in a layer as it is
+
+
+UNIFORM_IN_FAN = (nn.Linear, ConvNd, nn.Bilinear)
+
+
+def default_law(module: nn.Module, key: str, parameter: Tensor) -> Distribution | None:
+    """Torch's own law of a layer's weight or bias, if the numbers are within it and could come from it."""
+    law = _law(module, key)
+    if law is None or not 2 <= parameter.numel() <= FEW_ENTRIES or not parameter.is_floating_point():
+        return None
+    values = parameter.detach()
+    if values.min() == values.max():
+        return None
+    low, high = float(law.quantiles[0]), float(law.quantiles[-1])
+    room = (high - low) / len(law.quantiles)
+    bounded = float(values.min()) >= low - room and float(values.max()) <= high + room
+    return law if bounded and agrees(law, values) else None
+
+
+def _law(module: Any, key: str) -> Distribution | None:
+    if isinstance(module, UNIFORM_IN_FAN) and key in ("weight", "bias"):
+        weight = module.weight
+        fan = weight.shape[1] * math.prod(weight.shape[2:]) if not isinstance(module, nn.Bilinear) else weight.shape[1]
+        return Distribution.uniform(-1 / math.sqrt(fan), 1 / math.sqrt(fan))
+    if isinstance(module, nn.RNNBase) and key.startswith(("weight", "bias")):
+        return Distribution.uniform(-1 / math.sqrt(module.hidden_size), 1 / math.sqrt(module.hidden_size))
+    return None
+
 
 SEED = 0
 """Of the one draw that a constructor without weights makes of what it gives its parameters as numbers."""

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from sigprop.models.images import load_idx, normalized_images
-from sigprop.models.initialize import initialize_
+from sigprop.models.data import decode, encode, load_idx, load_text, normalized_images, sample_text, text_batch
+from sigprop.models.layers import initialize_
 from sigprop.models.mixer import Mixer, MixerConfig, mixer
 from sigprop.models.mlp import MLP, MLPConfig, mlp
 from sigprop.models.registry import CONFIGS, REFERENCE, build
 from sigprop.models.resnet import ResNet, ResNetConfig, resnet
-from sigprop.models.text import decode, encode, load_text, sample_text, text_batch
 from sigprop.models.transformer import EncoderDecoder, Transformer, TransformerConfig, transformer
 from sigprop.models.vit import ViT, ViTConfig, vit
 

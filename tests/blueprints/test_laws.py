@@ -10,7 +10,7 @@ from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariance
 from sigprop.blueprints.laws import correlation_fixed_points, depth_laws, scaled_transformer, stack_laws
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.research.laws import correlation, norm_placement
+from sigprop.research.laws import correlation
 
 
 class Strengths(InitScheme):
@@ -119,19 +119,19 @@ def test_larger_query_key_scale_raises_the_gradient():
 
 
 def test_pre_norm_recursion_and_bounds():
-    recursion = norm_placement.pre_norm_recursion(24, tokens=16, correlation=0.2)
+    recursion = correlation.pre_norm_recursion(24, tokens=16, correlation=0.2)
     for layer, level in enumerate(recursion.second_moment):
         assert 1 + layer / 2 <= level <= 1 + 3 * layer / 2
-    single = norm_placement.pre_norm_recursion(10, tokens=1, correlation=0.0).second_moment
+    single = correlation.pre_norm_recursion(10, tokens=1, correlation=0.0).second_moment
     assert single[-1] == pytest.approx(1 + 3 * 10 / 2)
 
 
 def test_last_layer_gradient_laws():
-    assert norm_placement.last_layer_gradient(192, 100, "post") == pytest.approx(8.0)
-    shallow, deep = (norm_placement.last_layer_gradient(192, layers, "pre") for layers in (32, 128))
+    assert correlation.last_layer_gradient(192, 100, "post") == pytest.approx(8.0)
+    shallow, deep = (correlation.last_layer_gradient(192, layers, "pre") for layers in (32, 128))
     assert math.log(deep / shallow) / math.log(4) == pytest.approx(-0.5, abs=0.02)
 
 
 def test_post_norm_factor_is_not_two_thirds():
-    assert norm_placement.post_norm_gradient_factor(0.0, 0.0, tokens=1) == pytest.approx(1.0)
-    assert norm_placement.post_norm_gradient_factor(0.9, 0.0, tokens=16) == pytest.approx(1.0625 / 1.90625)
+    assert correlation.post_norm_gradient_factor(0.0, 0.0, tokens=1) == pytest.approx(1.0)
+    assert correlation.post_norm_gradient_factor(0.9, 0.0, tokens=16) == pytest.approx(1.0625 / 1.90625)

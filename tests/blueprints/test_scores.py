@@ -6,7 +6,7 @@ import torch
 from sigprop.blueprints import MLP, Transformer, predict
 from sigprop.measurement import measure
 from sigprop.models import build
-from sigprop.models.initialize import initialize_
+from sigprop.models.layers import initialize_
 
 SHAPE = {"depth": 2, "width": 64, "heads": 4}
 TOKENS, WORDS, SEEDS = 48, 512, 8

@@ -9,7 +9,7 @@ from sigprop.checks import check, checks
 from sigprop.checks.evaluation import Experiment
 from sigprop.checks.subject import Subject
 from sigprop.inputs import made_up_batch
-from sigprop.models.initialize import initialize_
+from sigprop.models.layers import initialize_
 from studies.check_models import HEALTHY, ILLNESSES, TOKENS, gpt2, transformer
 
 UNPLANTED = {"trained", "disagreement"}

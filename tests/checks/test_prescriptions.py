@@ -7,7 +7,7 @@ from sigprop.checks import check, checks
 from sigprop.checks.prescribing import repair_plan
 from sigprop.checks.subject import Subject
 from sigprop.inputs import made_up_batch
-from sigprop.models.initialize import initialize_
+from sigprop.models.layers import initialize_
 from studies.check_models import changed, tanh_mlp, transformer
 
 

@@ -8,8 +8,8 @@ import torch
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.criticality import architecture, factor_at_depth, predicted_diagram, trajectory
 from sigprop.research.phase.diagram import PhaseDiagram
-from sigprop.research.phase.grid import Layers, Network, Points
-from sigprop.research.phase.measured import block_factors, measure_factors, mlp_jacobians, mlp_phase
+from sigprop.research.phase.diagrams import block_factors, measure_factors, mlp_jacobians, mlp_phase
+from sigprop.research.phase.networks import Layers, Network, Points
 
 SIGMA_W = torch.tensor([0.8, 1.4, 2.0])
 SIGMA_B = torch.tensor([0.3, 0.1, 0.6])

@@ -16,7 +16,7 @@ from sigprop.errors import InputError, UnknownNameError, require
 
 if TYPE_CHECKING:
     from sigprop.research.phase.diagram import PhaseDiagram
-    from sigprop.research.phase.grid import Network
+    from sigprop.research.phase.networks import Network
 
 MODELS = ("mlp", "transformer", "vit", "resnet", "mixer")
 Axis = tuple[str, list[float]]
@@ -60,7 +60,7 @@ def phase_command(
     from sigprop.inputs import parse_settings, read_activation
     from sigprop.research.phase.diagrams import SIZES, Plane, drawn_above, measured_plane, predicted_plane
     from sigprop.research.phase.figure import Panel, phase_figure
-    from sigprop.research.phase.grid import Network
+    from sigprop.research.phase.networks import Network
 
     if model == "mlp":
         require(not settings, "--set", settings, "a model other than mlp, or --activation and --norm")

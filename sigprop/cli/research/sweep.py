@@ -55,8 +55,7 @@ def show_command(
     The figure has loss against rate, and, where widths or depths differ, the best rate against them.
     """
     from sigprop.research.lab.sweep import best_rates, query
-    from sigprop.research.lab.sweep.figure import rate_figure
-    from sigprop.research.lab.sweep.store import differing
+    from sigprop.research.lab.sweep.store import differing, rate_figure
 
     if sql is not None:
         rows = query(folder, sql)

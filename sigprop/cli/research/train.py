@@ -31,7 +31,7 @@ def train_command(
     from sigprop.inputs import open_source, parse_settings
     from sigprop.research.lab import Settings as TrainingSettings
     from sigprop.research.lab import train as run_training
-    from sigprop.research.lab.sweep.trial import batches_of, prescription
+    from sigprop.research.lab.sweep.sheet import batches_of, prescription
 
     chosen = TrainingSettings.of(**parse_settings(train or []))
     batches = batches_of({"passages": passages, "length": length} | ({"text": text} if text else {}))

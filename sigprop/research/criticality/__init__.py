@@ -5,23 +5,33 @@ gives critical line, points, stability and exponents; `trajectory` iterates kern
 `fixed_point` and `jacobian` are vectorized over whole grids. Reference: Doshi, He, Gromov, NeurIPS 2023.
 """
 
-from sigprop.research.criticality.base import Architecture, correlation_length
-from sigprop.research.criticality.batch_norm import BatchNormStack
-from sigprop.research.criticality.diagram import predicted_diagram
-from sigprop.research.criticality.finite_batch import batch_norm_factor
-from sigprop.research.criticality.finite_width import factor_at_width
-from sigprop.research.criticality.growth import (
+from sigprop.research.criticality.finite_size import batch_norm_factor, factor_at_width
+from sigprop.research.criticality.networks import (
+    ActivationNorm,
+    Architecture,
+    BatchNormStack,
+    PreactivationNorm,
+    Vanilla,
+    correlation_length,
+)
+from sigprop.research.criticality.points import (
+    CriticalLine,
+    CriticalPoint,
+    critical_line,
+    critical_points,
+    critical_sigma_b,
+)
+from sigprop.research.criticality.summary import (
+    Criticality,
+    architecture,
+    criticality,
     factor_at_depth,
     growth_exponent,
     jacobian_from_input,
+    predicted_diagram,
     stretched_rate,
     trajectory,
 )
-from sigprop.research.criticality.layer_norm import ActivationNorm, PreactivationNorm
-from sigprop.research.criticality.lines import CriticalLine, critical_line, critical_sigma_b
-from sigprop.research.criticality.points import CriticalPoint, critical_points
-from sigprop.research.criticality.summary import Criticality, architecture, criticality
-from sigprop.research.criticality.vanilla import Vanilla
 
 __all__ = [
     "ActivationNorm",

@@ -9,6 +9,7 @@ that was not stopped.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -22,13 +23,69 @@ from torch import Tensor, nn
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice
 from sigprop.plans.scaling.training import make_optimizers
-from sigprop.research.lab.checkpoint import load_run, save_run
-from sigprop.research.lab.first_bad_site import first_bad_site
-from sigprop.research.lab.journal import Journal
+from sigprop.research.lab.checkpoint import append_to, load_run, save_run, write_file
 from sigprop.research.lab.ranks import Ranks, join, spread
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.steps import Batch, Batches, Loss, called, make_step
 from sigprop.results import Plan
+
+# -- Where a run broke: the first module, in order of execution, whose output is not finite
+
+
+def first_bad_site(model: nn.Module, batch: Batch) -> str:
+    """The module's name, or the parameter's that is not finite already; empty if all outputs are finite."""
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            return f"parameter {name}"
+    found: list[str] = []
+    names = {module: name for name, module in model.named_modules()}
+
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        if not found and isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
+            found.append(names[module] or type(model).__name__)
+
+    handles = [module.register_forward_hook(look) for module in names]
+    try:
+        with torch.no_grad():
+            called(model, batch, model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else ""
+
+
+# -- What a run wrote down: one JSON line for each entry, appended and flushed, readable after any crash
+
+
+class Journal:
+    """Entries in memory and, with a path, on disk. Resuming at a step forgets what was written after it."""
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+        self.entries = read_journal(path) if path is not None and path.is_file() else []
+
+    def write(self, **entry: Any) -> None:
+        self.entries.append(entry)
+        if self.path is not None:
+            append_to(self.path, json.dumps(entry) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget the entries of this step and later ones."""
+        self.entries = [entry for entry in self.entries if entry["step"] < step]
+        if self.path is not None and self.path.is_file():
+            write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; a last line that a crash cut short is left out."""
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return entries
+
 
 EVALUATED = 8
 """Batches of an evaluation."""

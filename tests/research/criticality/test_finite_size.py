@@ -5,8 +5,8 @@ import torch
 
 from sigprop.errors import InputError
 from sigprop.research.criticality import architecture, batch_norm_factor, factor_at_depth, factor_at_width
-from sigprop.research.phase.grid import Network
-from sigprop.research.phase.measured import measure_factors
+from sigprop.research.phase.diagrams import measure_factors
+from sigprop.research.phase.networks import Network
 
 
 @pytest.mark.parametrize(("activation", "mu", "stages"), [("relu", 0.0, 2), ("gelu", 0.6, 1), ("tanh", 0.9, 3)])

@@ -9,7 +9,7 @@ import torch
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.criticality import architecture, critical_line, critical_sigma_b, criticality
-from sigprop.research.criticality.fixed_points import all_roots
+from sigprop.research.criticality.networks import all_roots
 
 
 def close(got, want, digits=6):

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.lab.sweep import ResultFolder, best_rates, query, read_sheet, run_locally, run_on_ray
-from sigprop.research.lab.sweep.cluster import _computed
-from sigprop.research.lab.sweep.figure import rate_figure
-from sigprop.research.lab.sweep.sheet import identity
-from sigprop.research.lab.sweep.trial import run_trial
+from sigprop.research.lab.sweep.running import _computed
+from sigprop.research.lab.sweep.sheet import identity, run_trial
+from sigprop.research.lab.sweep.store import rate_figure
 from tests.research.lab import counted_work
 from tests.research.lab.killed_sweeps import killed_sweep, ray_cluster
 
@@ -213,7 +212,7 @@ def test_the_optimum_is_drawn_against_width_with_its_spread(tmp_path, monkeypatc
                 folder.put(trial, {"last": loss})
     assert [(item.cell["model.width"], item.rate) for item in best_rates(tmp_path / "out")] == [(32, 0.2), (64, 0.1)]
     drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, dpi: drawn.append(figure))
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **options: drawn.append(figure))
     rate_figure(tmp_path / "out", tmp_path / "figure.png")
     losses, optima = drawn[0].axes
     assert len(losses.lines) >= 2

@@ -14,7 +14,7 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.lab import Settings, train
 from sigprop.research.lab.data import TextBatches, zipf_tokens
-from sigprop.research.lab.schedule import Schedule
+from sigprop.research.lab.settings import Schedule
 
 VOCABULARY = 16
 

@@ -10,11 +10,9 @@
 | `hub` | a column of a Hugging Face data set as text (extra `datasets`) |
 """
 
-from sigprop.research.lab.data.hub import hub_text
 from sigprop.research.lab.data.images import ImageBatches, image_folder, labelled_idx
 from sigprop.research.lab.data.objectives import Causal, Masked, Spans
-from sigprop.research.lab.data.synthetic import gaussian_images, zipf_tokens
-from sigprop.research.lab.data.text import TextBatches, tokens_of, trained_bpe
+from sigprop.research.lab.data.text import TextBatches, gaussian_images, hub_text, tokens_of, trained_bpe, zipf_tokens
 
 __all__ = [
     "Causal",

@@ -14,7 +14,7 @@ from torch import Tensor
 from sigprop.errors import InputError, require
 from sigprop.losses import objective
 from sigprop.models import load_idx, normalized_images
-from sigprop.research.lab.data.order import generator_at
+from sigprop.research.lab.data.text import generator_at
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 

@@ -13,7 +13,14 @@ from torch import Tensor
 from sigprop.errors import InputError, require
 from sigprop.losses import LossFunction
 from sigprop.research.lab.data.objectives import Causal, TextObjective
-from sigprop.research.lab.data.order import generator_at
+
+# -- Random numbers that belong to one step: resuming at a step needs nothing but its number
+
+
+def generator_at(seed: int, place: int) -> torch.Generator:
+    """A generator for step or epoch `place` of the run `seed`; nearby pairs give unrelated numbers."""
+    state = np.random.SeedSequence([seed, place]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 @dataclass(frozen=True)
@@ -68,3 +75,37 @@ def trained_bpe(texts: Iterable[str], vocabulary: int, special: Iterable[str] = 
     )
     made.train_from_iterator(texts, trainer)
     return made
+
+
+# -- Data that need no file: tokens with Zipf's frequencies, Gaussian images with random labels
+
+
+def zipf_tokens(count: int, vocabulary: int, exponent: float = 1.0, seed: int = 0) -> Tensor:
+    """Independent tokens; the one of rank `r` has probability proportional to `r^-exponent`."""
+    require(count > 0, "count", count, "at least 1")
+    require(vocabulary > 1, "vocabulary", vocabulary, "at least 2")
+    weights = torch.arange(1, vocabulary + 1, dtype=torch.float64) ** -exponent
+    return torch.multinomial(weights, count, replacement=True, generator=generator_at(seed, 0)).int()
+
+
+def gaussian_images(count: int, shape: tuple[int, int, int], classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """White noise images and labels that have nothing to do with them."""
+    require(count > 0, "count", count, "at least 1")
+    generator = generator_at(seed, 0)
+    return torch.randn(count, *shape, generator=generator), torch.randint(classes, (count,), generator=generator)
+
+
+# -- A column of a Hugging Face data set as one text
+
+
+def hub_text(dataset: Any, column: str = "text", split: str = "train") -> str:
+    """`dataset`: a name or folder that `datasets.load_dataset` takes, or a data set already loaded."""
+    if isinstance(dataset, str):
+        try:
+            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise InputError("Hugging Face data sets need the package datasets: pip install datasets") from error
+        dataset = load_dataset(dataset, split=split)
+    if column not in dataset.column_names:
+        raise InputError(f"no column {column!r}: the data set has {', '.join(dataset.column_names)}")
+    return "\n".join(dataset[column])

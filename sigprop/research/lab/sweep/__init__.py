@@ -10,9 +10,8 @@
 | `store` | questions to the results, by SQL; the best rate with its spread |
 """
 
-from sigprop.research.lab.sweep.cluster import run_on_ray
 from sigprop.research.lab.sweep.folder import ResultFolder
-from sigprop.research.lab.sweep.pool import run_locally
+from sigprop.research.lab.sweep.running import run_locally, run_on_ray
 from sigprop.research.lab.sweep.sheet import Sheet, read_sheet
 from sigprop.research.lab.sweep.store import best_rates, query
 

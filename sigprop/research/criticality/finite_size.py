@@ -1,29 +1,20 @@
-"""BatchNorm networks of finite width N and batch B, to first order in 1/N and 1/B.
-
-At infinite width and batch the samples of a centred batch are independent and equally strong. The N channels of a
-layer and the B samples of a batch make them fluctuate around that, and four numbers of order 1/N and 1/B describe it:
-
-    q = N E c^2      c the correlation between two samples' signals
-    k = N Var v      v a sample's mean square, relative to the batch average
-    r = 1/B + q/N    half the relative variance of the square that BatchNorm divides a channel by
-    e = k/N - 2r     excess fourth moment of a normalized entry:  E f(x) = E f(z) + (e/8) E f(z) He4(z),  z ~ N(0,1)
-
-Each stage (BatchNorm, phi, linear) damps c and v by their linear responses and adds the sampling noise of its N
-channels. A residual keeps the channels from block to block, so that noises of different blocks are correlated.
-Valid while k/N is small; k grows by a few units per stage where the response of v is 1 (ReLU), so depth << N.
-"""
+"""Corrections of order depth over width and one over the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.research.criticality.batch_norm import BatchNormStack
+from sigprop.research.criticality.networks import BatchNormStack, Number, Vanilla
 from sigprop.theory.activations import ActivationFunction, hermite
+from sigprop.theory.activations.gaussian import as_double
+
+# -- BatchNorm networks of finite width N and batch B, to first order in 1/N and 1/B
 
 
 def batch_norm_factor(network: BatchNormStack, depth: int, width: int, batch: int, inputs: int | None = None) -> Tensor:
@@ -172,3 +163,72 @@ def _he2(x: Tensor) -> Tensor:
 
 def _he4(x: Tensor) -> Tensor:
     return x**4 - 6 * x**2 + 3
+
+
+# -- Networks without norm or residual at finite width N: the kernel is a random walk
+
+
+_ATOMS, _NODES = 200, 7
+_TABLE = (-14.0, 11.0, 3000)  # decades of the kernel
+
+
+def factor_at_width(
+    network: Vanilla,
+    sigma_w: Number,
+    sigma_b: Number,
+    depth: int,
+    width: int,
+    inputs: int | None = None,
+    input_square: float = 1.0,
+) -> Tensor:
+    """chi_J of the penultimate block of `depth` layers of `width` channels, on Gaussian inputs (default: any number).
+
+    The distribution of K is 200 weighted atoms. A layer spreads each over 7 nodes of a lognormal with the mean and
+    variance above; neighbours are then merged, which keeps the mean.
+    """
+    require(depth >= 3, "depth", depth, "at least three layers, to have a penultimate block")
+    require(width >= 1, "width", width, "a positive whole number")
+    require(network.residual == 0, "residual", network.residual, "0: a residual keeps more of a layer than its kernel")
+    settings = torch.broadcast_tensors(*as_double(sigma_w, sigma_b))
+    weight, bias = (setting.reshape(-1, 1) ** 2 for setting in settings)
+    grid = torch.logspace(*_TABLE, dtype=torch.float64)
+    squares = network.square(grid)
+    fourth = network.activation.expectation(lambda x: network.activation(x) ** 4, grid, 0.0)
+    excess = (fourth / squares.clamp_min(1e-300) ** 2 - 1).clamp_min(0.0)
+    kernel, share = weight * input_square + bias, torch.ones_like(weight)
+    if inputs is not None:
+        kernel, share = _weight_fluctuation(kernel, share, 2 / inputs * (weight * input_square / kernel) ** 2)
+    for _ in range(depth - 3):
+        branch = weight * _read(squares, kernel)
+        noise = (branch / (branch + bias)) ** 2 * _read(excess, kernel) / width
+        kernel, share = _merge(*_weight_fluctuation(branch + bias, share, noise))
+    chi = network.jacobian(kernel, weight.sqrt(), bias.sqrt())
+    return (share * chi).sum(-1).reshape(settings[0].shape)
+
+
+def _weight_fluctuation(kernel: Tensor, share: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Each atom as a few nodes of a lognormal with that relative variance."""
+    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(_NODES))
+    logarithm = torch.log1p(variance)[..., None]
+    made = kernel[..., None] * torch.exp(nodes * logarithm.sqrt() - logarithm / 2)
+    return made.flatten(1), (share[..., None] * weights / weights.sum()).flatten(1)
+
+
+def _merge(kernel: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Atoms in order, joined into groups of about equal weight."""
+    kernel, order = kernel.sort(1)
+    share = share.gather(1, order)
+    group = ((share.cumsum(1) - share / 2) * _ATOMS).long().clamp(0, _ATOMS - 1)
+    empty = torch.zeros(len(kernel), _ATOMS, dtype=torch.float64)
+    total = empty.scatter_add(1, group, share)
+    first = empty.scatter_add(1, group, share * kernel)
+    return torch.where(total > 0, first / total.clamp_min(1e-300), kernel[:, :1]), total
+
+
+def _read(table: Tensor, kernel: Tensor) -> Tensor:
+    """The table at a kernel, linear between its nodes and constant beyond them, where slopes no longer change."""
+    low, high, count = _TABLE
+    place = (torch.log10(kernel.clamp_min(1e-300)) - low) / (high - low) * (count - 1)
+    index = place.long().clamp(0, count - 2)
+    part = (place - index).clamp(0.0, 1.0)
+    return table[index] * (1 - part) + table[index + 1] * part

@@ -161,7 +161,7 @@ def _junctions(graph: Tensors, sums: list[Sum], entries: dict[Record, str], exit
                     name=names[item.total],
                     kind=_kind(graph, passed),
                     skip_scale=item.skip_scale,
-                    branch_scale=factor(branch),
+                    branch_scale=factor(branch) * item.branch_share,
                     own=item.skip_scale / (passed_by * scale_of(taken)) if passed_by * scale_of(taken) else 1.0,
                     dropped=dropped,
                 )
@@ -201,12 +201,13 @@ def _exit(branch: Field, exits: dict[Field, str]) -> tuple[str, float, bool]:
 
 
 def _names(sums: list[Sum]) -> dict[Field, str]:
-    """The sums under their public names: the module that adds, `.add`, and `@2` from the second on."""
+    """The sums under their public names: the module that adds, `.add` (`.sub`, ...), and `@2` from the second on."""
     names: dict[Field, str] = {}
     calls = CallCounter()
     for item in sums:
-        module = item.total.call.module if item.total.call is not None else ""
-        names[item.total] = calls.next(inside(module, ADDITION))
+        call = item.total.call
+        assert call is not None
+        names[item.total] = calls.next(inside(call.module, ADDITION if call.name in SUMS else call.name))
     return names
 
 
@@ -240,14 +241,15 @@ def _is_container(names: list[str], groups: Iterable[list[str]]) -> bool:
 
 
 def _origin(sums: dict[Field, int], item: Field) -> Field | None:
-    """The last sum of the stream that a skip comes from, through norms and other single-input steps."""
+    """The last sum of the stream that a skip comes from, through norms and other single-input steps; of several tensors
+    put together (a U-net's), the last."""
     for _ in range(STEPS):
         if item in sums:
             return item
         fields = [inner for inner in item.inputs if isinstance(inner, Field)]
-        if len(fields) != 1:
+        if len(fields) != 1 and not (fields and item.call is not None and item.call.name == "cat"):
             return None
-        item = fields[0]
+        item = max(fields, key=lambda field: field.number)
     return None
 
 

@@ -15,10 +15,13 @@ from sigprop.structure.homogeneity import Readers, made_between
 from sigprop.theory.ops.layer_norm import LayerNorm
 
 SUMS = ("add", "radd")
+DIFFERENCES = ("sub", "subtract", "rsub")
+REDUCED = ("sum", "mean")
 NORMS = ("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm")
 VIEWS = ("view", "reshape", "flatten", "unflatten")
+TURNED = ("transpose", "permute", "movedim", "contiguous", "clone", "to", "float", "type_as")
 SCALINGS = ("mul", "rmul", "div", "truediv")
-MOVES = ("transpose", "permute", "movedim", "contiguous", "clone", "to", "float", "type_as", "getitem", "squeeze")
+MOVES = (*TURNED, "getitem", "squeeze")
 CARRIED = frozenset([*VIEWS, *SCALINGS, *MOVES, "unsqueeze", "split", "chunk", "cat", "neg", "dropout", "expert_sum"])
 LINEAR = CONTRACTIONS | CARRIED | frozenset([*NORMS, "avg_pool2d", "max_pool2d", "pad"])
 LOOK_BACK = 3
@@ -30,7 +33,8 @@ class Sum:
     """One residual sum: its skip without scales and views, its branches, and what each of them passes through.
 
     `source` is the tensor of the stream that the branches read. `skip_scale`: the number that multiplies the skip.
-    `projected`: the skip path has a weight of its own, and `source` is where the two paths part.
+    `branch_share`: the number that the sum itself multiplies its branches by (`lerp`, a mean). `projected`: the skip path
+    has a weight of its own, and `source` is where the two paths part.
     """
 
     total: Field
@@ -39,12 +43,14 @@ class Sum:
     branches: list[Field]
     passed: list[set[Record]]
     skip_scale: float = 1.0
+    branch_share: float = 1.0
     projected: bool = False
 
     @property
     def scaled(self) -> bool:
         """Whether the model multiplies skip or branch by a number of its own."""
-        return self.skip_scale != 1.0 or any(core(branch) is not branch for branch in self.branches)
+        shared = self.skip_scale != 1.0 or self.branch_share != 1.0
+        return shared or any(core(branch) is not branch for branch in self.branches)
 
 
 class Tensors:
@@ -66,15 +72,16 @@ class Tensors:
         self._outputs = {item for _, item in found.sites}
         self.sums: dict[Field, Sum] = {}
         for item in self.index:
-            operands = [operand for operand in item.inputs if isinstance(operand, Field)]
-            if item.call is not None and item.call.name in SUMS and len(operands) == 2:
-                residual = self._residual(item, *operands) or self._projected(item, *operands)
+            operands = summands(item)
+            if len(operands) == 2:
+                residual = self._residual(item, operands) or self._projected(item, *operands)
                 if residual is not None:
                     self.sums[item] = residual
         self._sources = {found.source for found in self.sums.values()}
         self._places = {name: place for place, name in enumerate(found.capture.parameters)}
 
-    def _residual(self, total: Field, first: Field, second: Field) -> Sum | None:
+    def _residual(self, total: Field, operands: dict[Field, float]) -> Sum | None:
+        first, second = operands
         if first.shape != second.shape or self._becomes_scores(total):
             return None
         for skip, branch in ((first, second), (second, first)):
@@ -82,10 +89,16 @@ class Tensors:
             leaves = [leaf for leaf in self._leaves(branch) if leaf not in stream]
             passed = [self._passed(leaf, stream) for leaf in leaves]
             hits = [stream.index(source) for source, _ in passed if source is not None]
-            if leaves and len(hits) == len(leaves):
-                inside = [records for _, records in passed]
-                return Sum(total, plain(skip), stream[min(hits)], leaves, inside, factor(skip))
+            inside = [records for _, records in passed]
+            if leaves and len(hits) == len(leaves) and not any(self._leaves_the_stream(i, stream) for i in inside):
+                scale = factor(skip) * operands[skip]
+                return Sum(total, plain(skip), stream[min(hits)], leaves, inside, scale, operands[branch])
         return None
+
+    def _leaves_the_stream(self, inside: set[Record], stream: list[Field]) -> bool:
+        """Whether a path runs along another stream (values of the first layer that later ones add to their own)."""
+        own = {self.sums[item].skip for item in inside if isinstance(item, Field) and item in self.sums}
+        return any(skip not in inside and skip not in stream for skip in own)
 
     def _becomes_scores(self, total: Field, steps: int = 3) -> bool:
         """Whether a sum (of scores and a position bias) goes into a softmax, possibly with a mask added."""
@@ -245,8 +258,25 @@ def factor(item: Field) -> float:
     return 1.0 if core(item) is item or item.slope is None else item.slope
 
 
+def summands(item: Field) -> dict[Field, float]:
+    """The two tensors that a field is the sum of, with the numbers that the sum itself multiplies them by, signs aside."""
+    call, fields = item.call, [operand for operand in item.inputs if isinstance(operand, Field)]
+    if call is None:
+        return {}
+    if call.name in REDUCED and len(fields) == 1 and fields[0].call is not None and fields[0].call.name == "stack":
+        parts = [inner for part in fields[0].inputs for inner in part.inputs if isinstance(inner, Field)]
+        joined = all(item.shape == part.shape for part in parts)
+        return dict.fromkeys(parts, 1.0 if call.name == "sum" else 1.0 / len(parts)) if joined else {}
+    if call.name == "lerp" and len(fields) == 2:
+        weight = [*call.args, *call.kwargs.values()][2]
+        return {fields[0]: 1.0 - weight, fields[1]: weight} if isinstance(weight, (int, float)) else {}
+    if call.name == "addcmul" and call.args and call.args[0] is fields[0]:
+        return dict.fromkeys(fields[:2], 1.0)
+    return dict.fromkeys(fields, 1.0) if call.name in (*SUMS, *DIFFERENCES) and len(fields) == 2 else {}
+
+
 def is_view(item: Field) -> bool:
-    return item.call is not None and item.call.name in VIEWS and len(item.inputs) == 1
+    return item.call is not None and item.call.name in (*VIEWS, *TURNED) and len(item.inputs) == 1
 
 
 def plain(item: Field) -> Field:

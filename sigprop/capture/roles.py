@@ -43,13 +43,13 @@ def find_roles(traced: TracedModel, fields: list[Field]) -> dict[str, ParameterU
     uses: dict[str, list[str]] = {name: [] for name in traced.weights}
     fans: dict[str, tuple[int, int]] = {}
     experts: set[str] = set()
-    readouts, routers = _readouts(traced, fields), _routers(fields)
+    last, routers = readouts(traced), _routers(fields)
     for item in everything(fields):
         for weight, place in _weights_of(item):
             role = _role(item, weight, place)
             for name, _ in weight.roots():
                 if role == "hidden":
-                    role = "router" if name in routers else "readout" if name in readouts else role
+                    role = "router" if name in routers else "readout" if name in last else role
                 if role == "hidden" and _is_expert(name, weight, traced.weights[name]):
                     experts.add(name)
                 uses[name].append(role)
@@ -132,8 +132,8 @@ def _is_expert(name: str, weight: Weight, root: Weight) -> bool:
     return stacked or "experts." in name or (".expert" in name and "shared" not in name)
 
 
-def nearest_matrices(item: Record) -> list[str]:
-    """Weights of the nearest contractions above a record."""
+def nearest_matrices(item: Record, through_products: bool = True) -> list[str]:
+    """Weights of the nearest contractions above a record; `through_products`: also above products of two signals."""
     found: dict[str, None] = {}
     stack, seen = [item], set()
     while stack:
@@ -142,9 +142,10 @@ def nearest_matrices(item: Record) -> list[str]:
             continue
         seen.add(id(record))
         weights = [source for source in record.inputs if isinstance(source, Weight)]
-        if record.call is not None and record.call.name in CONTRACTIONS and weights:
+        contracts = record.call is not None and record.call.name in CONTRACTIONS
+        if contracts and weights:
             found.update((name, None) for name, _ in weights[0].roots())
-        else:
+        elif through_products or not contracts:
             stack.extend(source for source in record.inputs if not _weighs(source, record))
     return list(found)
 
@@ -156,8 +157,10 @@ def _weighs(source: Record, record: Field) -> bool:
     return source.shape[-1:] == (1,) != record.shape[-1:]
 
 
-def _readouts(traced: TracedModel, fields: list[Field]) -> set[str]:
-    return set(nearest_matrices(traced.signal)) if traced.signal is not None else set()
+def readouts(traced: TracedModel) -> set[str]:
+    """Matrices that make what is predicted: the first output, else what the model's own loss judges. Where that is a
+    product of two signals, the similarities of two towers, there is none."""
+    return {name for item in traced.predictions for name in nearest_matrices(item, through_products=False)}
 
 
 def _routers(fields: list[Field]) -> set[str]:

@@ -15,6 +15,7 @@ from sigprop.capture.capture import Capture
 from sigprop.capture.experts import followed_as_one
 from sigprop.capture.gradient_start import loss_start, white_noise
 from sigprop.capture.layout import LARGEST
+from sigprop.capture.loss_terms import terms_of
 from sigprop.capture.mode import CaptureMode
 from sigprop.capture.record import Field, Uneven, Weight
 from sigprop.capture.repeated import RunOfBlocks, jumped_over
@@ -33,7 +34,7 @@ from sigprop.isolation import (
     without_backward_hooks,
     without_observers,
 )
-from sigprop.losses import LossChoice, first_signal, objective
+from sigprop.losses import LossChoice, first_signal, objective, tensors_of
 
 
 @dataclass
@@ -70,6 +71,21 @@ class TracedModel:
         """The first floating-point output, if it depends on parameters."""
         found = record_of(first_signal(self.output))
         return found if isinstance(found, Field) else None
+
+    @property
+    def losses(self) -> list[Field]:
+        """What the model's own loss adds up; where some of it are loss functions, only those (not what balances
+        experts)."""
+        numbers = (record_of(item) for item in tensors_of(self.output) if item.dim() == 0)
+        terms = [term.record for item in numbers if item for term in terms_of(item)]
+        terms = [item for item in terms if isinstance(item, Field) and item.call is not None]
+        judging = [item for item in terms if item.call and ("loss" in item.call.name or "entropy" in item.call.name)]
+        return judging or terms
+
+    @property
+    def predictions(self) -> list[Field]:
+        """The first output, else what the model's own loss judges."""
+        return self.losses if self.signal is None else [self.signal]
 
     def differentiate(self, loss: LossChoice = None, states: Evaluation | None = None) -> tuple[Start, str]:
         """Where the gradient starts, by the rule of `sigprop.losses`, and the words for it."""

@@ -129,7 +129,8 @@ class Structure:
     junctions, each in order. `final_norm`: the module of the norm that the stream passes after the last junction.
     `readout_input`: the parameters that what the readout reads is linear in (gain and bias of the final norm), where
     nothing else reads it. `scores`: every attention. `routers`: modules whose softmax is over what a matrix makes of
-    each token. `table_scales`: numbers that multiply what is looked up, by table.
+    each token. `table_scales`: numbers that multiply what is looked up, by table. `judged`: the loss functions that the
+    model calls itself.
     """
 
     parameters: dict[str, Parameter]
@@ -145,6 +146,7 @@ class Structure:
     scores: tuple[Scores, ...] = ()
     routers: frozenset[str] = frozenset()
     table_scales: dict[str, TableScale] = field(default_factory=dict)
+    judged: tuple[str, ...] = ()
     model: nn.Module | None = field(default=None, repr=False)
     batch: Any = field(default=None, repr=False)
     _keys: dict[tuple[int, bool], Tensor] = field(default_factory=dict, repr=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sigprop.capture.attached import record_of
 from sigprop.capture.record import Field, Record, Weight
-from sigprop.capture.roles import CONTRACTIONS, nearest_matrices
+from sigprop.capture.roles import CONTRACTIONS, readouts
 from sigprop.capture.skeleton import skeleton_of
 from sigprop.capture.tracing import trace
 from sigprop.inputs.made_up import made_up_batch
@@ -63,6 +63,7 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
         scores=find_scores(graph),
         routers=find_routers(graph),
         table_scales=table_scales(graph),
+        judged=tuple(dict.fromkeys(item.call.name for item in found.losses if item.call is not None)),
         model=model,
         batch=batch,
     )
@@ -173,8 +174,7 @@ def _junctions(graph: Tensors, sums: list[Sum], entries: dict[Record, str], exit
 def _readout_input(graph: Tensors) -> tuple[str, ...]:
     """The last parameters of the tensor that the readout reads; none where they enter with a shift, or where it is the
     stream itself or is shared."""
-    output = graph.traced.signal
-    names = set(nearest_matrices(output)) if output is not None else set()
+    names = readouts(graph.traced)
     for item in reversed(graph.index):
         weights = [source for source in item.inputs if isinstance(source, Weight)]
         reads = item.call is not None and item.call.name in CONTRACTIONS and isinstance(item.inputs[0], Field)

@@ -23,7 +23,7 @@ TURNED = ("transpose", "permute", "movedim", "contiguous", "clone", "to", "float
 SCALINGS = ("mul", "rmul", "div", "truediv")
 MOVES = (*TURNED, "getitem", "squeeze")
 CARRIED = frozenset([*VIEWS, *SCALINGS, *MOVES, "unsqueeze", "split", "chunk", "cat", "neg", "dropout", "expert_sum"])
-LINEAR = CONTRACTIONS | CARRIED | frozenset([*NORMS, "avg_pool2d", "max_pool2d", "pad"])
+LINEAR = CONTRACTIONS | CARRIED | frozenset([*NORMS, "avg_pool2d", "max_pool2d", "pad", "sum", "expand"])
 LOOK_BACK = 3
 BLOCK = 100
 
@@ -110,19 +110,15 @@ class Tensors:
 
     def _projected(self, total: Field, first: Field, second: Field) -> Sum | None:
         """`P x + f(x)` with `P` one weight without an activation, and more than one weight in `f`, which is not linear
-        too: `W x + B A x`, a low-rank adapter, is one linear map."""
+        too: `W x + B A x`, a low-rank adapter, is one linear map. Or `P` mixes several streams (hyper-connections)."""
         source = self._meeting(first, second)
         if source is None:
             return None
         for skip, branch in ((first, second), (second, first)):
             _, path = self._passed(skip, [source])
             reached, inside = self._passed(branch, [source])
-            if (
-                reached is not None
-                and is_linear(path)
-                and matrices(path) == 1 < matrices(inside)
-                and not is_linear(inside)
-            ):
+            one = matrices(path) == 1 < matrices(inside) or (mixes_streams(path) and matrices(inside))
+            if reached is not None and one and is_linear(path) and not is_linear(inside):
                 return Sum(total, skip, source, [branch], [inside], projected=True)
         return None
 
@@ -299,6 +295,14 @@ def matrices(passed: set[Record]) -> int:
         for item in passed
         if isinstance(item, Field)
     )
+
+
+def mixes_streams(passed: set[Record]) -> bool:
+    """Whether a path multiplies by weights and sums over something other than channels."""
+    fields = [item for item in passed if isinstance(item, Field)]
+    weighed = any(isinstance(source, Weight) for item in fields for source in item.inputs)
+    summed = any(item.call is not None and item.call.name == "sum" for item in fields)
+    return weighed and summed and not matrices(passed)
 
 
 def scale_of(item: Field) -> float:

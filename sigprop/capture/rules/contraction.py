@@ -120,11 +120,22 @@ def einsum(capture: Capture, call: Call, equation: Any, *operands: Any) -> Any:
     if "." in equation or len(items) != 2 or not right:
         return _einsum_fallback(capture, call, equation, items)
     (a, la), (b, lb) = zip(items, labels, strict=True)
+    for (item, own), others in (((a, la), lb), ((b, lb), la)):
+        if isinstance(item, Field) and _mixes_positions(item, own, others, right):
+            return product(capture, call, items, labels, right)
     if isinstance(b, Weight):
         return contract(capture, call, as_field(capture, a), la, b, lb, right)
     if isinstance(a, Weight):
         return contract(capture, call, as_field(capture, b), lb, a, la, right)
     return _einsum_fallback(capture, call, equation, items)
+
+
+def _mixes_positions(item: Field, own: str, others: str, right: str) -> bool:
+    """Whether a weight sums over positions (the streams of hyper-connections) and leaves channels alone."""
+    summed = [item.layout.dims[own.index(c)] for c in own if c in others and c not in right]
+    kept = [item.layout.dims[own.index(c)] for c in own if c not in others]
+    channels = any(not axis.is_position for dim in kept for axis in dim)
+    return bool(summed) and channels and all(axis.is_position for dim in summed for axis in dim)
 
 
 def _spelt_out(equation: str, items: list) -> str:

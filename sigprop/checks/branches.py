@@ -61,8 +61,7 @@ def find_branches(structure: Structure | None, streams: Sequence[Stream], profil
         for place, block in enumerate(rows):
             for junction, own in zip(structure.junctions, skips, strict=True):
                 exit_row = _row(known, junction.exit) if junction.exit else None
-                inside = junction.name.startswith((block.name.removesuffix("[0]") + ".", block.name + "@"))
-                if exit_row is None or not inside:
+                if exit_row is None or junction.block != block.name.removesuffix("[0]"):
                     continue
                 skip = skip if own is None else own.variance
                 branch = junction.branch_scale**2 * exit_row.variance

@@ -50,25 +50,17 @@ class StreamLaw:
 
 
 def find_streams(structure: Structure | None, model: nn.Module, profile: Profile | None) -> list[Stream]:
-    """Blocks joined by the residual stream that they add to, those of one shape: where a stage halves an image, the
-    gradient of an entry changes with their number. Else the chain of equally wide matrices; none where the structure is
-    not known."""
+    """Blocks (visits, where one is reused) joined by the residual stream that they add to, those of one shape: where a
+    stage halves an image, the gradient of an entry changes with their number. Else the chain of equally wide matrices;
+    none where the structure is not known."""
     if structure is None:
         return []
-    if structure.junctions and structure.blocks:
-        order = {} if profile is None else {row.name: place for place, row in enumerate(profile.sites)}
+    if any(junction.block for junction in structure.junctions):
         joined: dict[tuple, list[str]] = {}
-        sizes = {
-            junction.name: tuple(spot.total.shape)
-            for junction, spot in zip(structure.junctions, structure.sums, strict=True)
-        }
-        for block in (name for group in structure.blocks for name in group):
-            inside = [item for item in structure.junctions if item.name.startswith((block + ".", block + "@"))]
-            if inside:
-                joined.setdefault((inside[-1].stream, sizes[inside[-1].name]), []).append(block)
-        found = [
-            sorted(names, key=lambda name: order.get(name, order.get(f"{name}[0]", 0))) for names in joined.values()
-        ]
+        for junction, spot in zip(structure.junctions, structure.sums, strict=True):
+            if junction.block:
+                joined.setdefault((junction.stream, tuple(spot.total.shape)), []).append(junction.block)
+        found = [list(dict.fromkeys(names)) for names in joined.values()]
         return [Stream(tuple(names), True) for names in found if len(names) > 1]
     if structure.junctions:
         return []

@@ -121,12 +121,13 @@ class Subject:
     @cached_property
     def layers(self) -> int:
         """Repeated blocks: of one family of parameters, the numbers that stand first in its names; those of a container
-        that holds them all are passed over."""
+        that holds them all are passed over; or the blocks of one residual stream, each visit counted."""
         found = [int(any(BLOCK_NUMBER.search(row.name) for row in self.draws))]
         for rows in self.draws.families().values():
             places = zip(*(BLOCK_NUMBER.findall(row.name) for row in rows), strict=False)
             found.append(next((len(kinds) for kinds in map(set, places) if len(kinds) > 1), 0))
-        return max(found)
+        streams = [] if self.structure is None else self.structure.streams
+        return max([*found, *(len({item.block for item in stream if item.block}) for stream in streams)])
 
     @property
     def model_name(self) -> str:
@@ -219,7 +220,7 @@ class Subject:
     @property
     def _ends_in_logits(self) -> bool:
         """Whether the readout makes the model's output, and that output tells classes apart as far as one can know."""
-        has_loss = self.profile is not None and self.profile.meta.get("loss") in (OWN, "cross_entropy")
+        has_loss = self._loss_of_classes
         ids = isinstance(self.batch, Tensor) and not self.batch.is_floating_point()
         images = isinstance(self.batch, Tensor) and self.batch.dim() == 4
         names = [row.name for row in self.profile.sites] if self.profile is not None else []
@@ -231,9 +232,14 @@ class Subject:
     @property
     def measured_loss(self) -> float | None:
         """The value of the loss, where it is the model's own or cross entropy, and was measured."""
-        if self.measured is None or self.measured.meta.get("loss") not in (OWN, "cross_entropy"):
-            return None
-        return self.measured.meta.get("loss_value")
+        return self.measured.meta.get("loss_value") if self.measured is not None and self._loss_of_classes else None
+
+    @property
+    def _loss_of_classes(self) -> bool:
+        """Whether what was differentiated is a cross entropy."""
+        name = None if self.profile is None else self.profile.meta.get("loss")
+        judged = () if self.structure is None else self.structure.judged
+        return name == "cross_entropy" or (name == OWN and bool({"cross_entropy", "nll_loss"} & set(judged)))
 
     def row(self, name: str) -> SiteRow | None:
         """The row of a site in the profile that findings go by."""

@@ -62,7 +62,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Junction:
-    """One branch of a residual sum `x + f(x)`; `name` is the sum's, as `measure(junctions=True)` calls it.
+    """One branch of a residual sum `x + f(x)`; `name` is the sum's, as `measure(junctions=True)` calls it, `block` the
+    site of the repeated block, or of the visit to a reused one, that it lies in.
 
     `kind`: attention, cross attention, mlp or convolution. `skip_scale`, `branch_scale`: the model's own factors.
     `own` is the factor of what `entry` takes in over that of what `exit` puts out, as they enter the sum; `dropped`
@@ -94,6 +95,7 @@ class Junction:
     shift: float = 0.0
     projected: bool = False
     name: str = ""
+    block: str = ""
     kind: str = ""
     skip_scale: float = 1.0
     branch_scale: float = 1.0
@@ -192,7 +194,8 @@ class Structure:
 
     @property
     def is_transformer(self) -> bool:
-        return any(junction.attention for junction in self.junctions)
+        """Whether tokens attend, on residual branches or without."""
+        return any(junction.attention for junction in self.junctions) or bool(self.scores)
 
     def junction_of(self, parameter: Parameter) -> Junction | None:
         return None if parameter.junction is None else self.junctions[parameter.junction]
@@ -212,7 +215,7 @@ class Structure:
             raise UnsupportedError(f"{recipe} scales residual branches: this model has no residual junction")
 
     def require_transformer(self, recipe: str) -> None:
-        if not self.is_transformer:
+        if not any(junction.attention for junction in self.junctions):
             raise UnsupportedError(f"{recipe} is for Transformers: no residual branch of this model has attention")
 
     def require_placement(self, recipe: str, allowed: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,8 +48,13 @@ def read_structure(model: nn.Module, batch: Any = None) -> Structure:
     exits = {item: label for label, item in found.sites if "[" not in label and label.partition("@")[0] not in several}
     sums = list(graph.sums.values())
     junctions, spots = _junctions(graph, sums, entries, exits), _spots(graph, sums)
-    starts = {junction.stream: spot for junction, spot in reversed(list(zip(junctions, spots, strict=True)))}
     blocks = _blocks(found.capture.model, [junction.name for junction in junctions])
+    visited = _visited(found.sites, [name for names in blocks for name in names], several)
+    junctions = [
+        replace(junction, block=visited(junction.name, spot.total))
+        for junction, spot in zip(junctions, spots, strict=True)
+    ]
+    starts = {junction.stream: spot for junction, spot in reversed(list(zip(junctions, spots, strict=True)))}
     return Structure(
         find_parameters(found, graph, junctions, blocks, _frozen(model)),
         junctions,
@@ -229,6 +235,18 @@ def _blocks(model: nn.Module, sums: list[str]) -> tuple[tuple[str, ...], ...]:
     lists = [names for names in groups.values() if not _is_container(names, groups.values())]
     outer = [names for names in lists if not any(_within(names, other) for other in lists)]
     return tuple(tuple(names) for names in outer)
+
+
+def _visited(sites: list[tuple[str, Field]], blocks: list[str], several: set[str]) -> Callable[[str, Field], str]:
+    """The site of the block, or of the visit to a reused module, in which a sum of that name is made."""
+    reused = sorted((name for name in several if name != ROOT), key=len)
+
+    def find(name: str, total: Field) -> str:
+        owner = next((block for block in (*blocks, *reused) if name.startswith((block + ".", block + "@"))), None)
+        made = [label for label, item in sites if label.partition("@")[0] == owner and item.number >= total.number]
+        return made[0] if made else ""
+
+    return find
 
 
 def _within(names: list[str], others: list[str]) -> bool:

@@ -33,8 +33,8 @@ class Sum:
     """One residual sum: its skip without scales and views, its branches, and what each of them passes through.
 
     `source` is the tensor of the stream that the branches read. `skip_scale`: the number that multiplies the skip.
-    `branch_share`: the number that the sum itself multiplies its branches by (`lerp`, a mean). `projected`: the skip path
-    has a weight of its own, and `source` is where the two paths part.
+    `branch_share`: the number that the sum itself multiplies its branches by (`lerp`, a mean). `projected`: the skip
+    path has a weight of its own, and `source` is where the two paths part.
     """
 
     total: Field
@@ -255,12 +255,13 @@ def factor(item: Field) -> float:
 
 
 def summands(item: Field) -> dict[Field, float]:
-    """The two tensors that a field is the sum of, with the numbers that the sum itself multiplies them by, signs aside."""
+    """The tensors that a field is the sum of, with the numbers that the sum itself multiplies them by, signs aside."""
     call, fields = item.call, [operand for operand in item.inputs if isinstance(operand, Field)]
     if call is None:
         return {}
     if call.name in REDUCED and len(fields) == 1 and fields[0].call is not None and fields[0].call.name == "stack":
-        parts = [inner for part in fields[0].inputs for inner in part.inputs if isinstance(inner, Field)]
+        stacked = [part for part in fields[0].inputs if isinstance(part, Field)]
+        parts = [inner for part in stacked for inner in part.inputs if isinstance(inner, Field)]
         joined = all(item.shape == part.shape for part in parts)
         return dict.fromkeys(parts, 1.0 if call.name == "sum" else 1.0 / len(parts)) if joined else {}
     if call.name == "lerp" and len(fields) == 2:

@@ -272,8 +272,6 @@ def _origin(sums: dict[Field, int], item: Field) -> Field | None:
 
 
 def _dropout(model: nn.Module) -> float:
-    """The dropout probability of a model in training mode, from its dropout modules."""
-    if not model.training:
-        return 0.0
+    """The largest dropout probability of a model's modules, which act while it trains."""
     found = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
     return max(found, default=0.0)

@@ -81,3 +81,21 @@ def test_depth_scaling_of_any_power():
 def test_gated_mlps_are_sent_to_unit():
     with pytest.raises(UnsupportedError, match="unit"):
         plan(model_of(activation="swiglu"), "deepscale", batch=ids())
+
+
+def test_the_share_of_branches_follows_any_power_of_depth():
+    """App. L: b^2 = k / N^alpha."""
+    structure = read_structure(model_of(), ids())
+    made = get_recipe("deepscale")(structure, k=0.5, alpha=2.0)
+    (share,) = {row.branch**2 for row in made.junctions}
+    assert share == pytest.approx(0.5 / structure.layers(0) ** 2)
+    assert "N^2" in made.junctions[0].why
+
+
+def test_dropout_is_that_of_training_in_either_mode():
+    model = model_of(dropout=0.2)
+    plans = [get_recipe("deepscale")(read_structure(model.train(mode), ids())) for mode in (True, False)]
+    assert [made.meta["dropout"] for made in plans] == [0.2, 0.2]
+    first = "blocks.0.mlp.up.weight"
+    assert plans[0][first].init == plans[1][first].init
+    assert plans[0][first].init.std == pytest.approx((0.8 / 2) ** 0.25 / WIDTH**0.5)

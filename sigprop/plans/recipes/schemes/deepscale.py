@@ -1,6 +1,6 @@
 r"""DeepScale (dslm): unit variance out of every branch, skip and branch scaled to keep it.
 
-    b^2 = 2/N, l^2 = 1 - b^2
+    b^2 = 2/N, l^2 = 1 - b^2          (k/N^alpha in general: `k`, `alpha`, App. L)
     embeddings  Var = (1-p) / kinds                     query, key  Var = 1/d
     mlp         Var = (1/d) sqrt(2(1-p)/m)              hidden width m d, ReLU: (1/d) sqrt((1-p)/2) at m = 4
     value, out  Var = (1/d) sqrt((1-p)/v_n)             v_n: variance of attended values of unit variance
@@ -28,7 +28,7 @@ from torch import Tensor
 from sigprop.capture.record import Field
 from sigprop.errors import UnsupportedError, require
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
+from sigprop.plans.recipes.rows import Scales, draw_all, with_junctions
 from sigprop.plans.recipes.schemes.unit import branch_scales
 from sigprop.plans.recipes.walk import Walk
 from sigprop.results import Init, Plan
@@ -45,15 +45,25 @@ from sigprop.theory.ops.softmax import overlap
     effect="unit forward variance and steady gradients at any depth; l^2 = 1 - 2/N, b^2 = 2/N",
 )
 def deepscale(
-    structure: Structure, k: float = 2.0, input_correlation: float | None = None, finite: bool = True
+    structure: Structure,
+    k: float = 2.0,
+    alpha: float = 1.0,
+    input_correlation: float | None = None,
+    finite: bool = True,
 ) -> Plan:
-    """Closed form, layer by layer; see the head of this file. `input_correlation` replaces that of the batch."""
+    """Closed form, layer by layer; see the head of this file. `input_correlation` replaces that of the batch.
+
+    The plan is for training: dropout is that of the model's modules, whether or not the model is in training mode, and
+    `meta["dropout"]` says it.
+    """
     structure.require_transformer("deepscale")
-    variances = _variances(structure, k, input_correlation, finite)
-    return deepscale_plan(structure, variances, k)
+    scales = branch_scales(structure, k, alpha)
+    variances = _variances(structure, scales, input_correlation, finite)
+    power = "N" if alpha == 1.0 else f"N^{alpha:g}"
+    return deepscale_plan(structure, variances, scales, f"l^2 = 1 - {k:g}/{power}, b^2 = {k:g}/{power}")
 
 
-def deepscale_plan(structure: Structure, variances: dict[str, tuple[float, float]], k: float) -> Plan:
+def deepscale_plan(structure: Structure, variances: dict[str, tuple[float, float]], scales: Scales, why: str) -> Plan:
     """`variances`: by last weight, the variance of the weights inside the branch and of the last one."""
     kinds = max(structure.kinds)
 
@@ -66,10 +76,13 @@ def deepscale_plan(structure: Structure, variances: dict[str, tuple[float, float
         return Init("normal", std=math.sqrt(last if role == "output" else inside))
 
     plan = draw_all(structure, rule, embedding=math.sqrt((1.0 - structure.dropout) / kinds))
-    return with_junctions(plan, structure, branch_scales(structure, k, 1.0), f"l^2 = 1 - {k:g}/N, b^2 = {k:g}/N")
+    plan.meta["dropout"] = structure.dropout
+    return with_junctions(plan, structure, scales, why)
 
 
-def _variances(structure: Structure, k: float, given: float | None, finite: bool) -> dict[str, tuple[float, float]]:
+def _variances(
+    structure: Structure, scales: Scales, given: float | None, finite: bool
+) -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
     keep = 1.0 - structure.dropout
     if given is None:
@@ -81,7 +94,7 @@ def _variances(structure: Structure, k: float, given: float | None, finite: bool
     pairs: dict[int, Tensor] = {}
     for junction, spot in zip(structure.junctions, structure.sums, strict=True):
         r = pairs.get(junction.stream, start)
-        skip, branch = branch_scales(structure, k, 1.0)(junction)
+        skip, branch = scales(junction)
         if junction.attention:
             attended = pairs.get(0, start) if junction.cross else r
             v, c = _attended(attended, structure.visible_keys(junction) if finite else None)

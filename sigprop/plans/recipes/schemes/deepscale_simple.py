@@ -6,6 +6,7 @@ import math
 
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.schemes.deepscale import deepscale_plan, mlp_variances
+from sigprop.plans.recipes.schemes.unit import branch_scales
 from sigprop.results import Plan
 from sigprop.structure import Structure
 
@@ -24,4 +25,4 @@ def deepscale_simple(structure: Structure, k: float = 2.0) -> Plan:
     for junction, spot in zip(structure.junctions, structure.sums, strict=True):
         found = (simple, simple) if junction.attention else mlp_variances(structure, junction, spot.branch)
         variances[junction.weights[0]] = found
-    return deepscale_plan(structure, variances, k)
+    return deepscale_plan(structure, variances, branch_scales(structure, k, 1.0), f"l^2 = 1 - {k:g}/N, b^2 = {k:g}/N")

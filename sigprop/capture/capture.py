@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.capture.attached import attach
+from sigprop.capture.joint import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
 from sigprop.capture.module_sites import ModuleSites
 from sigprop.capture.record import Call, Field, Record, Weight, fields_made
@@ -124,7 +125,11 @@ class Capture(ModuleSites):
                 f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.most_replayed:,} may be: "
                 "in a recurrence every step draws all steps before it"
             )
-        return self.apply(Sampled(draws, reason), *(source.node for source in draws.parts))
+        together = [] if self.preview else tied(self.states, draws.parts)
+        if together:
+            op, inputs = joined(self.states, list(dict.fromkeys(item.node for item in together)))
+            draws.join(together, self.apply(op, *inputs), self.states)
+        return self.apply(Sampled(draws, reason), *draws.nodes)
 
     def value_of(self, item: Any) -> Any:
         """Real numbers for a traced tensor, drawn once: routing, comparisons, branches on values."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble, fewest_balanced
+from sigprop.capture.joint import Joint
 from sigprop.capture.layout import Layout
 from sigprop.capture.record import Field, Record, Weight, mapped
 from sigprop.graph.evaluate import Evaluation
@@ -42,6 +43,7 @@ class Replay:
         ensemble: Ensemble | None = None,
         replica: int = 0,
         slices: Collection[Field] = (),
+        joint: Joint | None = None,
     ):
         self.states = states
         self.generator = generator
@@ -49,6 +51,8 @@ class Replay:
         self.ensemble = ensemble or Ensemble(states, 1, generator)
         self.replicas = slice(replica, replica + 1)
         self.slices = slices
+        self.joint = joint
+        self._together: Tensor | None = None
         self.values: dict[Record, Any] = {}
         self.weights: dict[Weight, Tensor] = {}
 
@@ -108,9 +112,18 @@ class Replay:
 
     def _draw(self, item: Field) -> Tensor:
         """Gaussian numbers of the field's shape with its token kernel and mean, channels independent."""
-        node = item.sources[0].field.node
+        source = item.sources[0].field
+        if self.joint is not None and source in self.joint.spans:
+            return self.from_rows(item, self._drawn_together(self.joint, item)[:, self.joint.spans[source]])
+        node = source.node
         rows = drawn_rows(self.roots(node), self.layout(item).channels, self.generator)
         return self.from_rows(item, rows + self.states.signal(node).mean.to(DTYPE)[:, None])
+
+    def _drawn_together(self, joint: Joint, item: Field) -> Tensor:
+        if self._together is None:
+            rows = drawn_rows(self.roots(joint.node), item.layout.channels, self.generator)
+            self._together = rows + self.states.signal(joint.node).mean.to(DTYPE)[:, None]
+        return self._together
 
     def heads_left_out(self, item: Field) -> float:
         """How many times more heads than were drawn send a gradient to a field."""

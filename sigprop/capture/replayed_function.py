@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble
+from sigprop.capture.joint import Joint
 from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
 from sigprop.capture.replay import Replay, parts_of_sources, records_between, sites_between
 from sigprop.capture.reverse import Reverse, generator_of
@@ -42,6 +43,24 @@ class ReplayedFunction:
         self.channels = target.layout.channels
         self.fewest = min((part.layout.channels for part in self._drawn), default=0)
         self.received: Reverse | None = None
+        self.joint: Joint | None = None
+
+    def join(self, sources: list[Field], node: Node, states: Evaluation) -> None:
+        """Draw sources from one node, in which they stand one after another."""
+        starts, size = {}, 0
+        for source in sources:
+            if source.node not in starts:
+                starts[source.node] = size
+                size += states.positions(source.node)
+        places = {item: (starts[item.node], states.positions(item.node)) for item in sources}
+        self.joint = Joint(node, {item: slice(start, start + count) for item, (start, count) in places.items()})
+
+    @property
+    def nodes(self) -> list[Node]:
+        """What is drawn from."""
+        if self.joint is None:
+            return [source.node for source in self.parts]
+        return [*(source.node for source in self.parts if source not in self.joint.spans), self.joint.node]
 
     @property
     def _drawn(self) -> list[Field]:
@@ -87,7 +106,7 @@ class ReplayedFunction:
             yield self.target.layout.to_rows(replay(self.target))
 
     def backward(self) -> Iterator[DrawnFunction]:
-        self.received = Reverse(self.parts, self.sites_between)
+        self.received = Reverse(self.parts, self.sites_between, self.joint)
         for replay in self._replays(gradients=True):
             yield DrawnFunction(self, replay, replay(self.target))
 
@@ -100,7 +119,7 @@ class ReplayedFunction:
         ensemble = Ensemble(self.states, self.replicas, generator_of(self.seed, 0))
         for replica in range(self.replicas):
             generator = generator_of(self.seed, replica + 1)
-            yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn)
+            yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn, self.joint)
 
 
 def function_of(node: Node) -> ReplayedFunction | None:

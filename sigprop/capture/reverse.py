@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sigprop.capture.joint import Joint
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.replay import Replay
 from sigprop.graph.graph import Node
@@ -29,13 +30,14 @@ class Reverse:
     together, per entry: the average of `sum G (K - E K)` over replicas. `passed`: kernels at sites on the way.
     """
 
-    def __init__(self, parts: dict[Field, list[Field]], sites: Sequence[Field] = ()):
-        self.parts = parts
+    def __init__(self, parts: dict[Field, list[Field]], sites: Sequence[Field] = (), joint: Joint | None = None):
+        self.parts, self._joint = parts, joint
+        self._alone = [source for source in parts if joint is None or source not in joint.spans]
         self.passed: dict[Field, Tensor] = dict.fromkeys(sites, torch.zeros(()))
-        self.kernels: list[Tensor | None] = [None] * len(parts)
+        self.kernels: list[Tensor | None] = [None] * (len(self._alone) + (joint is not None))
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
-        self._energies: list[list[Tensor]] = [[] for _ in parts]
+        self._energies: list[list[Tensor]] = [[] for _ in self.kernels]
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
         weights = list(replay.weights)
@@ -47,7 +49,8 @@ class Reverse:
             if value is not None:
                 self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
         arrived = dict(zip(drawn, found, strict=False))
-        for place, (source, parts) in enumerate(self.parts.items()):
+        for place, source in enumerate(self._alone):
+            parts = self.parts[source]
             kernels = [
                 kernel_of(replay.to_rows(part, value))
                 * (replay.heads_left_out(part) * part.layout.channels / source.layout.channels)
@@ -56,6 +59,15 @@ class Reverse:
             ]
             if kernels:
                 self._receive(place, replay, source.node, torch.stack(kernels).sum(0))
+        if self._joint is not None:
+            rows = torch.zeros(())
+            for source, span in self._joint.spans.items():
+                if (value := arrived[source]) is not None:
+                    own = replay.to_rows(source, value)
+                    after = replay.states.positions(self._joint.node) - span.stop
+                    rows = rows + torch.nn.functional.pad(own, (0, 0, span.start, after))
+            if rows.ndim:
+                self._receive(-1, replay, self._joint.node, kernel_of(rows))
         for weight, value in zip(weights, found[len(drawn) : len(inputs)], strict=True):
             if value is not None:
                 total = float(value.double().square().sum()) / replay.weight_share

@@ -6,13 +6,15 @@ import math
 from dataclasses import dataclass, replace
 
 from sigprop.capture.capture import Capture
+from sigprop.capture.joint import joined
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Doubt, Node
 from sigprop.graph.shared_weights import IN_STEP, MATTERS, Entries, own_entries
 from sigprop.theory import Signal
+from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.cat_positions import CatPositions
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.shared_residual import Piece, SharedResidual
+from sigprop.theory.ops.shared_residual import SharedResidual
 
 
 def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
@@ -21,6 +23,16 @@ def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     pairs = () if capture.preview else tuple(capture.weights_behind.in_common(first, second))
     doubts = (SumOfUses(first, second, pairs, abs(float(op.skip * op.branch))),) if pairs else ()
     return _added(capture, op, first, second, doubts)
+
+
+def entangled(capture: Capture, op: Op, first: Node, second: Node) -> bool:
+    """Whether a sum or a product of two tensors has no closed form, for what they have in common."""
+    if capture.preview:
+        return False
+    parts = capture.shared_parts
+    if isinstance(op, Residual):
+        return parts.beyond(first, second)
+    return not parts.reached(first).isdisjoint(parts.reached(second))
 
 
 def _brings_rows(capture: Capture, node: Node) -> bool:
@@ -36,10 +48,11 @@ def have_in_common(capture: Capture, first: Node, second: Node) -> bool:
 
 
 def side_by_side(capture: Capture, *nodes: Node) -> Node:
-    """Positions one after another; in doubt where two tensors are outputs of one weight, which have more in common."""
-    pairs = ((first, second) for number, second in enumerate(nodes) for first in nodes[:number])
-    doubted = not capture.preview and any(capture.weights_behind.in_common(*pair) for pair in pairs)
-    return _joined(capture, *nodes, doubt=IN_STEP if doubted else "")
+    """Positions one after another, with what they have in common."""
+    if capture.preview:
+        return capture.apply(CatPositions(), *nodes)
+    op, inputs = joined(capture.states, nodes)
+    return capture.apply(op, *inputs)
 
 
 def _added(capture: Capture, op: Residual, first: Node, second: Node, doubts: tuple[Doubt, ...]) -> Node:
@@ -51,18 +64,6 @@ def _added(capture: Capture, op: Residual, first: Node, second: Node, doubts: tu
     pieces = tuple((one, other) for _, one, other in found)
     made = SharedResidual(op.skip, op.branch, pieces, rows_in_branch=op.rows_in_branch)
     return capture.apply(made, first, second, *(node for node, _, _ in found), doubts=doubts)
-
-
-def _joined(capture: Capture, *nodes: Node, doubt: str = "") -> Node:
-    """Positions of several tensors one after another, with what they have in common."""
-    parts = capture.shared_parts
-    found: list[tuple[Node, tuple[int, Piece, int, Piece]]] = []
-    for second, other in enumerate(nodes):
-        for first, node in enumerate(nodes[:second]):
-            if not capture.preview and parts.of(node) & parts.of(other):
-                found += [(part, (first, one, second, two)) for part, one, two in parts.in_common(node, other)]
-    op = CatPositions(len(nodes), tuple(pieces for _, pieces in found), doubt)
-    return capture.apply(op, *nodes, *(part for part, _ in found))
 
 
 @dataclass(frozen=True)

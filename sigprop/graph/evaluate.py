@@ -198,6 +198,7 @@ class Evaluation:
             gradient = self.gradients.get(node)
             if gradient is None:
                 continue
+            gradient = self.gradients[node] = possible(gradient)
             self._through(node, gradient)
             if done is not None:
                 done(node, gradient)
@@ -212,8 +213,7 @@ class Evaluation:
     def _receive(self, node: Node, gradient: Gradient | None) -> None:
         if gradient is not None:
             before = self.gradients.get(node)
-            made = gradient if before is None else before.meets(gradient, self.signal(node))
-            self.gradients[node] = made if node.op.completes_gradients else possible(made)
+            self.gradients[node] = gradient if before is None else before.meets(gradient, self.signal(node))
 
     def _through(self, node: Node, gradient: Gradient) -> None:
         op, output = self.op(node), self.signal(node)
@@ -288,7 +288,8 @@ def evaluate(
 
 
 def possible(gradient: Gradient) -> Gradient:
-    """No mean square is negative: where terms that lower it add up to more than there is, the gradient is a guess."""
+    """All that arrives is there: no mean square is negative. Where terms that lower it add up to more than there is,
+    the gradient is a guess."""
     level = gradient.kernel.diagonal
     if not bool((level < -ROUNDING * level.abs().max()).any()):
         return gradient

@@ -8,6 +8,7 @@ in step: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ from torch import Tensor
 
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.base import Carried
-from sigprop.theory.ops.shared_residual import Piece
+from sigprop.theory.ops.shared_residual import Piece, SharedResidual
 
 Pieces = dict[Node, list[Piece]]
+Shared = tuple[Node, Piece, Piece]
+"""A part of two tensors, and what either holds of it."""
 
 
 class SharedParts:
@@ -27,6 +30,7 @@ class SharedParts:
         self._states = states
         self._parts: dict[Node, int] = {}
         self._held: dict[Node, tuple[tuple[Node, Carried], ...]] = {}
+        self._reached: dict[Node, frozenset[Node]] = {}
         self._count = 0
 
     def take_from(self, node: Node, origin: Node, index: Tensor) -> None:
@@ -36,7 +40,7 @@ class SharedParts:
 
     def forget(self) -> None:
         """After states, or what counts as a part, have changed."""
-        self._parts, self._held = {}, {}
+        self._parts, self._held, self._reached = {}, {}, {}
 
     def of(self, node: Node) -> int:
         found = self._parts.get(node)
@@ -69,22 +73,81 @@ class SharedParts:
         output, signals = states.signal(node), [states.signal(item) for item in node.inputs]
         for number, above in enumerate(node.inputs):
             held = op.carried(number, output, *signals)
-            if held is not None and torch.as_tensor(held.share).any():
+            if held is not None and (held.bent or torch.as_tensor(held.share).any()):
                 yield above, held
 
-    def in_common(self, first: Node, second: Node) -> list[tuple[Node, Piece, Piece]]:
-        """Each part of both, with what either holds of it."""
-        return self._between(first, second, self.forks(first, second))
+    def reached(self, node: Node) -> frozenset[Node]:
+        """The tensors with fresh randomness that a node is made of, whatever stands between."""
+        waiting = [node]
+        while waiting:
+            item = waiting[-1]
+            above = self._above(item)
+            missing = [other for other in above if other not in self._reached]
+            waiting += missing
+            if not missing:
+                waiting.pop()
+                own = frozenset() if above else frozenset([item])
+                self._reached[item] = own.union(*(self._reached[other] for other in above))
+        return self._reached[node]
 
-    def _between(self, first: Node, second: Node, forks: set[Node]) -> list[tuple[Node, Piece, Piece]]:
-        mine, theirs = self.pieces(first, forks), self.pieces(second, forks)
-        return [(node, one, other) for node, held in mine.items() for one in held for other in theirs.get(node, [])]
+    def _above(self, node: Node) -> list[Node]:
+        held = [above for above, _ in self.held(node)]
+        return held if held or node.op.renews or node.op.holds_inputs else list(node.inputs)
+
+    def beyond(self, first: Node, second: Node) -> bool:
+        """Whether two tensors have more in common than parts that both are sums of: functions of such a part."""
+        if self.reached(first).isdisjoint(self.reached(second)):
+            return False
+        pairs = ((one, other) for one in self.ends(first) for other in self.ends(second))
+        return any(
+            one is not other and not self.reached(one).isdisjoint(self.reached(other)) for one, other in pairs
+        ) or any(mine.bent and theirs.bent for _, mine, theirs in self.in_common(first, second))
+
+    def in_common(self, first: Node, second: Node, forks: Set[Node] = frozenset()) -> list[Shared]:
+        """Parts of both, with what either holds of it.
+
+        Each node gets what it has in common beyond what comes to it through one above that is a part of both as well:
+        the covariances of all add up to the whole, and so do the gradients that arrive at each, one by one.
+        """
+        mine, theirs = self.all_above(first, forks), self.all_above(second, forks)
+        common = [node for node in mine if node in theirs]
+        holders: dict[Node, list[tuple[Node, Carried]]] = {node: [] for node in common}
+        for node in mine | theirs:
+            for above, held in self.held(node, forks):
+                if above in holders:
+                    holders[above].append((node, held))
+        found: list[Shared] = []
+        for node, above in holders.items():
+            within = [(holder, held) for holder, held in above if holder in holders]
+            found += self._of_sum(first, second, node, forks)
+            if len(within) == len(above) == 1:
+                continue
+            found += _pairs(node, *self._both(first, second, node, forks), 1.0)
+            for holder, held in within:
+                one, other = (_carried({node: item}, held)[node] for item in self._both(first, second, holder, forks))
+                found += _pairs(node, one, other, -1.0)
+        return found
+
+    def _of_sum(self, first: Node, second: Node, node: Node, forks: Set[Node]) -> Iterator[Shared]:
+        """What came together in a sum before stands in the state of that sum."""
+        op = self._states.op(node)
+        if isinstance(op, SharedResidual):
+            mine, theirs = self._both(first, second, node, forks)
+            sign = -float(op.skip * op.branch)
+            for (one, other), part in zip(op.pieces, node.inputs[2:], strict=True):
+                for left, right in ((one, other), (other, one)):
+                    pieces = [_through(item, left) for item in mine], [_through(item, right) for item in theirs]
+                    yield from _pairs(part, *pieces, sign)
+
+    def _both(self, first: Node, second: Node, part: Node, forks: Set[Node]) -> tuple[list[Piece], list[Piece]]:
+        one, other = (self.pieces(item, {part}, forks)[part] for item in (first, second))
+        return one, other
 
     def again(
         self, first: Node, second: Node, parts: Sequence[Node], pieces: Sequence[tuple[Piece, Piece]]
     ) -> list[tuple[Piece, Piece]]:
         """What both hold of the given parts in these states, in the order of pieces found in others."""
-        left, found = self._between(first, second, set(parts)), []
+        left, found = self.in_common(first, second, set(parts)), []
         for part, (mine, other) in zip(parts, pieces, strict=True):
             places = (mine.index, other.index)
             same = (n for n, (node, *both) in enumerate(left) if node is part and _at(both, places))
@@ -92,42 +155,32 @@ class SharedParts:
             found.append(_nothing(mine, other) if number is None else left.pop(number)[1:])
         return found
 
-    def forks(self, first: Node, second: Node) -> set[Node]:
-        """The last nodes that both are sums of; the parts themselves where one of those is made of another."""
-        common = self.all_above(first) & self.all_above(second)
-        found = self.all_above(first, common) & common | self.all_above(second, common) & common
-        if any(other is not node and other in self.all_above(node) for node in found for other in found):
-            return {node for node in common if not self.held(node)}
-        return found
-
-    def all_above(self, node: Node, stops: set[Node] | frozenset[Node] = frozenset()) -> set[Node]:
-        """A node and all that it is a sum of, down to the stops."""
-        found, waiting = {node}, [node]
+    def all_above(self, node: Node, forks: Set[Node] = frozenset()) -> dict[Node, None]:
+        """A node and all that it is a sum of, in order."""
+        found, waiting = {node: None}, [node]
         while waiting:
-            item = waiting.pop()
-            if item not in stops:
-                new = [above for above, _ in self.held(item) if above not in found]
-                found.update(new)
-                waiting += new
+            new = [above for above, _ in self.held(waiting.pop(), forks) if above not in found]
+            found.update(dict.fromkeys(new))
+            waiting += new
         return found
 
     def ends(self, node: Node) -> set[Node]:
         """The parts that a node is a sum of and that are no sums themselves."""
         return {item for item in self.all_above(node) if not self.held(item)}
 
-    def pieces(self, target: Node, forks: set[Node]) -> Pieces:
-        """Pieces of the forks in a node."""
+    def pieces(self, target: Node, stops: Set[Node], forks: Set[Node] = frozenset()) -> Pieces:
+        """Pieces of the stops in a node."""
         found: dict[Node, Pieces] = {}
         waiting = [target]
         while waiting:
             node = waiting[-1]
-            above = [] if node in forks else self.held(node, forks)
+            above = [] if node in stops else self.held(node, forks)
             missing = [item for item, _ in above if item not in found]
             if missing:
                 waiting += missing
                 continue
             waiting.pop()
-            if node in forks:
+            if node in stops:
                 count = self._states.positions(node)
                 found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
             else:
@@ -145,10 +198,19 @@ def _nothing(*pieces: Piece) -> tuple[Piece, ...]:
     return tuple(Piece(torch.zeros_like(piece.share), piece.index) for piece in pieces)
 
 
+def _pairs(part: Node, mine: list[Piece], theirs: list[Piece], sign: float) -> list[Shared]:
+    return [(part, replace(one, share=one.share * sign), other) for one in mine for other in theirs]
+
+
+def _through(above: Piece, below: Piece) -> Piece:
+    """A piece of a piece."""
+    return Piece(above.share * below.share[above.index], below.index[above.index], above.bent or below.bent)
+
+
 def _carried(pieces: Pieces, held: Carried) -> Pieces:
     """What an op's output holds of the pieces of one input."""
     return {
-        node: [Piece(held.of(item.share) * held.share, held.of(item.index)) for item in found]
+        node: [Piece(held.of(item.share) * held.share, held.of(item.index), item.bent or held.bent) for item in found]
         for node, found in pieces.items()
     }
 
@@ -163,5 +225,5 @@ def _merged(first: Pieces, second: Pieces) -> Pieces:
             if same is None:
                 kept.append(piece)
             else:
-                kept[same] = Piece(kept[same].share + piece.share, piece.index)
+                kept[same] = Piece(kept[same].share + piece.share, piece.index, kept[same].bent or piece.bent)
     return made

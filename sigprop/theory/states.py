@@ -84,8 +84,11 @@ class Gradient:
     evidence: Evidence = EXACT
 
     def __add__(self, other: Gradient) -> Gradient:
-        """Gradients that arrive along paths with independent weights: energies add, directions average."""
-        mine, theirs = self.energy(), other.energy()
+        """Gradients that arrive along paths with independent weights: energies add, directions average.
+
+        One part of a sum alone may have less than no energy: what two paths have in common.
+        """
+        mine, theirs = self.energy().abs(), other.energy().abs()
         total = (mine + theirs).clamp_min(torch.finfo(mine.dtype).tiny)
 
         def mix(a, b):

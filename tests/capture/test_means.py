@@ -79,3 +79,12 @@ def test_positive_weights_below_a_norm_are_right_forward_and_marked_backward():
     gradients = [row for row in made.parameters if row.name == "0.weight"]
     assert gradients[0].status == "assumed"
     assert "along all ones" in gradients[0].reason
+
+
+def test_a_hidden_layer_with_a_mean(agreement):
+    def make():
+        model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 8))
+        nn.init.normal_(model[1].weight, mean=0.1, std=0.1)
+        return model
+
+    agreement(make, ROWS, seeds=96)

@@ -20,7 +20,7 @@ from sigprop.capture.fields.operands import aligned, as_field, weight_sharing
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import KEY, LARGEST, Misaligned
 from sigprop.capture.record import Call, Field, Weight, independent, united
-from sigprop.capture.sums import summed
+from sigprop.capture.sums import entangled, summed
 from sigprop.errors import UnsupportedError
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.gain import Gain
@@ -40,7 +40,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
         layout, (own_first, own_second) = common_layout([first.layout, second.layout])
     except Misaligned:
         return replayed(capture, call)
-    if not independent(first, second) or any(a.role == KEY for dim in layout.dims for a in dim):
+    curved = first.is_curved or second.is_curved or isinstance(op, Product)
+    if (curved and not independent(first, second)) or any(a.role == KEY for dim in layout.dims for a in dim):
         return replayed(capture, call)
     if isinstance(op, Product) and (streams := outer_streams(layout, own_first, own_second)):
         make = lambda made: capture.sampled(made, "outer product of channels sampled")  # noqa: E731
@@ -48,6 +49,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
         return Field(wide, make, united((first, second)), call=call, inputs=(first, second))
     try:
         left, right = aligned(capture, first, layout, own_first), aligned(capture, second, layout, own_second)
+        if entangled(capture, op, left, right):
+            return replayed(capture, call)
         node = summed(capture, op, left, right) if isinstance(op, Residual) else capture.apply(op, left, right)
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
         return replayed(capture, call)

@@ -146,6 +146,8 @@ def _one_base(capture: Capture, call: Call, first: Any, second: Any) -> Field | 
     function = out_of_place(call)
     extra = {key: value for key, value in call.kwargs.items() if key == "alpha"}
     made = function_of_one(capture, call, (first, second), lambda x, y: function(x, y, **extra))
-    if made is not None and first.slope and second.slope is not None and call.name in ("add", "sub"):
-        made.slope = first.slope + (second.slope if call.name == "add" else -second.slope)
+    one, two = (1.0 if item.function is None else item.slope for item in (first, second))
+    if made is not None and one is not None and two is not None and call.name in ("add", "sub"):
+        sign = extra.get("alpha", 1.0) * (1.0 if call.name == "add" else -1.0)
+        made.slope = one + sign * two
     return made

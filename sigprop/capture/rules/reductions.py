@@ -28,6 +28,9 @@ def mean(capture: Capture, call: Call, input: Field, dim: Any = None, keepdim: b
     rank = len(input.shape)
     places = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
     places = sorted(place % rank for place in places)
+    stacked = None if keepdim else _of_stacked(capture, call, input, places)
+    if stacked is not None:
+        return stacked
     axes = [axis for place in places for axis in input.layout.dims[place]]
     layout = _reduced(input.layout, places, keepdim)
     if axes and all(axis.is_position for axis in axes):
@@ -35,6 +38,21 @@ def mean(capture: Capture, call: Call, input: Field, dim: Any = None, keepdim: b
     count = 1.0 if call.name == "mean" else float(math.prod(axis.size for axis in axes))
     statistic = Statistic(input.base, input.apply, count) if all(not a.is_position for a in axes) else None
     return _statistic(capture, call, input, layout, statistic)
+
+
+def _of_stacked(capture: Capture, call: Call, input: Field, places: list[int]) -> Any:
+    """The sum or the mean of tensors that were stacked; None where something else is summed over."""
+    made = input.call
+    if made is None or made.name != "stack" or len(places) != 1:
+        return None
+    tensors, dim = made.args[0], made.kwargs.get("dim", made.args[1] if len(made.args) > 1 else 0)
+    if dim % len(input.shape) != places[0]:
+        return None
+    total = tensors[0]
+    for item in tensors[1:]:
+        total = by_rule(capture, Call(torch.add, "add", (total, item), {}, call.module))
+    share = 1.0 if call.name == "sum" else 1.0 / len(tensors)
+    return by_rule(capture, Call(torch.mul, "mul", (total, share), {}, call.module))
 
 
 def _pooled(capture: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:

@@ -13,7 +13,7 @@ from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.gradient_along_signal import diagonal
 from sigprop.theory.gradient_through_activation import ActivationGradient
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.pair_fluctuation import fresh_fluctuation
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
@@ -144,6 +144,11 @@ class Activation(Op):
             through_activation=through,
         )
         return (self._steep(made, slope, slopes, output, x) if isinstance(slope, Tensor) else made,)
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        """By Stein's lemma `Cov(f(x), u) = E f' Cov(x, u)` for every `u` that is Gaussian together with `x`."""
+        (x,) = inputs
+        return Carried(self.function.derivative_mean(x.covariance.diagonal, x.mean), bent=True)
 
     def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor]:
         return self.function(values), self.function.derivative(values)

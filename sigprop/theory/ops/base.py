@@ -32,6 +32,9 @@ class Carried:
 
     share: Tensor | float
     index: Tensor | None = None
+    bent: bool = False
+    """Whether a function stands between: the rest is not linear in the input, and has nothing else in common with what
+    is Gaussian together with it."""
 
     def of(self, values: Tensor) -> Tensor:
         """A number per position of the input, at the positions of the output that hold them."""
@@ -95,11 +98,11 @@ class Op(ABC):
     keeps_channels: ClassVar[bool] = True
     """Whether what the output holds of an input (see `carried`) stands in the channels where it stood."""
 
+    renews: ClassVar[bool] = False
+    """Whether independent weights make its output independent of all that is not made of it."""
+
     multiplies: ClassVar[bool] = True
     """Whether the weights of the op, if it has some, multiply its input; False where they are its output."""
-
-    completes_gradients: ClassVar[bool] = False
-    """Whether gradients that arrive here are parts of a sum: one part alone may have less than no energy."""
 
     @abstractmethod
     def forward(self, *inputs: Signal) -> Signal:

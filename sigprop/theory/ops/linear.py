@@ -53,6 +53,8 @@ class Linear(Op):
     by_position: ClassVar[bool] = True
     """Whether channels are mapped, position by position."""
 
+    renews = True
+
     fan_in: int
     fan_out: int
     variance: Tensor | float

@@ -27,8 +27,6 @@ class Lookup(ParameterSource):
     carries = starts("independent rows")
 
     multiplies = False
-    completes_gradients = True
-
     drawn: Tensor
     trained: Tensor
     zero_share: float = 0.0

@@ -33,8 +33,6 @@ class Residual(Op):
         through_activation=TRANSFORMED,
     )
 
-    completes_gradients = True
-
     skip: Tensor | float = 1.0
     branch: Tensor | float = 1.0
     rows_in_branch: bool = field(default=False, kw_only=True)

@@ -17,10 +17,11 @@ from sigprop.theory.status import Status
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a tensor: at each position so much of that position of the part."""
+    """A part of a tensor: at each position so much of that position of the part; `bent` through a function of it."""
 
     share: Tensor
     index: Tensor
+    bent: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ Layers from the ground up; a file imports only from its own layer and those befo
 
 1. Tensors: `layout`, `skeleton`, `record`, `attached`, `functions`, `shapes`, `broadcast`.
    A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
-2. Draws: `joint`, `ensemble`, `replay`, `thinning`, `reverse`, `attended_positions`, `replayed_heads`, `replayed_function`.
-   Numbers drawn from predicted states by replaying the model's functions, for drawn ops.
+2. Draws: `joint`, `ensemble`, `replay`, `thinning`, `reverse`, `attended_positions`, `replayed_heads`,
+   `replayed_function`. Numbers drawn from predicted states by replaying the model's functions, for drawn ops.
 3. Run: `module_sites`, `capture`. What a run has found: the graph, records, sites.
 4. Results: `registry`, `derived_weights`, `sums`, `fields/`. What rules share: how a result is made.
 5. Rules: `rules/`. One file per family of torch functions.

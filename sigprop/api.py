@@ -13,8 +13,7 @@ from sigprop.capture.skeleton import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.inputs import as_module, first_batch, made_up_batch
 from sigprop.plans.recipes import recipes
-from sigprop.plans.recipes.planning import reproducibly
-from sigprop.plans.scaling import WIDTH_RULES, compose, parametrize
+from sigprop.plans.scaling import WIDTH_RULES, compose
 from sigprop.prediction import predict as predict_model
 from sigprop.results import Plan, Profile
 
@@ -60,8 +59,7 @@ def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, bas
     model's own draw) say how parameters are drawn; width rules (`mup`, `sp`, `neural_tangent`, `meta:s`) and depth
     rules (`sqrt`, `linear`) what their learning rates are multiplied by. A width rule may stand in the recipe's place.
     `base`: the model or width that a learning rate was tuned at; without it rates are those of a layer of 128 inputs.
-    Other options: `sigprop.plans.scaling.compose`, and, where the model's own draw is carried from a base,
-    `sigprop.plans.scaling.parametrize`.
+    Other options: `sigprop.plans.scaling.compose`.
     """
     name = recipe.lower()
     if name in WIDTH_RULES or name.startswith("meta:"):
@@ -70,7 +68,6 @@ def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, bas
         name, width = "own", name
     if name not in recipes():
         raise UnknownNameError("recipe", recipe, [*recipes(), *WIDTH_RULES])
-    with reproducibly():
-        if name == "own" and base is not None:
-            return parametrize(model, width or "sp", base=base, **options)
-        return compose(model, name, width=width, base=base, **options)
+    if name == "own" and base is not None:
+        width = width or "sp"
+    return compose(model, name, width=width, base=base, **options)

@@ -149,7 +149,7 @@ def _require_values(pairs: list[tuple[ParameterPlan, nn.Parameter]]) -> None:
 
 def _is_finite(parameter: nn.Parameter) -> bool:
     values = parameter.detach()
-    local = values.to_local() if hasattr(values, "to_local") else values
+    local: Any = getattr(values, "to_local", lambda: values)()
     return bool(local.isfinite().all())
 
 

@@ -40,6 +40,14 @@ class Init:
             require(isinstance(self.axis, int), "init axis", self.axis, "a number of an axis")
             require(len(self.parts) == len(self.sizes) > 0, "init sizes", self.sizes, "one size per part")
 
+    @property
+    def size(self) -> float:
+        """Root mean square of the entries; `keep` counts as its factor."""
+        if self.kind == "blocks":
+            total = sum(size * part.size**2 for size, part in zip(self.sizes, self.parts, strict=True))
+            return math.sqrt(total / sum(self.sizes))
+        return abs(self.value) if self.kind in ("constant", "keep") else self.std
+
     def __str__(self) -> str:
         if self.kind == "blocks":
             return " | ".join(map(str, self.parts))

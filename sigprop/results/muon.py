@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.results.hyperball import turn
+
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -63,16 +65,52 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        step = self._direction(weight, gradient, group)
+        rate = group["lr"] * _adjusted(group["adjust_lr_fn"], *matrix_sizes(weight, group["filters"])[1:])
+        weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(step.to(weight.dtype), alpha=-rate)
+
+    def _direction(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        """The orthogonal factor of the averaged gradient, in the weight's shape."""
         state = self.state[weight]
         average = state.setdefault("momentum_buffer", torch.zeros_like(gradient))
         average.lerp_(gradient, 1 - group["momentum"])
         update = gradient.lerp(average, group["momentum"])
-        count = group["filters"]
-        rows, columns = (len(update) // count, -1) if count else update.shape[-2:]
-        matrices = update.reshape(count or -1, rows, columns)
-        step = orthogonal(matrices, group["eps"]).reshape(weight.shape)
-        rate = group["lr"] * _adjusted(group["adjust_lr_fn"], *matrices.shape[-2:])
-        weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(step.to(weight.dtype), alpha=-rate)
+        matrices = update.reshape(matrix_sizes(weight, group["filters"]))
+        return self._evened(weight, orthogonal(matrices, group["eps"]), group).reshape(weight.shape)
+
+    def _evened(self, weight: Tensor, matrices: Tensor, group: dict[str, Any]) -> Tensor:
+        return matrices
+
+
+class NorMuon(Muon):
+    r"""Muon whose rows have one size: each divided by the root of a running mean of its squares, the norm kept.
+
+    Reference: Li et al. 2025, NorMuon.
+    """
+
+    SECOND = 0.95
+
+    def _evened(self, weight: Tensor, matrices: Tensor, group: dict[str, Any]) -> Tensor:
+        matrices = matrices.float()
+        squares = matrices.square().mean(-1, keepdim=True)
+        state = self.state[weight]
+        running = state["rows"] = state["rows"].lerp(squares, 1 - self.SECOND) if "rows" in state else squares
+        evened = matrices / running.sqrt().clamp(min=group["eps"])
+        return evened * (matrices.norm(dim=(-2, -1), keepdim=True) / evened.norm(dim=(-2, -1), keepdim=True))
+
+
+class MuonH(Muon):
+    """Muon that turns a matrix by the angle `lr` and keeps its norm (`hyperball.py`)."""
+
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        turn(weight, self._direction(weight, gradient, group), group["lr"], self.state[weight], group["filters"])
+
+
+def matrix_sizes(weight: Tensor, filters: int) -> tuple[int, int, int]:
+    """(matrices, rows, columns) of a weight: a convolution's groups, else a stack of its last two dimensions."""
+    rows = len(weight) // filters if filters else weight.shape[-2]
+    columns = math.prod(weight.shape[1:]) if filters else weight.shape[-1]
+    return weight.numel() // (rows * columns), rows, columns
 
 
 def orthogonal(matrices: Tensor, smallest: float = SMALLEST) -> Tensor:

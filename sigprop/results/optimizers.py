@@ -16,8 +16,10 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
 from sigprop.results import own_scale
 from sigprop.results.application import match
-from sigprop.results.muon import Muon, groups_of
+from sigprop.results.hyperball import AdamH
+from sigprop.results.muon import Muon, MuonH, NorMuon, groups_of
 from sigprop.results.roles import ROLES, VECTORS, WIDTH_CLASSES
+from sigprop.results.suggestion import suggested_lr
 
 if TYPE_CHECKING:
     from sigprop.results.plan import ParameterPlan, Plan
@@ -26,6 +28,10 @@ Epsilon = float | tuple[float | None, float]
 TORCH_EPSILON = 1e-8
 ADAFACTOR_EPSILON = (None, 1e-3)
 DIGITS = 12
+MATRIX_ONLY = ("muon", "normuon", "muonh", "adamh")
+"""Optimizers that train the matrices inside, and leave the rest to AdamW."""
+WITH_RUN = ("adam", "adamw", *MATRIX_ONLY)
+"""Optimizers whose AdamW takes the betas and epsilon of a run."""
 ELSEWHERE = ("soap", "shampoo")
 """Optimizers whose settings a plan knows, of packages beside torch."""
 
@@ -77,7 +83,7 @@ def param_groups(
 def _rates(lr: Any) -> dict[str, Any]:
     """Base rates by role, width class or optimizer, with `default` for the rest."""
     given = dict(lr) if isinstance(lr, Mapping) else {"default": lr}
-    known = {*ROLES, *WIDTH_CLASSES.values(), "default", "muon", "adamw"}
+    known = {*ROLES, *WIDTH_CLASSES.values(), "default", "adamw", *MATRIX_ONLY}
     for key, rate in given.items():
         if key not in known:
             raise UnknownNameError("role of a learning rate", key, known)
@@ -93,9 +99,15 @@ def _rate_of(rates: dict[str, Any], row: ParameterPlan, optimizer: str) -> Any:
 
 def trained_by(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
     """The optimizer of one parameter: Muon takes the matrices inside, AdamW what it leaves."""
-    if optimizer.partition(":")[0] != "muon":
+    kind = optimizer.partition(":")[0]
+    if kind not in MATRIX_ONLY:
         return optimizer
-    return "muon" if len(shape) > 1 and WIDTH_CLASSES.get(role) == "hidden" else "adamw"
+    return kind if len(shape) > 1 and WIDTH_CLASSES.get(role) == "hidden" else "adamw"
+
+
+def algorithm_of(optimizer: str, role: str, shape: tuple[int, ...]) -> str:
+    """The rule that a parameter's multipliers follow: the plan's own with its scale, or AdamW's."""
+    return optimizer if trained_by(optimizer, role, shape) == optimizer.partition(":")[0] else "adamw"
 
 
 def _is_vector(row: ParameterPlan) -> bool:
@@ -127,16 +139,33 @@ def _multiplied(eps: Epsilon, factor: float) -> Epsilon:
 
 
 def make_optimizers(
-    plan: Plan, model: nn.Module, lr: Any, weight_decay: float = 0.0, eps: Epsilon | None = None, **options: Any
+    plan: Plan,
+    model: nn.Module,
+    lr: Any = None,
+    weight_decay: float | None = None,
+    eps: Epsilon | None = None,
+    **options: Any,
 ) -> list[torch.optim.Optimizer]:
     """The optimizers that the plan was made for: one, on few groups (`own_scale`), or Muon and AdamW."""
     name = str(plan.meta.get("optimizer", "adamw"))
+    lr = suggested_lr(plan).rates if lr is None else lr
+    run = plan.meta.get("run", {})
+    weight_decay = float(run.get("weight_decay", 0.0)) if weight_decay is None else weight_decay
+    eps = run.get("eps") if eps is None and name.partition(":")[0] in WITH_RUN else eps
+    if "betas" in run and name.partition(":")[0] in WITH_RUN:
+        options = {"betas": tuple(run["betas"])} | options
     kind, _, scale = name.partition(":")
     usual = _rates(lr)["default"]
 
     def groups(optimizer: str | None = None) -> list[dict[str, Any]]:
         return param_groups(plan, model, lr, weight_decay, eps, optimizer=optimizer)
 
+    if kind in MATRIX_ONLY and kind != "muon":
+        hidden, rest = _by_shape(groups(kind), model), groups("adamw")
+        trains: Any = {"normuon": NorMuon, "muonh": MuonH, "adamh": AdamH}[kind]
+        more = {} if kind == "adamh" else {"adjust_lr_fn": "match_rms_adamw"}
+        first = trains(hidden, lr=usual, weight_decay=weight_decay, **more)
+        return [first, torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)]
     if kind == "muon":
         hidden, rest = _scaled(_by_shape(groups("muon"), model), scale), groups("adamw")
         adjust = "match_rms_adamw" if scale == "rms" else "original"

@@ -221,18 +221,21 @@ class Plan(ShownPlan):
     def optimizers(
         self,
         model: torch.nn.Module,
-        lr: float | Mapping[str, float],
-        weight_decay: float = 0.0,
+        lr: float | Mapping[str, float] | None = None,
+        weight_decay: float | None = None,
         eps: float | tuple[float | None, float] | None = None,
         **options: Any,
     ) -> list[torch.optim.Optimizer]:
-        """The torch optimizers that the plan was made for, on its groups: one, or Muon and AdamW."""
+        """The torch optimizers that the plan was made for, on its groups: one, or Muon (MuonH, AdamH, NorMuon) for the
+        matrices inside and AdamW for the rest. Without `lr`, at `suggested_lr`; without `weight_decay`, at the plan's
+        (`tokens=`, `batch_tokens=`), else none."""
         return optimizers.make_optimizers(self, model, lr, weight_decay, eps, **options)
 
-    def suggested_lr(self, targets: int = suggestion.TARGETS) -> suggestion.SuggestedRate:
+    def suggested_lr(self, targets: int | None = None) -> suggestion.SuggestedRate:
         """A learning rate to start with, for a batch of so many targets (tokens with a label, images): `.lr`.
 
-        It comes from the plan alone and carries how far swept optima lay from it; refused where none were swept.
+        It comes from the plan alone, also from one that was read from a file, and carries how far optima lay from it;
+        refused where nothing is known of them. `.advise(old)` says what to do with a rate that was used before.
         """
         return suggestion.suggested_lr(self, targets)
 

@@ -39,6 +39,10 @@ class ShownPlan(Shown):
         notes += ["Weight decay and epsilon are multiplied too: table(all=True)."] if shown != used else []
         loss = self.meta.get("initial_loss")
         notes += [f"The loss starts at {loss:.3g}, predicted for cross entropy."] if loss is not None else []
+        run = self.meta.get("run")
+        if run:
+            told = ", ".join(f"{key} {value:.3g}" for key, value in run.items() if isinstance(value, (int, float)))
+            notes += [f"A run of this length: {told}; betas {tuple(run['betas'])}."]
         return Grid(["parameter", "init", *shown, "why"], cells, notes=notes, names=(0,), wrapped=(1, why))
 
     def _unprefixed(self: Plan, rows: list[list[str]]) -> list[list[str]]:  # type: ignore[misc]

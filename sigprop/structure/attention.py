@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +28,9 @@ class WithoutDropout(Replay):
         if call is not None and call.name == "dropout":
             return self.values[call.args[0]]
         if call is not None and call.name == "attention_weights":
-            given = [self.values[item] if isinstance(item, Record) else item for item in call.args]
-            return attention_weights(*given[:DROPOUT], 0.0, *given[DROPOUT + 1 :])
+            given: list[Any] = [self.values[item] if isinstance(item, Record) else item for item in call.args]
+            given[DROPOUT] = 0.0
+            return attention_weights(*given)
         return super()._call(record)
 
 

@@ -11,7 +11,7 @@ from sigprop.capture.record import Field, Weight
 from sigprop.capture.roles import CONTRACTIONS
 from sigprop.structure.attention import FUSED, attention_at
 from sigprop.structure.branch_outputs import ending
-from sigprop.structure.residual import SCALINGS, SUMS, core, factor
+from sigprop.structure.residual import CARRIED, SCALINGS, SUMS, core, factor
 
 if TYPE_CHECKING:
     from sigprop.structure.residual import Tensors
@@ -27,8 +27,10 @@ ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "sc
 class Scores:
     """One attention: the module that computes it, the size of a head, and `scale`, the number that multiplies `q . k`.
 
-    `query`: parameters that the queries are linear in, entering as `shift + w` (none where something else follows
-    them); `scale` is None where it was not found. `biased`: more than a mask is added to `q . k` (ALiBi, a table).
+    `query`, `key`, `value`: parameters that each is linear in, entering as `shift + w` for queries (none where
+    something else follows them, or where keys and values have a shift); a fused projection stands in several. `mixer`:
+    the weights of the first linear map of what attention puts out. `scale` is None where it was not found. `biased`:
+    more than a mask is added to `q . k` (ALiBi, a table).
     """
 
     module: str
@@ -37,6 +39,9 @@ class Scores:
     query: tuple[str, ...] = ()
     shift: float = 0.0
     biased: bool = False
+    key: tuple[str, ...] = ()
+    value: tuple[str, ...] = ()
+    mixer: tuple[str, ...] = ()
 
 
 def find_scores(graph: Tensors) -> tuple[Scores, ...]:
@@ -58,9 +63,27 @@ def find_scores(graph: Tensors) -> tuple[Scores, ...]:
                 continue
             query, key = product
         scale *= _numbers(query) * _numbers(key)
-        last = ending(query)
-        found[item.call.module] = Scores(item.call.module, query.shape[-1], scale, last.names, last.shift, biased)
+        last, others = ending(query), [ending(field) for field in (key, spot.value)]
+        keys, values = (each.names if each.shift == 0.0 else () for each in others)
+        found[item.call.module] = Scores(
+            item.call.module, query.shape[-1], scale, last.names, last.shift, biased, keys, values, _mixer(graph, item)
+        )
     return tuple(found.values())
+
+
+def _mixer(graph: Tensors, item: Field) -> tuple[str, ...]:
+    """The weights of the first linear map that reads what attention puts out; none where it is read otherwise."""
+    for _ in range(STEPS):
+        readers = graph.readers.get(item, [])
+        if len(readers) != 1 or readers[0].call is None:
+            return ()
+        item = readers[0]
+        weights = [source for source in item.inputs if isinstance(source, Weight)]
+        if item.call is not None and item.call.name in CONTRACTIONS:
+            return tuple(dict.fromkeys(name for name, _ in weights[0].roots())) if weights else ()
+        if item.call is None or item.call.name not in CARRIED or weights:
+            return ()
+    return ()
 
 
 def find_routers(graph: Tensors) -> frozenset[str]:

@@ -28,6 +28,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.plans.recipes.optimizers import folded_multipliers
 from sigprop.plans.recipes.rows import times
 from sigprop.results import JunctionPlan, ParameterPlan, Plan, ScalePlan
+from sigprop.results.optimizers import algorithm_of
 from sigprop.structure import Structure
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon")
@@ -106,7 +107,7 @@ def carrying(row: ParameterPlan, factor: float, optimizer: str, shift: float = 0
         return row
     if shift and optimizer == "adafactor":
         raise UnsupportedError(f"{row.name} enters as {shift:g} + w, whose size Adafactor misreads; pass surgery=True")
-    lr, decay, eps = folded_multipliers(optimizer, factor)
+    lr, decay, eps = folded_multipliers(algorithm_of(optimizer, row.role, row.shape), factor)
     return replace(
         row,
         init=times(row.init, factor, shift),

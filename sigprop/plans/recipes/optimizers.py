@@ -7,6 +7,8 @@ A step changes an entry by `lr * (normalized gradient)`; asking it to have the s
     sgd, momentum             lr = update / gradient
     adafactor                 lr = update / weight        second eps = weight (a floor for the weight's size)
     muon (hidden)             lr = update * m_in^alpha / (scale * sqrt(m_in / m_out))    eps = gradient
+    adamh (hidden)            lr = update / weight        eps = gradient
+    muonh (hidden)            as muon with the scale rms, over weight
 
 Decay keeps `lr * weight_decay` fixed (decoupled, and SGD's), or, as an L2 term inside Adam, the ratio of the
 term to the gradient. What Muon does not train takes AdamW's rule.
@@ -23,7 +25,7 @@ from typing import NamedTuple
 
 from sigprop.theory.exponents import read_optimizer
 
-WITH_EPSILON = ("adam", "adamw", "soap")
+WITH_EPSILON = ("adam", "adamw", "adamh", "soap")
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,11 @@ def multipliers(sizes: Sizes, optimizer: str, matrix: Matrix | None = None, alph
     if rule.orthogonal and matrix is not None:
         response = sizes.update * matrix.fan_in**alpha
         scales = [muon_scale(rule.scale, *size) for size in zip(matrix.rows, matrix.columns, strict=True)]
-        lr = response * scales[1] / (scales[0] * math.sqrt(matrix.fan_in / matrix.fan_out))
+        lr = response * scales[1] / (scales[0] * math.sqrt(matrix.fan_in / matrix.fan_out)) / sizes.weight**rule.weight
         return Multipliers(lr, 1.0 / lr, sizes.gradient)
     lr = sizes.update / sizes.gradient**rule.gradient / sizes.weight**rule.weight
     decay = sizes.gradient / sizes.weight if rule.name == "adam" else 1.0 / lr
-    if rule.weight:
+    if rule.name == "adafactor":
         return Multipliers(lr, decay, sizes.weight)
     follows = rule.orthogonal or rule.name in WITH_EPSILON
     return Multipliers(lr, decay, sizes.gradient if follows else 1.0)

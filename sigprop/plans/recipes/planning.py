@@ -40,7 +40,9 @@ def plan(
     recipe's own.
     """
     with reproducibly():
-        return _plan(model, recipe, batch, optimizer, surgery, learnable, match_epsilon, structure, options)
+        structure = read_structure(model, batch) if structure is None else structure
+        made = get_recipe(recipe)(structure, **options)
+        return completed(made, structure, optimizer, surgery, learnable, match_epsilon)
 
 
 @contextmanager
@@ -51,20 +53,15 @@ def reproducibly() -> Iterator[None]:
         yield
 
 
-def _plan(
-    model: nn.Module,
-    recipe: str,
-    batch: Any,
+def completed(
+    made: Plan,
+    structure: Structure,
     optimizer: str,
-    surgery: bool,
-    learnable: bool,
-    match_epsilon: bool,
-    structure: Structure | None,
-    options: dict[str, Any],
+    surgery: bool = False,
+    learnable: bool = False,
+    match_epsilon: bool = False,
 ) -> Plan:
-    scheme = get_recipe(recipe)
-    structure = read_structure(model, batch) if structure is None else structure
-    made = scheme(structure, **options)
+    """A recipe's plan with its junctions folded or hooked, and the factor of a tied readout."""
     made = with_learned_scales(made, surgery) if learnable else made
     if not made.junctions:
         made = replace(made, meta={**made.meta, "optimizer": optimizer})
@@ -73,5 +70,6 @@ def _plan(
     else:
         made = fold(made, structure, optimizer, match_epsilon)
     made = require_untouched(with_tied_readout(made, structure, optimizer), structure)
-    made.check(model)
+    if structure.model is not None:
+        made.check(structure.model)
     return made

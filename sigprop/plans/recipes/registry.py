@@ -20,7 +20,8 @@ _RECIPES: dict[str, Recipe] = {}
 class Recipe:
     """A pure function from a model's structure (and options) to a plan whose junctions are not folded yet.
 
-    `data` marks the ones that run the model on a batch and need its parameters to be real.
+    `data` marks the ones that run the model on a batch and need its parameters to be real, `solves` those that solve
+    for predicted states.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Recipe:
     applies_to: str
     effect: str
     data: bool = False
+    solves: bool = False
 
     def default(self, option: str) -> Any:
         """The default of one of the recipe's options."""
@@ -46,14 +48,14 @@ class Recipe:
 
 
 def recipe(
-    name: str, *, paper: str, applies_to: str, effect: str, data: bool = False
+    name: str, *, paper: str, applies_to: str, effect: str, data: bool = False, solves: bool = False
 ) -> Callable[[Function], Function]:
     """Decorator: register a scheme under a name."""
 
     def add(function: Function) -> Function:
         if name in _RECIPES:
             raise InputError(f"recipe {name!r} is already registered by {_RECIPES[name].function.__module__}")
-        _RECIPES[name] = Recipe(name, function, paper, applies_to, effect, data)
+        _RECIPES[name] = Recipe(name, function, paper, applies_to, effect, data, solves)
         return function
 
     return add

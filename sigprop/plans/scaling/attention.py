@@ -1,33 +1,34 @@
 r"""Scores that scale as 1/d: once queries and keys align, q.k grows like the head size, not like its root.
 
 Where a model's heads grow with its width, the scores must be multiplied by `kappa = (1/d_head) / (its own
-scale)` relative to the base. In order of preference: the parameters that the queries are linear in (`W_q, b_q`, or the
-gain of a norm on the queries) times kappa; a fused projection (`W_qkv, b_qkv` times sqrt(kappa), the output weight
-divided by it, since the output is linear in the values); the module's own scale number. The first two are exact gauge
-moves that leave nothing but weights. Attentions are read from the traces of model and base, which also tell the scale
-that the model itself has (none in GPT-Neo, 1/d already in a muP model); by names only where there is no trace.
+scale)` relative to the base. The traces of model and base say what the queries are linear in, and which scale the model
+has of its own (none in GPT-Neo, 1/d already in a muP model). In order of preference, with kappa on
+
+    what only the queries are linear in    their projection, or the gain of a norm on them
+    what only the keys are linear in       likewise
+    one projection of queries and keys     sqrt(kappa), the scores having two of them
+    one of queries, keys and values        sqrt(kappa), and the map that reads the mixed values divided by it
+    the number of the module               that the trace has found between `q . k` and the softmax
+
+All but the last are exact moves that leave nothing but weights. Without a base, heads of half the reference width are
+the reference, and larger ones are scaled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 
-from sigprop.errors import InputError
-from sigprop.plans.scaling.dimensions import Dimensions, pattern
+from sigprop.errors import UnsupportedError
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.results import ScalePlan
 from sigprop.results.application import plain_name, unwrap
+from sigprop.sites import ROOT
+from sigprop.structure import Scores, Structure
 
-HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim", "head_size", "dim_head", "d_head", "d_kv")
-HEAD_COUNTS = ("num_heads", "num_attention_heads", "heads", "n_heads", "n_head", "nhead")
-SCALES = ("scaling", "scale", "softmax_scale", "scale_factor")
-QUERIES = ("q_proj", "query", "q", "wq", "to_q", "q_lin", "query_proj", "q_linear")
-FUSED = ("qkv", "c_attn", "query_key_value", "qkv_proj", "in_proj", "Wqkv", "to_qkv", "wqkv")
-OUTPUTS = ("out_proj", "o_proj", "output", "c_proj", "proj", "dense", "wo", "Wo", "o", "to_out", "out_lin", "out")
+SAME = 1e-9
 
 
 @dataclass
@@ -40,122 +41,69 @@ class AttentionScales:
     outputs: dict[str, float] = field(default_factory=dict)
     heads: dict[str, float] = field(default_factory=dict)
     biased: set[str] = field(default_factory=set)
+    owners: dict[str, str] = field(default_factory=dict)
 
 
-def attention_scales(
-    model: nn.Module, base: nn.Module, dims: list[Dimensions], pair: ModelAndBase | None = None
-) -> AttentionScales:
-    """What every attention module of the model needs; nothing where the head size is that of the base."""
-    if pair is not None and pair.scores():
-        return _traced_scales(model, base, {item.name: item for item in dims}, pair)
-    partners = {pattern(plain_name(name)): module for name, module in reversed(list(unwrap(base).named_modules()))}
-    by_name = {item.name: item for item in dims}
+def attention_scales(model: nn.Module, pair: ModelAndBase) -> AttentionScales:
+    """What every attention of the model needs beside the base's; nothing where the head size is that of the base."""
     found = AttentionScales()
-    for raw, module in unwrap(model).named_modules():
-        name = plain_name(raw)
-        partner = partners.get(pattern(name))
-        if partner is None:
-            continue
-        ratio = _head_ratio(name, module, partner, by_name)
-        if ratio is not None:
-            found.heads[name] = ratio
-        if ratio is not None and ratio != 1.0:
-            _scale(found, name, module, partner, ratio, by_name)
-    return found
-
-
-def _traced_scales(
-    model: nn.Module, base: nn.Module, dims: Mapping[str, Dimensions], pair: ModelAndBase
-) -> AttentionScales:
-    found = AttentionScales()
-    modules, others = (
-        {plain_name(name): module for name, module in unwrap(each).named_modules()} for each in (model, base)
-    )
-    assert pair.model is not None
     for own, partner in pair.scores():
         ratio = own.head_width / partner.head_width
         found.heads[own.module] = ratio
         found.biased |= {own.module} if own.biased else set()
-        if ratio == 1.0:
-            continue
         known = own.scale is not None and partner.scale is not None
-        kappa = 1.0 / ratio / (own.scale / partner.scale if known else ratio**-0.5)  # type: ignore[operator]
-        if math.isclose(kappa, 1.0, rel_tol=1e-9):
-            continue
-        fused = any(pair.model.parameters[name].parts for name in own.query if name in pair.model.parameters)
-        if own.query and not fused and own.shift == 0.0:
-            _gauge(found, dims, kappa, *own.query)
-            found.outputs |= {name.rpartition(".")[0]: kappa for name in own.query}
-        else:
-            _scale(found, own.module, modules[own.module], others[partner.module], ratio, dims, kappa)
+        _scale(found, model, own, 1.0 / ratio / (own.scale / partner.scale if known else ratio**-0.5))  # type: ignore[operator]
     return found
 
 
-def _head_ratio(name: str, module: nn.Module, partner: nn.Module, dims: Mapping[str, Dimensions]) -> float | None:
-    """Head size of the model over that of the base; None when the module is no attention."""
-    projection = _child(module, QUERIES) or _child(module, FUSED)
-    scale = _own_scale(module)
-    if projection is None and scale is None and not isinstance(module, nn.MultiheadAttention):
-        return None
-    for attribute in HEAD_SIZES:
-        size, other = getattr(module, attribute, None), getattr(partner, attribute, None)
-        if isinstance(size, int) and isinstance(other, int):
-            return size / other
-    for attribute in HEAD_COUNTS:
-        count, other = getattr(module, attribute, None), getattr(partner, attribute, None)
-        if isinstance(count, int) and isinstance(other, int) and projection is not None:
-            weight = dims.get(f"{name}.{projection}.weight")
-            return weight.fan_out / (count / other) if weight is not None else None
-    return None
+def reference_attention_scales(model: nn.Module, structure: Structure, width: int) -> AttentionScales:
+    """Beside heads of half the reference width, for attentions with the usual scale."""
+    found = AttentionScales()
+    for own in structure.scores:
+        usual = own.scale is not None and math.isclose(own.scale, own.head_width**-0.5, rel_tol=1e-6)
+        _scale(found, model, own, min(1.0, (width / 2 / own.head_width) ** 0.5) if usual else 1.0)
+    return found
 
 
-def _scale(
-    found: AttentionScales,
-    name: str,
-    module: nn.Module,
-    partner: nn.Module,
-    ratio: float,
-    dims: Mapping,
-    known: float | None = None,
-) -> None:
-    attribute = _own_scale(module)
-    own = getattr(module, attribute) / getattr(partner, attribute) if attribute is not None else ratio**-0.5
-    kappa = float(1.0 / ratio / own) if known is None else known
-    normed = any("norm" in child for child, _ in module.named_children())
-    query, fused, output = (_child(module, names) for names in (QUERIES, FUSED, OUTPUTS))
-    if query is not None and not normed:
-        _gauge(found, dims, kappa, f"{name}.{query}.weight", f"{name}.{query}.bias")
-        found.outputs[f"{name}.{query}"] = kappa
-    elif fused is not None and output is not None:
-        _gauge(found, dims, kappa**0.5, f"{name}.{fused}.weight", f"{name}.{fused}.bias")
-        found.outputs[f"{name}.{fused}"] = kappa**0.5
-        _gauge(found, dims, kappa**-0.5, f"{name}.{output}.weight")
-    elif isinstance(module, nn.MultiheadAttention):
-        _gauge(found, dims, kappa**0.5, f"{name}.in_proj_weight", f"{name}.in_proj_bias")
-        _gauge(found, dims, kappa**-0.5, f"{name}.out_proj.weight")
-    elif attribute is not None:
-        why = f"head size x{ratio:g}: scores scale as 1/d; nothing that queries are linear in was found to carry it"
-        found.scales.append(ScalePlan(name, kappa, f"attribute:{attribute}", why))
+def _scale(found: AttentionScales, model: nn.Module, own: Scores, kappa: float) -> None:
+    if math.isclose(kappa, 1.0, rel_tol=SAME):
+        return
+    query, key, value = set(own.query if own.shift == 0.0 else ()), set(own.key), set(own.value)
+    if query and not query & (key | value):
+        _gauge(found, model, own, kappa, query)
+    elif key and not key & (set(own.query) | value):
+        _gauge(found, model, own, kappa, key)
+    elif query and query == key and not query & value:
+        _gauge(found, model, own, kappa**0.5, query)
+    elif query and query == key == value and own.mixer:
+        _gauge(found, model, own, kappa**0.5, query)
+        found.gauges |= dict.fromkeys(own.mixer, 1.0 / math.sqrt(kappa))
+        found.owners |= dict.fromkeys(own.mixer, own.module)
     else:
-        raise InputError(
-            f"{name} ({type(module).__name__}): head size grows x{ratio:g} but no scale number, query or fused "
-            'projection was found to carry the 1/d; scale it yourself and pass attention="keep"'
+        found.scales.append(
+            ScalePlan(_plain(own.module), kappa, f"attribute:{_number_of(model, own)}", "scores as 1/d")
         )
 
 
-def _gauge(found: AttentionScales, dims: Mapping, kappa: float, *names: str) -> None:
-    for name in names:
-        if name.lstrip(".") in dims:
-            found.gauges[name.lstrip(".")] = kappa
+def _gauge(found: AttentionScales, model: nn.Module, own: Scores, factor: float, names: set[str]) -> None:
+    found.gauges |= dict.fromkeys(names, factor)
+    found.owners |= dict.fromkeys(names, own.module)
+    modules = {plain_name(name): module for name, module in unwrap(model).named_modules()}
+    owners = {name.rpartition(".")[0] for name in names}
+    found.outputs |= {owner: factor for owner in owners if not any(modules[owner].children()) and owner != own.module}
 
 
-def _own_scale(module: nn.Module) -> str | None:
-    """The module's score scale, for modules that also know a head size."""
-    if not any(isinstance(getattr(module, name, None), int) for name in HEAD_SIZES):
-        return None
-    return next((name for name in SCALES if isinstance(getattr(module, name, None), float)), None)
+def _number_of(model: nn.Module, own: Scores) -> str:
+    """The attribute of the attention's module that holds the scale of its scores."""
+    module = {plain_name(name): each for name, each in unwrap(model).named_modules()}[_plain(own.module)]
+    for name, value in vars(module).items():
+        if isinstance(value, float) and own.scale is not None and math.isclose(value, own.scale, rel_tol=1e-6):
+            return name
+    raise UnsupportedError(
+        f"{own.module or type(model).__name__}: the head size grows, and nothing was found to carry the 1/d: nothing "
+        'that queries or keys are linear in, no number that scales scores; scale them yourself, pass attention="keep"'
+    )
 
 
-def _child(module: nn.Module, names: tuple[str, ...]) -> str | None:
-    children = dict(module.named_children())
-    return next((name for name in names if getattr(children.get(name), "weight", None) is not None), None)
+def _plain(module: str) -> str:
+    return "" if module == ROOT else module

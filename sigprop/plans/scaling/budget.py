@@ -11,14 +11,30 @@ Weight decay. AdamW keeps an average of its updates over `1 / (lr decay)` steps;
 (Wang and Aitchison 2024) asks for `decay = 1 / (lr share steps)`. Independent decay (Loshchilov and Hutter 2019;
 Wortsman et al. 2023), `w - lr update - decay w`, is torch's with `decay / lr`. A plan keeps the product of rate and
 decay the same for all parameters, as both rules ask.
+
+`run_settings` puts them together for a run of so many tokens, from the suggested rate. None of these rules was tested
+here beyond the rate's own sweeps (300 and 2,000 steps); the sources' ranges are
+
+    rate      (steps / 300)^{-0.32}, never above one    Bjorck et al. 2024: 25 to 400 billion tokens
+    beta_2    1 - 0.05 batch / 2^19, 0.95 to 0.9999     Malladi et al. 2022; Marek et al. 2025: one token to millions
+    epsilon   1e-8 sqrt(2^19 / batch), at most 1e-8     Malladi et al. 2022
+    decay     an averaging time of a third of the run   Wang and Aitchison 2024: shares from 0.1 to 1
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sigprop.errors import require
+from sigprop.errors import UnsupportedError, require
+from sigprop.results import Plan
+from sigprop.results.suggestion import TARGETS
+
+SWEPT_STEPS = 300
+"""Steps of the runs whose swept rates the suggestion was compared with."""
+HORIZON_EXPONENT = 0.32
+USUAL_BATCH = 2**19
+AVERAGING_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -57,3 +73,42 @@ def independent_decay(decay: float, lr: float) -> float:
     """torch's weight decay for one that does not follow the learning rate; the schedule still multiplies both."""
     require(lr > 0, "lr", lr, "a positive number")
     return decay / lr
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What the length of a run and the size of its batches ask of AdamW."""
+
+    batch_tokens: int
+    steps: int | None
+    horizon_factor: float
+    betas: tuple[float, float]
+    eps: float
+
+
+def run_settings(tokens: int | None, batch_tokens: int | None) -> RunSettings:
+    """The rules at the head of this file; without `tokens` the horizon asks nothing, without `batch_tokens` it is 4,096
+    tokens."""
+    batch = TARGETS if batch_tokens is None else batch_tokens
+    require(batch >= 1, "batch_tokens", batch, "a positive number")
+    require(tokens is None or tokens >= batch, "tokens", tokens, "at least those of one batch")
+    steps = None if tokens is None else tokens // batch
+    factor = 1.0 if steps is None else min(1.0, at_horizon(1.0, steps, SWEPT_STEPS, HORIZON_EXPONENT))
+    beta = min(0.9999, max(0.95, 1.0 - 0.05 * batch / USUAL_BATCH))
+    return RunSettings(batch, steps, factor, (0.9, beta), 1e-8 * min(1.0, math.sqrt(USUAL_BATCH / batch)))
+
+
+def with_run(made: Plan, run: RunSettings | None) -> Plan:
+    """The plan with the numbers of a run in `meta["run"]`: rate, decay, betas, epsilon, steps."""
+    if run is None:
+        return made
+    made = replace(made, meta={**made.meta, "batch_tokens": run.batch_tokens, "horizon_factor": run.horizon_factor})
+    told = {"steps": run.steps, "betas": list(run.betas), "eps": run.eps}
+    try:
+        lr = made.suggested_lr().lr
+    except UnsupportedError:
+        return replace(made, meta={**made.meta, "run": told})
+    told |= {"lr": lr} | (
+        {} if run.steps is None else {"weight_decay": averaging_decay(lr, run.steps, AVERAGING_SHARE)}
+    )
+    return replace(made, meta={**made.meta, "run": told})

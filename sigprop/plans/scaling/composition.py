@@ -1,41 +1,93 @@
-"""`compose`: an initialization, a width rule, a depth rule and an optimizer as one plan.
+r"""`compose`: an initialization, a width rule, a depth rule and an optimizer as one plan.
 
-The recipe says how every parameter is drawn and how branches are scaled at any size; the rules say what learning rate,
-decay and epsilon are multiplied by. Each part is a factor, so that the parts commute, and every row tells its own.
-Without `base` a rule compares the model with a fixed reference (`reference.py`); with one, all factors are one there.
+One pipeline, beside a base (the model at which a rate was tuned) or beside the reference (`reference.py`):
+
+    read       the structures of model and base, and every parameter beside its base (`dimensions.py`, `reference.py`)
+    draw       the recipe's rows, carried to this width by the rule (`carried.py`; the model's own: `own_init.py`)
+    move       scales of branches, attention, tied readouts and tables, exactly (`fold.py`, `attention.py`)
+    rate       what the rules ask of weight, update and gradient, as the optimizer's multipliers (`relative.py`)
+    finish     tables, zeros, the predicted loss, responses
+
+Each part is a factor, so that the parts commute, and every row tells its own. At the base every number is exactly one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
-from sigprop.plans.recipes import plan as plan_recipe
 from sigprop.plans.recipes.fold import carrying
 from sigprop.plans.recipes.frozen import require_untouched
 from sigprop.plans.recipes.optimizers import Sizes, multipliers
+from sigprop.plans.recipes.planning import completed, reproducibly
 from sigprop.plans.recipes.predicted_plan import initial_loss
 from sigprop.plans.recipes.registry import get_recipe
 from sigprop.plans.recipes.rows import times
+from sigprop.plans.scaling.attention import AttentionScales, attention_scales, reference_attention_scales
+from sigprop.plans.scaling.budget import run_settings, with_run
 from sigprop.plans.scaling.builds import build_base
+from sigprop.plans.scaling.carried import carried_from_base, carried_from_reference
 from sigprop.plans.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
 from sigprop.plans.scaling.dimensions import Dimensions, compare
+from sigprop.plans.scaling.model_and_base import ModelAndBase, read_model_and_base
+from sigprop.plans.scaling.own_init import own_inits
 from sigprop.plans.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, reference_dimensions, reference_sizes
+from sigprop.plans.scaling.relative import depths_of, relative_sizes
 from sigprop.plans.scaling.responses import responses
+from sigprop.plans.scaling.tables import frequencies_in, table_step
 from sigprop.plans.scaling.width import WidthRule, width_rule
 from sigprop.plans.scaling.zeros import with_zeros
-from sigprop.results import ParameterPlan, Plan, ScalePlan
-from sigprop.results.optimizers import trained_by
+from sigprop.results import Init, ParameterPlan, Plan, ScalePlan
+from sigprop.results.application import plain_name, unwrap
+from sigprop.results.optimizers import MATRIX_ONLY, algorithm_of
+from sigprop.results.suggestion import ADAM_RATE, BESIDE_MUON, TARGETS
 from sigprop.structure import Parameter, Structure, read_structure
 from sigprop.theory.exponents import Alignment, read_optimizer
 
 LARGEST_EXCESS = 1.05
 """How far above ln(classes) the predicted loss of a recipe may start."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A model beside its base, or beside the reference: what the rules compare, and what they ask."""
+
+    model: nn.Module
+    base: nn.Module | None
+    dims: dict[str, Dimensions]
+    pair: ModelAndBase
+    rule: WidthRule | None
+    depth: str = "none"
+    scores: AttentionScales = field(default_factory=AttentionScales)
+    depths: Mapping[str, tuple[DepthFactors, bool]] = field(default_factory=dict)
+    reference_width: int = REFERENCE_WIDTH
+
+    @property
+    def structure(self) -> Structure | None:
+        return self.pair.model
+
+    def sizes(self) -> dict[str, Sizes]:
+        """By parameter, relative to the base or the reference."""
+        if self.rule is None:
+            deep = {name: self.depths.get(name, (DepthFactors(), False)) for name in self.dims}
+            return {
+                name: Sizes(1.0, found.update, found.gradient).gauged(found.branch if ends else 1.0)
+                for name, (found, ends) in deep.items()
+            }
+        asked = relative_sizes(list(self.dims.values()), self.rule, self.scores, dict(self.depths), self.pair)
+        if self.base is not None:
+            return asked
+        assert self.structure is not None
+        stream = (self.structure.width or self.reference_width) / self.reference_width
+        return {
+            name: reference_sizes(self.rule, self.dims[name], self.structure.parameters[name].role, stream, found)
+            for name, found in asked.items()
+        }
 
 
 def compose(
@@ -50,49 +102,295 @@ def compose(
     structure: Structure | None = None,
     alignment: Alignment | str | None = None,
     roles: Mapping[str, str] | None = None,
+    attention: str | None = None,
+    own_init: str | None = None,
+    branches: Sequence[str] | None = None,
     reference_width: int = REFERENCE_WIDTH,
     zeros: Sequence[str] = (),
+    tokens: int | None = None,
+    batch_tokens: int | None = None,
+    table_rate: str = "seen",
+    surgery: bool = False,
+    learnable: bool = False,
+    match_epsilon: bool = False,
     **options: Any,
 ) -> Plan:
     """One plan of a recipe, a width rule (`mup`, `sp`, `neural_tangent`, `meta:s`), a depth rule and an optimizer.
 
-    `base`: a model, factory, configuration or width at which a learning rate was tuned; without it factors are relative
-    to a layer of `reference_width` inputs and four layers. `zeros`: what starts at zero, of `readout`, `query` and
-    `branch ends`. `options` go to the recipe; the others as in
-    `sigprop.plans.recipes.plan` and `sigprop.plans.scaling.parametrize`.
+    - `base`: a model, factory, configuration or width at which a learning rate was tuned; without it factors are
+      relative to a layer of `reference_width` inputs and four layers.
+    - `batch`: an input that suits model and base, for their traces: they tell branch ends, attentions, experts and tied
+      readouts. With the recipe `own` and a base, shapes serve where a model cannot be traced, and
+      `plan.meta["structure"]` says so.
+    - `alignment` replaces the rule's assumption (`none`, or measured exponents); `attention`: `scale` (1/d, the default
+      of muP) or `keep` (the model's own scale, the default otherwise).
+    - `zeros`: what starts at zero, of `readout`, `query` and `branch ends`.
+    - `tokens`, `batch_tokens`: how long the run is and how many tokens each step sees: `plan.meta["run"]` then holds
+      rate, decay, betas and epsilon of the run (`budget.py`), which `plan.optimizers(model)` takes.
+    - `table_rate`: `seen` gives a table of tokens that is only looked up the rate of how often its rows are seen
+      (`tables.py`; without a base), `one` the rate itself.
+    - With a base: `roles` names unclear parameters, `branches` the modules that end a residual branch, and `own_init`
+      the model's own scheme where the base has no values.
+    - `surgery=True` scales junctions by hooks, `learnable` makes their scales parameters, `match_epsilon` sets the
+      norms' epsilon so that folding is exact to the last digit. `options` go to the recipe.
     """
     if recipe == "u_mup" and (width not in (None, "none") or depth != "none" or optimizer not in ("adam", "adamw")):
         raise InputError("u_mup brings its own width and depth rule, for adam and adamw: give none besides")
     read_optimizer(optimizer)
     require(depth in DEPTH_RULES, "depth", depth, " or ".join(DEPTH_RULES))
     require(reference_width >= 1, "reference_width", reference_width, "a positive number")
+    require(table_rate in ("seen", "one"), "table_rate", table_rate, "seen or one")
+    run = None if tokens is None and batch_tokens is None else run_settings(tokens, batch_tokens)
     rule = None if width in (None, "none") else width_rule(str(width), alignment)
-    structure = read_structure(model, batch) if structure is None else structure
-    options = _with_branch_exponent(recipe, depth, options)
-    made = plan_recipe(model, recipe, optimizer=optimizer, structure=structure, **options)
-    dims = _compared(model, structure, base, roles, reference_width)
+    with reproducibly():
+        built = None if base is None else build_base(model, base)
+        if built is None:
+            if roles or branches:
+                raise InputError("roles= and branches= go with base=: without a base, both are read from the trace")
+            pair = ModelAndBase(read_structure(model, batch) if structure is None else structure)
+            dims = reference_dimensions(pair.required, reference_width)
+        else:
+            pair = read_model_and_base(model, built, batch, structure)
+            dims = compare(model, built, roles, pair.model)
+        beside = beside_of(model, built, dims, pair, rule, depth, attention, branches, reference_width)
+        if recipe == "own" and built is not None:
+            made = _own(beside, optimizer, own_init)
+        else:
+            options = _with_branch_exponent(recipe, depth, options)
+            made = _drawn(beside, recipe, optimizer, options)
+            made = completed(made, pair.required, optimizer, surgery, learnable, match_epsilon)
+        made = rated(made, beside, optimizer, recipe)
+        made.meta |= {"recipe": recipe, "width": width or "none"}
+        if pair.model is None:
+            return made
+        if table_rate == "seen" and base is None and rule is not None:
+            made = with_seen_tables(made, pair.model, optimizer, TARGETS if run is None else run.batch_tokens)
+        made = with_zeros(made, pair.model, zeros)
+        made = _with_initial_loss(made, pair.model)
+        made.meta |= {"responses": responses(made, pair.model), "norms": pair.model.placement}
+        made = with_run(made, run)
+        made.check(model)
+        return require_untouched(made, pair.model)
+
+
+def parametrize(model: nn.Module, rule: str = "mup", *, base: Any, **options: Any) -> Plan:
+    """A model's own draw carried from its base by a width rule: `compose` with the recipe `own`."""
+    return compose(model, "own", width=rule, base=base, **options)
+
+
+def beside_of(
+    model: nn.Module,
+    base: nn.Module | None,
+    dims: Sequence[Dimensions],
+    pair: ModelAndBase,
+    rule: WidthRule | None,
+    depth: str = "none",
+    attention: str | None = None,
+    branches: Sequence[str] | None = None,
+    reference_width: int = REFERENCE_WIDTH,
+) -> Beside:
+    """The comparison, with what attention and depth ask."""
+    scales = rule is not None and rule.scales_attention
+    attention = attention or ("scale" if scales else "keep")
+    require(attention in ("scale", "keep"), "attention", attention, "scale or keep")
+    scores = AttentionScales()
+    if attention == "scale" and base is not None:
+        scores = attention_scales(model, pair)
+    elif attention == "scale" and pair.model is not None:
+        scores = reference_attention_scales(model, pair.model, reference_width)
+    if base is not None:
+        depths = depths_of(list(dims), depth, branches, pair)
+    else:
+        depths = _reference_depths(pair.required, dims, depth)
+    return Beside(model, base, {item.name: item for item in dims}, pair, rule, depth, scores, depths, reference_width)
+
+
+def _reference_depths(
+    structure: Structure, dims: Sequence[Dimensions], rule: str
+) -> dict[str, tuple[DepthFactors, bool]]:
+    """Depth factors of everything inside a branch, and whether it ends the branch as a factor."""
+    found = {}
+    ends = {name for junction in structure.junctions for name in junction.weights if junction.shift == 0.0}
+    for item in dims:
+        junction = structure.junction_of(structure.parameters[item.name])
+        if rule == "none" or junction is None or item.depth == 1.0:
+            continue
+        branches = len(structure.streams[junction.stream])
+        found[item.name] = depth_factors(rule, branches, branches / item.depth), item.name in ends
+    return found
+
+
+def own_plan(beside: Beside, optimizer: str) -> Plan:
+    """The plan of two builds that are compared already: the model's own draw, and the rules."""
+    return rated(_own(beside, optimizer, None), beside, optimizer)
+
+
+def _own(beside: Beside, optimizer: str, scheme: str | None) -> Plan:
+    """The model's own draw, carried from its base."""
+    assert beside.base is not None
+    dims = list(beside.dims.values())
+    own, sizes = own_inits(beside.model, beside.base, dims, scheme), beside.sizes()
+    rows = []
+    for item in dims:
+        traced = beside.pair.parameter(item.name)
+        init = own[item.name].init(sizes[item.name].weight, replaces_depth=beside.depth != "none")
+        kept = traced is not None and traced.frozen
+        rows.append(
+            ParameterPlan(
+                item.name,
+                item.shape,
+                Init("keep") if kept else init,
+                why=item.role,
+                role=item.role if traced is None else traced.role,
+            )
+        )
+    meta = {"recipe": "own", "structure": "traced" if beside.pair.known else f"by shapes: {beside.pair.reason}"}
+    return Plan(rows, meta=meta | {"optimizer": optimizer})
+
+
+def _drawn(beside: Beside, recipe: str, optimizer: str, options: dict[str, Any]) -> Plan:
+    """The recipe's rows at this width, and their exact moves, junctions not folded yet."""
+    scheme, structure = get_recipe(recipe), beside.pair.required
+    made = scheme(structure, **options)
+    if beside.rule is None:
+        return made
+    if beside.base is None:
+        return carried_from_reference(made, scheme, structure, beside.dims, beside.rule.readout, options)
+    if beside.pair.base is None:
+        raise UnsupportedError(f"the base cannot be traced, which {recipe} needs: {beside.pair.reason}")
+    weights = {name: beside.rule.factors(item).weight for name, item in beside.dims.items()}
+    return carried_from_base(made, scheme, beside.pair.base, weights, options)
+
+
+def rated(made: Plan, beside: Beside, optimizer: str, recipe: str = "own") -> Plan:
+    """The plan with the rules' multipliers, the exact moves that its rows do not carry yet, and a tied readout."""
+    own, structure = recipe == "own" and beside.base is not None, beside.structure
+    scaled, asked = bool(made.junctions), beside.sizes()
     rows = []
     for row in made.parameters:
-        if row.name not in structure.parameters or structure.parameters[row.name].frozen:
+        place, item = beside.dims.get(row.name), beside.pair.parameter(row.name)
+        if place is None or (item is not None and item.frozen):
             rows.append(row)
             continue
-        item, place = structure.parameters[row.name], dims[row.name]
-        row = replace(row, why=f"{recipe}: {row.why}")
-        row = _with_width(row, item, place, rule, structure, optimizer, reference_width, base is not None)
-        if base is None and rule is not None:
+        deep, ends = beside.depths.get(row.name, (DepthFactors(), False))
+        sizes = asked[row.name].gauged(1.0 / deep.branch if ends and scaled else 1.0)
+        if not own:
+            moved = beside.scores.gauges.get(row.name, 1.0) * (deep.branch if ends and not scaled else 1.0)
+            row = replace(row, init=times(row.init, moved), why=f"{recipe}: {row.why}")
+        alpha = 1.0 if beside.rule is None else beside.rule.alpha_hidden
+        row = _multiplied(row, sizes, None if beside.rule is None else place, optimizer, alpha)
+        row = replace(row, why=_why(row.why, place, beside, deep != DepthFactors()))
+        row = _with_shifted_end(row, place, beside, scaled, optimizer)
+        if beside.base is None and beside.rule is not None and structure is not None:
             row = _with_table_scale(row, structure, optimizer)
-            row = _with_shaping_rate(row, structure, optimizer, reference_width, bool(made.meta.get("tied_as_readout")))
-        rows.append(_with_depth(row, item, place, depth, bool(made.junctions), structure, optimizer))
-    meta = {**made.meta, "recipe": recipe, "width": width or "none", "depth": depth, "optimizer": optimizer}
-    meta |= {"reference_width": reference_width} if base is None and rule is not None else {}
-    made = Plan(rows, made.junctions, made.scales, meta)
-    if rule is not None:
-        made = _with_tied_readout(made, structure, dims, rule, optimizer)
-    made = with_zeros(made, structure, zeros)
-    made = _with_initial_loss(made, structure)
-    made.meta |= {"responses": responses(made, structure), "norms": structure.placement}
-    made.check(model)
-    return require_untouched(made, structure)
+            as_readout = bool(made.meta.get("tied_as_readout"))
+            row = _with_shaping_rate(row, structure, optimizer, beside.reference_width, as_readout)
+        rows.append(row)
+    meta = {**made.meta, "depth": beside.depth, "optimizer": optimizer, "roles": _count_roles(beside.dims)}
+    meta |= {"reference_width": beside.reference_width} if beside.base is None and beside.rule is not None else {}
+    made = Plan(rows, made.junctions, made.scales + beside.scores.scales, meta)
+    return made if beside.rule is None else _with_tied_readout(made, beside, optimizer)
+
+
+def _why(told: str, item: Dimensions, beside: Beside, deep: bool) -> str:
+    parts = []
+    if beside.rule is not None:
+        parts += [f"fan-in x{item.fan_in:.4g}"] * (item.fan_in != 1.0)
+        parts += [f"fan-out x{item.fan_out:.4g}"] * (beside.base is not None and item.fan_out != 1.0)
+        gauge, table = beside.scores.gauges.get(item.name, 1.0), beside.pair.table_scale(item.name)
+        parts += [f"attention 1/d as x{gauge:.3g}"] * (gauge != 1.0)
+        parts += [f"the model multiplies its rows by x{table:.3g}"] * (table != 1.0)
+    told = f"{told}; {beside.rule.name}: {', '.join(parts)}" if beside.rule is not None and parts else told
+    return f"{told}; {beside.depth}: layers x{item.depth:.4g}" if deep else told
+
+
+def _with_shifted_end(
+    row: ParameterPlan, place: Dimensions, beside: Beside, scaled: bool, optimizer: str
+) -> ParameterPlan:
+    """Gains that end a branch as `1 + w` carry the branch scale in what they are, not in a factor of `w`."""
+    shift = beside.pair.ends().get(row.name, 0.0)
+    deep, _ = beside.depths.get(row.name, (DepthFactors(), False))
+    if not shift or scaled or deep.branch == 1.0 or beside.structure is None:
+        return row
+    value = beside.structure.parameters[row.name].constant
+    return carrying(replace(row, init=Init("constant", value=value) if value is not None else row.init), deep.branch,
+                    optimizer, shift)  # fmt: skip
+
+
+def _count_roles(dims: Mapping[str, Dimensions]) -> dict[str, int]:
+    roles = [item.role for item in dims.values()]
+    return {role: roles.count(role) for role in dict.fromkeys(roles)}
+
+
+def tied_factor(beside: Beside, made: Plan | None = None) -> tuple[Parameter | Dimensions, float] | None:
+    r"""A table that is also the readout, and the factor of what the readout reads.
+
+    A table of fixed size takes `update 1` and the factor `m^{-A}`, `m` the ratio of widths, of which a recipe may have
+    given `m^{-1/2}`.
+    """
+    assert beside.rule is not None
+    tied = _tied_table(beside)
+    if tied is None:
+        return None
+    ratio = beside.dims[tied.name].fan_out
+    given = made is not None and (made.meta.get("tied_as_readout") or "tied_factor" in made.meta)
+    factor = beside.rule.tied_multiplier(ratio) * (ratio**0.5 if given else 1.0) * beside.pair.table_scale(tied.name)
+    if beside.base is None:
+        return tied, min(factor, 1.0)
+    return tied, factor / _own_output_scale(beside.model, beside.base)
+
+
+def _tied_table(beside: Beside) -> Parameter | Dimensions | None:
+    """Read from the trace; without one, a parameter that an embedding shares with another module."""
+    if beside.structure is not None:
+        return beside.structure.tied_table
+    owners = {plain_name(name): module for name, module in unwrap(beside.model).named_modules()}
+    for item in beside.dims.values():
+        kinds = {isinstance(owners[alias.rpartition(".")[0]], nn.Embedding) for alias in item.aliases}
+        if kinds == {True, False}:
+            return item
+    return None
+
+
+def _own_output_scale(model: nn.Module, base: nn.Module) -> float:
+    """T5 multiplies the decoder's output by d^{-1/2} before a tied readout."""
+    inner, other = unwrap(model), unwrap(base)
+    sizes = getattr(inner, "model_dim", None), getattr(other, "model_dim", None)
+    scales = getattr(getattr(inner, "config", None), "scale_decoder_outputs", False)
+    return math.sqrt(sizes[1] / sizes[0]) if scales and sizes[0] and sizes[1] else 1.0
+
+
+def _with_tied_readout(made: Plan, beside: Beside, optimizer: str) -> Plan:
+    r"""The factor in the norm before a tied readout, or as a forward factor where there is none.
+
+    A table that the recipe draws for the readout, of size `d^{-1/2}`, is the same function written as `m^{-1/2}` times
+    that table; where the model multiplies its rows, that factor is in the rates already.
+    """
+    found = tied_factor(beside, made)
+    if found is None:
+        return made
+    assert beside.rule is not None
+    (tied, factor), rows, scales = found, [], list(made.scales)
+    ratio, names = beside.dims[tied.name].fan_out, beside.structure.readout_input if beside.structure else ()
+    scaled = beside.structure is not None and tied.name in beside.structure.table_scales
+    for row in made.parameters:
+        if row.name == tied.name and made.meta.get("tied_as_readout") and not scaled:
+            told = f"{row.why}; {beside.rule.name}: also the readout, size x{ratio**-0.5:.4g}"
+            row = replace(_multiplied(row, Sizes().gauged(ratio**-0.5), None, optimizer), why=told)
+        rows.append(carrying(row, factor, optimizer) if row.name in names else row)
+    if not names and factor != 1.0:
+        place = _readout_module(beside.model, tied.name)
+        scales.append(ScalePlan(place, factor, "input", f"readout tied to {tied.name}, no norm before it"))
+    return Plan(rows, made.junctions, scales, made.meta)
+
+
+def _readout_module(model: nn.Module, tied: str) -> str:
+    """The module that uses a table as its weight but is no embedding."""
+    table = {plain_name(name): item for name, item in unwrap(model).named_parameters()}[tied]
+    for name, module in unwrap(model).named_modules():
+        if getattr(module, "weight", None) is table and not isinstance(module, nn.Embedding):
+            return plain_name(name)
+    raise InputError(f"{tied} is also the readout, but no module holds it: scale the readout in the model")
 
 
 def _with_initial_loss(made: Plan, structure: Structure) -> Plan:
@@ -130,41 +428,6 @@ def _with_branch_exponent(recipe: str, depth: str, options: dict[str, Any]) -> d
     return {**options, "alpha": 2.0, "k": k * REFERENCE_LAYERS}
 
 
-def _compared(
-    model: nn.Module, structure: Structure, base: Any, roles: Mapping[str, str] | None, reference_width: int
-) -> dict[str, Dimensions]:
-    if base is None:
-        if roles:
-            raise InputError("roles= goes with base=: without a base, roles are read from the model's trace")
-        return {item.name: item for item in reference_dimensions(structure, reference_width)}
-    return {item.name: item for item in compare(model, build_base(model, base), roles)}
-
-
-def _with_width(
-    row: ParameterPlan,
-    item: Parameter,
-    dims: Dimensions,
-    rule: WidthRule | None,
-    structure: Structure,
-    optimizer: str,
-    reference_width: int,
-    has_base: bool,
-) -> ParameterPlan:
-    if rule is None:
-        return row
-    stream = (structure.width or reference_width) / reference_width
-    sizes = rule.factors(dims) if has_base else reference_sizes(rule, dims, item.role, stream)
-    extra = sizes.weight * dims.fan_in**0.5 if dims.role in ("hidden", "readout") and item.role != "router" else 1.0
-    extra = extra if has_base else min(extra, 1.0)
-    told = [f"fan-in x{dims.fan_in:.4g}"] * (dims.fan_in != 1.0)
-    told += [f"fan-out x{dims.fan_out:.4g}"] * (has_base and dims.fan_out != 1.0)
-    told += [f"draw x{extra:.4g}"] * (abs(extra - 1.0) > 1e-12)
-    row = _multiplied(row, sizes, dims, optimizer, rule.alpha_hidden)
-    if abs(extra - 1.0) > 1e-12:
-        row = replace(row, init=times(row.init, extra))
-    return replace(row, why=f"{row.why}; {rule.name}: {', '.join(told)}") if told else row
-
-
 def _with_table_scale(row: ParameterPlan, structure: Structure, optimizer: str) -> ParameterPlan:
     """Rates of a table whose rows the model multiplies by a number: those of the rows that then enter the stream."""
     if row.name not in structure.table_scales:
@@ -194,74 +457,30 @@ def _with_shaping_rate(
     return replace(row, why=f"{row.why}; {told}: size x{size:.4g} of the reference layer's")
 
 
-def _with_depth(
-    row: ParameterPlan,
-    item: Parameter,
-    dims: Dimensions,
-    rule: str,
-    scaled: bool,
-    structure: Structure,
-    optimizer: str,
-) -> ParameterPlan:
-    """Rates inside a branch; the branch scale too, where the recipe has none of its own."""
-    junction = structure.junction_of(item)
-    if rule == "none" or junction is None or dims.depth == 1.0:
-        return row
-    branches = len(structure.streams[junction.stream])
-    found = depth_factors(rule, branches, branches / dims.depth)
-    row = _multiplied(row, Sizes(1.0, found.update, found.gradient), None, optimizer)
-    told = f"{row.why}; {rule}: layers x{dims.depth:.4g}"
-    row = replace(row, why=told)
-    last = next((other for other in structure.junctions if item.name in other.weights), None)
-    if scaled or last is None or found == DepthFactors():
-        return row
-    return carrying(row, found.branch, optimizer, last.shift)
+def with_seen_tables(made: Plan, structure: Structure, optimizer: str, tokens: int) -> Plan:
+    """Rates of tables of tokens that are only looked up, by how often their rows are seen; Adam's alone follow it."""
+    kind = optimizer.partition(":")[0]
+    if kind not in ("adam", "adamw", *MATRIX_ONLY):
+        return made
+    rate = ADAM_RATE if kind in ("adam", "adamw", "adamh") else BESIDE_MUON
+    rows = []
+    for row in made.parameters:
+        item = structure.parameters.get(row.name)
+        looked_up = item is not None and row.role == "embedding" and not (item.tied or item.frozen)
+        if not looked_up or row.name not in structure.starting or row.init.size == 0.0 or row.init.kind == "keep":
+            rows.append(row)
+            continue
+        number = structure.table_scales[row.name].number if row.name in structure.table_scales else 1.0
+        step = table_step(frequencies_in(structure.batch, row.shape[0]), tokens)
+        row = _multiplied(row, Sizes(1.0, step * row.init.size * number / rate), None, "adamw")
+        rows.append(replace(row, why=f"{row.why}; a step changes rows by x{step:.3g} of their size, as often as seen"))
+    return replace(made, parameters=rows)
 
 
 def _multiplied(
     row: ParameterPlan, sizes: Sizes, dims: Dimensions | None, optimizer: str, alpha: float = 1.0
 ) -> ParameterPlan:
-    matrix = dims.matrix if dims is not None and trained_by(optimizer, row.role, row.shape) == "muon" else None
-    lr, decay, eps = multipliers(sizes, optimizer, matrix, alpha)
+    algorithm = algorithm_of(optimizer, row.role, row.shape)
+    matrix = dims.matrix if dims is not None and algorithm == optimizer else None
+    lr, decay, eps = multipliers(sizes, algorithm, matrix, alpha)
     return replace(row, lr=row.lr * lr, weight_decay=row.weight_decay * decay, eps=row.eps * eps)
-
-
-def _with_tied_readout(
-    made: Plan, structure: Structure, dims: Mapping[str, Dimensions], rule: WidthRule, optimizer: str
-) -> Plan:
-    r"""A table that is also the readout, with a factor on what the readout reads.
-
-    A table of fixed size takes `update 1` and the factor `m^{-A}`, `m` the ratio of widths, of which the recipe may
-    have given `m^{-1/2}`. One that the recipe draws for the readout, of size `d^{-1/2}`, is the same function written
-    as `m^{-1/2}` times that table; where the model multiplies its rows, that factor is in the rates already.
-    """
-    tied = structure.tied_table
-    if tied is None:
-        return made
-    ratio = dims[tied.name].fan_out
-    shrinks = bool(made.meta.get("tied_as_readout"))
-    scaled = tied.name in structure.table_scales
-    factor = rule.tied_multiplier(ratio) * (ratio**0.5 if shrinks or "tied_factor" in made.meta else 1.0)
-    factor = min(factor, 1.0) if "reference_width" in made.meta else factor
-    gauge = Sizes().gauged(ratio**-0.5 if shrinks and not scaled else 1.0)
-    rows, scales = [], list(made.scales)
-    for row in made.parameters:
-        if row.name == tied.name and shrinks and not scaled:
-            told = f"{row.why}; {rule.name}: also the readout, size x{ratio**-0.5:.4g}"
-            row = replace(_multiplied(row, gauge, None, optimizer), why=told)
-        if row.name in structure.readout_input:
-            row = carrying(row, factor, optimizer)
-        rows.append(row)
-    if not structure.readout_input and factor != 1.0:
-        scales.append(ScalePlan(_readout_module(structure, tied), factor, "input", "tied readout, no norm before it"))
-    return Plan(rows, made.junctions, scales, made.meta)
-
-
-def _readout_module(structure: Structure, tied: Parameter) -> str:
-    """The module that uses a table as its weight but is no embedding."""
-    assert structure.model is not None
-    table = structure.model.get_parameter(tied.name)
-    for name, module in structure.model.named_modules():
-        if getattr(module, "weight", None) is table and not isinstance(module, nn.Embedding):
-            return name
-    raise InputError(f"{tied.name} is also the readout, but no module holds it: scale the readout in the model")

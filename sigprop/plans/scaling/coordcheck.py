@@ -143,7 +143,7 @@ class _Check:
                 )
             given = Given(self.depth_rule, self.branches, self.attention, pair)
             rows[shape] = expected_rows(first, base, dims, self.expect, self.optimizer, given)
-            self.queries |= query_owners(first, base, dims, self.expect, given)
+            self.queries |= query_owners(first, self.expect, given)
             made = make_plan(self.plan, first, base, dims, self.optimizer, given)
             training = Training(
                 made, step_fn, self.optimizer, self.lr, self.steps, self.weight_decay, self.own_optimizer

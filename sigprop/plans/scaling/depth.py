@@ -17,19 +17,13 @@ norm after the junction undoes (Post-LN); for Pre-LN use the `deepscale` recipe,
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.plans.recipes.optimizers import Sizes
-from sigprop.plans.scaling.dimensions import Dimensions, pattern
+from sigprop.errors import UnknownNameError, require
+from sigprop.plans.scaling.dimensions import Dimensions, pattern, stack_of
 
 DEPTH_RULES = ("none", "sqrt", "linear", "dslm")
-BRANCH_OUTPUTS = re.compile(
-    r"(^|\.)(o_proj|out_proj|c_proj|down_proj|fc2|wo|w2|down|o|lin2|out_lin|linear2|attention\.output|to_out"
-    r"|output\.dense|attn\.proj)$"
-)
 
 
 @dataclass(frozen=True)
@@ -56,34 +50,13 @@ def depth_factors(rule: str, depth: float, base_depth: float) -> DepthFactors:
     return DepthFactors(ratio**-alpha, ratio ** (alpha - 1), ratio**-alpha)
 
 
-def branch_outputs(dims: Sequence[Dimensions], branches: Sequence[str] | None = None) -> set[str]:
-    """Weights and biases that end a residual branch, by the usual names or by the given module patterns."""
+def branch_outputs(dims: Sequence[Dimensions], branches: Sequence[str]) -> set[str]:
+    """Weights and biases that end a residual branch, by the module patterns that the user gives."""
     owners = {item.name: pattern(item.name).rpartition(".")[0] for item in dims if item.depth != 1.0}
-    if branches is not None:
-        for branch in branches:
-            if branch not in owners.values():
-                raise UnknownNameError("branch", branch, set(owners.values()))
-        return {name for name, owner in owners.items() if owner in branches}
-    found = {name for name, owner in owners.items() if BRANCH_OUTPUTS.search(owner)}
-    blocks = {match.group(0) for name in owners if (match := re.match(r".*?(?:^|\.)\d+\.", name))}
-    bare = sorted(block for block in blocks if not any(name.startswith(block) for name in found))
-    if bare:
-        raise InputError(
-            f"no branch output recognized in {', '.join(bare[:3])}: "
-            "pass branches=[module patterns like 'layers.*.mlp.down_proj']"
-        )
-    return found
-
-
-def with_depth(factors: Sizes, depth: DepthFactors, ends_branch: bool) -> Sizes:
-    """Width factors of a parameter inside a block, times depth; the branch scale folded where it ends."""
-    inside = Sizes(factors.weight, factors.update * depth.update, factors.gradient * depth.gradient)
-    return inside.gauged(depth.branch) if ends_branch else inside
-
-
-def stack_of(name: str) -> str:
-    """The name of the stack of blocks that a parameter lies in: what comes before its first number."""
-    return re.split(r"(?:^|\.)\d+\.", name, maxsplit=1)[0]
+    for branch in branches:
+        if branch not in owners.values():
+            raise UnknownNameError("branch", branch, set(owners.values()))
+    return {name for name, owner in owners.items() if owner in branches}
 
 
 def count_branches(dims: Sequence[Dimensions], ends: set[str]) -> dict[str, tuple[float, float]]:

@@ -79,9 +79,11 @@ def compare(
         asked = (roles or {}).get(name) or (roles or {}).get(pattern(name))
         shape, base_shape = shapes[name], base_shapes[partners[name]]
         item = _dimensions(_embedding_first(aliases, owners), shape, base_shape, owners, asked)
-        if item is None and structure is not None and name in structure.parameters:
-            traced = WIDTH_CLASSES[structure.parameters[name].role]
-            item = _dimensions(name, shape, base_shape, owners, traced)
+        traced = None if structure is None else structure.parameters.get(name)
+        if item is None and traced is not None:
+            item = _dimensions(name, shape, base_shape, owners, WIDTH_CLASSES[traced.role])
+        elif item is not None and item[0] == "readout" and asked is None and traced is not None:
+            item = ("hidden" if WIDTH_CLASSES[traced.role] == "hidden" else item[0], *item[1:])
         if item is None:
             unclear.append(f"{name} {base_shape} -> {shape}")
             continue
@@ -106,6 +108,11 @@ def compare(
 def pattern(name: str) -> str:
     """The name with its layer numbers replaced by `*`."""
     return re.sub(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", "*", name)
+
+
+def stack_of(name: str) -> str:
+    """The name of the stack of blocks that a parameter lies in: what comes before its first number."""
+    return re.split(r"(?:^|\.)\d+\.", name, maxsplit=1)[0]
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from sigprop.plans.scaling.attention import AttentionScales, attention_scales
+from sigprop.plans.scaling.attention import attention_scales
+from sigprop.plans.scaling.composition import Beside, beside_of, tied_factor
 from sigprop.plans.scaling.dimensions import Dimensions, pattern
 from sigprop.plans.scaling.factories import Given
 from sigprop.plans.scaling.fit import fit_exponents
-from sigprop.plans.scaling.parametrize import output_scales, relative_sizes, tied_gauges
 from sigprop.plans.scaling.record import OUTPUT
+from sigprop.plans.scaling.relative import output_scales
 from sigprop.plans.scaling.width import width_rule
 from sigprop.theory.exponents import read_optimizer
 
@@ -90,31 +91,34 @@ def expected_rows(
 ) -> Rows:
     """What the rule asks of one build relative to the base: `rows[quantity][parameter or site]`."""
     width, orthogonal = width_rule(rule), read_optimizer(optimizer).orthogonal
-    scores = attention_scales(model, base, dims, given.pair)
-    asked = given.attention != "keep" and width.scales_attention
-    scaled = scores if asked else AttentionScales()
-    tied = tied_gauges(model, base, dims, width, given.pair)
-    scaled.gauges |= tied
-    sizes = relative_sizes(dims, width, scaled, given.depth, given.branches, given.pair)
-    power = -0.5 if asked else 0.0
-    alone = {name: ratio for name, ratio in scores.heads.items() if name not in scores.biased}
+    beside = beside_of(model, base, dims, given.pair, width, given.depth, given.attention, given.branches)
+    tied = _tied_gauges(beside)
+    beside.scores.gauges |= tied
+    sizes = beside.sizes()
+    found = attention_scales(model, given.pair) if given.pair.scores() else beside.scores
+    power = -0.5 if width.scales_attention and given.attention != "keep" else 0.0
+    alone = {name: ratio for name, ratio in found.heads.items() if name not in found.biased}
     random_scores = {f"{name}.scores": ratio**power for name, ratio in alone.items()}
     return {
         "weight": {name: item.weight for name, item in sizes.items()},
         "update": {item.name: sizes[item.name].update for item in dims if not orthogonal or item.role != "hidden"},
         "rate": {name: item.update / item.gradient for name, item in sizes.items()},
         "decay": {item.name: 1.0 for item in dims if read_optimizer(optimizer).name != "adam"},
-        "site": output_scales(dims, scaled, given.depth, given.branches, given.pair)
+        "site": output_scales(dims, beside.scores, dict(beside.depths), given.pair)
         | {name.rpartition(".")[0]: factor for name, factor in tied.items()}
         | random_scores,
     }
 
 
-def query_owners(model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: str, given: Given) -> dict[str, str]:
+def _tied_gauges(beside: Beside) -> dict[str, float]:
+    """By parameter of the norm before a tied readout: the factor that it carries."""
+    found = tied_factor(beside)
+    names = beside.structure.readout_input if found is not None and beside.structure is not None else ()
+    return dict.fromkeys(names, found[1]) if found is not None else {}
+
+
+def query_owners(model: nn.Module, rule: str, given: Given) -> dict[str, str]:
     """By parameter that carries an attention's 1/d: the module of that attention."""
     if not width_rule(rule).scales_attention or given.attention == "keep":
         return {}
-    scores = attention_scales(model, base, dims, given.pair)
-    owners = sorted(scores.heads, key=len, reverse=True)
-    found = {name: next((o for o in owners if name.startswith(o + ".") or not o), "") for name in scores.gauges}
-    return {name: owner for name, owner in found.items() if owner}
+    return {name: owner for name, owner in attention_scales(model, given.pair).owners.items() if owner}

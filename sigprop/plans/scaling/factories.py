@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from sigprop.isolation import cuda_devices, undisturbed
+from sigprop.plans.scaling.composition import beside_of, own_plan
 from sigprop.plans.scaling.dimensions import Dimensions, compare
 from sigprop.plans.scaling.model_and_base import ModelAndBase
-from sigprop.plans.scaling.parametrize import plan_between
 from sigprop.plans.scaling.width import width_rule
 from sigprop.results import Plan
 
@@ -59,7 +59,8 @@ def make_plan(
     """A rule's name, a function (model, base) -> Plan, or None, as a plan for the model."""
     if isinstance(plan, str):
         told = Given() if given is None else given
-        return plan_between(
-            model, base, dims, width_rule(plan), optimizer, told.depth, told.attention, None, told.branches, told.pair
+        rule = width_rule(plan)
+        return own_plan(
+            beside_of(model, base, dims, told.pair, rule, told.depth, told.attention, told.branches), optimizer
         )
     return plan(model, base) if plan is not None else None

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.errors import SigpropError
+from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.plans.scaling.dimensions import pattern
-from sigprop.structure import Scores, Structure, read_structure
+from sigprop.structure import Parameter, Scores, Structure, read_structure
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,16 @@ class ModelAndBase:
     model: Structure | None = None
     base: Structure | None = None
     reason: str = ""
+
+    @property
+    def required(self) -> Structure:
+        """The model's structure, or the reason why there is none."""
+        if self.model is None:
+            raise UnsupportedError(f"the model cannot be traced, which this plan needs: {self.reason}")
+        return self.model
+
+    def parameter(self, name: str) -> Parameter | None:
+        return None if self.model is None else self.model.parameters.get(name)
 
     @property
     def known(self) -> bool:
@@ -64,9 +74,11 @@ class ModelAndBase:
         return [(item, partner) for item, partner in found if partner is not None]
 
 
-def read_model_and_base(model: nn.Module, base: nn.Module, batch: Any = None) -> ModelAndBase:
-    """Both structures, or the reason why the model could not be traced; the batch must suit both."""
+def read_model_and_base(
+    model: nn.Module, base: nn.Module, batch: Any = None, structure: Structure | None = None
+) -> ModelAndBase:
+    """Both structures, or the reason why one could not be traced; the batch must suit both."""
     try:
-        return ModelAndBase(read_structure(model, batch), read_structure(base, batch))
+        return ModelAndBase(structure or read_structure(model, batch), read_structure(base, batch))
     except SigpropError as error:
         return ModelAndBase(reason=str(error).splitlines()[0])

@@ -58,10 +58,8 @@ def _beside_readout(structure: Structure, item: Parameter) -> bool:
     return any(other.role == "readout" and other.name.rpartition(".")[0] == owner for other in structure)
 
 
-def reference_sizes(rule: WidthRule, item: Dimensions, role: str, stream: float) -> Sizes:
-    """What the rule asks of a parameter beside the reference; gradients by the width of the stream."""
-    sizes = rule.factors(item)
-    if role == "input":
-        sizes = Sizes(sizes.weight, sizes.update * min(1.0, item.fan_in**-rule.alpha_hidden), sizes.gradient)
-    gradient = 1.0 if item.fan_out == 1.0 or item.role == "readout" else stream**-rule.readout
-    return Sizes(sizes.weight, sizes.update, gradient)
+def reference_sizes(rule: WidthRule, item: Dimensions, role: str, stream: float, sizes: Sizes) -> Sizes:
+    """What is left to do to the sizes beside the reference: inputs by their fan-in, gradients by the stream's width."""
+    update = min(1.0, item.fan_in**-rule.alpha_hidden) if role == "input" else 1.0
+    asked = 1.0 if item.fan_out == 1.0 or item.role == "readout" else stream**-rule.readout
+    return Sizes(sizes.weight, sizes.update * update, sizes.gradient * asked / rule.factors(item).gradient)

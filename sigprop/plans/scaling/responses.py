@@ -5,6 +5,10 @@ Adam's first update has entries of one size, the rate. Aligned with what a matri
 
     response = lr sqrt(f) / sigma
 
+Muon's step has the operator norm `lr c`, `c` its scale of the matrix, whatever it is aligned with; the matrix puts out
+`sigma sqrt(rows) |x|`, so that the response is `lr c / (sigma sqrt(rows))`. On the sphere the step is an angle:
+`lr sqrt(f)` (AdamH), `lr sqrt(max(rows, columns) / rows)` (MuonH).
+
 A scale that is folded into a weight multiplies both its rate and its size, and cancels. Embeddings and positions are
 read row by row: `lr / sigma`. `Plan.suggested_lr` turns the responses into a rate.
 """
@@ -14,21 +18,39 @@ from __future__ import annotations
 import math
 from statistics import median
 
+from sigprop.plans.recipes.optimizers import muon_scale
 from sigprop.plans.recipes.walk import distribution_of
-from sigprop.results import Plan
+from sigprop.results import ParameterPlan, Plan
+from sigprop.results.optimizers import MATRIX_ONLY, trained_by
 from sigprop.results.roles import MATRICES, TABLES
-from sigprop.structure import Structure
+from sigprop.structure import Parameter, Structure
+
+RMS_OF_ADAM = 0.2
+"""What torch's `match_rms_adamw` multiplies besides the root of the longer side."""
 
 
 def responses(plan: Plan, structure: Structure) -> dict[str, float]:
     """By role, the median response of its parameters; roles that start at zero have none."""
     found: dict[str, list[float]] = {}
+    optimizer = str(plan.meta.get("optimizer", "adamw"))
     for row in plan.parameters:
         item, weight = structure.parameters.get(row.name), structure.traced.weights.get(row.name)
         if item is None or weight is None or len(row.shape) < 2 or item.role not in (*MATRICES, *TABLES):
             continue
         size = math.sqrt(distribution_of(row.init, weight.distribution, row.shape).second_moment)
-        inputs = 1 if item.role in TABLES else item.fan_in
         if size > 0.0:
-            found.setdefault(item.role, []).append(row.lr * math.sqrt(inputs) / size)
+            found.setdefault(item.role, []).append(row.lr * _response(row, item, size, optimizer))
     return {role: median(values) for role, values in found.items()}
+
+
+def _response(row: ParameterPlan, item: Parameter, size: float, optimizer: str) -> float:
+    kind, _, scale = optimizer.partition(":")
+    rows, columns = item.fan_out, item.fan_in
+    if trained_by(optimizer, row.role, row.shape) != kind or kind not in MATRIX_ONLY:
+        return math.sqrt(1 if item.role in TABLES else columns) / size
+    if kind == "adamh":
+        return math.sqrt(columns)
+    if kind == "muonh":
+        return math.sqrt(max(rows, columns) / rows)
+    scale = "rms" if kind == "normuon" else scale or "shape"
+    return (RMS_OF_ADAM if scale == "rms" else 1.0) * muon_scale(scale, rows, columns) / (size * math.sqrt(rows))

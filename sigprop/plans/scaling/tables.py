@@ -22,6 +22,9 @@ kappa was set on stored runs of 256 to 16,384 tokens, width 128, 1,024 tokens a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -36,6 +39,19 @@ def zipf(vocabulary: int) -> Tensor:
     require(vocabulary >= 1, "vocabulary", vocabulary, "one token or more")
     weights = 1.0 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
     return weights / weights.sum()
+
+
+def frequencies_in(batch: Any, vocabulary: int) -> Tensor:
+    """Counted from the ids of a batch that holds as many tokens as the vocabulary; else a Zipf law."""
+    given = list(batch.values()) if isinstance(batch, Mapping) else list(batch) if isinstance(batch, tuple) else [batch]
+    for ids in given:
+        if isinstance(ids, Tensor) and not ids.is_floating_point() and vocabulary <= ids.numel():
+            seen = ids.flatten().cpu()
+            inside = seen[(seen >= 0) & (seen < vocabulary)].long()
+            counts = torch.bincount(inside, minlength=vocabulary).double()
+            if len(inside) >= vocabulary and int((counts > 0).sum()) > 1:
+                return counts / counts.sum()
+    return zipf(vocabulary)
 
 
 def table_step(frequencies: Tensor, tokens: int) -> float:

@@ -4,16 +4,17 @@ With gradient `RMS(W'_l) = d^{-g_l}` the entries of the update are `d^{-e_l}`,
 
     sgd, momentum           e = c + g
     adam, adamw, sign, lion e = c            (also soap, and shampoo grafted to adam)
-    adafactor               e = c + b            (relative step: times RMS(W))
+    adafactor, adamh        e = c + b            (relative step: times RMS(W))
     muon                    e = c + (entry of the orthogonal factor) - (exponent of its scale)
 
 and the change of the layer's output is `d^{-a} RMS(dW h) = d^{-(a + e - alpha)}`. The orthogonal factor of a
 hidden matrix preserves the norm of what it acts on, so its response does not depend on the alignment: a full
 rank factor has entries d^{-1/2} and alpha = 1/2, a factor of rank one has entries 1/d and alpha = 1.
 
-SOAP is Adam in another basis; Shampoo is meant as it is run, with each tensor's update given the size of Adam's
-(without that it is `muon:none`). Muon's scales, for a matrix of `rows` outputs and `columns` inputs:
-`none` 1; `shape` sqrt(max(1, rows/columns)) (torch's "original"); `rms` sqrt(max(rows, columns)) (torch's
+AdamH and MuonH turn a matrix by an angle and keep its norm, so that their step is relative to it; NorMuon gives the
+rows of Muon's update one size. SOAP is Adam in another basis; Shampoo is meant as it is run, with each tensor's update
+given the size of Adam's (without that it is `muon:none`). Muon's scales, for a matrix of `rows` outputs and `columns`
+inputs: `none` 1; `shape` sqrt(max(1, rows/columns)) (torch's "original"); `rms` sqrt(max(rows, columns)) (torch's
 "match_rms_adamw", Megatron's "spectral"); `unit` sqrt(rows/columns) (Megatron's "unit_rms_norm").
 Reference: Stratos, eq. (12); for Muon derived here from the singular values of the update.
 """
@@ -51,7 +52,7 @@ class OptimizerRule:
     def update(self, role: str, b: Fraction, c: Fraction, g: Fraction) -> Fraction:
         """Exponent `e` of the update's entries."""
         if self.orthogonal:
-            return c + HALF - getattr(MUON_SCALES[self.scale], role)
+            return c + HALF - getattr(MUON_SCALES[self.scale], role) + self.weight * b
         return c + self.gradient * g + self.weight * b
 
     def alpha(self, role: str, alpha: Fraction) -> Fraction:
@@ -77,6 +78,9 @@ OPTIMIZERS: dict[str, OptimizerRule] = {
     "soap": OptimizerRule("soap"),
     "shampoo": OptimizerRule("shampoo"),
     "adafactor": OptimizerRule("adafactor", weight=1),
+    "adamh": OptimizerRule("adamh", weight=1),
+    "muonh": OptimizerRule("muonh", scale="rms", weight=1),
+    "normuon": OptimizerRule("normuon", scale="rms"),
     **{f"muon:{scale}": OptimizerRule(f"muon:{scale}", scale=scale) for scale in MUON_SCALES},
 }
 

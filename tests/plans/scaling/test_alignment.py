@@ -13,6 +13,7 @@ from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.plans.scaling import contributions, expected_contributions, measure_alignment, parametrize
 from sigprop.plans.scaling.alignment import AlignmentReport, AlignmentRow, _ratio
+from sigprop.results.roles import WIDTH_CLASSES
 from sigprop.theory.exponents import solve
 
 
@@ -111,7 +112,8 @@ def test_contributions_by_role_follow_the_plan():
     model = gpt(64)
     plan = parametrize(model, "mup", base=16)
     rows = contributions(plan.apply_(model), tokens(), plan=plan, by="role")
-    assert {row.group for row in rows} == {"embedding", "hidden", "readout", "vector", "all"}
+    assert {row.group for row in rows} == {row.role for row in plan} | {"all"}
+    assert {WIDTH_CLASSES[row.role] for row in plan} == {"embedding", "hidden", "readout", "vector"}
     assert sum(row.parameters for row in rows) == 2 * sum(p.numel() for p in model.parameters())
     with pytest.raises(InputError, match="roles"):
         contributions(model, tokens(), by="role")

@@ -10,6 +10,7 @@ import torch
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
+from sigprop.plans.scaling.tables import table_step, zipf
 from sigprop.plans.scaling.training import make_optimizers, make_step
 from sigprop.results import Init, ScalePlan
 from sigprop.structure import read_structure
@@ -57,12 +58,16 @@ def test_the_rule_that_was_found_by_hand():
     for row in made:
         own = plain[row.name]
         fan_in = row.shape[1] if len(row.shape) > 1 and row.role != "embedding" else 128
-        assert row.lr == pytest.approx(own.lr * 128 / fan_in), row.name
+        step = table_step(zipf(64), 4096) * row.init.std * 128 if row.role == "embedding" else 1.0
+        assert row.lr == pytest.approx(own.lr * step * 128 / fan_in), row.name
         assert row.lr * row.weight_decay == pytest.approx(1.0)
         share = math.sqrt(128 / width) if row.role == "readout" else 1.0
         assert row.init.std == pytest.approx(own.init.std * share)
     assert made["model.norm.weight"].lr == 1.0
-    assert made["model.embed_tokens.weight"].lr == 1.0
+    seldom = sp.plan(model, "unit", batch=batch, width="mup", batch_tokens=64)["model.embed_tokens.weight"]
+    assert seldom.lr > made["model.embed_tokens.weight"].lr
+    plain = sp.plan(model, "unit", batch=batch, width="mup", table_rate="one")["model.embed_tokens.weight"]
+    assert plain.lr == 1.0
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -73,7 +78,8 @@ def test_positions_and_tied_tables_take_the_rate_of_their_size(tied):
     made = sp.plan(model, "unit", structure=structure, width="mup")
     for name, shaped in (("token_embedding.weight", tied), ("position_embedding.weight", True)):
         row = made[name]
-        assert row.lr == pytest.approx(row.init.std * math.sqrt(128) if shaped else 1.0)
+        seen = table_step(zipf(row.shape[0]), 4096) * 128 * row.init.std
+        assert row.lr == pytest.approx(row.init.std * math.sqrt(128) if shaped else seen)
         assert row.lr * row.weight_decay == pytest.approx(1.0)
         assert ("size x" in row.why) == shaped
     for options in ({"optimizer": "momentum"}, {"base": gpt(tied_head=tied)}):

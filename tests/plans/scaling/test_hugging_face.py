@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sigprop.plans.scaling import compare, coord_check, parametrize
+from sigprop.results.roles import WIDTH_CLASSES
 from sigprop.structure import read_structure
 
 transformers = pytest.importorskip("transformers")
@@ -87,7 +88,7 @@ def test_roles_factors_and_training(name):
     torch.manual_seed(0)
     base, model = MODELS[name](16, 4), MODELS[name](64, 4)
     plan = parametrize(model, "mup", base=base)
-    by_role = {row.role: row for row in plan}
+    by_role = {WIDTH_CLASSES[row.role]: row for row in plan}
     assert by_role["hidden"].lr == pytest.approx(1 / 4)
     assert by_role["embedding"].lr == 1.0
     assert plan.scales == []
@@ -147,7 +148,7 @@ def test_base_width_alone_scales_what_the_mlps_of_falcon_and_distilbert_are_made
     )
     for model in (transformers.FalconForCausalLM(falcon), transformers.DistilBertForMaskedLM(distilbert)):
         rows = [row for row in parametrize(model, "mup", base=32) if len(row.shape) == 2 and 256 in row.shape]
-        assert [(row.role, row.lr) for row in rows] == [("hidden", 0.5)] * 2
+        assert [(row.role, row.lr) for row in rows] == [("hidden", 0.5), ("output", 0.5)]
 
 
 def one_key_head(width):

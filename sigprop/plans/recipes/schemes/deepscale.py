@@ -43,6 +43,7 @@ from sigprop.theory.ops.softmax import overlap
     paper="dslm: Kedia et al. 2024, 4.4 and App. N",
     applies_to="Transformers with plain (not gated) mlps",
     effect="unit forward variance and steady gradients at any depth; l^2 = 1 - 2/N, b^2 = 2/N",
+    solves=True,
 )
 def deepscale(
     structure: Structure,

@@ -53,6 +53,7 @@ LARGEST_SHARE = 0.5
     paper="dslm, solved by sigprop's engine",
     applies_to="any model with residual branches that end in a weight",
     effect="unit variance along the residual stream from predicted states, layer by layer",
+    solves=True,
 )
 def unit(
     structure: Structure,

@@ -18,7 +18,7 @@ from torch import nn
 from sigprop.models import build, sample_text, text_batch
 from sigprop.plans.scaling import measure_alignment
 from sigprop.theory.exponents import solve
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 KINDS = ("omega", "alpha", "u")
 
@@ -73,7 +73,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     why = (
         f"Updates are nearly aligned with their inputs (alpha {min(alphas):.2f} to {max(alphas):.2f}), weights are not."
     )
-    return Judgement("reproduced" if min(alphas) > 0.85 else "in order but not in size", why, tuple(rows))
+    return Judgement(verdict(min(alphas) > 0.95, min(alphas) > 0.75), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sigprop.plans.scaling.fit import fit_exponent
 from sigprop.theory.exponents import PARAMETRIZATIONS, Parametrization, chain, read_alignment, read_optimizer, solve
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 VOCABULARY, DEPTH = 16, 2
 OPTIMIZERS = ("adam", "sgd", "adafactor")
@@ -183,8 +183,8 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"Exponents at the start are within {max(starts):.3f}, features keep their size within {max(features):.3f}; "
         "logits of SP and NTK grow like the root of the width once the readout is aligned, those of muP and MF do not."
     )
-    fine = max(starts) < 0.05 and max(features) < 0.1
-    return Judgement("reproduced" if fine else "in order but not in size", why, tuple(rows))
+    fine, ordered = (max(starts) < size and max(features) < 2 * size for size in (0.05, 0.2))
+    return Judgement(verdict(fine, ordered), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

@@ -154,4 +154,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 1),
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

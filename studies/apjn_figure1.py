@@ -18,7 +18,7 @@ from sigprop.research.phase.diagrams import mlp_jacobians
 from sigprop.research.phase.figure import DepthCurve, curves_figure
 from sigprop.research.phase.networks import Network
 from studies.apjn_shared import progress, rounded, store
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 CASES = {
     "erf": ("erf", "none", 0.0, math.sqrt(math.pi / 4), 250),
@@ -79,7 +79,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         )
         apart.append(abs(case["slope_measured"] - case["slope_predicted"]))
     why = f"Measured powers lie within {max(apart):.2f} of the critical exponents of infinite width."
-    return Judgement("reproduced" if max(apart) < 0.1 else "in order but not in size", why, tuple(rows))
+    return Judgement(verdict(max(apart) < 0.1, max(apart) < 0.4), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

@@ -16,7 +16,7 @@ from sigprop.research.phase.diagrams import mlp_jacobians
 from sigprop.research.phase.figure import DepthCurve, curves_figure
 from sigprop.research.phase.networks import Network
 from studies.apjn_shared import progress, rounded, store
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 
 def main(
@@ -67,8 +67,8 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"No power of depth: J ends at {min(changes):.2f} to {max(changes):.2f} times its constant. The rest are "
         "corrections of order depth over width, a quarter here, which the paper does not follow."
     )
-    fine = max(abs(change - 1) for change in changes) < 0.1
-    return Judgement("reproduced" if fine else "in order but not in size", why, tuple(rows))
+    apart = max(abs(change - 1) for change in changes)
+    return Judgement(verdict(apart < 0.1, apart < 0.5), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

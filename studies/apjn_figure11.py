@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sigprop.research.lab.data import labelled_idx
 from sigprop.theory.activations import get
-from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
+from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, verdict
 
 SQUARES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 """sigma_w^2, all in the ordered phase."""
@@ -99,10 +99,8 @@ def judge(data: dict[str, Any]) -> Judgement:
     said = "; ".join(f"{mean:.1f} ± {spread:.1f} xi with a ridge of {name}" for name, (mean, spread) in spreads.items())
     why = f"The depth up to which the regression learns is {said} (± over sigma_w^2). {data['train']} training images."
     steady = all(spread < 0.2 * mean for mean, spread in spreads.values())
-    near = any(abs(mean / PREFACTOR - 1) < 0.2 for mean, _ in spreads.values())
-    if not steady:
-        return Judgement("not reproduced", why, tuple(rows))
-    return Judgement("reproduced" if near else "in order but not in size", why, tuple(rows))
+    near = all(abs(mean / PREFACTOR - 1) < 0.2 for mean, _ in spreads.values())
+    return Judgement(verdict(steady and near, steady), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

@@ -9,7 +9,7 @@ from typing import Any
 
 from studies.apjn_figure3 import FULL, SMALL, measured_panel
 from studies.image_runs import TRAINED, Point, images_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting
+from studies.reproduction import Judgement, Reproduction, Row, Setting, verdict
 
 POWERS = tuple(range(-3, 6))
 """sigma_w^2 = 10^power; sigma_b = 0."""
@@ -41,7 +41,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"magnitude{'' if whole else ', with gaps'}; {data['depth']} layers of width {data['width']}, "
         f"{data['epochs']:g} epochs, one seed."
     )
-    return Judgement("reproduced" if orders >= 3 and whole else "in order but not in size", why, rows)
+    return Judgement(verdict(orders >= 3 and whole, orders >= 1), why, rows)
 
 
 REPRODUCTION = Reproduction(
@@ -52,4 +52,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(2, 1),
+    deviation="One seed; small images of clothes in place of CIFAR-10.",
+    budget=(("epochs", 5.0), ("seeds", 3.0)),
 )

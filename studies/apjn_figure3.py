@@ -131,4 +131,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 6),
+    budget=(("epochs", 5.0),),
 )

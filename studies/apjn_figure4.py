@@ -13,7 +13,7 @@ import typer
 from sigprop.research.phase.diagrams import measured_diagram
 from sigprop.research.phase.figure import Panel
 from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 
 def main(
@@ -56,7 +56,7 @@ def judge_resnet(data: dict[str, Any], below: str, trained: str) -> Judgement:
         Row("mu = 1, sigma_b = 0: chi_J over sigma_w", "1", spread_of(strengths, -1)),
     )
     why = f"At mu = 1 chi_J is 1 within 6 % at {share:.0%} of the points. Trained panels: {trained}."
-    return Judgement("reproduced" if share == 1 else "in order but not in size", why, rows)
+    return Judgement(verdict(share == 1, share > 0.5), why, rows)
 
 
 REPRODUCTION = Reproduction(

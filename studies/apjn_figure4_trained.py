@@ -69,4 +69,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 2),
+    budget=(("epochs", 5.0), ("seeds", 3.0)),
 )

@@ -14,7 +14,7 @@ from sigprop.research.phase.diagrams import measured_diagram
 from sigprop.research.phase.figure import Overlay, Panel
 from sigprop.research.phase.predicted import blueprint_line
 from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 LINE = ((0.2, 1.0, 2.0, 3.0), (0.1, 0.3, 0.6, 0.9, 1.2, 1.5))  # where theory looks for the line: sigma_w, sigma_b
 
@@ -48,7 +48,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     )
     share = share_critical(whole)
     why = f"At mu = 1 chi_J is 1 within 6 % at {share:.0%} of the points. Trained panels: an item of their own."
-    return Judgement("reproduced" if share == 1 else "in order but not in size", why, rows)
+    return Judgement(verdict(share == 1, share > 0.5), why, rows)
 
 
 REPRODUCTION = Reproduction(

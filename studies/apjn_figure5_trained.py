@@ -66,4 +66,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 1),
+    budget=(("epochs", 5.0), ("seeds", 3.0)),
 )

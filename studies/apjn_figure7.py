@@ -14,7 +14,7 @@ from sigprop.research.phase.diagrams import SIZES, measured_diagram
 from sigprop.research.phase.figure import Panel
 from sigprop.research.phase.predicted import blueprint_diagram
 from studies.apjn_shared import axis, progress, publish, share_critical, spread_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 
 def main(
@@ -52,7 +52,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"Pre-LN at mu = 1 has chi_J = 1 within 6 % at {share:.0%} of the points, elsewhere at most {most:.2f}. "
         f"Post-LN stays ordered (largest chi_J {ordered:.3f})."
     )
-    return Judgement("reproduced" if share > 0.9 and ordered < 1 else "in order but not in size", why, tuple(rows))
+    return Judgement(verdict(share > 0.9 and ordered < 1, share > 0.5 and ordered < 1), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

@@ -14,7 +14,7 @@ import typer
 from sigprop.research.phase.diagrams import measured_diagram
 from sigprop.research.phase.figure import Panel
 from studies.apjn_shared import axis, progress, publish, spread_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 
 def main(
@@ -45,7 +45,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         values = [value for row in panel["chi"] for value in row if value]
         orders.append(math.log10(max(values) / min(values)))
     why = f"The values span {min(orders):.0f} and {max(orders):.0f} orders of magnitude, as far as 32-bit floats reach."
-    return Judgement("reproduced" if min(orders) > 30 else "in order but not in size", why, tuple(rows))
+    return Judgement(verdict(min(orders) > 30, min(orders) > 10), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

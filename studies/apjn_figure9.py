@@ -17,7 +17,7 @@ from sigprop.research.phase.diagrams import mlp_jacobians
 from sigprop.research.phase.figure import DepthCurve, curves_figure
 from sigprop.research.phase.networks import Network
 from studies.apjn_shared import progress, rounded, store
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 
 def main(
@@ -63,7 +63,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         rows.append(Row(f"{case['activation']}: slope of log J over the root of depth", f"{limit:.3f}", f"{slope:.3f}"))
         apart.append(abs(slope / limit - 1))
     why = f"log J is a line in the root of depth beyond layer 100; its slope is within {max(apart):.1%} of the limit."
-    return Judgement("reproduced" if max(apart) < 0.1 else "in order but not in size", why, tuple(rows))
+    return Judgement(verdict(max(apart) < 0.1, max(apart) < 0.5), why, tuple(rows))
 
 
 def _slope(values: list[float]) -> float:

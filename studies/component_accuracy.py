@@ -26,7 +26,7 @@ from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.softmax import gradient_factor, overlap
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 app = typer.Typer(add_completion=False, help=__doc__)
 ATTENTION_DRAWS = 3
@@ -290,7 +290,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     fine = len(rows) - len(worse)
     why = f"{fine} of {len(rows)} figures are at or below 1.5 times the paper's 99th percentile (or below 1 %)."
     why += f" Larger: {', '.join(worse)}." if worse else ""
-    return Judgement("in order but not in size" if worse else "reproduced", why, tuple(rows))
+    return Judgement(verdict(not worse, fine > len(rows) / 2), why, tuple(rows))
 
 
 def _three(values: Sequence[float]) -> str:

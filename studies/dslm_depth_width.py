@@ -115,4 +115,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 3),
+    budget=(("seeds", 8.0),),
 )

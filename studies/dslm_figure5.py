@@ -99,4 +99,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(1, 1),
+    budget=(("seeds", 16.0),),
 )

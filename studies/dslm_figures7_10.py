@@ -18,7 +18,7 @@ from sigprop.measurement import measure
 from sigprop.research.lab.data import TextBatches
 from sigprop.results.blocks import streams
 from studies.rate_runs import best_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting
+from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Row, Setting
 from studies.text_runs import LETTERS, Method, Program
 
 FULL = Program((2.0**-10,), (0, 1, 2), 16, 128, 800)
@@ -92,7 +92,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     losses = {label: best_of(item).mean for label, item in by_label.items()}
     size = f"{by_label['vanilla']['layers']} layers of width {by_label['vanilla']['width']}, {data['steps']} steps"
     if max(losses.values()) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell ({size}): not all networks learn.", tuple(rows))
+        return Judgement("too small to tell", f"Too small to tell ({size}): not all networks learn.", tuple(rows))
     keeps = line > 0.9 and power < -0.5
     vanishes = growths["beta^2 = 0.1"] < 0.3 * before["beta^2 = 0.1"]
     conserved = 1 / 3 < growths["beta^2 = 1/N"] < 3
@@ -121,4 +121,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation=ON_BYTES + " " + MATRIX_XAVIER,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

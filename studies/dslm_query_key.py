@@ -16,7 +16,7 @@ from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.layers import initialize_
 from sigprop.results.blocks import streams
-from studies.reproduction import Judgement, Reproduction, Row, Setting
+from studies.reproduction import MATRIX_XAVIER, Judgement, Reproduction, Row, Setting
 from studies.stack_accuracy import TOKENS, VOCABULARY, token_ids
 
 CASES = tuple((kind, placement) for kind in ("encoder", "decoder") for placement in ("pre", "post"))
@@ -89,4 +89,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(1, 3),
+    deviation=MATRIX_XAVIER,
+    budget=(("layers", 192.0), ("seeds", 3.0)),
 )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sigprop.research.lab.data import TextBatches
 from studies.rate_runs import best_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
+from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Row, Setting, mean_and_spread
 from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (14, 13, 12, 11)), (0, 1, 2), 16, 128, 1200)
@@ -84,7 +84,9 @@ def judge(data: dict[str, Any]) -> Judgement:
     told = f"Trained on {bytes_told(data['tokens'])} to {best['baseline']:.3f} (baseline) and "
     told += f"{best['DeepScale']:.3f}. "
     if max(best.values()) > LETTERS:
-        return Judgement("not reproduced", f"{told}One of the two learns no more than letters.", tuple(rows))
+        return Judgement(
+            "too small to tell", f"Too small to tell. {told}One of the two learns no more than letters.", tuple(rows)
+        )
     if all(less):
         half = all(rises["DeepScale", kind] < 0.75 * rises["baseline", kind] for kind in FORMATS)
         said = f"{told}DeepScale loses less in both formats{'' if half else ', but not by as much'}."
@@ -101,4 +103,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 1),
+    deviation=ON_BYTES + " " + MATRIX_XAVIER,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

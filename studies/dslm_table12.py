@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from studies.rate_runs import best_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, told
+from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Row, Setting, told
 from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (13, 12, 11, 10)), (0, 1), 16, 128, 400)
@@ -56,7 +56,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     failing = [best[label].mean for label, value in PAPER.items() if value == math.inf]
     if min(learned) > LETTERS:
         return Judgement(
-            "not reproduced", f"Too small to tell: no method learns more than letters. {said.strip()}", rows
+            "too small to tell", f"Too small to tell: no method learns more than letters. {said.strip()}", rows
         )
     said += f"Without the scales the best loss is {min(failing):.3f}, with them {max(learned):.3f} or lower; learned "
     said += f"scales end {learned[0] - learned[1]:+.3f} from fixed ones (the paper: +0.04)."
@@ -74,4 +74,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation=ON_BYTES + " " + MATRIX_XAVIER,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from studies.rate_runs import best_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, told
+from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Row, Setting, told
 from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1), 16, 128, 400)
@@ -48,7 +48,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     said += f"DeepScale Xavier ends {xavier - ours:+.3f}, std 0.02 {fixed - ours:+.3f}, the simple draw "
     said += f"{simple - ours:+.3f} (the paper: +0.81, +0.14 and +0.05 of loss)."
     if max(simple, ours) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell: DeepScale learns no more than letters. {said}", rows)
+        return Judgement("too small to tell", f"Too small to tell: DeepScale learns no more than letters. {said}", rows)
     worse = xavier > ours and fixed > ours and simple < min(xavier, fixed)
     if worse and xavier - ours > 0.2:
         return Judgement("reproduced", said, rows)
@@ -64,4 +64,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation=ON_BYTES + " " + MATRIX_XAVIER,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from studies.rate_runs import best_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, told
+from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Row, Setting, told
 from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (13, 12, 11, 10)), (0, 1), 16, 128, 400)
@@ -55,7 +55,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     said = f"{bytes_told(data['tokens'])}. "
     if min(xavier[-1], scaled[-1]) > LETTERS:
         why = f"Too small to tell: neither of the deepest models learns more than letters. {said.strip()}"
-        return Judgement("not reproduced", why, rows)
+        return Judgement("too small to tell", why, rows)
     fails = xavier[-1] > LETTERS or math.isinf(xavier[-1])
     trains = scaled[-1] < LETTERS
     helps = min(scaled[1:]) < min(xavier)
@@ -81,4 +81,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation=ON_BYTES + " " + MATRIX_XAVIER,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

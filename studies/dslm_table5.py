@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from studies.dslm_table4 import losses_of, rows_of, shapes
-from studies.reproduction import Judgement, Reproduction, Setting
+from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Setting
 from studies.text_runs import LETTERS, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (12, 11, 10, 9)), (0, 1), 16, 128, 400)
@@ -33,7 +33,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     )
     said += "-0.12, -0.29, -0.04 to -0.15)."
     if min(*xavier, *scaled) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {said}", rows)
+        return Judgement("too small to tell", f"Too small to tell: nothing learns more than letters. {said}", rows)
     if min(gains) > 0:
         return Judgement("reproduced", said, rows)
     return Judgement("in order but not in size" if max(gains[1:]) > 0 else "not reproduced", said, rows)
@@ -47,4 +47,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation=ON_BYTES + " " + MATRIX_XAVIER,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from studies.rate_runs import best_of
-from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told
+from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Row, Setting, mean_and_spread, told
 from studies.text_runs import LETTERS, Method, Program, bytes_told
 
 FULL = Program(tuple(2.0**-power for power in (13, 12, 11)), (0, 1, 2), 16, 128, 1200)
@@ -66,7 +66,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     )
     if min(found.mean for found in best.values()) > LETTERS:
         why = f"Too small to tell: after {bytes_told(data['tokens'])} none of the three knows more than "
-        return Judgement("not reproduced", why + "the frequencies of letters.", rows)
+        return Judgement("too small to tell", why + "the frequencies of letters.", rows)
     fails = min(xavier.losses) > LETTERS
     excess = math.exp(scaled.mean - shallow.mean) - 1.0
     noise = math.hypot(mean_and_spread(scaled.losses)[1], mean_and_spread(shallow.losses)[1])
@@ -96,4 +96,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 8),
+    deviation=ON_BYTES + " " + MATRIX_XAVIER,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

@@ -16,7 +16,7 @@ from sigprop.research.lab.data import Spans, TextBatches, tokens_of
 from sigprop.research.lab.many import train_many
 from studies.effective_spans import VOCABULARY, SpanBatches
 from studies.rate_runs import Cell, best_of, rows_of, settings_on
-from studies.reproduction import Judgement, Reproduction, Row, Setting, told
+from studies.reproduction import ON_BYTES, Judgement, Reproduction, Row, Setting, told
 from studies.text_runs import LETTERS
 
 PAPER = {
@@ -79,7 +79,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     )
     said += f"{-gains[1]:+.3f} (Post-LN) away."
     if min(found.mean for found in best.values()) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {said}", rows)
+        return Judgement("too small to tell", f"Too small to tell: nothing learns more than letters. {said}", rows)
     if min(gains) > 0:
         return Judgement("reproduced", said, rows)
     return Judgement("in order but not in size" if max(gains) > 0 else "not reproduced", said, rows)
@@ -94,4 +94,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation=ON_BYTES,
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

@@ -72,7 +72,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     said = f"{data['epochs']} epochs. The accuracy of the deep, thin model is {after - before:+.2%} away from the "
     said += f"shallow one's, ± {noise:.2%} over seeds."
     if abs(after - before) <= noise:
-        return Judgement("not reproduced", f"Too small to tell. {said}", tuple(rows))
+        return Judgement("too small to tell", f"Too small to tell. {said}", tuple(rows))
     return Judgement("reproduced" if after > before else "not reproduced", said, tuple(rows))
 
 
@@ -85,4 +85,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation="Small images and small models; the paper trains ViT on ImageNet.",
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

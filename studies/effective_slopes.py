@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from sigprop.plans.scaling import GROUPS, family_factors
 from sigprop.plans.scaling.fit import fit_exponent
-from studies.reproduction import Judgement, Reproduction, Row, Setting, captured
+from studies.reproduction import Judgement, Reproduction, Row, Setting, captured, verdict
 
 TOKENS, VOCABULARY = 6, 32
 SETTING = {"width": 128, "expansion": 4, "patch": 48, "outputs": 16, "head_size": 16, "heads": 0}
@@ -155,7 +155,7 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"Powers are at most {largest['others']:.2f}, those of queries and keys {largest['QK']:.2f}, whose gradients "
         "fluctuate most."
     )
-    return Judgement("reproduced" if largest["others"] < 0.1 else "in order but not in size", why, tuple(rows))
+    return Judgement(verdict(max(largest.values()) < 0.1, largest["others"] < 0.1), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(

@@ -119,7 +119,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     why += f"scaling ends {gain:+.3f} below; the best rates are a factor {2**apart:g} apart."
     why += f" At the edge of the rates: {', '.join(edges)}." if edges else ""
     if min(standard.mean, tangent.mean) > LETTERS:
-        return Judgement("not reproduced", f"Too small to tell: nothing learns more than letters. {why}", rows)
+        return Judgement("too small to tell", f"Too small to tell: nothing learns more than letters. {why}", rows)
     if gain > 2 * noise and apart <= 1:
         return Judgement("reproduced", why, rows)
     return Judgement("in order but not in size" if gain > 0 else "not reproduced", why, rows)
@@ -134,4 +134,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 1),
+    deviation="Two layers of width 64 on bytes.",
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

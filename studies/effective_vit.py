@@ -163,4 +163,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 1),
+    deviation="Three layers of width 64 on small images.",
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

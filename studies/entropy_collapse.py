@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread
+from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, verdict
 
 CORRELATIONS = (0.0, 0.5)
 RATIOS = (0.5, 0.75, 1.0, 1.5, 2.0)
@@ -66,8 +66,8 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"Limits lie within {max(below):.3f} of theory below beta_c and within {max(above):.3f} at and above it, for "
         "both correlations; at finite length the transition is smooth."
     )
-    fine = max(below) < 0.05 and max(above) < 0.1
-    return Judgement("reproduced" if fine else "in order but not in size", why, tuple(rows))
+    fine, ordered = (max(below) < size and max(above) < 2 * size for size in (0.05, 0.15))
+    return Judgement(verdict(fine, ordered), why, tuple(rows))
 
 
 REPRODUCTION = Reproduction(
@@ -79,4 +79,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(1, 1),
+    budget=(("seeds", 8.0),),
 )

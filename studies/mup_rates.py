@@ -105,4 +105,5 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(4, 3),
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

@@ -63,7 +63,7 @@ def judge(data: dict[str, Any]) -> Judgement:
     )
     if best["post", True].mean > LETTERS:
         why = f"Too small to tell: even with warm-up Post-LN stays at the frequencies of letters. {said}"
-        return Judgement("not reproduced", why, rows)
+        return Judgement("too small to tell", why, rows)
     if usable["post", False] == 0 and lost["pre"] <= 0:
         return Judgement("reproduced", said, rows)
     in_order = (lost["post"], worse["post"]) > (lost["pre"], worse["pre"])
@@ -86,4 +86,6 @@ REPRODUCTION = Reproduction(
     run=run,
     judge=judge,
     minutes=(3, 2),
+    deviation="Decoders on bytes; the paper trains translation with an encoder and a decoder, and BERT.",
+    budget=(("steps", 1000.0), ("seeds", 3.0)),
 )

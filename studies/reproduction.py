@@ -6,6 +6,8 @@ table beside the paper's figures and a verdict, so that verdicts can be drawn ag
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import platform
 import shutil
@@ -24,7 +26,7 @@ from sigprop.models import load_text, sample_text
 from sigprop.research.lab.checkpoint import write_file
 from sigprop.results.files import written
 
-VERDICTS = ("reproduced", "in order but not in size", "not reproduced")
+VERDICTS = ("reproduced", "in order but not in size", "not reproduced", "too small to tell")
 SCALES = ("small", "full")
 DOCS = Path(__file__).parents[1] / "docs"
 STORE = DOCS / "data" / "reproductions"
@@ -95,9 +97,33 @@ class Judgement:
         require(self.verdict in VERDICTS, "verdict", self.verdict, ", ".join(VERDICTS))
 
 
+def verdict(size: bool, order: bool, decided: bool = True) -> str:
+    """What a rule says: whether the claim holds in size, or in order alone, and whether this run could tell."""
+    if not decided:
+        return "too small to tell"
+    return "reproduced" if size else "in order but not in size" if order else "not reproduced"
+
+
+ON_BYTES = (
+    "Decoders on bytes of English text, of reduced size; the paper trains BERT on word pieces for 41 tokens a "
+    "parameter, with a warm-up of 1,000 steps and beta2 = 0.999."
+)
+MATRIX_XAVIER = (
+    "Xavier's variance is 2/(d + d) for queries, keys and values; the paper's is per head, 2/(d + d_head), which gives "
+    "scores about twice as wide."
+)
+
+
 @dataclass(frozen=True)
 class Reproduction:
-    """`minutes`: about how long the small run takes on two CPU cores and the full one on an H200; estimates.
+    """A claim, how it is run, and the rule that judges it.
+
+    `deviation`: where the protocol differs from the paper's beyond what `claim` and `place` say.
+
+    `budget`: the least that a run needs to decide, by the name under which the run stores it; of lists the length
+    counts. A run below it is too small to tell, whatever its numbers say.
+
+    `minutes`: about how long the small run takes on two CPU cores and the full one on an H200; estimates.
 
     `earlier`: what a full run left in docs/data before the records existed: one file, which `judge` reads as it is, or
     several, which it reads by name.
@@ -111,6 +137,28 @@ class Reproduction:
     judge: Callable[[dict[str, Any]], Judgement]
     minutes: tuple[float, float]
     earlier: str | tuple[str, ...] | None = None
+    deviation: str = ""
+    budget: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def rule(self) -> str:
+        """A digest of the rule: a record that carries it was judged by a rule that stood before its data."""
+        told = inspect.getsource(self.judge) + repr((self.claim, self.budget))
+        return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+    def judged(self, data: dict[str, Any]) -> Judgement:
+        """The judge's verdict, or that the run was below its budget."""
+        found = self.judge(data)
+        short = [f"{have:g} of {least:g} {name}" for name, have, least in self.spent(data) if have < least]
+        if short and found.verdict != "too small to tell":
+            why = f"Too small to tell ({', '.join(short)}). {found.why}"
+            return Judgement(verdict(False, False, decided=False), why, found.rows)
+        return found
+
+    def spent(self, data: dict[str, Any]) -> list[tuple[str, float, float]]:
+        """What a run used of everything the budget names: name, used, needed."""
+        used = [(name, data.get(name, 0.0), least) for name, least in self.budget]
+        return [(name, float(len(have) if isinstance(have, list) else have), least) for name, have, least in used]
 
     def command(self, setting: Setting) -> str:
         data = "" if setting.data is None else " --data DATA"
@@ -119,7 +167,7 @@ class Reproduction:
 
 def reproduce(item: Reproduction, setting: Setting, store: Path = STORE) -> dict[str, Any]:
     """Run a study and store its record."""
-    started = time.perf_counter()
+    started, rule = time.perf_counter(), item.rule
     data = json.loads(json.dumps(item.run(setting)))
     record = {
         "id": item.id,
@@ -128,6 +176,7 @@ def reproduce(item: Reproduction, setting: Setting, store: Path = STORE) -> dict
         "date": str(date.today()),
         "hardware": hardware(setting.device),
         "torch": torch.__version__,
+        "rule": rule,
         "seconds": round(time.perf_counter() - started, 1),
         "data": data,
     }
@@ -139,7 +188,7 @@ def reproduce(item: Reproduction, setting: Setting, store: Path = STORE) -> dict
 
 def keep(item: Reproduction, record: dict[str, Any], store: Path = STORE) -> dict[str, Any]:
     """The record with its judgement, written to the store."""
-    record = {**record, "judgement": asdict(item.judge(data_of(record)))}
+    record = {**record, "judgement": asdict(item.judged(data_of(record)))}
     store.mkdir(parents=True, exist_ok=True)
     written(record, record_file(item.id, record["scale"], store))
     return record

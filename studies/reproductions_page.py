@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.reproduction import DOCS, Reproduction, adopt, keep, record_file, records
+from studies.reproduction import DOCS, Reproduction, adopt, data_of, keep, record_file, records
 from studies.reproductions import reproductions
 
 PAPERS = {
@@ -28,9 +28,10 @@ HEAD = """# The papers' claims, run again
 Written by `python -m studies.reproductions_page` from the records in `docs/data/reproductions`. Each item is one file
 in `studies/`; in a checkout, `sigprop research reproduce list` shows them and `sigprop research reproduce ID` runs
 one: `--scale small` fits two CPU cores in minutes, `--scale full` one large GPU. A verdict follows from the stored
-numbers by a rule that stands in the item's file: *reproduced*, *in order but not in size*, or *not reproduced*, with
-the reason. Where *small* stands under *run*, the full size has not been run; such a verdict is about the small size
-alone.
+numbers by a rule that stands in the item's file: *reproduced*, *in order but not in size*, *not reproduced*, or *too
+small to tell*, with the reason. A run below its item's budget is too small to tell whatever its numbers are. Where
+*small* stands under *run*, the full size has not been run; such a verdict is about the small size alone. *Rule before
+data* says whether the rule that judges a run is the very one that stood when the run began.
 """
 
 
@@ -51,19 +52,19 @@ def best(item: Reproduction, stored: dict[tuple[str, str], Any]) -> dict[str, An
 
 def summary(items: dict[str, Reproduction], stored: dict[tuple[str, str], Any], link: str = "") -> list[str]:
     """One line for each item: where, what was found, how large it was run."""
-    lines = ["| item | in the paper | verdict | run |", "|---|---|---|---|"]
+    lines = ["| item | in the paper | verdict | run | rule before data |", "|---|---|---|---|---|"]
     for item in items.values():
         record = best(item, stored)
-        found = _found(record["judgement"]) if record else "not run yet"
+        found = f"**{record['judgement']['verdict']}**" if record else "not run yet"
         name = f"[{item.id}]({link}#{item.id})" if record else f"`{item.id}`"
-        lines.append(f"| {name} | {item.place} | {found} | {record['scale'] if record else ''} |")
+        size, first = (record["scale"], _registered(item, record)) if record else ("", "")
+        lines.append(f"| {name} | {item.place} | {found} | {size} | {first} |")
     return [*lines, ""]
 
 
-def _found(judgement: dict[str, Any]) -> str:
-    """The verdict; what could not be decided at this size is told apart from what was refuted."""
-    undecided = judgement["why"].startswith("Too small to tell")
-    return f"**{judgement['verdict']}**" + ", too small to tell" * undecided
+def _registered(item: Reproduction, record: dict[str, Any]) -> str:
+    """Whether the rule that judges a record is the one that stood before its data."""
+    return "yes" if record.get("rule") == item.rule else "no"
 
 
 def _section(item: Reproduction, record: dict[str, Any]) -> str:
@@ -80,6 +81,12 @@ def _section(item: Reproduction, record: dict[str, Any]) -> str:
     ]
     lines += [f"| {row['what']} | {row['paper']} | {row['ours']} |" for row in judgement["rows"]]
     seconds = "" if record["seconds"] is None else f", {record['seconds']:.0f} s"
+    if item.deviation:
+        lines += ["", f"*Other than in the paper.* {item.deviation}"]
+    spent = item.spent(data_of(record))
+    if spent:
+        told = ", ".join(f"{name} {have:g} of at least {least:g}" for name, have, least in spent)
+        lines += ["", f"*Budget.* {told}."]
     lines += ["", f"`{record['command']}`; {record['date']}, {record['hardware']}{seconds}.", ""]
     return "\n".join(lines)
 

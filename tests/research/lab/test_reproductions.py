@@ -29,7 +29,7 @@ def test_every_item_has_its_paper_and_a_name_of_its_own():
 def test_a_stored_verdict_follows_from_the_stored_numbers(key):
     record = STORED[key]
     item = ITEMS[key[0]]
-    found = item.judge(data_of(record))
+    found = item.judged(data_of(record))
     assert record["judgement"]["verdict"] == found.verdict
     assert record["judgement"]["why"] == found.why
     assert [tuple(row.values()) for row in record["judgement"]["rows"]] == [
@@ -140,7 +140,7 @@ def test_figure_3_is_judged_by_its_panels(everywhere, subcritical, verdict):
     [
         (["apjn-figur3"], "unknown reproduction 'apjn-figur3'; nearest: apjn-figure3"),
         (["apjn-figure3"], "this study needs data: give --data FOLDER with a folder 'fashion-mnist'"),
-        (["apjn-figure3", "--scale", "huge"], "scale = 'huge' is not allowed: needs small or full"),
+        (["apjn-figure3", "--scale", "huge"], "'huge' is not one of 'small', 'full'"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(words, message, tmp_path, capsys):

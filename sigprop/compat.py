@@ -51,6 +51,11 @@ PRIVATE = {
         "_pop_torch_function_stack",
         "an interrupted capture leaves its mode behind",
     ),
+    "local_shape_and_offset": (
+        "torch.distributed.tensor._utils",
+        "compute_local_shape_and_global_offset",
+        "a plan cannot fill sharded parameters",
+    ),
     "standard_gamma": ("torch", "_standard_gamma", "fluctuations of finite width cannot be drawn"),
 }
 

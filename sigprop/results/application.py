@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from torch import nn
 
 from sigprop.compat import forward_hooks, remove_forward_hooks
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
-from sigprop.results import junctions
+from sigprop.results import junctions, shards
 from sigprop.results.init import KEEP, Init
 from sigprop.results.rollback import Saved, all_or_nothing, fill
 
@@ -112,6 +113,7 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
     if rescales and getattr(inner, APPLIED, None):
         raise InputError("this plan rescales the present values and a plan was already applied: build the model anew")
     padding = {id(m.weight): m.padding_idx for m in inner.modules() if isinstance(m, nn.Embedding)}
+    generator = shards.common_generator(inner) if generator is None else generator
     with all_or_nothing(inner, generator) as saved, torch.no_grad():
         junctions.install(plan.junctions, _modules(inner))
         for row, parameter in match(plan, model):
@@ -121,9 +123,13 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
             if row.init.kind == "keep":
                 parameter.mul_(row.init.value)
                 continue
+            zero_row = padding.get(id(parameter))
+            if shards.is_sharded(parameter) and row.init.kind in shards.STREAMED:
+                shards.fill_pieces(parameter, partial(_values, row.init, generator=generator), zero_row)
+                continue
             values = _draw(row, generator)
-            if padding.get(id(parameter)) is not None:
-                values[padding[id(parameter)]] = 0.0
+            if zero_row is not None:
+                values[zero_row] = 0.0
             fill(parameter, values)
         _apply_scales(plan, inner)
         setattr(inner, APPLIED, plan.digest)

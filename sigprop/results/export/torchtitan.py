@@ -55,12 +55,8 @@ def call_of(how: tuple[Any, ...]) -> str:
     if kind == "orthogonal":
         return f"partial(orthogonal, std={value!r})"
     if kind == "blocks":
-        parts = [call_of(part) for part in how[3]]
-        return (
-            None
-            if None in parts
-            else f"partial(blocks, axis={how[1]}, sizes={how[2]}, parts=({', '.join(map(str, parts))},))"
-        )
+        parts = ", ".join(map(call_of, how[3]))
+        return f"partial(blocks, axis={how[1]}, sizes={how[2]}, parts=({parts},))"
     return "skip" if value == 1.0 else f"partial(multiply, by={value!r})"
 
 

@@ -70,6 +70,8 @@ AUTO_CLASSES = (
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Figure":
+        return _figure()
     if name not in PRIVATE:
         raise AttributeError(f"module 'sigprop.compat' has no attribute {name!r}")
     home, attribute, lost = PRIVATE[name]
@@ -78,6 +80,13 @@ def __getattr__(name: str) -> Any:
     except (ImportError, AttributeError) as error:
         version = importlib.import_module("torch").__version__
         raise ImportError(f"torch {version} has no {home}.{attribute}, so {lost}: use a release that has it") from error
+
+
+def _figure() -> Any:
+    try:
+        return importlib.import_module("matplotlib.figure").Figure
+    except ImportError as error:
+        raise UnsupportedError("figures need matplotlib: pip install 'sigprop[plot]'") from error
 
 
 # -- private attributes of modules and tensors

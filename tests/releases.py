@@ -19,8 +19,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CORE = ("theory", "distributions", "capture", "measurement", "plans", "checks", "structure", "results", "models",
-        "test_prediction.py", "test_losses.py", "test_compat.py")  # fmt: skip
+CORE = ("test_compat.py", "test_losses.py", "test_prediction.py", "distributions", "structure", "results", "models",
+        "checks/diff", "measurement", "inputs", "plans/recipes", "capture")  # fmt: skip
 NEEDS = ("numpy", "scipy", "rich", "typer", "matplotlib", "jinja2", "safetensors", "optree", "pytest", "hypothesis",
          "mpmath", "transformers", "pytest-xdist")  # fmt: skip
 
@@ -33,17 +33,37 @@ def environment(release: str, folder: Path) -> Path:
     return python
 
 
-def outcome(python: Path, parts: list[str], workers: int) -> dict[str, object]:
-    """How many tests passed, and the names of those that did not."""
-    paths = [path for part in parts if (path := ROOT / "tests" / part).exists()]
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rfE", "-n", str(workers), *paths]
+def outcome(python: Path, parts: list[str], workers: int, patience: float | None) -> dict[str, object]:
+    """How many tests of each part passed, and the names of those that did not."""
+    found: dict[str, object] = {}
+    lines = []
     settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(list(map(str, command)), cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)}
-    lines = [line[:200] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    told = subprocess.run([python, "-c", "import sys, torch; print(torch.__version__, sys.version.split()[0])"],
-                          capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
-    return {"torch": told[0], "python": told[1], **counts, "not_passed": lines, "tail": done.stdout[-300:]}
+    told = [str(python), "-c", "import sys, torch; print(torch.__version__, sys.version.split()[0])"]
+    torch, version = subprocess.run(told, capture_output=True, text=True, check=True).stdout.split()
+    for part in parts:
+        command = [
+            str(python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-rfE",
+            "-n",
+            str(workers),
+            f"tests/{part}",
+        ]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=settings, capture_output=True, text=True, check=False, timeout=patience
+            )
+        except subprocess.TimeoutExpired:
+            found[part] = f"not finished in {patience:g} s"
+            continue
+        found[part] = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)}
+        lines += [line[:200] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        print(torch, part, found[part], flush=True)
+    return {"torch": torch, "python": version, "parts": found, "not_passed": lines}
 
 
 def main() -> int:
@@ -52,6 +72,7 @@ def main() -> int:
     parser.add_argument("--python", nargs="*", default=[])
     parser.add_argument("--parts", nargs="*", default=CORE)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--patience", type=float, help="seconds for one part")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     known = dict(item.split("=", 1) for item in given.python)
@@ -59,7 +80,7 @@ def main() -> int:
     for release in dict.fromkeys([*known, *(() if known else given.torch)]):
         with tempfile.TemporaryDirectory() as folder:
             python = Path(known[release]) if release in known else environment(release, Path(folder))
-            found.append(outcome(python, list(given.parts), given.workers))
+            found.append(outcome(python, list(given.parts), given.workers, given.patience))
         print(json.dumps(found[-1], indent=1), flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n")

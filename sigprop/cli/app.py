@@ -14,6 +14,7 @@ from sigprop.cli.demo import demo_command
 from sigprop.cli.diff import diff_command
 from sigprop.cli.exits import exit_code
 from sigprop.cli.explore import explore_command
+from sigprop.cli.mcp import mcp_command
 from sigprop.cli.measure import measure_command
 from sigprop.cli.plan import plan_command
 from sigprop.cli.predict import predict_command
@@ -33,6 +34,7 @@ COMMANDS = {
     "critical": critical_command,
     "explore": explore_command,
     "demo": demo_command,
+    "mcp": mcp_command,
 }
 
 app = typer.Typer(

@@ -26,7 +26,10 @@ def diff_command(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare two initializations tensor by tensor. Exit code 0 when they are equal, 1 when not."""
+    """Compare two initializations, tensor by tensor.
+
+    Exit code 0 when they are equal, 1 when not.
+    """
     from sigprop.checks.diff import diff
     from sigprop.inputs import parse_settings, read_batch
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.errors import InputError
+from sigprop.errors import InputError, UnsupportedError
 from sigprop.inputs.user_file import is_user_object, read_user_object
 from sigprop.models import load_text, text_batch
 
@@ -62,7 +62,10 @@ def image_batch(folder: Path, count: int, channels: int = 3, side: int | None = 
 
     Their own size is kept when all are alike and no side is asked for; else they are made squares.
     """
-    from PIL import Image  # matplotlib brings it
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UnsupportedError("images need pillow: pip install pillow") from error
 
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)[:count]
     if not paths:

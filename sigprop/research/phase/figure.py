@@ -6,15 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
+from sigprop.compat import Figure
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.results.figures.panels import COLOURS
 from sigprop.results.files import write_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LABELS = {"sigma_w": r"$\sigma_w$", "sigma_b": r"$\sigma_b$", "residual": r"residual $\mu$"}
 
@@ -76,6 +78,8 @@ def phase_figure(
 
 def _heat_map(axis: Axes, panel: Panel, limit: float):
     diagram = panel.diagram
+    from matplotlib.colors import LogNorm
+
     field_ = np.clip(np.array(diagram.chi, dtype=float), 1e-30, 1e30)
     mesh = axis.pcolormesh(
         diagram.x, diagram.y, field_, cmap="RdBu_r", norm=LogNorm(1 / limit, limit), shading="nearest", rasterized=True
@@ -110,6 +114,7 @@ def curves_figure(
     title: str = "",
 ) -> Path:
     """Panels of curves over depth."""
+
     figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     for axis, (name, curves) in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
         for index, curve in enumerate(curves):

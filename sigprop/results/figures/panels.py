@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-
+from sigprop.compat import Figure as PlainFigure
 from sigprop.results.files import write_figure
 
 if TYPE_CHECKING:
@@ -19,6 +19,15 @@ TITLE = 100
 """Characters in a line of the title."""
 LEAST_SPAN = 4.0
 """The least factor that a logarithmic axis spans, so that a constant looks constant."""
+
+
+class Figure(PlainFigure):
+    """A figure that shows itself in a notebook, without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=110)
+        return buffer.getvalue()
 
 
 def blank(rows: int, columns: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:

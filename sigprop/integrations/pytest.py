@@ -1,0 +1,51 @@
+"""A pytest plugin: `assert_healthy(model)` and `assert_same_init(a, b)`, and fixtures of the same names.
+
+The entry point registers it with the package; `from sigprop.integrations.pytest import assert_healthy` works anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sigprop.results import Report
+    from sigprop.results.difference import InitDiff
+
+
+def assert_healthy(
+    model: Any, batch: Any = None, *, level: str = "warning", ignore: Iterable[str] = (), **options: Any
+) -> Report:
+    """Fail where `sigprop.check` finds something at this severity or worse; findings named in `ignore` may stay."""
+    from sigprop.checks import check
+    from sigprop.results.report import SEVERITIES
+
+    __tracebackhide__ = True
+    report = check(model, batch, **{"prescription": False, **options})
+    order = SEVERITIES[: SEVERITIES.index(level) + 1]
+    if any(item.severity in order and item.name not in set(ignore) for item in report.findings):
+        pytest.fail(report.text(), pytrace=False)
+    return report
+
+
+def assert_same_init(a: Any, b: Any = None, batch: Any = None, **options: Any) -> InitDiff:
+    """Fail where two models are not initialized alike; the options are those of `sigprop.diff`."""
+    from sigprop.checks.diff import diff
+
+    __tracebackhide__ = True
+    found = diff(a, b, batch, **options)
+    if not found.equal:
+        pytest.fail(str(found), pytrace=False)
+    return found
+
+
+@pytest.fixture(name="assert_healthy", scope="session")
+def healthy_fixture() -> Callable[..., Report]:
+    return assert_healthy
+
+
+@pytest.fixture(name="assert_same_init", scope="session")
+def same_init_fixture() -> Callable[..., InitDiff]:
+    return assert_same_init

@@ -1,0 +1,83 @@
+"""What a team's CI runs: the Action's summary, the pre-commit hook, and the pytest plugin."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from sigprop.integrations.action import LONGEST
+from sigprop.integrations.pytest import assert_healthy as healthy
+from sigprop.integrations.pytest import assert_same_init as same_init
+from tests.integrations.test_mcp import NET
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "ci_net.py").write_text(NET)
+    return tmp_path
+
+
+def run(folder, *arguments):
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": str(folder / "summary"),
+                "GITHUB_OUTPUT": str(folder / "output")}  # fmt: skip
+    command = [sys.executable, "-m", "sigprop.integrations.action", *arguments]
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+
+
+def test_the_action_leaves_a_report_and_a_summary(folder):
+    done = run(folder, "ci_net.py:Net(depth=6)", "")
+    assert done.returncode == 1
+    text = (folder / "summary").read_text()
+    assert text.startswith("### sigprop check:")
+    assert "| ❌ |" in text
+    assert len(text) <= LONGEST + 10
+    assert (folder / "output").read_text().startswith("verdict=")
+    assert (folder / "sigprop-report" / "report.html").is_file()
+    assert json.loads((folder / "sigprop-report" / "report.json").read_text())["findings"]
+
+
+def test_the_action_compares(folder):
+    done = run(folder, "ci_net.py:Net", "ci_net.py:Net(std=0.3)")
+    assert done.returncode == 1
+    assert "| `blocks.*.weight` |" in (folder / "summary").read_text()
+    assert run(folder, "nowhere.py:Net", "").returncode == 2
+
+
+def test_the_action_and_the_hooks_are_what_the_documents_say():
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    assert action["runs"]["using"] == "composite"
+    used = "".join(str(step) for step in action["runs"]["steps"])
+    assert all(f"inputs.{name}" in used for name in action["inputs"])
+    assert yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]["entry"] == "sigprop-check"
+
+
+def test_assert_healthy():
+    torch.manual_seed(0)
+    good = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    nn.init.kaiming_normal_(good[0].weight, nonlinearity="relu")
+    healthy(good, torch.randn(16, 64))
+    bad = nn.Sequential(*[nn.Linear(64, 64) for _ in range(12)])
+    for layer in bad:
+        nn.init.normal_(layer.weight, 0.0, 0.02)
+    with pytest.raises(pytest.fail.Exception, match="gradient"):
+        healthy(bad, torch.randn(16, 64))
+
+
+def test_assert_same_init():
+    make = lambda: nn.Linear(32, 32)  # noqa: E731
+    assert same_init(make, make, torch.randn(4, 32)).equal
+    with pytest.raises(pytest.fail.Exception, match="DIFFERENT: weight"):
+        same_init(make, lambda: _zero(make()), torch.randn(4, 32))
+
+
+def _zero(layer):
+    nn.init.zeros_(layer.weight)
+    return layer

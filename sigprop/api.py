@@ -11,13 +11,11 @@ from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
 from sigprop.capture.skeleton import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
-from sigprop.inputs import as_module, first_batch, made_up_batch
+from sigprop.inputs import TOKENS, as_module, made_up_batch
 from sigprop.plans.recipes import recipes
 from sigprop.plans.scaling import WIDTH_RULES, compose
 from sigprop.prediction import predict as predict_model
 from sigprop.results import Plan, Profile
-
-TOKENS = 128
 
 
 def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
@@ -26,20 +24,18 @@ def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
 
     `model` is a blueprint, an nn.Module (left as it was), a function that builds one, a Hugging Face config, or what
     the command line takes: `file.py:Model(width=256)`, a `config.json`, a checkpoint folder, a cached hub id.
-    `batch` is a tensor, a tuple, a mapping or a `DataLoader`, as for `measure`; made up (Zipf-like ids, noise images)
-    when None. For a blueprint the only option is `top`, the gradient at its output; for the others see
-    `sigprop.prediction.predict`.
+    `batch` is a tensor, a tuple (arguments, or inputs and targets), a mapping or a `DataLoader`, as for `measure`;
+    random (Zipf-like ids, noise images) when None, and then of `tokens` tokens where the model has room for them. With
+    a batch `tokens` is the longest sequence that theory follows. For a blueprint the only option is `top`, the
+    gradient at its output; for the others see `sigprop.prediction.predict`.
     """
     if isinstance(model, Blueprint):
         return predict_blueprint(model, **options)
     loaded = as_module(model, skeleton)
     if batch is not None:
-        return predict_model(loaded, first_batch(batch), **options)
-    tokens = options.get("tokens", TOKENS)
-    made = made_up_batch(
-        loaded, tokens if options.get("state") != "preview" else min(tokens, 32), options.get("seed", 0)
-    )
-    note = "made up: Zipf-like token ids or noise"
+        return predict_model(loaded, batch, **options)
+    made = made_up_batch(loaded, options.pop("tokens", TOKENS), options.get("seed", 0))
+    note = "random: Zipf-like token ids or noise"
     try:
         profile = predict_model(loaded, made, **options)
     except SigpropError:

@@ -12,10 +12,9 @@ An `Objective` says which it was in `name`, the same words everywhere, so that t
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sigprop.batches import Labelled, tensors_in
 from sigprop.errors import InputError, SigpropError, require
 from sigprop.isolation import seed_of
 
@@ -84,7 +84,7 @@ def own_loss(output: Any, depends: Callable[[Tensor], bool]) -> Tensor | None:
         named = getattr(output, "loss", None) if not isinstance(output, Tensor) else None
     if isinstance(named, Tensor):
         return _one_number(named, OWN)
-    numbers = [item for item in tensors_of(output) if item.dim() == 0 and item.is_floating_point() and depends(item)]
+    numbers = [item for _, item in tensors_in(output) if item.dim() == 0 and item.is_floating_point() and depends(item)]
     if len(numbers) > 1:
         raise InputError(
             f"the model returned {len(numbers)} numbers that depend on its parameters ({described(output)}): "
@@ -95,23 +95,8 @@ def own_loss(output: Any, depends: Callable[[Tensor], bool]) -> Tensor | None:
 
 def first_signal(output: Any) -> Tensor | None:
     """The first floating-point tensor of an output that has entries and at least one axis."""
-    signals = (item for item in tensors_of(output) if item.is_floating_point() and item.dim() and item.numel())
+    signals = (item for _, item in tensors_in(output) if item.is_floating_point() and item.dim() and item.numel())
     return next(signals, None)
-
-
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, mappings and dataclasses, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_of(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from tensors_of(getattr(value, field.name, None))
 
 
 def white_noise(tensor: Tensor, seed: int = 0) -> Tensor:
@@ -146,15 +131,16 @@ def described(value: Any) -> str:
 
 
 def _called(loss: LossFunction, output: Any, batch: Any, name: str) -> Any:
-    arguments = (output, batch) if _takes_two(loss) else (output,)
+    given = batch.given if isinstance(batch, Labelled) else batch
+    arguments = (output, given) if _takes_two(loss) else (output,)
     try:
         return loss(*arguments)
     except (SigpropError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        given = "(output, batch)" if len(arguments) == 2 else "(output)"
+        what = "(output, batch)" if len(arguments) == 2 else "(output)"
         raise InputError(
-            f"the loss, {name}, failed on {given} with {type(error).__name__}: {error}\n"
+            f"the loss, {name}, failed on {what} with {type(error).__name__}: {error}\n"
             f"  the output was {described(output)}"
         ) from error
 

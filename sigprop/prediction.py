@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from sigprop.batches import as_batch
 from sigprop.capture import predict as predict_by_theory
 from sigprop.capture.inputs import shortened
 from sigprop.capture.predict import require_settings
@@ -63,7 +64,7 @@ def predict(
     require_settings(tokens=tokens, **options)
     with undisturbed() as interrupts, interrupts.let_through():  # drawn copies must not see hooks of another call
         loaded = model if isinstance(model, nn.Module) else build(model)
-        found = _predicted(loaded, batch, verify, tokens, options)
+        found = _predicted(loaded, as_batch(batch, loaded), verify, tokens, options)
         return _without_what_hooks_do(found, loaded)
 
 

@@ -10,12 +10,13 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"isolation", "compat", "errors", "grid", "losses", "results", "score_masks", "sites"}
+BASE = {"batches", "isolation", "compat", "errors", "grid", "losses", "results", "score_masks", "sites"}
 ALLOWED = {
     "isolation": {"compat"},
     "errors": set(),
     "compat": {"errors"},
-    "losses": {"errors", "isolation"},
+    "batches": {"errors", "isolation"},
+    "losses": {"batches", "errors", "isolation"},
     "grid": {"errors"},
     "score_masks": set(),
     "sites": set(),

@@ -90,11 +90,7 @@ class Capture(ModuleSites):
     def apply(self, op: Op, *inputs: Node, weights: Bound | None = None, doubts: Sequence[Doubt] = ()) -> Node:
         """Record an op; `weights` binds its parameters to weights, with their number of entries; `doubts` are what it
         does not follow of this use of it."""
-        count = max(map(self.states.positions, inputs), default=0)
-        if count > self.most_positions:
-            raise UnsupportedError(
-                f"{count:,} positions in {self.module!r}, of which {self.most_positions:,} may be followed"
-            )
+        self.require_followed(max(map(self.states.positions, inputs), default=0))
         node = Node(op, inputs, weights or {}, tuple(doubts))
         with DisableTorchFunction():  # a site is sealed outside of any traced call, where the mode would see every draw
             self.states.run([node])
@@ -102,6 +98,13 @@ class Capture(ModuleSites):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
         return self.graph.add(node)
+
+    def require_followed(self, positions: int) -> None:
+        """Refuse more positions than may be followed, before a kernel of all their pairs is made."""
+        if positions > self.most_positions:
+            raise UnsupportedError(
+                f"{positions:,} positions in {self.module!r}, of which {self.most_positions:,} may be followed"
+            )
 
     def seed(self) -> int:
         self._seeds += 1

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from sigprop.batches import mapped
 
 
 def shortened(batch: Any, tokens: int) -> tuple[Any, tuple[int, int] | None]:
@@ -18,10 +19,5 @@ def shortened(batch: Any, tokens: int) -> tuple[Any, tuple[int, int] | None]:
             return item[:, :tokens]
         return item
 
-    if isinstance(batch, Mapping):
-        batch = {key: cut(value) for key, value in batch.items()}
-    elif isinstance(batch, (tuple, list)):
-        batch = tuple(cut(item) for item in batch)
-    else:
-        batch = cut(batch)
+    batch = mapped(batch, cut)
     return batch, (max(lengths), tokens) if lengths else None

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import mapped
 from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.tracing import TracedModel
@@ -77,12 +78,7 @@ def first_sequences(batch: Any, count: int) -> Any:
 
 
 def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    def changed(item: Any) -> Any:
-        return change(item) if isinstance(item, Tensor) else item
-
-    if isinstance(batch, Mapping):
-        return {key: changed(item) for key, item in batch.items()}
-    return tuple(changed(item) for item in batch) if isinstance(batch, tuple) else changed(batch)
+    return mapped(batch, lambda item: change(item) if isinstance(item, Tensor) else item)
 
 
 def opposed(found: TracedModel, start: Start) -> Start | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sigprop.batches import copied, run
 from sigprop.capture.attached import record_of
 from sigprop.capture.capture import Capture
 from sigprop.capture.experts import followed_as_one
@@ -26,7 +26,6 @@ from sigprop.errors import InputError, SigpropError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.isolation import (
     as_written,
-    copied,
     eagerly,
     observers,
     seed_all,
@@ -149,9 +148,7 @@ def trace(
 
 def _call(model: nn.Module, batch: Any) -> Any:
     try:
-        if isinstance(batch, Mapping):
-            return model(**batch)
-        return model(*batch) if isinstance(batch, tuple) else model(batch)
+        return run(model, batch)
     except (SigpropError, Uneven):
         raise
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from sigprop.batches import copied, tensors_in
 from sigprop.compat import own_modules
-from sigprop.isolation import copied
 from sigprop.measurement.batch import call
 from sigprop.measurement.guard import untouched
 
@@ -42,15 +42,10 @@ class Activity:
 def watch_activity(model: nn.Module, batch: Any) -> dict[str, Activity]:
     """One forward pass without gradients; the model is left as it was."""
     found: dict[str, Activity] = {}
-    tensors = list(_tensors(batch))
+    tensors = [tensor for _, tensor in tensors_in(batch)]
     with untouched(model.modules(), tensors), torch.no_grad(), _named(model, found) as current, _Watch(current, found):
         call(model, copied(batch))
     return found
-
-
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    items = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else [batch]
-    yield from (item for item in items if isinstance(item, Tensor))
 
 
 @contextmanager

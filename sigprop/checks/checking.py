@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sigprop.batches import as_batch
 from sigprop.checks.evaluation import Experiment
 from sigprop.checks.findings.first_update import KNOWN
 from sigprop.checks.prescribing import prescribe
@@ -18,13 +19,11 @@ from sigprop.checks.subject import Subject
 from sigprop.checks.tables import curves, margins, module_tree, parameter_lines
 from sigprop.distributions import build
 from sigprop.errors import InputError, SigpropError, UnknownNameError, require
-from sigprop.inputs import as_module, first_batch, made_up_batch
+from sigprop.inputs import TOKENS, as_module, made_up_batch
 from sigprop.losses import LossChoice, require_loss
 from sigprop.measurement.batch import signals_in
 from sigprop.results import Plan
 from sigprop.results.report import Finding, Report
-
-TOKENS = 128
 
 
 def check(
@@ -44,7 +43,8 @@ def check(
 
     model: an nn.Module (left as it was), a Hugging Face config, the path of a `config.json`, or `file.py:factory`.
         With weights it is also measured; without (on the meta device) everything is predicted.
-    batch: a tensor, a tuple or a mapping; made up when None.
+    batch: a tensor, a tuple (arguments, or inputs and targets), a mapping or a DataLoader; random when None, of
+        `tokens` tokens where the model has room for them.
     loss: what is differentiated, as for `predict` and `measure`: the model's own loss, else white noise, when None.
     plan: what the weights are supposed to carry; they are compared with it.
     base: the same architecture at another width or depth, to compare the rules that scale it.
@@ -59,17 +59,17 @@ def check(
     started = time.perf_counter()
     loaded = as_module(model, build)
     made_up = batch is None
-    batch = made_up_batch(loaded, _context(loaded, tokens), seed) if made_up else first_batch(batch)
+    batch = made_up_batch(loaded, tokens, seed) if made_up else as_batch(batch, loaded)
     _require_finite(batch)
     subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr)
-    subject.evaluation = Experiment(loaded, batch, loss, tokens, seed)
+    subject.evaluation = Experiment(loaded, batch, loss, seed)
     try:
         _profile(subject)
     except SigpropError:
         if not (made_up and isinstance(batch, Mapping) and "labels" in batch):
             raise
         subject.batch = {key: value for key, value in batch.items() if key != "labels"}
-        subject.evaluation = Experiment(loaded, subject.batch, loss, tokens, seed)
+        subject.evaluation = Experiment(loaded, subject.batch, loss, seed)
         subject.notes[:] = ["the model's own loss does not take the labels that were made up; differentiated noise"]
         _profile(subject)
     findings = [finding for kind in checks().values() for finding in kind(subject)]
@@ -113,14 +113,6 @@ def _profile(subject: Subject) -> None:
             subject.notes.append(f"not measured: {str(error).splitlines()[0]}")
     if subject.profile is None:
         raise reasons[-1]
-
-
-def _context(model: nn.Module, tokens: int) -> int:
-    config = getattr(model, "config", None)
-    known = [
-        getattr(config, name, None) for name in ("context", "max_position_embeddings", "n_positions", "block_size")
-    ]
-    return min([tokens, *(int(item) for item in known if isinstance(item, int) and item > 1)])
 
 
 def _meta(subject: Subject, made_up: bool, seconds: float, findings: list[Finding]) -> dict[str, Any]:

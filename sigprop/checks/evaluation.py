@@ -29,7 +29,6 @@ class Experiment:
     model: nn.Module
     batch: Any
     loss: LossChoice = None
-    tokens: int = 128
     seed: int = 0
 
     @cached_property
@@ -40,7 +39,7 @@ class Experiment:
     def predicted(self, plan: Plan | None = None) -> Profile:
         """From theory; under a plan nothing is drawn, only the laws are replaced."""
         subject = self.skeleton if plan is None else planned_skeleton(self.skeleton, plan)
-        return predict(subject, self.batch, loss=self.loss, tokens=self.tokens, scores=True, seed=self.seed)
+        return predict(subject, self.batch, loss=self.loss, scores=True, seed=self.seed)
 
     def measured(self, plan: Plan | None = None) -> Profile:
         """From one pass through the weights; under a plan through a copy that is drawn anew."""

@@ -52,7 +52,7 @@ def predict_command(
         profiles["predicted"] = predict(BLUEPRINTS[model].from_settings(chosen))
     else:
         source = open_source(model, chosen, data, batch=1, tokens=tokens)
-        options = {"state": state, "tokens": tokens, "networks": networks, "verify": verify}
+        options = {"state": state, "networks": networks, "verify": verify}
         given = source.build() if source.fixed else source.build
         with working(f"predicting {model}", json or quiet):
             profiles["predicted"] = predict(given, source.batch, loss=source.loss, **options)

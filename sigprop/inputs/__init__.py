@@ -4,26 +4,25 @@
 |---|---|
 | `open_source` | a MODEL as people write it (a name, a file, a config, a folder), with a batch and a loss |
 | `open_family` | the same at many widths and depths |
-| `first_batch` | a tensor, a mapping, a `DataLoader`: the batch that is run |
 | `loading_of` | what of a checkpoint folder did not get into the model |
 | `made_up_batch` | token ids or noise that fit a model, where none was given |
 | `read_activation` | a registered name, or `file.py:function` |
 """
 
 from sigprop.inputs.activation import read_activation
-from sigprop.inputs.batches import first_batch, read_batch
+from sigprop.inputs.batches import read_batch
 from sigprop.inputs.family import Family, open_family
 from sigprop.inputs.hugging_face import loading_of
-from sigprop.inputs.made_up import made_up_batch, zipf_ids
+from sigprop.inputs.made_up import TOKENS, made_up_batch, zipf_ids
 from sigprop.inputs.settings import parse_settings
 from sigprop.inputs.source import ModelSource, as_module, builder_of, open_source
 
 __all__ = [
+    "TOKENS",
     "Family",
     "ModelSource",
     "as_module",
     "builder_of",
-    "first_batch",
     "loading_of",
     "made_up_batch",
     "open_family",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.inputs.user_file import is_user_object, read_user_object
 from sigprop.models import load_text, text_batch
@@ -25,17 +25,6 @@ class Wanted:
 
     batch: int
     tokens: int
-
-
-def first_batch(data: Any) -> Any:
-    """The batch itself, or the first one of a `DataLoader` or another iterable of batches."""
-    if data is None or isinstance(data, (Tensor, Mapping, tuple, list)) or hasattr(data, "keys"):
-        return data
-    if isinstance(data, Iterable):
-        for item in data:
-            return tuple(item) if isinstance(item, list) else item
-        raise InputError(f"the {type(data).__name__} given as batch is empty: needs at least one batch")
-    raise InputError(f"batch is {type(data).__name__}: needs a tensor, a tuple, a mapping or a DataLoader")
 
 
 def read_data(text: str, wanted: Wanted, channels: int = 3, side: int | None = None) -> Any:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.inputs import hugging_face
-from sigprop.inputs.batches import Wanted, first_batch
+from sigprop.inputs.batches import Wanted
 from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
 from sigprop.inputs.widths import config_of_width
 from sigprop.losses import LossChoice

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import first_batch
 from sigprop.compat import (
     cached_folder,
     model_class,
@@ -23,7 +24,7 @@ from sigprop.compat import (
     without_foreign_attention,
 )
 from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError
-from sigprop.inputs.batches import Wanted, first_batch, image_batch, read_data
+from sigprop.inputs.batches import Wanted, image_batch, read_data
 from sigprop.inputs.made_up import made_up_batch
 from sigprop.inputs.user_file import is_user_object
 from sigprop.models import load_text, sample_text, text_batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,21 @@ from torch import Tensor, nn
 
 from sigprop.compat import ConvNd
 from sigprop.errors import InputError
+
+TOKENS, LONGEST = 128, 2**31
+"""Of a random batch where no number is asked for: as many as theory follows pair by pair."""
+POSITIONS = (
+    "max_position_embeddings",
+    "n_positions",
+    "block_size",
+    "context",
+    "context_length",
+    "max_seq_len",
+    "n_ctx",
+)
+"""Settings of configs that say how many positions a model has."""
+POSITION_TABLE = re.compile(r"(^|[._])(w?pe|pos\w*)([._]|$)")
+"""Names of learned positions: wpe, pos_emb, position_embeddings."""
 
 
 def zipf_ids(vocabulary: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
@@ -34,8 +50,9 @@ def made_up_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
     vocabulary = getattr(text, "vocab_size", None) or getattr(config, "vocab_size", None)
     if vocabulary is None:
         raise InputError(f"{type(model).__name__}: no vocabulary in its config; pass a batch")
-    limit = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or tokens
-    ids = zipf_ids(int(vocabulary), (1, min(tokens, int(limit) - 2 if limit > 4 else tokens)), seed)
+    limit = _positions(text, model)
+    limit -= 2 if limit > 4 else 0  # RoBERTa and its kin keep two positions for padding
+    ids = zipf_ids(int(vocabulary), (1, min(tokens, limit)), seed)
     codebooks = _codebooks(model)
     if codebooks:
         books = zipf_ids(int(vocabulary), (codebooks, ids.shape[1]), seed)
@@ -50,6 +67,15 @@ def made_up_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
     if "use_cache" in names:
         batch["use_cache"] = False
     return batch
+
+
+def _positions(config: Any, model: nn.Module) -> int:
+    """How many positions a model has, by its config and by the tables of positions that it learns."""
+    known = [getattr(config, name, None) for name in POSITIONS]
+    for name, parameter in model.named_parameters():
+        if POSITION_TABLE.search(name) and parameter.dim() > 1:
+            known.append(parameter.shape[-2])
+    return min((item for item in known if isinstance(item, int) and item > 0), default=LONGEST)
 
 
 def _codebooks(model: nn.Module) -> int:
@@ -96,9 +122,10 @@ def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:
     """A module without a config: guessed from its first layer."""
     generator = torch.Generator().manual_seed(seed)
     module: Any
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            return zipf_ids(module.num_embeddings, (1, tokens), seed)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and not POSITION_TABLE.search(name):
+            limit = _positions(getattr(model, "config", None), model)
+            return zipf_ids(module.num_embeddings, (1, min(tokens, limit)), seed)
         if isinstance(module, ConvNd):
             size = (tokens,) if isinstance(module, nn.Conv1d) else (16,) * (len(module.kernel_size))
             return torch.randn(2, module.in_channels, *size, generator=generator)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.inputs import hugging_face
-from sigprop.inputs.batches import Wanted, first_batch, read_data
+from sigprop.inputs.batches import Wanted, read_data
 from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
 from sigprop.losses import LossChoice
 from sigprop.models import CONFIGS, REFERENCE, build, load_text, sample_text, text_batch

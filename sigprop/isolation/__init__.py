@@ -1,12 +1,11 @@
 """What a process has only once (random states, signal handlers, the garbage collector) is borrowed and put back.
 
 `undisturbed` is entered by every call that runs a user's model: one at a time, whatever the number of threads.
-`copied` gives such a call a batch of its own, `as_written` and `eagerly` a model that is not compiled,
+`as_written` and `eagerly` give such a call a model that is not compiled,
 `without_observers` one without the hooks of the user, `seed_of` random numbers that nobody else draws.
 """
 
 from sigprop.isolation.compiled import as_written, eagerly
-from sigprop.isolation.copies import copied
 from sigprop.isolation.interrupts import Interrupts, interrupts_held
 from sigprop.isolation.modes import Mode
 from sigprop.isolation.observers import observers, without_backward_hooks, without_observers
@@ -17,7 +16,6 @@ __all__ = [
     "Interrupts",
     "Mode",
     "as_written",
-    "copied",
     "cuda_devices",
     "eagerly",
     "interrupts_held",

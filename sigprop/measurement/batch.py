@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import as_batch, run, tensors_in
 from sigprop.errors import InputError, SigpropError
 from sigprop.losses import LossChoice, Objective, described, objective
 
@@ -16,9 +16,7 @@ from sigprop.losses import LossChoice, Objective, described, objective
 def call(model: nn.Module, batch: Any) -> Any:
     """`model(tensor)`, `model(*tuple)` or `model(**dict)`; a refusal is reported with the model's own error."""
     try:
-        if isinstance(batch, Mapping):
-            return model(**batch)
-        return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+        return run(model, as_batch(batch, model))
     except (SigpropError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -60,22 +58,9 @@ def _innermost(model: nn.Module, error: Exception) -> str:
     return found
 
 
-def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a module's output, with its place in it: `[0]`, `[key]`."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, (tuple, list)):
-        for index, item in enumerate(value):
-            yield from tensors_in(item, f"{path}[{index}]")
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from tensors_in(item, f"{path}[{key}]")
-
-
 def signals_in(value: Any) -> list[tuple[str, Tensor]]:
     """The floating-point tensors of an output that have entries and at least one axis."""
-    found = [("", value)] if isinstance(value, Tensor) else tensors_in(value)
-    return [(path, x) for path, x in found if x.is_floating_point() and x.dim() > 0 and x.numel() > 0]
+    return [(path, x) for path, x in tensors_in(value) if x.is_floating_point() and x.dim() > 0 and x.numel() > 0]
 
 
 def what_to_differentiate(batch: Any, output: Any, loss: LossChoice) -> Objective:

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy as is_uninitialized
 
+from sigprop.batches import copied
 from sigprop.compat import own_buffers, own_parameters
 from sigprop.errors import SigpropError
-from sigprop.isolation import copied, undisturbed
+from sigprop.isolation import undisturbed
 from sigprop.measurement.batch import call
 
 

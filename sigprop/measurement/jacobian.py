@@ -24,9 +24,10 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sigprop.batches import copied, tensors_in
 from sigprop.errors import InputError, require
-from sigprop.isolation import Interrupts, copied
-from sigprop.measurement.batch import call, tensors_in
+from sigprop.isolation import Interrupts
+from sigprop.measurement.batch import call
 from sigprop.measurement.cuts import Cuts, module_names, repeated_blocks
 from sigprop.measurement.guard import untouched
 from sigprop.measurement.probes import bases, pulled_back, signs

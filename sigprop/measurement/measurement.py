@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sigprop.batches import first_batch
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice, require_loss
 from sigprop.measurement.initializations import over_initializations
@@ -34,7 +35,8 @@ def measure(
 ) -> Profile:
     """Moments of every module output and of its gradient, from one forward and one backward pass.
 
-    batch: a tensor, a tuple (positional arguments) or a mapping (keyword arguments, also a BatchEncoding).
+    batch: a tensor, a tuple (positional arguments, or inputs and targets), a mapping (keyword arguments, also a
+        BatchEncoding) or a DataLoader; see `sigprop.batches`.
     loss: what is differentiated, as for `predict`: the model's own loss, else its output against white noise, when
         None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch). See `sigprop.losses`.
     sites: names or patterns (`"*.mlp"`) of the sites to keep; all by default.
@@ -49,6 +51,7 @@ def measure(
     progress: show a bar with the time left, on a terminal and over several seeds.
     """
     require_loss(loss)
+    batch = first_batch(batch)
     options = Options(
         sites=[sites] if isinstance(sites, str) else sites,
         mask=mask,

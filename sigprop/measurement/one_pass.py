@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import as_batch, copied, tensors_in
 from sigprop.compat import own_parameters
 from sigprop.errors import InputError
-from sigprop.isolation import as_written, copied, eagerly, without_observers
+from sigprop.isolation import as_written, eagerly, without_observers
 from sigprop.losses import LossChoice, Objective, white_noise
 from sigprop.measurement import stacked_moments
-from sigprop.measurement.batch import call, send_back, signals_in, tensors_in, what_to_differentiate
+from sigprop.measurement.batch import call, send_back, signals_in, what_to_differentiate
 from sigprop.measurement.first_use import NotBuilt, built_copy, is_lazy
 from sigprop.measurement.functions import FunctionWatch
 from sigprop.measurement.guard import untouched
@@ -51,6 +52,7 @@ def measure_once(model: nn.Module, batch: Any, loss: LossChoice, options: Option
     or parameters appear with the first batch only.
     """
     model = as_written(model)
+    batch = as_batch(batch, model)
     if is_lazy(model):
         model = built_copy(model, batch)
     copies, exact = writes_in_place(model.modules()), False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import as_batch, mapped
 from sigprop.capture.attached import record_of
 from sigprop.capture.record import Field, Record, Weight
 from sigprop.capture.roles import CONTRACTIONS, readouts
@@ -32,9 +33,7 @@ TOKENS = 64
 
 def read_structure(model: nn.Module, batch: Any = None) -> Structure:
     """Parameters, junctions and blocks of a model, from one run without weights on a batch (made up if None)."""
-    if batch is None:
-        context = getattr(getattr(model, "config", None), "context", TOKENS)
-        batch = made_up_batch(model, min(TOKENS, context))
+    batch = made_up_batch(model, TOKENS) if batch is None else as_batch(batch, model)
     with _entries() as entered:
         found = trace(_traceable(model), _in_single_precision(batch))
     names = {id(module): name or ROOT for name, module in found.capture.model.named_modules()}
@@ -89,13 +88,7 @@ def _frozen(model: nn.Module) -> set[str]:
 
 def _in_single_precision(batch: Any) -> Any:
     """Floating-point inputs in float32: structure does not depend on their precision, and not all rules take others."""
-    if isinstance(batch, Tensor):
-        return batch.float() if batch.is_floating_point() else batch
-    if isinstance(batch, Mapping):
-        return {key: _in_single_precision(value) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_in_single_precision(item) for item in batch)
-    return batch
+    return mapped(batch, lambda item: item.float() if isinstance(item, Tensor) and item.is_floating_point() else item)
 
 
 def _spots(graph: Tensors, sums: list[Sum]) -> list[Spot]:

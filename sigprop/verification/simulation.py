@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from sigprop.batches import copied
 from sigprop.distributions import Draws
-from sigprop.isolation import as_written, copied, seed_all, seed_of, undisturbed
+from sigprop.isolation import as_written, seed_all, seed_of, undisturbed
 from sigprop.losses import LossChoice
 from sigprop.measurement.batch import call, what_to_differentiate
 from sigprop.measurement.initializations import summarize

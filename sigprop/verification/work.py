@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import flop_registry
 
+from sigprop.batches import tensors_in
 from sigprop.compat import TorchDispatchMode, without_overload
 
 PER_ENTRY = 8
@@ -31,7 +31,7 @@ class WorkCounter(TorchDispatchMode):
         if count is not None:
             with suppress(Exception):  # a formula that does not take what was called: counted by its result alone
                 self.operations += int(count(*args, **(kwargs or {}), out_val=result))
-        self.operations += PER_ENTRY * sum(item.numel() for item in _tensors(result))
+        self.operations += PER_ENTRY * sum(item.numel() for _, item in tensors_in(result))
         return result
 
 
@@ -42,20 +42,9 @@ def _attention(name: str, args: tuple) -> int:
     return products * query.numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1]) // query.shape[-1]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-
-
 def parameter_count(model: nn.Module) -> int:
     return sum(math.prod(parameter.shape) for parameter in model.parameters())
 
 
 def batch_entries(batch: Any) -> int:
-    return sum(item.numel() for item in _tensors(batch))
+    return sum(item.numel() for _, item in tensors_in(batch))

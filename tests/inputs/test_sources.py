@@ -8,8 +8,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import sigprop
+from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, UserCodeError
-from sigprop.inputs import builder_of, first_batch, open_family, open_source, read_activation
+from sigprop.inputs import builder_of, open_family, open_source, read_activation
 from sigprop.inputs.batches import image_batch
 
 FILE = """

@@ -44,6 +44,7 @@ def convolution(
     if any(not a.is_position for dim in spatial for a in dim) or any(a.is_position for a in x.layout.dims[-rank - 1]):
         return _replayed_image(capture, call, x, shape, rank)
     layout = _image_layout(x.layout, shape, rank)
+    capture.require_followed(layout.positions)
     index = image_windows(x.layout, shape, rank, weight.shape[-rank:], stride, padding, dilation)
     channels_in, channels_out = weight.shape[1], weight.shape[0] // groups
     law, shift = weight.distribution, None if bias is None else bias.distribution
@@ -79,6 +80,7 @@ def _pixels(
     windows = call.function(*args, **kwargs).movedim(-rank - 1, -1)
     roles = [BATCH] * (len(shape) - rank - 1) + [CHANNEL] + [TOKEN] * rank
     layout = of_roles(shape, roles)
+    capture.require_followed(layout.positions)
     rows = windows.reshape(-1, fan_in)
     law, centred = weight.distribution, weight.distribution.kind == CENTRED
     if centred:

@@ -14,12 +14,13 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from sigprop.batches import first_batch
 from sigprop.checks.diff import causes, sides
 from sigprop.checks.diff.elsewhere import described, moments_of
 from sigprop.checks.diff.matching import Matching, Pair, entries_of, matched, pattern
 from sigprop.checks.diff.sampling import EntrySample, Tested, compared, sample_of
 from sigprop.errors import InputError, SigpropError
-from sigprop.inputs import first_batch, made_up_batch
+from sigprop.inputs import made_up_batch
 from sigprop.isolation import undisturbed
 from sigprop.results.difference import InitDiff, ParameterDiff
 

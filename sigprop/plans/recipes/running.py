@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
 
-
-def run_model(model: nn.Module, batch: Any) -> Any:
-    """The model's output on a tensor, a tuple of arguments or a mapping of keywords."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    return model(*batch) if isinstance(batch, tuple) else model(batch)
+from sigprop.batches import run
 
 
 def outputs_of(model: nn.Module, batch: Any, names: Iterable[str]) -> dict[str, Tensor]:
@@ -29,7 +24,7 @@ def outputs_of(model: nn.Module, batch: Any, names: Iterable[str]) -> dict[str, 
     try:
         for name in dict.fromkeys(names):
             handles.append(model.get_submodule(name).register_forward_hook(watch(name)))
-        run_model(model, batch)
+        run(model, batch)
     finally:
         for handle in handles:
             handle.remove()

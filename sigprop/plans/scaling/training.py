@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sigprop.batches import as_batch, copied, first_batch, run
 from sigprop.errors import InputError
-from sigprop.isolation import copied
 from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.results import ParameterPlan, Plan
 from sigprop.results.application import plain_name
@@ -37,23 +37,20 @@ def make_optimizers(
 def make_step(batch: Any, loss: LossChoice) -> Callable[[nn.Module], tuple[Tensor, Tensor]]:
     """A function from model to (output tensor, loss) on one batch.
 
-    A mapping is passed as keyword arguments, a tuple as positional ones, a tensor alone. The loss is that of
+    The loss is that of
     `sigprop.losses`; where that would be white noise, which trains nothing, it is next-token cross entropy, for a batch
     of token ids.
     """
 
+    batch = first_batch(batch)
+
     def step(model: nn.Module) -> tuple[Tensor, Tensor]:
-        given = copied(batch)  # a model may write into its inputs
-        if isinstance(given, Mapping):
-            result = model(**given)
-        elif isinstance(given, tuple):
-            result = model(*given)
-        else:
-            result = model(given)
+        given = as_batch(batch, model)
+        result = run(model, copied(given))  # a model may write into its inputs
         output = first_signal(getattr(result, "logits", result))
         if output is None:
             raise InputError(f"the model returns {type(result).__name__}: needs a floating-point tensor")
-        chosen = objective(result, batch, loss)
+        chosen = objective(result, given, loss)
         if not chosen.is_noise:
             return output, chosen.tensor
         if isinstance(batch, Tensor) and not batch.is_floating_point() and output.dim() == 3:

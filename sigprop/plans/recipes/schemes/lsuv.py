@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import as_batch, run
 from sigprop.errors import InputError
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import scale_rows
-from sigprop.plans.recipes.running import run_model
 from sigprop.plans.recipes.schemes.orthogonal import orthogonal
 from sigprop.results import Plan
 from sigprop.structure import Structure
@@ -53,5 +53,5 @@ def lsuv(structure: Structure, data: Any = None, seed: int = 0) -> Plan:
         for module in twin.modules():
             if not isinstance(module, nn.Embedding) and isinstance(getattr(module, "weight", None), nn.Parameter):
                 module.register_forward_hook(correct)
-        run_model(twin, structure.batch if data is None else data)
+        run(twin, structure.batch if data is None else as_batch(data, twin))
     return scale_rows(plan, factors, "unit output on the batch")

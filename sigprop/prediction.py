@@ -17,6 +17,7 @@ from sigprop.batches import as_batch
 from sigprop.capture import predict as predict_by_theory
 from sigprop.capture.inputs import shortened
 from sigprop.capture.predict import require_settings
+from sigprop.compat import ConvNd
 from sigprop.distributions import build, factory_of_model
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.isolation import observers, undisturbed
@@ -35,8 +36,9 @@ FOR_GUESSES = 4.0
 CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 70_000_000, 300_000, 1024
 """Of a model and a batch that are run with that many operations; in proportion with more."""
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
-FOLLOWED = 2048
-"""Positions of a tensor that theory follows where the model can as well be run: all pairs of more take minutes."""
+FOLLOWED, FOLLOWED_PIXELS = 2048, 640
+"""Positions of a tensor that theory follows where the model can as well be run: all pairs of more take minutes. Of images
+fewer: a convolution sums the pairs of all windows (at 1,152 positions nine took 35 s, a simulation 2)."""
 REPLAYED = 150_000
 """Calls of functions that theory draws at most where the model can as well be run: about ten seconds."""
 LARGEST = 400_000_000
@@ -89,7 +91,8 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     if isinstance(long, Profile):
         return long
     if verify is None and _is_cheap(loaded, batch):
-        options = {"positions": FOLLOWED, "replayed": REPLAYED} | options
+        images = any(isinstance(module, ConvNd) and not isinstance(module, nn.Conv1d) for module in loaded.modules())
+        options = {"positions": FOLLOWED_PIXELS if images else FOLLOWED, "replayed": REPLAYED} | options
     try:
         found = predict_by_theory(loaded, batch, tokens=tokens, **options)
     except Exception as error:

@@ -185,7 +185,7 @@ def test_guesses_are_worth_more_draws(batch, monkeypatch):
 def test_more_positions_than_are_worth_following_are_simulated(monkeypatch):
     """Four small images through a network that keeps their size took theory three minutes, and a run half a second."""
     images = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(prediction, "FOLLOWED", 140)
+    monkeypatch.setattr(prediction, "FOLLOWED_PIXELS", 140)
 
     def make():
         return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
@@ -217,3 +217,12 @@ def test_a_recurrence_that_theory_would_draw_again_at_every_step_is_run(monkeypa
     found = sp.predict(ManySteps, torch.randn(4, 8), loss="noise")
     assert "draws all steps before" in found.meta["theory"]
     assert all(row.status in ("sampled", "assumed") for row in found.sites)
+
+
+def test_images_of_many_positions_are_simulated_before_a_kernel_is_made(monkeypatch):
+    """All pairs of 676 positions through three convolutions cost more than the model itself."""
+    monkeypatch.setattr("sigprop.theory.ops.input_convolution.InputConvolution.__init__", None)
+    build = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))  # noqa: E731
+    found = sp.predict(build, torch.randn(1, 3, 28, 28))
+    assert "676 positions in '0', of which 640 may be followed" in found.meta["theory"]
+    assert {row.status for row in found.sites} == {"sampled"}

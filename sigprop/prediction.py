@@ -37,8 +37,8 @@ CHEAP_PARAMETERS, CHEAP_ENTRIES, CHEAP_TOKENS = 70_000_000, 300_000, 1024
 """Of a model and a batch that are run with that many operations; in proportion with more."""
 SIMULATED_DRAWS, SIMULATED_OPERATIONS = 32, 2e11
 FOLLOWED, FOLLOWED_PIXELS = 2048, 640
-"""Positions of a tensor that theory follows where the model can as well be run: all pairs of more take minutes. Of images
-fewer: a convolution sums the pairs of all windows (at 1,152 positions nine took 35 s, a simulation 2)."""
+"""Positions of a tensor that theory follows where the model can as well be run: all pairs of more take minutes. Of
+images fewer: a convolution sums the pairs of all windows (at 1,152 positions nine took 35 s, a simulation 2)."""
 REPLAYED = 150_000
 """Calls of functions that theory draws at most where the model can as well be run: about ten seconds."""
 LARGEST = 400_000_000

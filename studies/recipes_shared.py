@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import run
 from sigprop.plans.recipes import Structure
-from sigprop.plans.recipes.running import run_model
 from sigprop.results import Plan
 
 DATA = Path("docs/data")
@@ -87,7 +87,7 @@ def measure_stream(
         handles = [
             model.get_submodule(name).register_forward_pre_hook(_keep(found, place)) for name, place in watched.items()
         ]
-        loss = loss_of(run_model(model, batch))
+        loss = loss_of(run(model, batch))
         for handle in handles:
             handle.remove()
         for place, value in found.items():

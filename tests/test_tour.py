@@ -21,6 +21,6 @@ def test_files_and_functions_are_there():
     sources = {path: path.read_text() for path in ROOT.rglob("*.py")}
     for name in set(re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", TOUR)) - {"test_architecture.py"}:
         assert any(path.name == name for path in sources), name
-    names = "builder_of|first_batch|open_source|Evaluation|SiteRow|ParameterRow|Field|Weight"
+    names = "builder_of|as_batch|open_source|Evaluation|SiteRow|ParameterRow|Field|Weight"
     for name in re.findall(rf"`({names})`", TOUR):
         assert any(re.search(rf"(class|def) {name}\b", text) for text in sources.values()), name

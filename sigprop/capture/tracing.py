@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.batches import copied, run
+from sigprop.batches import copied, run, tensors_in
 from sigprop.capture.attached import record_of
 from sigprop.capture.capture import Capture
 from sigprop.capture.experts import followed_as_one
@@ -33,7 +33,7 @@ from sigprop.isolation import (
     without_backward_hooks,
     without_observers,
 )
-from sigprop.losses import LossChoice, first_signal, objective, tensors_of
+from sigprop.losses import LossChoice, first_signal, objective
 
 
 @dataclass
@@ -75,7 +75,7 @@ class TracedModel:
     def losses(self) -> list[Field]:
         """What the model's own loss adds up; where some of it are loss functions, only those (not what balances
         experts)."""
-        numbers = (record_of(item) for item in tensors_of(self.output) if item.dim() == 0)
+        numbers = (record_of(item) for _, item in tensors_in(self.output) if item.dim() == 0)
         terms = [term.record for item in numbers if item for term in terms_of(item)]
         terms = [item for item in terms if isinstance(item, Field) and item.call is not None]
         judging = [item for item in terms if item.call and ("loss" in item.call.name or "entropy" in item.call.name)]

@@ -55,7 +55,7 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
 
 LARGEST = 2**31 - 1
 MAY_BE_ZERO = ("depth", "key_value_heads", "seed")
-WORDS = {int: "a whole number", float: "a number", str: "a name", bool: "true or false"}
+WORDS = {int: "a whole number", float: "a finite number", str: "a name", bool: "true or false"}
 
 
 def require_settings(kind: type, settings: Mapping[str, Any], owner: str) -> None:

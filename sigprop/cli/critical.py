@@ -25,7 +25,7 @@ def critical_command(
     ] = None,
     json: Json = False,
 ) -> None:
-    """How to draw weights for an activation at any depth.
+    """The initialization for an activation at any depth.
 
     Lists where chi_J = 1 in the plane of sigma_w and sigma_b.
     """

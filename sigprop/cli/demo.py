@@ -20,7 +20,7 @@ DEPTH, WIDTH, HEADS, TOKENS = 24, 64, 4, 64
 def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the report and the plan.")] = Path("out"),
 ) -> None:
-    """Check a sick model, apply the cure, check it again.
+    """Check a broken model, apply the fix, check it again.
 
     The model is a deep Post-LN Transformer that cannot train.
     """

@@ -43,7 +43,7 @@ def plan_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(callback=writable, help="Write the plan to this file.")] = None,
 ) -> None:
-    """Prescribe draws, residual scales and learning rates.
+    """Prescribe std, residual scales and learning rates.
 
     Shows what changes, and what the model would do before and after, predicted.
     """

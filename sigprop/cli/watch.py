@@ -16,7 +16,7 @@ def watch_command(
     html: Annotated[Path | None, typer.Option(callback=writable, help="Write the run's page to this file.")] = None,
     json: Json = False,
 ) -> None:
-    """Findings of a watched run, from what it wrote; also while it still trains.
+    """Judge a recorded run, finished or not.
 
     Exit code 1 when something was found.
     """

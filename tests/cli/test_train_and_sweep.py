@@ -29,7 +29,7 @@ steps = 2
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, [str(item) for item in arguments], catch_exceptions=True)
+    return CliRunner().invoke(app, ["research", *(str(item) for item in arguments)], catch_exceptions=True)
 
 
 def test_train_resumes_where_it_was(tmp_path):
@@ -67,4 +67,4 @@ def test_sweep_runs_once_and_shows_the_best_rate(tmp_path):
 def test_wrong_inputs(arguments, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
+        CliRunner().invoke(app, ["research", *arguments], catch_exceptions=False)

@@ -18,7 +18,7 @@ RESEARCH_COMMANDS = {
 }
 
 research_app = typer.Typer(
-    no_args_is_help=True, help="Phase diagrams, exponents, kernels, trainings and reproductions of papers."
+    no_args_is_help=True, help="Phase diagrams, exponents, kernels, trainings."
 )
 for name, command in RESEARCH_COMMANDS.items():
     research_app.command(name)(command)

@@ -59,6 +59,8 @@ def test_no_line_of_the_list_of_commands_is_cut_short():
 
 
 def test_a_group_without_a_command_shows_its_help():
-    done = subprocess.run([sys.executable, "-m", "sigprop", "research", "sweep"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "sigprop", "research", "sweep"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "Commands:\n  run" in done.stderr

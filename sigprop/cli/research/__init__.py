@@ -17,9 +17,7 @@ RESEARCH_COMMANDS = {
     "reproduce": reproduce_command,
 }
 
-research_app = typer.Typer(
-    no_args_is_help=True, help="Phase diagrams, exponents, kernels, trainings."
-)
+research_app = typer.Typer(no_args_is_help=True, help="Phase diagrams, exponents, kernels, trainings.")
 for name, command in RESEARCH_COMMANDS.items():
     research_app.command(name)(command)
 research_app.add_typer(sweep_app, name="sweep")

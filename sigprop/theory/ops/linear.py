@@ -122,7 +122,11 @@ class Linear(Op):
         before, added = (item.token_average(item.diagonal) for item in (made.kernel, ones))
         uniform = (before * made.directions.uniform + added * width) / (before + added).clamp_min(1e-300)
         made = replace(made, kernel=made.kernel + ones, directions=replace(made.directions, uniform=uniform))
-        if isinstance(gradient.along_signal.slope, Tensor) and self.mean**2 * self.fan_out > ONES * self.variance:
+        if (
+            isinstance(gradient.along_signal.slope, Tensor)
+            and self.mean
+            and (self.mean**2 * self.fan_out > ONES * self.variance)
+        ):
             made = made.note(Status.ASSUMED, "a gradient along a signal, through weights with a mean")
         return made
 

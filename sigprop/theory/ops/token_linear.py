@@ -47,7 +47,7 @@ class TokenLinear(Linear):
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         made = super(TokenLinear, replace(self, mean=0.0)).forward(x)
-        if self.mean**2 * self.fan_in > ONES * self.variance:
+        if self.mean and self.mean**2 * self.fan_in > ONES * self.variance:
             made = made.note(Status.ASSUMED, "weights over tokens that have a mean are taken as centred")
         common = self._common(x) * _level(x) * self.fan_in * self.variance
         share = (common + self._bias) / _level(made)

@@ -7,9 +7,14 @@ from typing import Annotated
 import typer
 
 from sigprop.cli.console import show
+from sigprop.cli.options import MODEL_HELP, Settings
 
 
 def explore_command(
+    model: Annotated[
+        str | None, typer.Argument(help=f"Your own model beside the reference networks. {MODEL_HELP}")
+    ] = None,
+    settings: Settings = None,
     port: Annotated[int, typer.Option(help="Port of loopback; 0 takes any that is free.")] = 8765,
     browser: Annotated[bool, typer.Option("--browser", help="Open the page in the browser.")] = False,
 ) -> None:
@@ -19,9 +24,13 @@ def explore_command(
     """
     import webbrowser
 
+    from sigprop.inputs import parse_settings
     from sigprop.research.explorer import Explorer
+    from sigprop.research.explorer.own import OwnModel, register
     from sigprop.research.explorer.page import answer
 
+    if model is not None:
+        register(OwnModel(model, parse_settings(settings or [])))
     with Explorer(port) as server:
         answer({})
         show(f"sigprop explore: {server.address} (this machine only; Ctrl-C ends it)")

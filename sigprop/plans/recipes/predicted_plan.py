@@ -66,15 +66,16 @@ def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = Fa
     if recipe is None:
         made = draw_all(structure, lambda item, role, size: Init("keep"), embedding=None)
         rows = [type(row)(row.name, row.shape, Init("keep")) for row in made.parameters]
-        return _walked(structure, "as it is", Plan(rows))
+        return predict_made(structure, Plan(rows), "as it is")
     made = get_recipe(recipe)(structure, **options)
     if unit_start:
         factor = 1.0 / math.sqrt(start_variance(structure, made))
         made = scale_rows(made, dict.fromkeys(structure.starting, factor))
-    return _walked(structure, recipe, made)
+    return predict_made(structure, made, recipe)
 
 
-def _walked(structure: Structure, name: str, made: Plan) -> PredictedPlan:
+def predict_made(structure: Structure, made: Plan, name: str) -> PredictedPlan:
+    """The same graph evaluated under the distributions and scales of a plan that is made already."""
     if any(row.place == "input" for row in made.junctions):
         raise UnsupportedError(f"{name} changes attention itself: measure it, no prediction is made for it")
     walk = Walk.under(structure, made)

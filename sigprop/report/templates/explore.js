@@ -6,6 +6,8 @@ const LABELS = {
   architecture: "architecture", depth: "depth", width: "width", norm: "norm placement", activation: "activation",
   dropout: "dropout", recipe: "recipe", skip: "skip scale ×", branch: "branch scale ×", query_key: "query/key scale ×",
 };
+const FIRST = Object.keys(architectures)[0];
+const labelOf = (key) => LABELS[key] || `${key.replaceAll("_", " ")} ×`;
 const byId = (name) => document.getElementById(name);
 const chosen = { a: null, b: null };
 
@@ -35,7 +37,8 @@ function draw(side) {
   const values = chosen[side];
   const { controls } = architectures[values.architecture];
   const rows = [select(side, "architecture", Object.keys(architectures))];
-  for (const key of Object.keys(LABELS).filter((name) => name in controls)) {
+  const known = Object.keys(LABELS).filter((name) => name in controls);
+  for (const key of [...known, ...Object.keys(controls).filter((name) => !(name in LABELS))]) {
     const control = controls[key];
     rows.push(control.names ? select(side, key, control.names) : slider(side, key, control));
   }
@@ -55,7 +58,7 @@ function select(side, key, names) {
     }
     ask();
   });
-  return element("label", { className: "control" }, LABELS[key], list);
+  return element("label", { className: "control" }, labelOf(key), list);
 }
 
 function slider(side, key, control) {
@@ -67,7 +70,7 @@ function slider(side, key, control) {
     shown.textContent = range.value;
     ask();
   });
-  return element("label", { className: "control" }, LABELS[key], range, shown);
+  return element("label", { className: "control" }, labelOf(key), range, shown);
 }
 
 function query() {
@@ -122,8 +125,8 @@ function show(found, milliseconds) {
 function start() {
   const given = new URLSearchParams(location.search);
   for (const side of ["a", "b"]) {
-    const name = given.get(`${side}.architecture`) || "encoder";
-    chosen[side] = moved(null, name in architectures ? name : "encoder");
+    const name = given.get(`${side}.architecture`) || FIRST;
+    chosen[side] = moved(null, name in architectures ? name : FIRST);
     for (const [key, control] of Object.entries(architectures[chosen[side].architecture].controls)) {
       const text = given.get(`${side}.${key}`);
       const value = control.names ? text : Number(text);

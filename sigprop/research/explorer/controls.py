@@ -76,9 +76,9 @@ class ArchitectureControls:
     """Its controls by name, how settings become a blueprint, what correlations are between, and where it starts."""
 
     controls: Mapping[str, Control]
-    blueprint: Callable[[ExplorerSettings], Blueprint]
+    blueprint: Callable[[Any], Any]
     between: str
-    start: ExplorerSettings = ExplorerSettings()
+    start: Any = ExplorerSettings()
 
 
 def _transformer(kind: str) -> Callable[[ExplorerSettings], Blueprint]:
@@ -154,11 +154,11 @@ ARCHITECTURES = {
 
 def read_settings(given: Mapping[str, str]) -> ExplorerSettings:
     """Settings from texts; what is not given is where the architecture starts."""
-    known = asdict(ExplorerSettings())
+    known = {key for item in ARCHITECTURES.values() for key in asdict(item.start)}
     for key in given:
         if key not in known:
             raise UnknownNameError("setting", key, known)
-    name = Choice(tuple(ARCHITECTURES)).read("architecture", given.get("architecture", "encoder"))
+    name = Choice(tuple(ARCHITECTURES)).read("architecture", given.get("architecture", next(iter(ARCHITECTURES))))
     controls, start = ARCHITECTURES[name].controls, ARCHITECTURES[name].start
     values: dict[str, Any] = {key: control.read(key, given[key]) for key, control in controls.items() if key in given}
     return replace(start, **values)

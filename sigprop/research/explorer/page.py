@@ -16,6 +16,7 @@ from sigprop.report.html import ENVIRONMENT
 from sigprop.report.svg import Line, chart
 from sigprop.research.explorer.controls import ARCHITECTURES, Choice, Control, read_settings
 from sigprop.research.explorer.heat_map import heat_map
+from sigprop.research.explorer.own import NAME
 from sigprop.research.explorer.views import View, view
 
 KINDS = {"a": "predicted", "b": "measured"}
@@ -92,6 +93,8 @@ def _plane(side: str, item: View) -> str:
 
 def python(views: Mapping[str, View]) -> str:
     """A script that makes what is shown."""
+    if any(item.settings.architecture == NAME for item in views.values()):
+        return "\n".join(item.code for item in views.values())
     names = dict.fromkeys(item.code.partition("(")[0].rpartition(" ")[2] for item in views.values())
     lines = [
         f"from sigprop.blueprints import {', '.join(sorted(names))}, predict",

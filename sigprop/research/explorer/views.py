@@ -13,6 +13,7 @@ from sigprop.blueprints.laws import block_rows
 from sigprop.checks.thresholds import limit
 from sigprop.errors import SigpropError
 from sigprop.grid import factor, number
+from sigprop.research.explorer import own
 from sigprop.research.explorer.controls import ARCHITECTURES, ExplorerSettings
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.predicted import plane_around
@@ -41,6 +42,8 @@ class View:
 @lru_cache(maxsize=REMEMBERED)
 def view(settings: ExplorerSettings) -> View:
     """Predicted, in about a tenth of a second where tokens are exchangeable; remembered."""
+    if settings.architecture == own.NAME:
+        return _own(settings)
     blueprint = ARCHITECTURES[settings.architecture].blueprint(settings)
     code = python_of(blueprint)
     try:
@@ -51,6 +54,14 @@ def view(settings: ExplorerSettings) -> View:
     plane, mark = _plane(blueprint)
     status = f"{block_rows(profile.sites)[-1].status}: {block_rows(profile.sites)[-1].reason}"
     return View(settings, curves, plane, mark, verdict(curves, sensitivity(blueprint, profile)), status, code)
+
+
+def _own(settings: Any) -> View:
+    try:
+        curves, overwritten, status, code = own.own_view(settings)
+    except SigpropError as error:
+        return View(settings, {}, None, (1.0, 0.0), [("problem", str(error))], "", "")
+    return View(settings, curves, None, (1.0, 0.0), verdict(curves, overwritten), status, code)
 
 
 def curves_of(profile: Profile) -> dict[str, list[float]]:

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.batches import as_batch
+from sigprop.batches import as_batch, tensors_in
 from sigprop.checks.evaluation import Experiment
 from sigprop.checks.findings.first_update import KNOWN
-from sigprop.checks.prescribing import prescribe
+from sigprop.checks.prescribing import Fix, prescribe
 from sigprop.checks.registry import checks
 from sigprop.checks.subject import Subject
 from sigprop.checks.tables import curves, margins, module_tree, parameter_lines
 from sigprop.distributions import build
 from sigprop.errors import InputError, SigpropError, UnknownNameError, require
 from sigprop.inputs import TOKENS, as_module, made_up_batch
-from sigprop.losses import LossChoice, require_loss
+from sigprop.losses import NOISE, LossChoice, require_loss
 from sigprop.measurement.batch import signals_in
-from sigprop.results import Plan
+from sigprop.results import Plan, Profile
 from sigprop.results.report import Finding, Report
 
 
@@ -37,6 +37,7 @@ def check(
     lr: float = 1e-3,
     tokens: int = TOKENS,
     prescription: bool = True,
+    quick: bool = False,
     seed: int = 0,
 ) -> Report:
     """What is wrong with a model's initialization: findings with evidence, cause and a prescription that was evaluated.
@@ -49,7 +50,8 @@ def check(
     plan: what the weights are supposed to carry; they are compared with it.
     base: the same architecture at another width or depth, to compare the rules that scale it.
     optimizer, lr: name one (`adamw`, `sgd`, ...) to judge the first update of every group against its weights.
-    prescription: set to False to leave out the search for a plan.
+    prescription: set to False to leave out the search for a fix.
+    quick: look at the weights and measure one pass; nothing is predicted, traced or tried.
     """
     require(tokens >= 2, "tokens", tokens, "at least 2")
     require_loss(loss)
@@ -61,7 +63,7 @@ def check(
     made_up = batch is None
     batch = made_up_batch(loaded, tokens, seed) if made_up else as_batch(batch, loaded)
     _require_finite(batch)
-    subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr)
+    subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr, quick=quick)
     subject.evaluation = Experiment(loaded, batch, loss, seed)
     try:
         _profile(subject)
@@ -70,23 +72,22 @@ def check(
             raise
         subject.batch = {key: value for key, value in batch.items() if key != "labels"}
         subject.evaluation = Experiment(loaded, subject.batch, loss, seed)
-        subject.notes[:] = ["the model's own loss does not take the labels that were made up; differentiated noise"]
+        subject.notes[:] = ["the model's own loss does not take synthetic labels; differentiated noise"]
         _profile(subject)
     findings = [finding for kind in checks().values() for finding in kind(subject)]
-    cured = prescribe(subject, findings) if prescription else None
-    if cured is not None:
-        findings = cured.findings
+    fix = prescribe(subject, findings) if prescription and not quick else Fix(None, None, findings)
+    findings = fix.findings
     return Report(
         findings,
         margins(subject),
-        curves(subject, None if cured is None else cured.profile),
+        curves(subject, fix.profile),
         module_tree(subject, findings),
         parameter_lines(subject, findings),
         _meta(subject, made_up, time.perf_counter() - started, findings),
-        plan=None if cured is None else cured.plan,
+        plan=fix.plan,
         predicted=subject.predicted,
         measured=subject.measured,
-        prescribed=None if cured is None else cured.profile,
+        prescribed=fix.profile,
     )
 
 
@@ -100,17 +101,20 @@ def _profile(subject: Subject) -> None:
     """Predict, and measure where there are weights; what cannot be done is noted, and both failing is an error."""
     assert subject.evaluation is not None
     reasons = []
-    try:
-        subject.predicted = subject.evaluation.predicted()
-    except SigpropError as error:
-        reasons.append(error)
-        subject.notes.append(f"not predicted: {str(error).splitlines()[0]}")
+    if not subject.quick:
+        try:
+            subject.predicted = subject.evaluation.predicted()
+        except SigpropError as error:
+            reasons.append(error)
+            subject.notes.append(f"not predicted: {str(error).splitlines()[0]}")
     if not any(parameter.is_meta for parameter in subject.model.parameters()):
         try:
             subject.measured = subject.evaluation.measured()
         except InputError as error:
             reasons.append(error)
             subject.notes.append(f"not measured: {str(error).splitlines()[0]}")
+    elif subject.quick:
+        raise InputError("a quick check measures: needs a model with weights, not on the meta device")
     if subject.profile is None:
         raise reasons[-1]
 
@@ -121,8 +125,11 @@ def _meta(subject: Subject, made_up: bool, seconds: float, findings: list[Findin
         "model": subject.model_name,
         "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
         "layers": subject.layers,
-        "batch": "made up" if made_up else "given",
+        "batch": "synthetic" if made_up else "given",
         "loss": None if profile is None else profile.meta.get("loss"),
+        "loss_in_words": _loss_in_words(profile),
+        "batch_in_words": f"a {'synthetic' if made_up else 'given'} batch of {_in_words(subject.batch)}",
+        "warnings": _warnings(subject),
         "predicted": subject.predicted is not None,
         "measured": subject.measured is not None,
         "notes": subject.notes,
@@ -130,6 +137,38 @@ def _meta(subject: Subject, made_up: bool, seconds: float, findings: list[Findin
         "sigprop": _version(),
         "torch": torch.__version__,
     }
+
+
+def _loss_in_words(profile: Profile | None) -> str:
+    name = "" if profile is None else str(profile.meta.get("loss"))
+    return {NOISE: "the output against white noise", "cross_entropy": "cross entropy", "mse": "the squared error"}.get(
+        name, name
+    )
+
+
+def _in_words(batch: Any) -> str:
+    """Shapes, and whether they hold token ids or numbers."""
+    if isinstance(batch, Mapping):
+        return ", ".join(f"{key} {_in_words(item)}" for key, item in batch.items() if isinstance(item, torch.Tensor))
+    if isinstance(batch, (tuple, list)):
+        return " and ".join(_in_words(item) for item in batch if isinstance(item, torch.Tensor))
+    shape = " x ".join(map(str, batch.shape)) if isinstance(batch, torch.Tensor) else type(batch).__name__
+    ids = isinstance(batch, torch.Tensor) and not batch.is_floating_point()
+    return f"{shape} {'ids' if ids else 'numbers'}"
+
+
+def _warnings(subject: Subject) -> list[str]:
+    """What makes the gradient of this experiment unlike that of a training."""
+    output, profile = subject.observed.output, subject.profile
+    first = next((tensor for _, tensor in tensors_in(subject.batch)), None)
+    if output is None or first is None or profile is None or profile.meta.get("loss") != NOISE:
+        return []
+    if output.dim() == 3 and first.dim() == 2 and output.shape[1] == 1 < first.shape[1]:
+        return [
+            f"The output holds 1 of {first.shape[1]} positions, so that all gradient passes through the last token: "
+            "give targets (or a loss) to judge gradients as in training."
+        ]
+    return []
 
 
 def _version() -> str:

@@ -41,13 +41,14 @@ class Experiment:
         subject = self.skeleton if plan is None else planned_skeleton(self.skeleton, plan)
         return predict(subject, self.batch, loss=self.loss, scores=True, seed=self.seed)
 
-    def measured(self, plan: Plan | None = None) -> Profile:
-        """From one pass through the weights; under a plan through a copy that is drawn anew."""
-        subject = self.model
-        if plan is not None:
-            subject = copy.deepcopy(self.model)
-            plan.apply_(subject, torch.Generator().manual_seed(self.seed))
-        return measure(subject, self.batch, self.loss, scores=True)
+    def measured(self) -> Profile:
+        """From one pass through the weights."""
+        return measure(self.model, self.batch, self.loss, scores=True)
+
+    def applied(self, plan: Plan) -> nn.Module:
+        """A copy of the model with a plan applied."""
+        copied = copy.deepcopy(self.model)
+        return plan.apply_(copied, torch.Generator().manual_seed(self.seed))
 
 
 def is_weights_only(plan: Plan) -> bool:

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Format:
-    """Smallest positive and largest number; `block` entries share a scale, which itself has a range."""
+    """Smallest positive and largest number; `block` entries share a scale, which itself has a range.
+
+    `scaled`: libraries multiply a tensor by a scale of its own before the cast.
+    """
 
     name: str
     smallest: float
     largest: float
     block: int = 1
+    scaled: bool = False
     scale_smallest: float = 1.0
     scale_largest: float = 1.0
 
@@ -21,10 +25,10 @@ class Format:
 FORMATS = (
     Format("bf16", 2.0**-133, 3.3895e38),
     Format("fp16", 2.0**-24, 65504.0),
-    Format("fp8 E4M3", 2.0**-9, 448.0),
-    Format("fp8 E5M2", 2.0**-16, 57344.0),
-    Format("MXFP8", 2.0**-9, 448.0, 32, 2.0**-127, 2.0**127),
-    Format("NVFP4", 0.5, 6.0, 16, 2.0**-9, 448.0),
+    Format("fp8 E4M3", 2.0**-9, 448.0, scaled=True),
+    Format("fp8 E5M2", 2.0**-16, 57344.0, scaled=True),
+    Format("MXFP8", 2.0**-9, 448.0, 32, True, 2.0**-127, 2.0**127),
+    Format("NVFP4", 0.5, 6.0, 16, True, 2.0**-9, 448.0),
 )
 """MXFP8: E4M3 entries with a power-of-two scale (E8M0) per 32; NVFP4: E2M1 entries with an E4M3 scale per 16."""
 

@@ -30,16 +30,19 @@ class Gauge:
 
 def stream_growth(subject: Subject, profile: Profile) -> float:
     """Variance of the stream, last block over first; the stream where that is farthest from one."""
-    return _worst([_ratio(stream.values(profile, "variance")[::-1]) for stream in subject.streams])
+    streams = [stream for stream in subject.streams if not subject.scale_free(stream)]
+    return _worst([_ratio(stream.values(profile, "variance")[::-1]) for stream in streams])
 
 
 def gradient_ratio(subject: Subject, profile: Profile) -> float:
-    """Gradient variance of the stream, first block over last; the stream where that is farthest from one."""
-    return _worst([_ratio(stream.values(profile, "grad_variance")) for stream in subject.streams])
+    """Gradient variance of the stream (times its own where all readers normalize), first block over last."""
+    return _worst([_ratio(subject.relative_gradients(stream, stream.rows(profile))) for stream in subject.streams])
 
 
 def token_correlation(subject: Subject, profile: Profile) -> float:
-    """Largest token correlation at the last block of a stream."""
+    """Largest token correlation at the last block of a stream, where there is attention."""
+    if not subject.attends:
+        return math.nan
     found = [stream.values(profile, "token_correlation")[-1:] for stream in subject.streams if stream.residual]
     return max((value for values in found for value in values if math.isfinite(value)), default=math.nan)
 
@@ -52,15 +55,17 @@ def sensitivity(subject: Subject, profile: Profile) -> float:
 
 def score_variance(subject: Subject, profile: Profile) -> float:
     """Largest variance of attention scores."""
-    rows = [row.variance for row in profile.sites if "entropy" in row.extras and math.isfinite(row.variance)]
-    return max(rows, default=math.nan)
+    return max((row.variance for row in subject.scores_of(profile) if math.isfinite(row.variance)), default=math.nan)
 
 
 def logit_variance(subject: Subject, profile: Profile) -> float:
-    """Variance of the output of the readout."""
-    name = subject.logits_site
+    """Variance of the output of the readout over its classes: a softmax does not see their mean."""
+    seen = subject.observed.losses if profile is subject.measured else []
+    if seen:
+        return max(item.variance for item in seen)
+    name = subject.logits_site if subject.classes is not None else None
     row = next((item for item in profile.sites if item.name == name), None) if name else None
-    return math.nan if row is None else row.variance + row.mean**2
+    return math.nan if row is None else row.extras.get("class_variance", row.variance)
 
 
 def _ratio(values: list[float]) -> float:

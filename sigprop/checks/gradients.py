@@ -14,7 +14,7 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
     """First block over last beyond the threshold, on one side."""
     for stream in subject.streams:
         rows, source = subject.finite_rows(stream, "grad_variance")
-        values = [row.grad_variance for row in rows]
+        values = subject.relative_gradients(stream, rows)
         if not usable(values):
             continue
         law = fitted_law(values[::-1])
@@ -22,16 +22,17 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
         if size < limit("gradient_ratio"):
             continue
         evidence = [Datum("gradient variance, first block / last", law.ratio, source)]
-        predicted = stream.values(subject.predicted, "grad_variance")
+        predicted = subject.relative_gradients(stream, stream.rows(subject.predicted))
         if source == "measured" and usable(predicted):
             evidence.append(Datum("the same", predicted[0] / predicted[-1], "predicted"))
+        relative = ", beside the stream," if subject.scale_free(stream) else ""
         verb = "grow" if explodes else "shrink"
         yield Finding(
             "gradient_explodes" if explodes else "gradient_vanishes",
             "gradient",
             "problem" if size > limit("gradient_ratio_problem") else "warning",
-            f"gradients {verb} {law.ratio:.3g} times in variance over {len(rows)} blocks, last to first ({law})",
-            _cause(subject, stream.residual, explodes),
+            f"gradients {verb} {law.ratio:.3g} times in variance{relative} over {len(rows)} blocks, backwards ({law})",
+            _consequence(stream.residual, explodes),
             _paper(subject, stream.residual),
             sites=tuple(row.name for row in rows),
             depths=(rows[0].depth, rows[-1].depth),
@@ -39,19 +40,12 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
         )
 
 
-def _cause(subject: Subject, residual: bool, explodes: bool) -> str:
+def _consequence(residual: bool, explodes: bool) -> str:
+    """What follows from the ratio itself; causes are told once they were tried."""
     if not residual:
-        side = "above" if explodes else "below"
-        return f"Without skips the squared Jacobian of each layer, chi_J, multiplies the gradient; it lies {side} 1."
-    placement = subject.structure.placement if subject.structure is not None else "none"
-    if placement == "post" and not explodes:
-        return (
-            "Each Post-LN layer multiplies the squared gradient by (1 + gain of attention) / (1 + C1 Var); the gain "
-            "falls below what the norm divides by when tokens become alike."
-        )
-    if explodes:
-        return "The branches' Jacobians add to the skip's at every sum, and no scale makes up for it."
-    return "The skip is scaled down, or drowned by its branches, at every sum."
+        return "Without skips every layer multiplies the squared gradient by its chi_J."
+    late = "last" if explodes else "first"
+    return f"One learning rate for all blocks is too {'large for the first' if explodes else 'small for the ' + late}."
 
 
 def _paper(subject: Subject, residual: bool) -> str:

@@ -1,21 +1,26 @@
-"""From findings to one plan: candidates are made, each predicted, and the one that cures most is taken.
+"""From findings to fixes that were tried.
 
-Repairs of single parameters come first, since they leave the rest as its author drew it; then recipes that set the
-whole model right. What is told of a plan was predicted under it.
+For every finding changes of one tensor group are tried first, on a copy of the weights (predicted where there are
+none), and all findings are made again: a change is a fix when its finding is gone, or its gauge much nearer to the
+limit, and nothing else is found that was not there before. Only then it is printed, and named as the cause. Recipes for
+the whole model come after. What was tried in vain is told as ruled out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sigprop.checks.gauges import GAUGES, Gauge
-from sigprop.checks.subject import Subject
+from sigprop.checks.registry import JUDGED, signal_findings
+from sigprop.checks.subject import Subject, repair_plan
+from sigprop.checks.suspects import suspects
+from sigprop.checks.thresholds import limit
 from sigprop.errors import SigpropError
 from sigprop.plans.recipes import plan as plan_recipe
-from sigprop.results import Init, ParameterPlan, Plan, Profile
+from sigprop.results import Edit, Init, Plan, Profile
 from sigprop.results.report import Finding, Prescription
 
 Options = dict[str, Any]
@@ -26,112 +31,180 @@ RESIDUAL: tuple[tuple[str, Options], ...] = (
     ("fixup", {}),
 )
 CHAIN: tuple[tuple[str, Options], ...] = (("kaiming", {}), ("lecun", {}))
+SWEEP, KEEP_RATE = "Sweep the learning rate again.", "The learning rate stays."
 
 
 @dataclass(frozen=True)
-class Cure:
-    """A plan, how one writes it, the profile that it was predicted to give, and the findings with it filled in."""
+class Fix:
+    """A plan, the profile under it, and the findings with what was tried filled in."""
 
-    plan: Plan
-    how: str
+    plan: Plan | None
     profile: Profile | None
     findings: list[Finding]
 
 
-def prescribe(subject: Subject, findings: list[Finding]) -> Cure | None:
-    """The plan that cures most of what was found; None where nothing that was found can be cured by a plan."""
-    ill = [item for item in findings if item.name in GAUGES and item.severity != "note"]
-    repairs = {name: init for item in findings for name, init in item.repairs.items() if item.severity != "note"}
-    if not ill and not repairs:
-        return None
+def prescribe(subject: Subject, findings: list[Finding]) -> Fix:
+    """Local changes for each finding, else one plan for those that are left."""
+    before = _names(findings)
+    told: dict[int, Finding] = {}
+    taken: dict[str, Init] = {}
+    for place, finding in enumerate(findings):
+        if finding.severity == "note":
+            continue
+        told[place], change = _local(subject, finding, findings)
+        taken |= {} if change is None else change.inits
+    left = [item for place, item in enumerate(findings)
+            if place in told and item.name in GAUGES and told[place].prescription is item.prescription]  # fmt: skip
+    plan, profile, how = _together(subject, taken, before)
+    if left:
+        found = _recipe(subject, left, before)
+        if found is not None:
+            how, plan, profile = found
+        for place, finding in told.items():
+            if findings[place] in left:
+                told[place] = _told(subject, finding, how if found is not None else "", profile)
+    return Fix(plan, profile, [told.get(place, item) for place, item in enumerate(findings)])
+
+
+def _local(subject: Subject, finding: Finding, findings: list[Finding]) -> tuple[Finding, Edit | None]:
+    """The finding with the change that removes it; without one, with what was ruled out."""
+    ruled_out, best, before = [], None, _names(findings)
+    for change in suspects(subject, finding, findings)[: int(limit("most_trials"))]:
+        twin = subject.edited(change.inits, change.attributes)
+        if twin is None:
+            continue
+        after = signal_findings(twin)
+        if finding.group not in JUDGED:
+            if not _names(after) - before:
+                return _arithmetic(subject, finding, change), change
+        elif not _names(after) - before:
+            if not any(item.name == finding.name and item.severity != "note" for item in after):
+                return _fixed(subject, finding, change, twin), change
+            if best is None and _nearer(subject, twin, finding):
+                best = (change, twin)
+        ruled_out.append(change.what)
+    if best is not None:
+        return _fixed(subject, finding, *best), best[0]
+    if ruled_out and finding.group in JUDGED:
+        tried = "; ".join(ruled_out)
+        return replace(finding, cause=f"{finding.cause} Ruled out, since it did not remove this: {tried}."), None
+    return finding, None
+
+
+def _names(findings: list[Finding]) -> set[str]:
+    return {item.name for item in findings if item.severity != "note"}
+
+
+def _nearer(subject: Subject, twin: Subject, finding: Finding) -> bool:
+    """Whether the gauge's excess over its limit has at least halved, in logarithms."""
+    gauge = GAUGES.get(finding.name)
+    if gauge is None or subject.profile is None or twin.profile is None:
+        return False
+    before, after = gauge.read(subject, subject.profile), gauge.read(twin, twin.profile)
+    return math.isfinite(after) and _excess(gauge, after) < 0.5 * _excess(gauge, before)
+
+
+def _fixed(subject: Subject, finding: Finding, change: Edit, twin: Subject) -> Finding:
+    quantity, before, after = _numbers(subject, finding, twin)
+    rate = SWEEP if any(_factor(subject, name, init) for name, init in change.inits.items()) else KEEP_RATE
+    made = Prescription(change.what, quantity, before, after, twin.source, change.code, rate)
+    cause = f"{change.because} {finding.cause}" if change.because else finding.cause
+    return replace(finding, cause=cause, prescription=made)
+
+
+def _numbers(subject: Subject, finding: Finding, twin: Subject) -> tuple[str, float, float]:
+    gauge = GAUGES.get(finding.name)
+    if gauge is not None and subject.profile is not None and twin.profile is not None:
+        before, after = gauge.read(subject, subject.profile), gauge.read(twin, twin.profile)
+        if math.isfinite(before) and math.isfinite(after):
+            return gauge.quantity, before, after
+    first = finding.evidence[0]
+    return first.what, first.value, math.nan
+
+
+def _factor(subject: Subject, name: str, init: Init) -> bool:
+    """Whether a change moves a matrix's scale by more than two, and with it what one step of a rate does to it."""
+    row = subject.draws[name]
+    if not row.is_matrix or not row.std or init.kind == "blocks":
+        return False
+    ratio = init.value if init.kind == "keep" else init.std / row.std
+    return not 0.5 <= ratio <= 2.0
+
+
+def _arithmetic(subject: Subject, finding: Finding, change: Edit) -> Finding:
+    """A finding about the weights themselves: what the change does to the first parameter."""
+    name, init = next(iter(change.inits.items()))
+    before = subject.draws[name].std
+    after = before * init.value if init.kind == "keep" else 0.0 if init.kind == "constant" else init.std
+    made = Prescription(change.what, f"std of {name}", before, after, "weights", change.code, KEEP_RATE)
+    return replace(finding, prescription=made)
+
+
+def _together(subject: Subject, taken: dict[str, Init], before: set[str]) -> tuple[Plan | None, Profile | None, str]:
+    """All local changes as one plan, where together they add no finding."""
+    if not taken:
+        return None, None, ""
+    twin = subject.edited(taken)
+    if twin is not None and _names(signal_findings(twin)) - before:
+        return None, None, ""
+    return repair_plan(subject.draws, taken), None if twin is None else twin.profile, ""
+
+
+def _recipe(subject: Subject, left: list[Finding], before: set[str]) -> tuple[str, Plan, Profile] | None:
+    """The recipe that leaves least of what was found and adds nothing."""
     best: tuple[float, str, Plan, Profile] | None = None
-    for how, make in _candidates(subject, repairs, bool(ill)):
+    start = sum(_remaining(subject, subject.profile, item) for item in left)
+    for how, make in _recipes(subject):
         try:
             plan = make()
-            assert subject.evaluation is not None
-            profile = subject.evaluation.predicted(plan)
         except SigpropError as error:
             subject.notes.append(f"{how}: {str(error).splitlines()[0]}")
             continue
-        left = _left(subject, profile, ill)
-        if best is None or left < best[0]:
-            best = (left, how, plan, profile)
-        if left == 0:
+        twin = subject.under(plan)
+        if twin is None or twin.profile is None or _names(signal_findings(twin)) - before:
+            continue
+        rest = sum(_remaining(twin, twin.profile, item) for item in left)
+        if rest < 0.5 * start and (best is None or rest < best[0]):
+            best = (rest, how, plan, twin.profile)
+        if rest == 0:
             break
-    if best is None:
-        return _unpredicted(subject, repairs, findings)
-    _, how, plan, profile = best
-    return Cure(plan, how, profile, [_told(subject, item, how, profile) for item in findings])
+    return None if best is None else best[1:]
 
 
-def _candidates(subject: Subject, repairs: dict[str, Init], ill: bool) -> Iterator[tuple[str, Callable[[], Plan]]]:
-    if repairs:
-        yield "repair of single parameters", lambda: repair_plan(subject, repairs)
-    if not ill:
-        return
+def _recipes(subject: Subject) -> Iterator[tuple[str, Any]]:
     residual = subject.structure is not None and bool(subject.structure.junctions)
     for name, options in RESIDUAL if residual else CHAIN:
         spelt = "".join(f", {key}={value!r}" for key, value in options.items())
-        how = f'sp.plan(model, "{name}"{spelt})'
         yield (
-            how,
+            f'sp.plan(model, "{name}"{spelt})',
             lambda name=name, options=options: plan_recipe(
                 subject.model, name, batch=subject.batch, structure=subject.structure, **options
             ),
         )
 
 
-def repair_plan(subject: Subject, repairs: dict[str, Init]) -> Plan:
-    """Everything kept as it is but the parameters that are repaired."""
-    rows = []
-    for row in subject.draws:
-        init = repairs.get(row.name, Init("keep"))
-        rows.append(ParameterPlan(row.name, row.shape, init, why="repair" if row.name in repairs else "as it is"))
-    return Plan(rows, meta={"recipe": "repair"})
-
-
-def _unpredicted(subject: Subject, repairs: dict[str, Init], findings: list[Finding]) -> Cure | None:
-    return Cure(repair_plan(subject, repairs), "repair of single parameters", None, findings) if repairs else None
-
-
-def _left(subject: Subject, profile: Profile, ill: list[Finding]) -> float:
-    """How many gauges of what was found, or of anything else, are still out of range; and by how much."""
-    named = {item.name for item in ill}
-    total = 0.0
-    for name, gauge in GAUGES.items():
-        value = gauge.read(subject, profile)
-        if name in named and not math.isfinite(value):
-            total += 0.5
-        elif not gauge.healthy(value):
-            total += 1.0 + 0.01 * _excess(gauge, value) + (1.0 if name not in named else 0.0)
-    return total
+def _remaining(subject: Subject, profile: Profile | None, finding: Finding) -> float:
+    gauge = GAUGES[finding.name]
+    value = math.nan if profile is None else gauge.read(subject, profile)
+    return 0.0 if not math.isfinite(value) or gauge.healthy(value) else 1.0 + _excess(gauge, value)
 
 
 def _excess(gauge: Gauge, value: float) -> float:
+    """How far a gauge is beyond its limit, in logarithms."""
+    if not math.isfinite(value) or gauge.healthy(value):
+        return 0.0
     bound = gauge.high if value > gauge.high else gauge.low
-    return abs(math.log(abs(value / bound))) if value and bound else 1.0
+    return abs(math.log(abs(value / bound))) if value and bound > 0 else 1.0
 
 
-def _told(subject: Subject, finding: Finding, how: str, profile: Profile) -> Finding:
-    if finding.repairs and (finding.prescription is None or not finding.prescription.evaluated):
-        return _repaired(subject, finding)
-    gauge = GAUGES.get(finding.name)
-    if gauge is None or finding.severity == "note" or subject.profile is None:
-        return finding
+def _told(subject: Subject, finding: Finding, how: str, profile: Profile | None) -> Finding:
+    """What a recipe does to a finding that no local change removes."""
+    gauge = GAUGES[finding.name]
+    if not how or profile is None or subject.profile is None:
+        return replace(finding, prescription=Prescription("no change and no recipe that was tried removes it"))
     before, after = gauge.read(subject, subject.profile), gauge.read(subject, profile)
-    if not math.isfinite(after):
-        return finding
-    cured = gauge.healthy(after)
-    text = f"apply {how}" if cured else f"{how} lowers it but does not cure it"
-    if not cured and _excess(gauge, after) >= _excess(gauge, before):
-        text = f"no plan that was tried cures it; {how} was nearest"
-    return replace(finding, prescription=Prescription(text, gauge.quantity, before, after, "predicted"))
-
-
-def _repaired(subject: Subject, finding: Finding) -> Finding:
-    """What a repair does to the first parameter that it mends."""
-    name, init = next(iter(finding.repairs.items()))
-    before = subject.draws[name].std
-    after = before * init.value if init.kind == "keep" else 0.0 if init.kind == "constant" else init.std
-    text = finding.prescription.text if finding.prescription is not None else "draw it again"
-    return replace(finding, prescription=Prescription(text, f"std of {name}", before, after, "weights"))
+    if not _excess(gauge, after) < _excess(gauge, before):
+        return replace(finding, prescription=Prescription(f"{how}, made for the others, leaves it"))
+    text = f"apply {how}" if gauge.healthy(after) else f"{how} lowers it and leaves it beyond the limit"
+    made = Prescription(text, gauge.quantity, before, after, subject.source, f"{how}.apply_(model)", SWEEP)
+    return replace(finding, prescription=made)

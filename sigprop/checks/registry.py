@@ -14,6 +14,8 @@ from sigprop.results.report import Finding
 if TYPE_CHECKING:
     from sigprop.checks.subject import Subject
 
+JUDGED = ("signal", "gradient", "tokens", "output", "criticality")
+"""Groups that a change of the weights is judged by."""
 GROUPS = ("draw", "signal", "gradient", "tokens", "output", "criticality", "precision", "sizes", "theory")
 Examination = Callable[["Subject"], Iterable[Finding]]
 _CHECKS: dict[str, Check] = {}
@@ -48,7 +50,12 @@ def check(name: str, group: str, about: str) -> Callable[[Examination], Examinat
 
 def checks() -> dict[str, Check]:
     """All findings, group by group."""
-    room = import_module("sigprop.checks.findings")
-    for module in iter_modules(room.__path__):
-        import_module(f"{room.__name__}.{module.name}")
+    package = import_module("sigprop.checks.findings")
+    for module in iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
     return dict(sorted(_CHECKS.items(), key=lambda item: (GROUPS.index(item[1].group), item[0])))
+
+
+def signal_findings(subject: Subject) -> list[Finding]:
+    """What is found about signals and gradients."""
+    return [finding for kind in checks().values() if kind.group in JUDGED for finding in kind(subject)]

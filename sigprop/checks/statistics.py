@@ -34,14 +34,21 @@ def largest_normal(entries: int, tests: int) -> float:
     return NormalDist().inv_cdf(1.0 - max(limit("false_alarm") / (2.0 * entries * max(tests, 1)), 1e-16))
 
 
+def clusters(members: list[Draw]) -> list[list[Draw]]:
+    """Members in groups of one standard deviation, each in the order that they were given."""
+    groups: list[list[Draw]] = []
+    for row in sorted(members, key=lambda row: row.std):
+        allowed = math.log(limit("draw_alike")) + 6.0 * _error(row)
+        if groups and math.log(row.std / groups[-1][0].std) <= allowed:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [[row for row in members if row in group] for group in groups]
+
+
 def majority(members: list[Draw]) -> list[Draw]:
-    """The largest set of members whose standard deviations are alike; empty when it is not most of them."""
-    ordered = sorted(members, key=lambda row: row.std)
-    width, best = math.log(limit("draw_alike")), []
-    for start, first in enumerate(ordered):
-        allowed = width + 6.0 * _error(first)
-        group = [row for row in ordered[start:] if math.log(row.std / first.std) <= allowed]
-        best = max(best, group, key=len)
+    """The largest group of one standard deviation; empty when it is not most of them."""
+    best = max(clusters(members), key=len, default=[])
     return best if len(best) >= limit("draw_majority") * len(members) else []
 
 

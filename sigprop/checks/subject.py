@@ -5,24 +5,26 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
-from sigprop.checks.activity import Activity, watch_activity
 from sigprop.checks.branches import Branch, find_branches
 from sigprop.checks.draws import Draw, DrawnParameters, read_draws
 from sigprop.checks.evaluation import Experiment
+from sigprop.checks.observation import Activity, Observation, observe
 from sigprop.checks.streams import Stream, find_streams
 from sigprop.distributions import build
-from sigprop.errors import SigpropError
+from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.losses import OWN
-from sigprop.results import Plan, Profile, SiteRow
+from sigprop.results import Init, ParameterPlan, Plan, Profile, SiteRow
 from sigprop.results.application import APPLIED, unwrap
+from sigprop.results.blocks import streams
 from sigprop.results.depth import BLOCK_NUMBER
+from sigprop.results.init import KEEP
 from sigprop.structure import Parameter, Structure, read_structure
 
 HEAVY = 3.5
@@ -33,7 +35,7 @@ NORM = re.compile(r"norm|(^|\.)ln(_|$|\d)", re.IGNORECASE)
 class Subject:
     """The model under examination. Profiles are None where they could not be made; `notes` says why.
 
-    `skeleton` is the model without weights, where there is one already.
+    `skeleton` is the model without weights, where there is one already; `quick`: neither trace nor theory.
     """
 
     model: nn.Module
@@ -46,9 +48,45 @@ class Subject:
     lr: float = 1e-3
     evaluation: Experiment | None = None
     skeleton: nn.Module | None = None
+    quick: bool = False
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
+        self._tried: dict[tuple, Subject | None] = {}
+
+    def under(self, plan: Plan, attributes: Mapping[str, float] | None = None) -> Subject | None:
+        """The same experiment under a plan (and with other numbers in modules), measured where there are weights, else
+        predicted; None where neither can be done."""
+        attributes = attributes or {}
+        key = tuple((row.name, row.init) for row in plan if row.init != KEEP) + tuple(map(str, plan.scales))
+        key += tuple(attributes.items())
+        if key not in self._tried:
+            try:
+                self._tried[key] = self._under(plan, attributes)
+            except (SigpropError, RuntimeError, TypeError) as error:
+                self.notes.append(f"a fix could not be tried: {str(error).splitlines()[0]}")
+                self._tried[key] = None
+        return self._tried[key]
+
+    def _under(self, plan: Plan, attributes: Mapping[str, float]) -> Subject:
+        assert self.evaluation is not None
+        if self.measured is None:
+            if attributes:
+                raise UnsupportedError("numbers of modules are changed only where there are weights to measure")
+            twin = replace(self, predicted=self.evaluation.predicted(plan))
+        else:
+            model = self.evaluation.applied(plan)
+            for name, value in attributes.items():
+                owner, _, leaf = name.rpartition(".")
+                setattr(model.get_submodule(owner), leaf, value)
+            experiment = replace(self.evaluation, model=model)
+            twin = replace(self, model=model, predicted=None, measured=experiment.measured(), evaluation=experiment)
+        twin.__dict__["structure"] = self.structure
+        return twin
+
+    def edited(self, inits: dict[str, Init], attributes: Mapping[str, float] | None = None) -> Subject | None:
+        """The same experiment with some parameters changed."""
+        return self.under(repair_plan(self.draws, inits), attributes)
 
     # -- the weights
 
@@ -78,7 +116,7 @@ class Subject:
         """How the model's own class draws every parameter, for models that are built of a config; None under a plan."""
         config = getattr(self.model, "config", None)
         planned = self.plan is not None or hasattr(unwrap(self.model), APPLIED)
-        if config is None or not hasattr(config, "to_dict") or self.draws.recorded or planned:
+        if self.quick or config is None or not hasattr(config, "to_dict") or self.draws.recorded or planned:
             return None
         kind, copied = type(self.model), copy.deepcopy(config)
         try:
@@ -98,6 +136,9 @@ class Subject:
 
     @cached_property
     def structure(self) -> Structure | None:
+        """Read from the graph; None in a quick check."""
+        if self.quick:
+            return None
         try:
             return read_structure(self.without_weights, self.batch)
         except SigpropError as error:
@@ -117,6 +158,12 @@ class Subject:
         if self.structure is None:
             return frozenset()
         return frozenset(name for junction in self.structure.junctions for name in junction.inside)
+
+    @cached_property
+    def expert_counts(self) -> frozenset[int]:
+        """How many experts a router may choose among: the lengths of lists, and first sizes of stacks of matrices."""
+        lists = {len(module) for module in self.model.modules() if isinstance(module, nn.ModuleList)}
+        return frozenset(lists | {row.shape[0] for row in self.draws if len(row.shape) == 3})
 
     @cached_property
     def layers(self) -> int:
@@ -155,7 +202,10 @@ class Subject:
 
     @cached_property
     def streams(self) -> list[Stream]:
-        """Residual streams, or the chain of matrices where there are none."""
+        """Residual streams, or the chain of matrices where there are none; lists of blocks in a quick check."""
+        if self.quick:
+            rows = [] if self.profile is None else self.profile.sites
+            return [Stream(tuple(row.name for row in found), True) for found in streams(rows).values()]
         return find_streams(self.structure, self.model, self.profile)
 
     def finite_rows(self, stream: Stream, column: str) -> tuple[list[SiteRow], str]:
@@ -170,23 +220,41 @@ class Subject:
         """Every residual branch with the variance of its output and of the stream that it is added to."""
         return find_branches(self.structure, self.streams, self.profile)
 
-    @property
-    def is_transformer(self) -> bool:
-        return self.structure is not None and self.structure.is_transformer
+    def scale_free(self, stream: Stream) -> bool:
+        """Whether all that reads a stream divides by its scale: then only its gradient times its scale counts."""
+        if self.structure is None or not stream.residual:
+            return False
+        found = [item for item in self.structure.junctions if item.block in stream.names]
+        return bool(found) and all("pre" in item.norms and item.scale_free for item in found)
 
-    @cached_property
+    def relative_gradients(self, stream: Stream, rows: Sequence[SiteRow]) -> list[float]:
+        """Gradient variance along a stream, times that of the stream where all that reads it normalizes."""
+        free = self.scale_free(stream)
+        return [row.grad_variance * (row.variance if free else 1.0) for row in rows]
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is attention, in a residual branch or not."""
+        return self.structure is not None and bool(self.structure.scores or self.structure.is_transformer)
+
+    @property
     def scores(self) -> list[SiteRow]:
+        return self.scores_of(self.profile)
+
+    def scores_of(self, profile: Profile | None) -> list[SiteRow]:
         """Rows of attention scores, with entropy and largest weight; what routers choose by is left out."""
-        rows = [] if self.profile is None else self.profile.sites
+        rows = [] if profile is None else profile.sites
         routers = frozenset() if self.structure is None else self.structure.routers
         return [row for row in rows if "entropy" in row.extras and row.name.rpartition(".scores")[0] not in routers]
 
     @cached_property
+    def observed(self) -> Observation:
+        """What one forward pass shows beyond moments; empty without weights."""
+        return Observation() if self.measured is None else observe(self.model, self.batch)
+
+    @property
     def activity(self) -> dict[str, Activity]:
-        """What single units and channels do in one forward pass; empty without weights."""
-        if self.measured is None:
-            return {}
-        return watch_activity(self.model, self.batch)
+        return self.observed.activity
 
     @cached_property
     def readout(self) -> Parameter | None:
@@ -253,3 +321,22 @@ class Subject:
 def _is_norm_gain(row: Draw) -> bool:
     parent, _, leaf = row.name.rpartition(".")
     return leaf in ("weight", "gain", "scale") and ("Norm" in row.kind or bool(NORM.search(parent)))
+
+
+def repair_plan(draws: DrawnParameters, inits: dict[str, Init]) -> Plan:
+    """Everything kept as it is but the parameters that are changed."""
+    rows = []
+    for row in draws:
+        init = inits.get(row.name, KEEP)
+        rows.append(ParameterPlan(row.name, row.shape, init, why="repair" if row.name in inits else "as it is"))
+    return Plan(rows, meta={"recipe": "repair"})
+
+
+def effect(subject: Subject, inits: dict[str, Init]) -> float:
+    """What a change does to the output: mean square of the difference over that of the output; nan where unknown."""
+    twin = subject.edited(inits) if subject.evaluation is not None else None
+    before, after = subject.observed.output, None if twin is None else twin.observed.output
+    if before is None or after is None or before.shape != after.shape:
+        return math.nan
+    scale = float((before - before.mean()).square().mean())
+    return float((before - after).square().mean()) / scale if scale > 0 else math.nan

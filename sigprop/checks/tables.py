@@ -56,7 +56,7 @@ def margins(subject: Subject) -> list[Margin]:
         value = gauge.read(subject, subject.profile) if subject.profile is not None else math.nan
         if math.isfinite(value):
             low = gauge.low > 0 and 0 < value < 1
-            found.append(Margin(gauge.quantity, value, gauge.low if low else gauge.high))
+            found.append(Margin(gauge.quantity, value, gauge.low if low else gauge.high, not gauge.healthy(value)))
     return found
 
 
@@ -66,7 +66,7 @@ def margins(subject: Subject) -> list[Margin]:
 def module_tree(subject: Subject, findings: list[Finding]) -> ModuleNode:
     """Children of one class that are alike in all they hold, and in health, are one node."""
     worst = _health_by_name(findings)
-    return _node("", subject.model, worst)
+    return _node("", subject.model, worst, set())
 
 
 def _health_by_name(findings: list[Finding]) -> dict[str, str]:
@@ -82,12 +82,17 @@ def _health_by_name(findings: list[Finding]) -> dict[str, str]:
     return worst
 
 
-def _node(name: str, module: nn.Module, worst: dict[str, str]) -> ModuleNode:
-    own = worst.get(name, "healthy") if name else "healthy"
+def _node(name: str, module: nn.Module, worst: dict[str, str], seen: set[int]) -> ModuleNode:
+    """`seen`: parameters that were counted already, so that a tied table counts once."""
+    own = worst.get(name, "ok") if name else "ok"
     inner = [
-        _node(f"{name}.{key}" if name else key, child, worst) for key, child in own_modules(module).items() if child
+        _node(f"{name}.{key}" if name else key, child, worst, seen)
+        for key, child in own_modules(module).items()
+        if child
     ]
-    count = sum(parameter.numel() for parameter in own_parameters(module).values() if parameter is not None)
+    own_ones = [item for item in own_parameters(module).values() if item is not None and id(item) not in seen]
+    seen |= set(map(id, own_ones))
+    count = sum(item.numel() for item in own_ones)
     count += sum(child.parameters * child.times for child in inner)
     return ModuleNode(name, type(module).__name__, own, 1, count, _folded(inner))
 
@@ -104,7 +109,7 @@ def _folded(nodes: list[ModuleNode]) -> tuple[ModuleNode, ...]:
     if len(made) > MOST_CHILDREN:
         rest = made[MOST_CHILDREN - 1 :]
         total = sum(node.parameters * node.times for node in rest)
-        made = [*made[: MOST_CHILDREN - 1], ModuleNode(f"{len(rest)} more", "", "healthy", 1, total)]
+        made = [*made[: MOST_CHILDREN - 1], ModuleNode(f"{len(rest)} more", "", "ok", 1, total)]
     return tuple(made)
 
 
@@ -132,7 +137,7 @@ def parameter_lines(subject: Subject, findings: list[Finding]) -> list[Parameter
     roles = {} if subject.structure is None else {item.name: item.role for item in subject.structure}
     groups: dict[tuple, list[str]] = {}
     for row in subject.draws:
-        health = bad.get(row.name, bad.get(row.family, "healthy"))
+        health = bad.get(row.name, bad.get(row.family, "ok"))
         groups.setdefault((row.family, row.shape, health), []).append(row.name)
     lines = []
     for (family, shape, health), names in groups.items():

@@ -1,4 +1,4 @@
-"""Every threshold of every finding, with its reason. Nothing else in this room holds a number that decides."""
+"""Every threshold of every finding, with its reason. Nothing else in this package holds a number that decides."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ class Threshold:
 
 THRESHOLDS = {
     # the draw itself
+    "odd_factor": Threshold(
+        2.0, "from a factor of two in std on, four in variance, the odd layers set what the stream holds"
+    ),
+    "small_effect": Threshold(
+        0.01,
+        "a change of the weights that moves a hundredth of the output's variance, 0.1 in "
+        "scale, is within what two seeds of one initialization differ by",
+    ),
+    "most_trials": Threshold(6, "changes tried for one finding: each costs a forward and a backward pass"),
     "false_alarm": Threshold(
         1e-6,
         "chance, per model and per kind of test, that sampling alone makes a finding; divided by the number of tests "
@@ -49,6 +58,25 @@ THRESHOLDS = {
     ),
     "start_ratio": Threshold(
         1e3, "variance of the first branch over the embedding that it is added to: tokens are 3 % of the stream's scale"
+    ),
+    "same_output": Threshold(
+        1e-8,
+        "share of the output's mean square that another input, or another position, changes: 1e-4 in scale, what "
+        "bf16 rounds away (2^-9 = 2e-3) and float32 (6e-8) can hardly tell from a constant",
+    ),
+    "dropout": Threshold(
+        0.9, "share of entries dropped: the noise p / (1 - p) it adds is nine times the signal's own variance"
+    ),
+    "epsilon": Threshold(
+        1.0, "epsilon over the variance that the norm reads: from one on it divides by a constant, not by the signal"
+    ),
+    "gate_shut": Threshold(
+        1e-3,
+        "mean of a sigmoid: what it lets through has a millionth of the variance; published gates start at "
+        "sigmoid(-3) = 0.05 (highway) and above",
+    ),
+    "busy_options": Threshold(
+        0.25, "share of the options (experts) that nine tenths of all choices fall on: random routers choose evenly"
     ),
     "dead_share": Threshold(0.9, "share of units that are zero (or saturated) at once on almost every token"),
     "saturated_share": Threshold(0.5, "share of entries of a bounded activation beyond 95 % of its bound"),

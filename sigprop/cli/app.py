@@ -8,6 +8,7 @@ import typer
 
 from sigprop import __version__
 from sigprop.cli.check import check_command
+from sigprop.cli.console import SIGN
 from sigprop.cli.coordcheck import coordcheck_command
 from sigprop.cli.critical import critical_command
 from sigprop.cli.demo import demo_command
@@ -57,11 +58,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    SIGN.start(context.invoked_subcommand or "")
+    context.call_on_close(SIGN.stop)
 
 
 def main() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
 
 import typer
@@ -15,6 +17,7 @@ from sigprop.grid import WIDTH, Grid, filled
 
 def show(*parts: Any) -> None:
     """Print text and tables, one after the other."""
+    SIGN.stop()
     for part in parts:
         typer.echo(part.text(width()) if isinstance(part, Grid) else _text(str(part)))
 
@@ -27,19 +30,38 @@ def width() -> int:
     return shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
 
 
-@contextmanager
-def working(what: str, quiet: bool = False) -> Iterator[None]:
-    """A sign of life with the time that has passed, on stderr and on a terminal alone, for work of unknown length."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+class SignOfLife:
+    """After two seconds of silence one line on stderr with the time that has passed, on a terminal; gone with the first
+    word that a command prints."""
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task(what, total=None)
-        yield
+    SILENCE = 2.0
+
+    def __init__(self) -> None:
+        self._ended: Event | None = None
+
+    def start(self, what: str) -> None:
+        self.stop()
+        if sys.stderr.isatty():
+            self._ended = Event()
+            Thread(target=self._tell, args=(what, self._ended, time.monotonic()), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
+
+    def _tell(self, what: str, ended: Event, start: float) -> None:
+        told = ""
+        while not ended.wait(self.SILENCE):
+            told = f"sigprop {what}: {time.monotonic() - start:.0f} s"
+            sys.stderr.write(f"\r{told}")
+            sys.stderr.flush()
+        if told:
+            sys.stderr.write("\r" + " " * len(told) + "\r")
+            sys.stderr.flush()
+
+
+SIGN = SignOfLife()
 
 
 @contextmanager
@@ -48,6 +70,7 @@ def progress(what: str, total: int, quiet: bool = False) -> Iterator[Callable[[i
     from rich.console import Console
     from rich.progress import Progress
 
+    SIGN.stop()
     with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -1,4 +1,4 @@
-"""`sigprop critical`: critical line, points and exponents of an activation, and how to draw weights for it."""
+"""`sigprop critical`: critical line, points and exponents of an activation, and how to initialize weights for it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def critical_command(
     Lists where chi_J = 1 in the plane of sigma_w and sigma_b.
     """
     from sigprop.inputs import parse_settings, read_activation
-    from sigprop.research.criticality import architecture, criticality
+    from sigprop.research.criticality import advice, architecture, criticality
 
     network = architecture(read_activation(activation), norm, residual, stages, **parse_settings(settings or []))
     result = criticality(network)
     if json:
-        show(json_module.dumps(result.to_dict()))
+        show(json_module.dumps(result.to_dict() | {"advice": advice(network, result)}))
         return
     show(f"{result.activation}, norm {result.norm}, residual {result.residual:g} ({result.status})")
+    show(advice(network, result))
     if result.points:
         show("", _points(result))
     if result.ray is not None:
@@ -45,27 +46,6 @@ def critical_command(
     elif result.line:
         show("", _line(result))
     show(*(f"- {note}" for note in result.notes))
-    show(advice(result))
-
-
-def advice(result: Criticality) -> str:
-    """The sentence that answers the question: how to draw weights and biases."""
-    if result.everywhere:
-        return "Critical everywhere: gradients neither vanish nor explode, however the weights are drawn."
-    stable = [point for point in result.points if "repels" not in point.stability] or result.points
-    if stable:
-        gain, bias = stable[0].sigma_w, stable[0].sigma_b
-    elif result.ray is not None:
-        gain, bias = 1.0, result.ray
-    elif result.line:
-        rows = [row for row in result.line if row["stable"]] or result.line
-        gain, bias = rows[0]["sigma_w"], rows[0]["sigma_b"]
-    else:
-        return (
-            "No choice of weights is critical: gradients grow or fade with depth; add residual connections or a norm."
-        )
-    drawn = f"biases with std = {bias:.3g}" if bias else "biases with 0"
-    return f"Draw weights with std = {gain:.3g}/sqrt(fan_in), {drawn}: then gradients survive any depth."
 
 
 def _points(result: Criticality) -> Grid:

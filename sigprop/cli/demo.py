@@ -1,4 +1,4 @@
-"""`sigprop demo`: a sick model, what is wrong with it, and the same model after its prescription."""
+"""`sigprop demo`: a model that cannot train, what is wrong with it, and the same model under the fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show, width
+from sigprop.cli.console import SIGN, show, width
 from sigprop.cli.options import writable
 
 if typing.TYPE_CHECKING:
@@ -32,9 +32,10 @@ def demo_command(
     page, plan = writable(out / "report.html"), writable(out / "plan.json")
     assert page is not None
     assert plan is not None
-    model = sick_model()
-    show(f"A {DEPTH}-layer Post-LN Transformer encoder, width {WIDTH}, Xavier draws: can it train?", "")
+    model = failing_model()
+    show(f"A {DEPTH}-layer Post-LN Transformer encoder, width {WIDTH}, Xavier: can it train?", "")
     report = check(model)
+    SIGN.stop()
     typer.echo(report.text(width=width()))
     write_html(report, page, "sigprop demo")
     if report.plan is None:
@@ -46,8 +47,8 @@ def demo_command(
     show("", f"report: {page}", f"plan: {plan}")
 
 
-def sick_model() -> nn.Module:
-    """Deep, Post-LN, drawn by Xavier: tokens become alike long before the last layer."""
+def failing_model() -> nn.Module:
+    """Deep, Post-LN, Xavier: tokens become correlated long before the last layer."""
     import torch
 
     from sigprop.models import build

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show, working
+from sigprop.cli.console import show
 from sigprop.cli.options import MODEL_HELP, Everything, Json, Model, Quiet, Settings
 
 
@@ -33,11 +33,10 @@ def diff_command(
     from sigprop.checks.diff import diff
     from sigprop.inputs import parse_settings, read_batch
 
-    with working(f"comparing {a} and {b or a}", json or quiet):
-        found = diff(
-            a, b, None if data is None else read_batch(data), meta=meta, python=python, packages=packages or [],
-            settings=parse_settings(settings or []), signals=signals, seed=seed,
-        )  # fmt: skip
+    found = diff(
+        a, b, None if data is None else read_batch(data), meta=meta, python=python, packages=packages or [],
+        settings=parse_settings(settings or []), signals=signals, seed=seed,
+    )  # fmt: skip
     if json:
         show(found.to_json())
     else:

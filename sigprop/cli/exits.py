@@ -1,6 +1,6 @@
 """How a command ends: whatever went wrong is one line on stderr and an exit code.
 
-0  healthy          1  findings          2  usage or input error          70  a fault of sigprop
+0  nothing found    1  findings          2  usage or input error          70  a fault of sigprop
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sigprop.cli.console import SIGN
 from sigprop.errors import InputError
 
 FORMATS = (".eps", ".jpeg", ".jpg", ".pdf", ".pgf", ".png", ".ps", ".svg", ".svgz", ".tif", ".tiff", ".webp")
@@ -46,6 +47,13 @@ def require_device(name: str) -> str:
     return name
 
 
+def hush(wanted: bool) -> bool:
+    """No sign of life for what is read by a program, or asked to be quiet."""
+    if wanted:
+        SIGN.stop()
+    return wanted
+
+
 Model = Annotated[str, typer.Argument(help=MODEL_HELP, show_default=False)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting, key=value; may be repeated.")]
 Data = Annotated[
@@ -58,7 +66,7 @@ Seeds = Annotated[int, typer.Option(min=1, max=MOST, help="Initializations; more
 Seed = Annotated[
     int, typer.Option(min=0, max=2**63 - 1, help="Of the weights that are initialized and of a random batch.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Json = Annotated[bool, typer.Option("--json", callback=hush, help="Print the result as JSON.")]
 Figure = Annotated[Path | None, typer.Option(callback=writable_figure, help="Write a figure to this file.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every row, not one per block.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", callback=hush, help="No progress bar.")]

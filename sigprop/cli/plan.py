@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sigprop.cli.console import show, working
+from sigprop.cli.console import show
 from sigprop.cli.options import Json, Model, Quiet, Settings, Tokens, writable
 from sigprop.errors import InputError, SigpropError
 from sigprop.grid import Grid, number
@@ -53,13 +53,12 @@ def plan_command(
     source = open_source(model, parse_settings(settings or []), batch=1, tokens=tokens)
     options = parse_settings(option or [])
     parts: dict[str, Any] = {"depth": depth, "base": base_width, "optimizer": optimizer}
-    with working(f"planning {recipe} for {model}", json or quiet):
-        if recipe in WIDTH_RULES or recipe.startswith("meta:"):
-            made, predicted = _parametrized(source, recipe, parts, options), []
-        else:
-            others = [name for name in compare.split(",") if name]
-            parts |= {"width": width, "surgery": surgery}
-            made, predicted = _prescribed(source, recipe, parts, options, others)
+    if recipe in WIDTH_RULES or recipe.startswith("meta:"):
+        made, predicted = _parametrized(source, recipe, parts, options), []
+    else:
+        others = [name for name in compare.split(",") if name]
+        parts |= {"width": width, "surgery": surgery}
+        made, predicted = _prescribed(source, recipe, parts, options, others)
     exported = None if export is None else made.export(export, out)
     if out is not None and exported is None:
         made.to_json(out)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sigprop.cli.console import show, working
+from sigprop.cli.console import show
 from sigprop.cli.options import Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens
 from sigprop.errors import InputError
 
@@ -54,8 +54,7 @@ def predict_command(
         source = open_source(model, chosen, data, batch=1, tokens=tokens)
         options = {"state": state, "networks": networks, "verify": verify}
         given = source.build() if source.fixed else source.build
-        with working(f"predicting {model}", json or quiet):
-            profiles["predicted"] = predict(given, source.batch, loss=source.loss, **options)
+        profiles["predicted"] = predict(given, source.batch, loss=source.loss, **options)
         if measure:
             count = 1 if source.fixed else seeds
             batch = source.required_batch()

@@ -1,4 +1,4 @@
-"""A batch made up where none was given: Zipf-like token ids, or noise, of the shapes that the model takes."""
+"""A synthetic batch where none was given: Zipf-like token ids, or noise, of the shapes that the model takes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ POSITIONS = (
 """Settings of configs that say how many positions a model has."""
 POSITION_TABLE = re.compile(r"(^|[._])(w?pe|pos\w*)([._]|$)")
 """Names of learned positions: wpe, pos_emb, position_embeddings."""
+TARGETS = ("targets", "target", "labels")
 
 
 def zipf_ids(vocabulary: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
@@ -61,7 +62,8 @@ def made_up_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
     if getattr(config, "is_encoder_decoder", False):
         batch["decoder_input_ids"] = zipf_ids(int(vocabulary), tuple(ids.shape), seed + 1)
     if "labels" in names:
-        batch["labels"] = batch.get("decoder_input_ids", ids).clone()
+        decoded = batch.get("decoder_input_ids")
+        batch["labels"] = ids.clone() if decoded is None else zipf_ids(int(vocabulary), tuple(decoded.shape), seed + 2)
     if "labels" in names and type(model).__name__.endswith(("ImageClassification", "SequenceClassification")):
         batch["labels"] = _class_labels(config, seed)
     if "use_cache" in names:
@@ -125,7 +127,10 @@ def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and not POSITION_TABLE.search(name):
             limit = _positions(getattr(model, "config", None), model)
-            return zipf_ids(module.num_embeddings, (1, min(tokens, limit)), seed)
+            ids = zipf_ids(module.num_embeddings, (1, min(tokens, limit) + 1), seed)
+            names = list(inspect.signature(model.forward).parameters)
+            targets = next((name for name in names[1:] if name in TARGETS), None)
+            return ids[:, :-1] if targets is None else {names[0]: ids[:, :-1], targets: ids[:, 1:]}
         if isinstance(module, ConvNd):
             size = (tokens,) if isinstance(module, nn.Conv1d) else (16,) * (len(module.kernel_size))
             return torch.randn(2, module.in_channels, *size, generator=generator)

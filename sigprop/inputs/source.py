@@ -23,7 +23,7 @@ from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.inputs import hugging_face
 from sigprop.inputs.batches import Wanted, read_data
-from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
+from sigprop.inputs.user_file import is_user_object, names_in, read_user_object, user_code
 from sigprop.losses import LossChoice
 from sigprop.models import CONFIGS, REFERENCE, build, load_text, sample_text, text_batch
 
@@ -156,6 +156,9 @@ def _of_file(text: str, settings: dict[str, Any], data: str | None, wanted: Want
 
 
 def _of_hub(text: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:
+    if text.endswith(".py") and Path(text).is_file():
+        held = ", ".join(names_in(Path(text))) or "neither a class nor a function"
+        raise InputError(f"{text} is a file: needs {text}:NAME; it holds {held}")
     if not hugging_face.looks_like_one(text):
         raise UnknownNameError("model", text, REFERENCE, f"Or give {KINDS}.")
     opened = hugging_face.open_model(text, settings)

@@ -41,6 +41,15 @@ def is_user_object(text: str) -> bool:
     return ".py:" in text
 
 
+def names_in(path: Path) -> list[str]:
+    """Classes and functions of a file, read without running it."""
+    try:
+        body = ast.parse(path.read_text()).body
+    except (SyntaxError, UnicodeDecodeError):
+        return []
+    return [item.name for item in body if isinstance(item, (ast.ClassDef, ast.FunctionDef))]
+
+
 def read_user_object(text: str) -> UserObject:
     """Import the file and find the object; its arguments must be plain values."""
     file, _, expression = text.partition(".py:")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Iterator
 
@@ -11,6 +12,10 @@ from sigprop.monitoring.sample import Sample
 MOST_SAMPLES = 512
 MOST_LOSSES = 4096
 RECENT = 8
+BEFORE = 16
+"""Losses that a jump is judged against: it is `SPREADS` of their median deviations and `RISE` of their size above."""
+SPREADS = 6.0
+RISE = 0.3
 
 
 class History:
@@ -43,6 +48,17 @@ class History:
         if not math.isfinite(loss) and self.first_bad_loss is None:
             self.first_bad_loss = step
         self.losses.append((step, loss))
+
+    @property
+    def loss_jumped(self) -> bool:
+        """Whether the last loss lies above those before it, far beyond what they differ by."""
+        losses = [loss for _, loss in self.losses][-BEFORE - 1 :]
+        if len(losses) <= BEFORE or not all(map(math.isfinite, losses)):
+            return False
+        *before, last = losses
+        middle = statistics.median(before)
+        spread = statistics.median(abs(loss - middle) for loss in before)
+        return last - middle > SPREADS * spread + RISE * abs(middle)
 
     @property
     def recent(self) -> list[Sample]:

@@ -41,6 +41,8 @@ from sigprop.results.application import unwrap
 from sigprop.results.report import Finding, Report
 
 LOGGER = logging.getLogger("sigprop.monitoring")
+JUMP_PAUSE = 4
+"""Steps between a sample and one that a jump of the loss asks for."""
 WATCHED: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Watch]] = weakref.WeakKeyDictionary()
 
 
@@ -100,6 +102,7 @@ class Watch:
         self._meter: UpdateMeter | None = None
         self._asked = False
         self._closed = False
+        self._last_sampled = start
         self._file: JsonLines | None = None
         self._sinks: list[Sink] = []
         self._open(sinks, start)
@@ -151,6 +154,8 @@ class Watch:
         if bad_loss and sample is None and self.ranks.size == 1:
             self._judge()
             self._asked = True
+        elif sample is None and self.ranks.size == 1 and self.history.loss_jumped:
+            self._asked = self._asked or self.steps - self._last_sampled > JUMP_PAUSE
         self._arm_if_due()
         if self.stop_on and self._broken(sample):
             self._stop()
@@ -204,6 +209,7 @@ class Watch:
         if not sample.sites and not sample.groups:
             return None
         self.history.add(sample)
+        self._last_sampled = self.steps
         if not math.isnan(self.history.noise_scale):
             sample.run["noise_scale"] = self.history.noise_scale
         self.scalars = folded(sample)

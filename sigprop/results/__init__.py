@@ -4,7 +4,7 @@ from sigprop.results.comparison import Comparison
 from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
 from sigprop.results.plan import Init, JunctionPlan, ParameterPlan, Plan, PlanDifference, ScalePlan
 from sigprop.results.profile import SCHEMA_VERSION, ParameterRow, Profile, SiteRow
-from sigprop.results.report import Datum, Finding, Prescription, Report
+from sigprop.results.report import Datum, Edit, Finding, Prescription, Report
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -12,6 +12,7 @@ __all__ = [
     "CoordinateReport",
     "Culprit",
     "Datum",
+    "Edit",
     "Exponent",
     "Finding",
     "Init",

@@ -1,6 +1,6 @@
 """`Report`: what is wrong with a model's initialization, as plain data, bounded in size.
 
-A report holds its findings (ranked), the margins of what is healthy, curves by depth, and folded tables of
+A report holds its findings (ranked), the margins of all gauges, curves by depth, and folded tables of
 modules and parameters: everything that the terminal and the HTML page show, and nothing that grows with the
 number of layers beyond a fixed bound. `plan`, the prescription, is saved by itself (`report.plan.to_json`).
 """
@@ -45,29 +45,52 @@ class Datum:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """A change of one tensor group: in words, as one line of code on `model`, and the entries by parameter.
+
+    `because` says what is the cause of a finding that this change removes. `attributes` are numbers of modules that it
+    sets (`layers.3.p`).
+    """
+
+    what: str
+    code: str
+    inits: dict[str, Init]
+    because: str = ""
+    attributes: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Prescription:
-    """What to do, and what was predicted (or measured) to come of it: `quantity` before and after."""
+    """What to do, as a line of `code` where it is one, and what was predicted (or measured) to come of it.
+
+    `quantity` before and after; `rate` says which learning rate goes with it.
+    """
 
     text: str
     quantity: str = ""
     before: float = NAN
     after: float = NAN
     source: str = ""
+    code: str = ""
+    rate: str = ""
 
     @property
     def evaluated(self) -> bool:
         return bool(self.source)
 
     def __str__(self) -> str:
-        outcome = f" [{self.source}: {self.quantity} {self.before:.3g} -> {self.after:.3g}]" if self.evaluated else ""
-        return self.text + outcome
+        change = (
+            f"{self.quantity} {self.before:.3g} -> {self.after:.3g}" if math.isfinite(self.after) else "not found again"
+        )
+        outcome = f" [{self.source}: {change}]." if self.evaluated else ""
+        return self.text + outcome + (f" {self.rate}" if self.rate else "")
 
 
 @dataclass(frozen=True)
 class Finding:
     """One thing found: how bad, what and where, by which numbers, why, and what to do.
 
-    `repairs` are draws that mend single parameters; they become part of the report's plan and are not saved here.
+    `edits` are changes that may mend it, likeliest first; they are tried, and are not saved here.
     """
 
     name: str
@@ -82,7 +105,7 @@ class Finding:
     evidence: tuple[Datum, ...] = ()
     prescription: Prescription | None = None
     more: int = 0
-    repairs: dict[str, Init] = field(default_factory=dict, repr=False, compare=False)
+    edits: tuple[Edit, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(self.severity in SEVERITIES, "severity", self.severity, f"one of {', '.join(SEVERITIES)}")
@@ -137,24 +160,25 @@ class ParameterLine:
     count: int
     std: tuple[float, float]
     gradient: tuple[float, float]
-    health: str = "healthy"
+    health: str = "ok"
 
 
 @dataclass(frozen=True)
 class Margin:
-    """How far a quantity is from its threshold: `value` against the limit at which a finding would be made."""
+    """A quantity and the limit beyond which it is a finding; `beyond` says that it is there."""
 
     what: str
     value: float
     limit: float
+    beyond: bool = False
 
     def __str__(self) -> str:
-        return f"{self.what} {self.value:.3g} (limit {self.limit:.3g})"
+        return f"{self.what} {self.value:.3g} ({'beyond the ' if self.beyond else ''}limit {self.limit:.3g})"
 
 
 @dataclass(repr=False)
 class Report(Shown):
-    """Findings ranked by severity, with what they rest on; `plan` cures what a plan can cure."""
+    """Findings ranked by severity, with what they rest on; `plan` is the fix that was tried."""
 
     findings: list[Finding]
     margins: list[Margin] = field(default_factory=list)
@@ -191,9 +215,9 @@ class Report(Shown):
 
     @property
     def verdict(self) -> str:
-        """`healthy`, or how many problems and warnings there are."""
+        """`no problems found`, or how many problems and warnings there are."""
         if self.healthy:
-            return "healthy"
+            return "no problems found"
         counts = (("problem", len(self.problems)), ("warning", len(self.warnings)))
         return ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in counts if n)
 
@@ -206,13 +230,13 @@ class Report(Shown):
 
     def table(self, all: bool = False) -> Grid:
         rows = [[item.severity, item.name, item.title, str(item.prescription or "")] for item in self.findings]
-        return Grid(["severity", "name", "what", "cure"], rows, names=(), wrapped=(2, 3), left=(0, 1))
+        return Grid(["severity", "name", "what", "fix"], rows, names=(), wrapped=(2, 3), left=(0, 1))
 
     def records(self) -> list[dict[str, Any]]:
-        return [_without_repairs(item) for item in self.findings]
+        return [_without_edits(item) for item in self.findings]
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """The stream along the depth: measured, predicted, and predicted under the cure."""
+        """The stream along the depth: measured, predicted, and under the fix."""
         from sigprop.results.figures.report import report_figure
 
         return report_figure(self, path)
@@ -235,7 +259,7 @@ class Report(Shown):
             "kind": "sigprop report",
             "verdict": self.verdict,
             "meta": self.meta,
-            "findings": [_without_repairs(item) for item in self.findings],
+            "findings": [_without_edits(item) for item in self.findings],
             "margins": [asdict(item) for item in self.margins],
             "curves": [asdict(item) for item in self.curves],
             "modules": None if self.modules is None else asdict(self.modules),
@@ -267,8 +291,8 @@ class Report(Shown):
         )
 
 
-def _without_repairs(finding: Finding) -> dict[str, Any]:
-    return {key: value for key, value in asdict(finding).items() if key != "repairs"}
+def _without_edits(finding: Finding) -> dict[str, Any]:
+    return {key: value for key, value in asdict(finding).items() if key != "edits"}
 
 
 def _finding(data: dict[str, Any]) -> Finding:

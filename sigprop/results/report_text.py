@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sigprop.grid import WIDTH, clean, counted, number, thinned
 
@@ -28,8 +28,11 @@ def report_text(report: Report, verbose: bool = False, width: int = WIDTH) -> st
     """One screen; everything with `verbose`."""
     lines = [*_head(report, width), *_sparks(report, width), ""]
     told = [item for item in report.findings if verbose or item.severity != "note"]
+    fixes: dict[str, int] = {}
     for place, finding in enumerate(told if verbose else told[:SHOWN], 1):
-        lines += [*_finding(place, finding, verbose, width), ""]
+        code = "" if finding.prescription is None else finding.prescription.code
+        same = fixes.setdefault(code, place) if code else place
+        lines += [*_finding(place, finding, verbose, width, same if same < place else None), ""]
     lines += _foot(report, told, verbose, width)
     return "\n".join(lines).rstrip()
 
@@ -54,9 +57,16 @@ def _head(report: Report, width: int) -> list[str]:
     how = " and ".join(word for word in ("predicted", "measured") if meta.get(word))
     what = f"{meta.get('model', 'model')}: {meta.get('layers', 0)} layers, {size} parameters"
     seconds = f", {meta['seconds']:g} s" if "seconds" in meta else ""
-    verdict = report.verdict.upper() if report.healthy else f"SICK: {report.verdict}"
-    lines = [clean(f"{verdict}  ({what}; {how}{seconds})")]
-    return [part for line in lines for part in textwrap.wrap(line, width)]
+    lines = [f"{report.verdict[0].upper()}{report.verdict[1:]}: {what}; {how}{seconds}.", _experiment(meta)]
+    return [part for line in lines if line for part in textwrap.wrap(clean(line), width)]
+
+
+def _experiment(meta: dict[str, Any]) -> str:
+    """What was differentiated, on which batch."""
+    if not meta.get("loss"):
+        return ""
+    told = f"Differentiated: {meta['loss_in_words']}, on {meta['batch_in_words']}." if "loss_in_words" in meta else ""
+    return told + "".join(f" {warning}" for warning in meta.get("warnings", []))
 
 
 def _sparks(report: Report, width: int) -> list[str]:
@@ -70,7 +80,7 @@ def _sparks(report: Report, width: int) -> list[str]:
         lines.append(_spark(label, now, column)[:width])
         after = found.get("prescribed")
         if after is not None and len(after.values) > 1 and not report.healthy:
-            lines.append(_spark("  with the cure", after, column)[:width])
+            lines.append(_spark("  with the fix", after, column)[:width])
     return lines
 
 
@@ -79,13 +89,14 @@ def _spark(label: str, curve: Curve, column: str) -> str:
     return f"{label:<18}{bars:<{SPARKS}}  {number(curve.values[0])} -> {number(curve.values[-1])}"
 
 
-def _finding(place: int, finding: Finding, verbose: bool, width: int) -> list[str]:
+def _finding(place: int, finding: Finding, verbose: bool, width: int, same: int | None) -> list[str]:
     where = "" if finding.depths is None else f", depth {finding.depths[0]}"
     if finding.depths is not None and finding.depths[1] != finding.depths[0]:
         where += f" to {finding.depths[1]}"
     lines = [f"{place}. {finding.severity.upper()} {finding.name}{where}"]
     lines += _wrapped(finding.title, width)
-    cause = finding.cause if verbose else finding.cause.partition(". ")[0].rstrip(".") + "."
+    sentences = finding.cause.split(". ")
+    cause = finding.cause if verbose else ". ".join(sentences[: 2 if len(sentences[0]) < 60 else 1]).rstrip(".") + "."
     lines += _wrapped(f"Why: {cause}" + (f" [{finding.reference}]" if verbose and finding.reference else ""), width)
     if verbose:
         for item in finding.evidence:
@@ -94,8 +105,11 @@ def _finding(place: int, finding: Finding, verbose: bool, width: int) -> list[st
         if names:
             more = len(names) - 4 + finding.more
             lines += _wrapped("at " + ", ".join(names[:4]) + (f" and {more} more" if more > 0 else ""), width)
-    if finding.prescription is not None:
-        lines += _wrapped(f"Cure: {finding.prescription}", width)
+    if same is not None:
+        lines += _wrapped(f"Fix: that of {same} removes this as well.", width)
+    elif finding.prescription is not None:
+        lines += _wrapped(f"Fix: {finding.prescription}", width)
+        lines += [f"   > {line}" for line in finding.prescription.code.splitlines()]
     return lines
 
 
@@ -105,7 +119,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _foot(report: Report, told: Sequence[Finding], verbose: bool, width: int) -> list[str]:
     lines = []
-    if report.healthy and report.margins:
+    if report.margins and (verbose or report.healthy):
         lines += textwrap.wrap("Margins: " + "; ".join(map(str, report.margins)), width)
     if verbose:
         lines += [

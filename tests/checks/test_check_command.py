@@ -50,7 +50,7 @@ def sick(tmp_path):
 def test_a_healthy_model_exits_with_0_and_says_so(capsys):
     assert run("transformer", *SMALL) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("HEALTHY")
+    assert shown.startswith("No problems found")
     assert "Margins:" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -59,7 +59,7 @@ def test_a_sick_model_exits_with_1_and_writes_report_and_plan(sick, tmp_path, ca
     page, plan = tmp_path / "report.html", tmp_path / "plan.json"
     assert run(f"{sick}:model", "--html", str(page), "--fix", str(plan)) == 1
     shown = capsys.readouterr().out
-    assert shown.startswith("SICK")
+    assert shown.startswith(("1 problem", "2 problems", "3 problems"))
     assert "gradient_explodes" in shown
     assert len(shown.splitlines()) <= 40
     assert "<h2>Findings</h2>" in page.read_text()
@@ -104,6 +104,9 @@ def test_json_is_a_report(sick, capsys):
         (["SICK:model", "--plan", "absent.json"], "absent.json"),
         (["transformer", "--text", "absent.txt"], "absent.txt"),
         (["tranformer"], "transformer"),
+        (["SICK"], "it holds model, batch, broken"),
+        (["SICK:model", "--ignore", "gradients_explode"], "gradient_explodes"),
+        (["SICK:model", "--baseline", "absent.json"], "absent.json"),
     ],
 )
 def test_what_the_user_got_wrong_is_one_line(arguments, words, sick, tmp_path, capsys):
@@ -113,3 +116,22 @@ def test_what_the_user_got_wrong_is_one_line(arguments, words, sick, tmp_path, c
     assert words in told
     assert len(told.strip().splitlines()) == 1
     assert "Traceback" not in told
+
+
+def test_what_is_known_is_left_out(sick, tmp_path, capsys):
+    assert run(f"{sick}:model", "--json", "--quick") == 1
+    text = capsys.readouterr().out
+    names = {item["name"] for item in json.loads(text)["findings"] if item["severity"] != "note"}
+    known = tmp_path / "known.json"
+    known.write_text(text)
+    assert run(f"{sick}:model", "-q", "--quick", "--baseline", str(known)) == 0
+    assert run(f"{sick}:model(gain=1e4)", "-q", "--quick", "--ignore", min(names) + ":absent*") == 1
+    assert run(f"{sick}:model", "-q", "--quick", *(word for name in names for word in ("--ignore", name))) == 0
+
+
+def test_a_quick_check_predicts_nothing_and_finds_what_weights_and_one_pass_show(sick, capsys):
+    assert run(f"{sick}:model", "--quick", "--json") == 1
+    data = json.loads(capsys.readouterr().out)
+    assert not data["meta"]["predicted"]
+    assert data["meta"]["measured"]
+    assert data["findings"]

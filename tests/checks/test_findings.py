@@ -11,8 +11,10 @@ from sigprop.checks.subject import Subject
 from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
 from studies.check_models import HEALTHY, ILLNESSES, TOKENS, gpt2, transformer
+from tests.checks.test_answers import PLANTED
 
-UNPLANTED = {"trained", "disagreement"}
+UNPLANTED = {"trained", "disagreement", "equal_positions", "weights_not_loaded"}
+"""Those have tests of their own."""
 
 
 def examined(model, measured, **options):
@@ -42,7 +44,8 @@ def test_planted_illness_is_found(illness):
 
 
 def test_every_kind_of_finding_is_planted():
-    assert set(checks()) == {item.finding for item in ILLNESSES} | UNPLANTED
+    planted = {item.finding for item in ILLNESSES} | {finding for finding, _, _ in PLANTED.values()}
+    assert set(checks()) == planted | UNPLANTED
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -59,7 +62,7 @@ def test_healthy_draws_have_no_finding(name):
 def test_a_healthy_model_is_one_line_with_margins():
     torch.manual_seed(0)
     report = check(transformer(depth=3))
-    assert report.verdict == "healthy"
+    assert report.verdict == "no problems found"
     assert report.plan is None
     assert report.margins
     assert all(math.isfinite(item.value) for item in report.margins)

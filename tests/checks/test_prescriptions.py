@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from sigprop.checks import check, checks
-from sigprop.checks.prescribing import repair_plan
-from sigprop.checks.subject import Subject
+from sigprop.checks.subject import Subject, repair_plan
 from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
 from studies.check_models import changed, tanh_mlp, transformer
@@ -67,6 +66,6 @@ def test_a_repair_touches_only_what_was_odd():
     model = CASES["odd_sibling"]()
     subject = Subject(model, made_up_batch(model, 32))
     (finding,) = checks()["odd_sibling"](subject)
-    plan = repair_plan(subject, finding.repairs)
+    plan = repair_plan(subject.draws, finding.edits[0].inits)
     changed_rows = [row.name for row in plan if row.init.kind != "keep" or row.init.value != 1.0]
     assert changed_rows == ["blocks.2.mlp.up.weight"]

@@ -10,6 +10,7 @@ from sigprop.cli.critical import critical_command
 from sigprop.cli.ranges import parse_range
 from sigprop.cli.research.phase import phase_command
 from sigprop.errors import InputError, SigpropError
+from sigprop.research.criticality import advice, architecture, criticality, prescription, trajectory
 from sigprop.research.phase.diagram import PhaseDiagram
 
 app = typer.Typer()
@@ -105,3 +106,32 @@ def test_shares_of_a_phase_diagram_are_not_negative():
     text = run("phase", "mlp", "--activation", "tanh", "--sigma-w", "0.5:2:3", "--sigma-b", "0.1:1:4")
     assert "within 1 % of critical 0%" in text
     assert "-0" not in text
+
+
+def half_square_root(x):
+    return 0.5 * (x + (x * x + 4).sqrt()) - 1
+
+
+@pytest.mark.parametrize("activation", ["relu_squared", half_square_root, "softplus"])
+def test_nothing_is_prescribed_where_every_initialization_explodes(activation):
+    """The squared gradient of `half_square_root` at its only critical point grows to 3e17 within 60 layers."""
+    network = architecture(activation)
+    result = criticality(network)
+    assert prescription(network, result) is None
+    told = advice(network, result)
+    assert told.startswith("No initialization keeps gradients")
+    assert "norm" in told
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "erf", "elu", "gelu", "silu", "mish"])
+def test_what_is_prescribed_keeps_gradients_of_a_real_recursion(activation):
+    network = architecture(activation)
+    found = prescription(network, criticality(network))
+    assert found is not None
+    path = trajectory(network, found.sigma_w, found.sigma_b, 200).jacobian
+    assert 100.0 ** -abs(found.exponent) / 10 < float(path[199]) < 10 * 100.0 ** abs(found.exponent)
+    assert "repels" not in advice(network, criticality(network))
+
+
+def test_the_answer_comes_first():
+    assert run("critical", "tanh").splitlines()[1].startswith("Initialize weights with std 1/sqrt(fan_in)")

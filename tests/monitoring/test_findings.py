@@ -3,11 +3,13 @@
 import math
 
 import pytest
+import torch
 
 from sigprop.monitoring.findings import RULES, Circumstances, findings_of
 from sigprop.monitoring.findings.dead_expert import expert_of
 from sigprop.monitoring.history import History
 from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.watching import Watch
 from sigprop.results import Profile, SiteRow
 from studies.watch_findings import named_right, watched
 from studies.watch_runs import HEALTHY, SICK
@@ -130,3 +132,25 @@ def test_a_task_that_is_learned_has_small_gradients_and_no_finding():
 )
 def test_experts_are_read_from_names(parameter, expert):
     assert expert_of(parameter) == expert
+
+
+def test_a_rate_raised_in_a_run_that_has_learned_is_named(tmp_path):
+    """The rate goes up a hundredfold at step 220, between samples: the loss asks for the sample, the rate is named."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    teacher = torch.randn(8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    with Watch(model, every=50, folder=tmp_path) as watch:
+        for step in range(240):
+            if step == 220:
+                optimizer.param_groups[0]["lr"] = 0.3
+            x = torch.randn(64, 8)
+            loss = (model(x).squeeze(-1) - torch.tanh(x @ teacher)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watch.step(loss)
+    (found,) = [item for item in watch.findings if item.name == "rate_too_high"]
+    assert "from 0.003 to 0.3 after step 200" in found.title
+    assert watch.history.samples[-1].step < 228
+    assert not {"jump", "attention_collapse", "exploding_branch"} & {item.name for item in watch.findings}

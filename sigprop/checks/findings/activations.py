@@ -23,13 +23,13 @@ def activations(subject: Subject) -> Iterator[Finding]:
             "signal",
             "problem",
             f"{dead[worst]:.0%} of the units of {worst} are zero on every position",
-            "The pre-activations have a negative mean far beyond their spread (a bias, or a mean of the weights); dead "
-            "units pass no gradient and never come back.",
+            "What they read is exactly zero."
+            if subject.activity[worst].silent
+            else "What they read is negative everywhere: dead units pass no gradient and never come back.",
             "Lu et al. 2019, 'Dying ReLU and initialization'",
             sites=tuple(dead),
             depths=subject.depths_of(dead),
             evidence=(Datum(f"share of dead units of {worst}", dead[worst], "measured", expected=0.0),),
-            prescription=Prescription("set the bias before it to zero and centre the weights"),
         )
     if full:
         worst = max(full, key=full.__getitem__)
@@ -38,11 +38,12 @@ def activations(subject: Subject) -> Iterator[Finding]:
             "signal",
             "problem" if full[worst] > 0.9 else "warning",
             f"{full[worst]:.0%} of the entries of {worst} are within 5 % of the activation's bounds",
-            "The pre-activations are far wider than the range in which the activation has a slope: the gradient "
-            "through it is almost zero.",
+            "The activation has no slope there: the gradient through it is almost zero.",
             "Glorot and Bengio 2010, section 3",
             sites=tuple(full),
             depths=subject.depths_of(full),
             evidence=(Datum(f"saturated share of {worst}", full[worst], "measured", expected=0.0),),
-            prescription=Prescription("draw the matrices before it with std 1 / sqrt(fan_in) or below"),
+            prescription=Prescription(
+                "initialize the matrices before it with a smaller std; 1 / sqrt(fan_in) keeps unit input"
+            ),
         )

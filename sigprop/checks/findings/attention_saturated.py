@@ -25,8 +25,7 @@ def attention_saturated(subject: Subject) -> Iterator[Finding]:
         "problem" if worst.extras["largest_weight"] > limit("attention_saturated") else "warning",
         f"attention scores of {worst.name.removesuffix('.scores')} have variance {worst.variance:.3g}: the largest "
         f"weight is {worst.extras['largest_weight']:.2f} on average",
-        "Queries and keys are too wide for the scale of the scores (no 1/sqrt(d), a scale of 1 beside query-key norms, "
-        "or a wide draw). A saturated softmax passes little gradient to queries and keys, and a large one to single "
+        "A saturated softmax passes little gradient to queries and keys, and a large one to single "
         "tokens, which grows with depth.",
         "Zhai et al. 2023, 'Stabilizing Transformer training'; dslm, B.7",
         sites=tuple(row.name for row in bad),

@@ -31,8 +31,7 @@ def criticality(subject: Subject) -> Iterator[Finding]:
             "criticality",
             "warning",
             f"the layers are {verdict}: chi_J = {factor:.3g}, so gradients change by e within {scale:.2g} layers",
-            f"A chain without skips keeps its gradient only at chi_J = 1. Weights times {factor**-0.5:.4g} give that "
-            "where the activation is homogeneous (ReLU), and to first order elsewhere.",
+            "A chain without skips keeps its gradient only at chi_J = 1.",
             "apjn, section 2; Schoenholz et al. 2017",
             sites=stream.names,
             evidence=(Datum("chi_J of the later half", factor, subject.source, expected=1.0),),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sigprop.checks.draws import Draw
+from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check
 from sigprop.checks.statistics import majority
 from sigprop.checks.subject import Subject
@@ -24,7 +25,7 @@ BLIND: dict[str, Callable[[Draw], float]] = {
 """Rules that do not tell fan-in from fan-out: where one of them fits as well, nothing was swapped."""
 
 
-@check("fans_swapped", "draw", "a matrix drawn by its fan-out where the others are drawn by their fan-in")
+@check("fans_swapped", "draw", "a matrix initialized by its fan-out where the others go by their fan-in")
 def fans_swapped(subject: Subject) -> Iterator[Finding]:
     """Under one rule std * sqrt(fan) is one number over matrices of all shapes; find who has it with the other fan."""
     if subject.trained:
@@ -51,11 +52,12 @@ def _finding(bad: list[Draw], mine: str, other: str, gain: float) -> Finding:
     first = bad[0]
     expected = gain / math.sqrt(getattr(first, mine))
     mine_name, other_name = mine.replace("_", "-"), other.replace("_", "-")
+    inits = {row.name: Init("keep", value=gain / math.sqrt(getattr(row, mine)) / row.std) for row in bad}
     return Finding(
         "fans_swapped",
         "draw",
         "warning" if max(expected / first.std, first.std / expected) < 2 else "problem",
-        f"{first.name} is drawn by its {other_name} where the model goes by {mine_name}",
+        f"{first.name} has the std of its {other_name} where the model goes by {mine_name}",
         f"The other matrices have std = {gain:.3g} / sqrt({mine_name}); this one has it with the other fan, so its "
         "input and output sizes were swapped (a transposed weight, or the wrong `mode`).",
         parameters=tuple(row.name for row in bad),
@@ -67,7 +69,7 @@ def _finding(bad: list[Draw], mine: str, other: str, gain: float) -> Finding:
             1.0,
             "weights",
         ),
-        repairs={row.name: Init("keep", value=gain / math.sqrt(getattr(row, mine)) / row.std) for row in bad},
+        edits=(edit(f"rescale {listed([row.name for row in bad])} to {gain:.3g} / sqrt({mine_name})", inits),),
     )
 
 

@@ -12,42 +12,48 @@ from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding
 
 
-@check("initial_loss", "output", "initial loss far from ln(classes): the logits are too large")
+@check("initial_loss", "output", "initial loss far from that of a guess: the logits are too large")
 def initial_loss(subject: Subject) -> Iterator[Finding]:
     """Logits of variance s2 that know nothing of the labels give ln(classes) + s2 / 2 (less when s2 > 2 ln classes)."""
-    readout, profile = subject.readout, subject.profile
-    if readout is None or profile is None or readout.tied:
-        return
-    yield from loss_finding(subject, "initial_loss", "The readout is drawn too wide for the signal that it reads.")
+    readout = subject.readout
+    if subject.profile is not None and not (readout is not None and readout.tied):
+        yield from loss_finding(subject, "initial_loss", "The first steps only undo the size of the logits.")
 
 
 def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
-    """Shared with the tied readout, which has a cause of its own."""
-    readout, profile = subject.readout, subject.profile
-    assert readout is not None
-    assert profile is not None
-    classes = subject.classes
-    variance = logit_variance(subject, profile)
-    if classes is None or not math.isfinite(variance):
+    """The cross entropy that the model computes; else the variance of its logits. Too large logits are told also where
+    the labels of the batch hide them (labels that equal a tied model's inputs)."""
+    assert subject.profile is not None
+    variance = logit_variance(subject, subject.profile)
+    calls = subject.observed.losses
+    worst = max(calls, key=lambda item: item.value - item.chance, default=None)
+    if worst is not None:
+        guess, excess, classes = worst.chance, worst.value - worst.chance, worst.classes
+    elif subject.classes is not None:
+        classes = subject.classes
+        guess, excess = math.log(classes), variance / 2
+        if subject.measured_loss is not None and subject.profile.meta.get("loss") == "cross_entropy":
+            excess = subject.measured_loss - guess
+    else:
         return
-    guess, excess = math.log(classes), variance / 2
-    loss = subject.measured_loss
-    if loss is not None:
-        excess = loss - guess
-    if excess < limit("initial_loss") or variance / 2 < limit("initial_loss") / 2:
+    if not math.isfinite(variance) or variance / 2 < limit("initial_loss"):
         return
+    seen = worst is not None or subject.measured_loss is not None
+    hidden = excess < limit("initial_loss")
     evidence = [Datum("logit variance", variance, subject.source, expected=1.0)]
-    if loss is not None:
-        evidence.insert(0, Datum("initial loss", loss, "measured", expected=guess))
+    if seen:
+        evidence.insert(0, Datum("initial loss", guess + excess, "measured", expected=guess))
     yield Finding(
         name,
         "output",
-        "problem" if excess > limit("initial_loss_problem") else "warning",
-        f"the loss starts {excess:.3g} above ln({classes}) = {guess:.2f}"
-        + ("" if loss is not None else ", from the variance of the logits"),
+        "problem" if max(excess, variance / 2) > limit("initial_loss_problem") else "warning",
+        f"logits have variance {variance:.3g}: the loss starts {variance / 2:.3g} above ln({classes}) = {guess:.2f} on "
+        "labels that the input does not hold"
+        if hidden else f"the loss starts {excess:.3g} above ln({classes}) = {guess:.2f}"
+        + ("" if seen else ", from the variance of the logits"),
         cause,
         "mean of the log-sum-exp of normal logits; dslm, B.7",
-        sites=(subject.logits_site,) if subject.logits_site else (),
-        parameters=(readout.name,),
+        sites=(subject.logits_site,) if subject.logits_site and worst is None else (),
+        parameters=(subject.readout.name,) if subject.readout is not None and worst is None else (),
         evidence=tuple(evidence),
-    )
+    )  # fmt: skip

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
-from sigprop.checks.registry import check
+from sigprop.checks.edits import edit, listed
+from sigprop.checks.registry import check, signal_findings
 from sigprop.checks.statistics import known_factor, sigmas, spelt
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -14,7 +15,7 @@ from sigprop.results import Init
 from sigprop.results.report import Datum, Finding, Prescription
 
 
-@check("not_its_law", "draw", "a parameter is not drawn as its model class draws it")
+@check("not_its_law", "draw", "a parameter is not initialized as its model class does it")
 def not_its_law(subject: Subject) -> Iterator[Finding]:
     """The class is built again without weights and the law of every parameter recorded; a sample must fit it."""
     laws = subject.class_laws
@@ -24,25 +25,32 @@ def not_its_law(subject: Subject) -> Iterator[Finding]:
     bad = [(row, law) for row, law in pairs if _differs(row, law, len(pairs))]
     if not bad:
         return
+    inits = {item.name: _redrawn(law) for item, law in bad}
+    better = _better_than_class(subject, inits)
     row, law = max(bad, key=lambda item: _distance(*item))
     ratio = row.std / law.std if law.std and row.std else math.nan
     named = known_factor(ratio, subject.layers, row.fan_in, row.fan_out) if math.isfinite(ratio) else ""
-    told = f"{spelt(ratio, named)} the std" if math.isfinite(ratio) else f"std {row.std:.3g}, mean {row.mean:.3g}"
+    told = f"std {row.std:.3g}, mean {row.mean:.3g}"
+    told += f" ({spelt(ratio, named)} the class's)" if math.isfinite(ratio) else ""
     yield Finding(
         "not_its_law",
         "draw",
-        "problem" if _distance(row, law) > math.log(2.0) else "warning",
-        f"{row.name} has {told} that {subject.model_name} draws it with",
-        "The weights are not what this class initializes: a wrapper redrew them, a load left them out, or the "
-        "initialization did not run.",
+        "note" if better else "problem" if _distance(row, law) > math.log(2.0) else "warning",
+        f"{row.name} has {told}; {subject.model_name} initializes it with std {law.std:.3g}, mean {law.mean:.3g}",
+        f"With the values of the class there would be {better}: what stands here is better."
+        if better
+        else "The weights are not what this class initializes: a wrapper initialized them again, a load left them out, "
+        "or the initialization did not run.",
         parameters=tuple(item.name for item, _ in bad),
         depths=subject.depths_of([item.name for item, _ in bad]),
         evidence=(
             Datum(f"std of {row.name}", row.std, "weights", row.std * row.log_std_error, law.std),
             Datum(f"mean of {row.name}", row.mean, "weights", expected=law.mean),
         ),
-        prescription=Prescription("run the class's own initialization (`model.init_weights()`), or apply a plan"),
-        repairs={item.name: _redrawn(law) for item, law in bad},
+        prescription=None
+        if better
+        else Prescription("run the class's own initialization (`model.init_weights()`), or apply a plan"),
+        edits=() if better else (edit(f"initialize {listed(list(inits))} as the class does", inits),),
     )
 
 
@@ -60,6 +68,15 @@ def _differs(row: Draw, law: Draw, tests: int) -> bool:
 
 def _distance(row: Draw, law: Draw) -> float:
     return abs(math.log(row.std / law.std)) if row.std and law.std else math.inf
+
+
+def _better_than_class(subject: Subject, inits: dict[str, Init]) -> str:
+    """What the values of the class would be found guilty of and these are not; empty where they are no better."""
+    twin = subject.edited(inits) if subject.evaluation is not None and subject.profile is not None else None
+    if twin is None:
+        return ""
+    own, theirs = ({item.name for item in signal_findings(each) if item.severity != "note"} for each in (subject, twin))
+    return ", ".join(sorted(theirs - own)) if own < theirs else ""
 
 
 def _redrawn(law: Draw) -> Init:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
+from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check
 from sigprop.checks.statistics import differ, known_factor, majority, spelt
 from sigprop.checks.subject import Subject
@@ -19,9 +20,9 @@ PARTS = {
 }
 
 
-@check("odd_part", "draw", "one of q/k/v or of the experts is drawn unlike the others")
+@check("odd_part", "draw", "one of q/k/v or of the experts has another std than the others")
 def odd_part(subject: Subject) -> Iterator[Finding]:
-    """Queries and keys enter the scores as a product, experts take one another's place: each pair has one law."""
+    """Queries and keys enter the scores as a product, experts take one another's place: each pair has one std."""
     if subject.trained:
         return
     groups = [list(row.parts) for row in subject.draws.matrices if row.parts]
@@ -38,20 +39,21 @@ def odd_part(subject: Subject) -> Iterator[Finding]:
     if bad:
         ratio, worst, usual = max(bad, key=lambda item: max(item[0], 1 / item[0]))
         named = known_factor(ratio, subject.layers)
+        inits = {row.name: Init("keep", value=1 / factor) for factor, row, _ in bad if "[" not in row.name}
         yield Finding(
             "odd_part",
             "draw",
             _severity(worst, ratio),
-            f"{worst.name} is drawn {spelt(ratio, named)} as wide as {usual.name}",
+            f"the std of {worst.name} is {spelt(ratio, named)} that of {usual.name}",
             "These matrices play the same part (queries and keys enter as a product, experts replace one another), so "
-            "one law serves them all; another one comes from a rule that saw the fused shape, or missed one of them.",
+            "one std serves them all; another one comes from a rule that saw the fused shape, or missed one of them.",
             parameters=tuple(row.name for _, row, _ in bad),
             depths=subject.depths_of([row.name for _, row, _ in bad]),
             evidence=(Datum(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, usual.std),),
             prescription=Prescription(
                 f"multiply it by {1 / ratio:.4g}", "std over that of its siblings", ratio, 1.0, "weights"
             ),
-            repairs={row.name: Init("keep", value=1 / factor) for factor, row, _ in bad if "[" not in row.name},
+            edits=(edit(f"rescale {listed(list(inits))} to the std of the others", inits),) if inits else (),
         )
 
 

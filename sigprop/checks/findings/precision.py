@@ -1,4 +1,4 @@
-"""What number formats would lose, site by site, and the scale that would cure it."""
+"""What number formats would lose, site by site, and the scale that mends it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ class RoundedSite:
     loss: Rounding
 
 
-@check("precision", "precision", "under- and overflow in bf16, fp16, fp8, MXFP8 and NVFP4, with the scale that cures")
+@check(
+    "precision", "precision", "under- and overflow in bf16, fp16, fp8, MXFP8 and NVFP4, with the scale that mends it"
+)
 def precision(subject: Subject) -> Iterator[Finding]:
-    """Entries of a site are taken as normal with its variance; block formats scale every block by its largest entry."""
+    """Entries of a site are taken as normal with its variance. fp8 and block formats are scaled by tensor, as libraries
+    do; they are told only where that is not enough."""
     profile = subject.profile
     if profile is None:
         return
@@ -43,6 +46,8 @@ def precision(subject: Subject) -> Iterator[Finding]:
             for kind, mean, variance in (("value", row.mean, row.variance), ("gradient", 0.0, row.grad_variance)):
                 if math.isfinite(variance) and variance > 0:
                     lost = losses(format, mean, math.sqrt(variance))
+                    if format.scaled and lost.after <= limit("precision_share"):
+                        continue
                     if lost.overflow > limit("precision_overflow") or lost.underflow > limit("precision_share"):
                         found.append(RoundedSite(row.name, row.depth, kind, lost))
         over = [site for site in found if site.loss.overflow > limit("precision_overflow")]
@@ -71,7 +76,7 @@ def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severit
         depths=(sites[0].depth, sites[-1].depth),
         evidence=(
             Datum(f"share that {verb} in {name}", getattr(worst.loss, share), "normal law of the site's variance"),
-            Datum("scale that cures the worst site", worst.loss.cure, "theory"),
+            Datum("scale that mends the worst site", worst.loss.cure, "theory"),
         ),
         prescription=Prescription(
             f"scale by 2^{math.log2(worst.loss.cure):.0f} before the cast"

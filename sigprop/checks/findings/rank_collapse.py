@@ -1,4 +1,4 @@
-"""All tokens become alike."""
+"""All tokens become correlated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sigprop.results.report import Datum, Finding
 @check("rank_collapse", "tokens", "token correlation passes 0.9: where, and the value it settles at")
 def rank_collapse(subject: Subject) -> Iterator[Finding]:
     """Softmax attention averages values, so each block raises the correlation of tokens that it starts from."""
-    if not subject.is_transformer:
+    if not subject.attends:
         return
     for stream in subject.streams:
         rows = [row for row in stream.rows(subject.profile) if math.isfinite(row.token_correlation)]
@@ -33,7 +33,7 @@ def rank_collapse(subject: Subject) -> Iterator[Finding]:
             "rank_collapse",
             "tokens",
             "problem" if values[-1] > limit("rank_collapse_problem") else "warning",
-            f"tokens become alike: their correlation passes {limit('rank_collapse'):g} at block {place + 1} of "
+            f"token correlation passes {limit('rank_collapse'):g} at block {place + 1} of "
             f"{len(values)} and ends at {values[-1]:.4g}",
             "Attention that is nearly uniform gives every token the same average, and the stream keeps too little of "
             "its own; gradients of queries and keys vanish with 1 - correlation. Entropy collapse is the other end of "

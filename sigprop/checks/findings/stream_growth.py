@@ -13,6 +13,7 @@ from sigprop.results.report import Datum, Finding
 
 @check("stream_growth", "signal", "the variance along the stream grows or shrinks: law and rate")
 def stream_growth(subject: Subject) -> Iterator[Finding]:
+    """Where all readers normalize, growth by addition (a power of depth) is what Pre-LN does, and no finding."""
     for stream in subject.streams:
         rows, source = subject.finite_rows(stream, "variance")
         values = [row.variance for row in rows]
@@ -21,7 +22,10 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
         law = fitted_law(values)
         size = max(law.ratio, 1 / law.ratio)
         rate = max(law.rate, 1 / law.rate) if law.kind == "exponential" else 1.0
-        if size < limit("stream_growth") and not (rate > limit("stream_rate") and size > limit("stream_growth") ** 0.5):
+        fast = rate > limit("stream_rate")
+        if size < limit("stream_growth") and not (fast and size > limit("stream_growth") ** 0.5):
+            continue
+        if not fast and subject.scale_free(stream):
             continue
         grows = law.ratio > 1
         evidence = [Datum("stream variance, last block / first", law.ratio, source)]
@@ -34,7 +38,7 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
             "problem" if size > limit("stream_growth_problem") else "warning",
             f"the signal {'grows' if grows else 'shrinks'} {law.ratio:.3g} times in variance over {len(rows)} blocks "
             f"({law})",
-            _cause(stream.residual, grows, law.kind),
+            _consequence(subject.scale_free(stream)),
             "dslm, App. C and G" if stream.residual else "Schoenholz et al. 2017; apjn, section 2",
             sites=tuple(row.name for row in rows),
             depths=(rows[0].depth, rows[-1].depth),
@@ -42,9 +46,8 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _cause(residual: bool, grows: bool, kind: str) -> str:
-    if not residual:
-        return f"Each layer multiplies the variance by gain^2 {'above' if grows else 'below'} the critical one."
-    if kind == "exponential" and grows:
-        return "Every branch adds in proportion to the stream itself, since nothing normalizes what it reads."
-    return "Branches of unit input add up on a skip of scale one, and the stream starts small against them."
+def _consequence(scale_free: bool) -> str:
+    """What follows from the growth itself; causes are told once they were tried."""
+    if scale_free:
+        return "Everything that reads this stream normalizes it; later blocks add less and less to what they read."
+    return "What reads this stream sees its scale: gradients and updates change with depth by as much."

@@ -1,4 +1,4 @@
-"""A readout that is tied to an embedding and drawn as one."""
+"""A readout that is tied to an embedding and initialized as one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from sigprop.checks.subject import Subject
 from sigprop.results.report import Finding
 
 
-@check("tied_readout", "output", "a tied readout drawn as an embedding: logits of variance width * std^2")
+@check("tied_readout", "output", "a tied readout initialized as an embedding: logits of variance width * std^2")
 def tied_readout(subject: Subject) -> Iterator[Finding]:
     if subject.readout is not None and subject.readout.tied and subject.profile is not None:
         yield from loss_finding(
             subject,
             "tied_readout",
-            "The embedding is also the readout. Drawn with unit variance, as an embedding, it gives logits of variance "
-            "width * std^2; a readout needs std 1 / sqrt(width), or a factor in the norm before it.",
+            "The embedding is also the readout: behind a norm its logits have variance width * std^2.",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check
 from sigprop.checks.statistics import drawn_like_siblings
 from sigprop.checks.subject import Subject
@@ -11,7 +12,7 @@ from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
 
 
-@check("zeros_among_siblings", "draw", "a matrix of zeros among drawn matrices of the same kind")
+@check("zeros_among_siblings", "draw", "a matrix of zeros among random matrices of the same kind")
 def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
     """A branch that starts at zero in every layer is a scheme; in one layer it is a slip."""
     bad, usual = [], {}
@@ -25,6 +26,7 @@ def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
         dead = [part for part in row.parts if part.std == 0 and part.mean == 0]
         if dead and len(row.parts) - len(dead) >= limit("draw_majority") * len(row.parts):
             bad += dead
+    inits = {row.name: drawn_like_siblings(row, subject.draws, usual[row.family]) for row in bad if row.family in usual}
     if bad:
         yield Finding(
             "zeros_among_siblings",
@@ -32,13 +34,9 @@ def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
             "problem",
             f"{bad[0].name} is all zeros while its siblings in other layers are not",
             "A matrix of zeros passes no signal and, inside a branch, no gradient to what lies before it. Its siblings "
-            "are drawn, so this is no zero-initialized scheme.",
+            "are random, so this is no zero-initialized scheme.",
             parameters=tuple(row.name for row in bad),
             evidence=tuple(Datum(f"std of {row.name}", 0.0, "weights") for row in bad[:3]),
-            prescription=Prescription("draw it like its siblings"),
-            repairs={
-                row.name: drawn_like_siblings(row, subject.draws, usual[row.family])
-                for row in bad
-                if row.family in usual
-            },
+            prescription=Prescription("initialize it as its siblings"),
+            edits=(edit(f"initialize {listed(list(inits))} as their siblings", inits),) if inits else (),
         )

@@ -39,12 +39,16 @@ RULES = (
     jump,
     prediction,
 )
+FOLLOWING = (attention_collapse, exploding_branch, jump)
+"""What a rate that is too high makes happen: not told once the rate is named."""
 
 
 def findings_of(history: History, circumstances: Circumstances) -> list[Finding]:
     """What the rules say now and have not said before; causes come before what may follow from them."""
     found = []
     for rule in RULES:
+        if rule in FOLLOWING and "rate_too_high" in circumstances.told:
+            continue
         for finding in rule.find(history, circumstances):
             if finding.name not in circumstances.told:
                 circumstances.told.add(finding.name)

@@ -15,6 +15,9 @@ WORSE = 1.3
 """A loss above its start by this factor for half of `LOSSES` steps; by `FAR` once is enough when the run breaks."""
 FAR = 3.0
 LOSSES = 8
+RAISED = 3.0
+"""A rate above all earlier ones by this factor between two samples is a change of the schedule; warm-ups that long
+known rise by less between samples, and lower the loss."""
 MOVING = 0.01
 REPLACED = 0.2
 AT_ONCE = 0.5
@@ -27,10 +30,53 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
     if not good:
         return
     worst, ratio = _largest(good[-1])
-    if worst and ratio > MOVING and _diverged(history):
+    change = _raised(good)
+    if worst and change is not None and _worse_since(history, change[0].step):
+        yield _changed(history, *change, worst, ratio)
+    elif worst and ratio > MOVING and _diverged(history):
         yield _finding(history, good[-1], worst, ratio, "the loss is above where it started")
     elif _replaced(history):
         yield _finding(history, good[-1], worst, ratio, "each step replaces a large part of the weights")
+
+
+def _raised(good: list[Sample]) -> tuple[Sample, Sample] | None:
+    """The last two samples between which a group's rate rose far above what it had ever been."""
+    if len(good) < 2:
+        return None
+    before, after = good[-2:]
+    for name, row in after.groups.items():
+        highest = max((sample.groups.get(name, {}).get("lr", 0.0) for sample in good[:-1]), default=0.0)
+        if 0 < highest * RAISED < row.get("lr", 0.0):
+            return before, after
+    return None
+
+
+def _worse_since(history: History, step: int) -> bool:
+    """Whether the losses after a step are above all those of the same number before it, in the median."""
+    later = [loss for at, loss in history.losses if at > step and math.isfinite(loss)]
+    earlier = [loss for at, loss in history.losses if at <= step and math.isfinite(loss)][-max(len(later), LOSSES) :]
+    broken = history.first_bad_loss is not None
+    return broken or (bool(later and earlier) and max(later) > WORSE * statistics.median(earlier))
+
+
+def _changed(history: History, before: Sample, after: Sample, worst: str, ratio: float) -> Finding:
+    group = max(after.groups, key=lambda name: after.groups[name].get("lr", 0.0))
+    old, new = (sample.groups.get(group, {}).get("lr", math.nan) for sample in (before, after))
+    return Finding(
+        name="rate_too_high",
+        group="optimizer",
+        severity="problem",
+        title=f"step {after.step}: the learning rate went from {old:.3g} to {new:.3g} after step {before.step}, and "
+        "the loss has risen since",
+        cause=f"{worst} changes by {ratio:.2g} of its size in one step. Go back to the rate before, or raise it "
+        "slowly; look at the schedule.",
+        parameters=(worst,),
+        evidence=(
+            seen("learning rate", new, old),
+            seen("update over parameter", ratio),
+            seen("loss", history.losses[-1][1], before.loss),
+        ),
+    )
 
 
 def _largest(sample: Sample) -> tuple[str, float]:

@@ -21,6 +21,7 @@ from sigprop.research.criticality.points import (
     critical_points,
     critical_sigma_b,
 )
+from sigprop.research.criticality.prescription import Prescription, advice, prescription
 from sigprop.research.criticality.summary import (
     Criticality,
     architecture,
@@ -41,7 +42,9 @@ __all__ = [
     "CriticalPoint",
     "Criticality",
     "PreactivationNorm",
+    "Prescription",
     "Vanilla",
+    "advice",
     "architecture",
     "batch_norm_factor",
     "correlation_length",
@@ -54,6 +57,7 @@ __all__ = [
     "growth_exponent",
     "jacobian_from_input",
     "predicted_diagram",
+    "prescription",
     "stretched_rate",
     "trajectory",
 ]

@@ -1,0 +1,170 @@
+"""What is said of models with one known fault: the right finding, the cause that was shown, and a fix that works."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.checks import checks
+from sigprop.checks.evaluation import Experiment
+from sigprop.checks.prescribing import prescribe
+from sigprop.checks.subject import Subject
+from tests.checks import planted
+
+
+def examined(model, batch):
+    experiment = Experiment(model, batch)
+    return Subject(model, batch, measured=experiment.measured(), evaluation=experiment)
+
+
+def code_of(finding):
+    return "" if finding.prescription is None else finding.prescription.code
+
+
+def answered(model, batch):
+    """Findings with what was tried, from the measurement alone."""
+    subject = examined(model, batch)
+    found = [item for kind in checks().values() for item in kind(subject)]
+    return {item.name: item for item in reversed(prescribe(subject, found).findings) if item.severity != "note"}
+
+
+PLANTED = {
+    "inverted_mask": ("non_finite_signal", "queries see no key", ""),
+    "adapters_of_zeros": ("no_gradient", "h.{0..3}.qkv.A are zero", "model.h[i].qkv.A"),
+    "contrastive_scale": ("initial_loss", "logit_scale starts at 10", "nn.init.constant_(model.logit_scale, 2.659)"),
+    "weight_norm_gain_of_zero": ("ignores_input", "layers.12.parametrizations.weight.original0 is", "original0, 1)"),
+    "forget_gates_shut": ("gates_shut", "keeps that share of the memory", "model.lstm.bias_ih_l0.data[32:64], 1)"),
+    "dropout_of_nearly_all": ("dropout", "Dropout leaves 0.01", "model.layers[i][3].p = 0.01"),
+    "epsilon_of_100": ("norm_epsilon", "divide by their epsilon, 100", "model.layers[i][1].eps = 1e-05"),
+    "two_experts_take_all": ("router_collapse", "router.bias", "nn.init.constant_(model.router.bias, 0)"),
+    "gain_of_zero_before_a_square": ("no_gradient", "{0..2}.gain are zero", "model[i].gain, 1)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_fault_its_cause_and_its_line_are_named(name):
+    torch.manual_seed(0)
+    finding, cause, code = PLANTED[name]
+    model, batch = getattr(planted, name)()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    found = answered(model, batch)
+    assert finding in found, list(found)
+    assert cause in found[finding].cause
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items() if value.isfinite().all())
+    if code:
+        assert code in code_of(found[finding])
+        exec(code_of(found[finding]), {"model": model, "nn": nn, "range": range})
+        assert not answered(model, batch)
+
+
+def test_every_other_finding_of_one_cause_names_that_cause():
+    """An epsilon of 100 also makes gradients vanish and the output constant: no layer's std is accused of it."""
+    torch.manual_seed(0)
+    found = answered(*planted.epsilon_of_100())
+    assert {"gradient_vanishes", "ignores_input"} <= set(found)
+    assert len({code_of(item) for item in found.values()}) == 1
+
+
+def test_attention_without_skips_makes_all_positions_equal():
+    torch.manual_seed(0)
+    assert "equal_positions" in answered(*planted.attention_without_skips())
+
+
+def test_the_missing_score_scale_is_the_fix_and_no_recipe():
+    torch.manual_seed(0)
+    found = answered(*planted.missing_score_scale())["attention_saturated"]
+    assert "1/sqrt(64) is missing" in found.cause
+    assert "scale = 64 ** -0.5" in code_of(found)
+    assert found.prescription is not None
+    assert found.prescription.after < found.prescription.before / 30
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 6, 9, 11])
+def test_two_groups_are_both_named_with_their_rules(count):
+    torch.manual_seed(0)
+    model, batch = planted.depth_scaling_forgotten(count)
+    subject = Subject(model, batch)
+    (found,) = checks()["odd_sibling"](subject)
+    first, last = 12 - count, 11
+    odd = f"h.{first}." if count == 1 else f"h.{{{first}..{last}}}."
+    usual = "h.0." if count == 11 else f"h.{{0..{first - 1}}}."
+    assert odd in found.title
+    assert usual in found.title
+    assert "0.02 / sqrt(2 L), the depth scaling" in found.title
+    assert all(int(name.split(".")[1]) >= first for name in found.parameters)
+    assert all(int(name.split(".")[1]) >= first for name in found.edits[0].inits)
+
+
+def test_two_halves_without_a_rule_are_named_and_neither_is_changed():
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64) for _ in range(6)]
+    for place, layer in enumerate(layers):
+        nn.init.normal_(layer.weight, 0.0, 0.1 if place < 3 else 0.3)
+    model = nn.Sequential(*layers)
+    (found,) = checks()["odd_sibling"](Subject(model, torch.randn(4, 64)))
+    assert "Neither follows a known rule" in found.cause
+    assert not found.edits
+
+
+def test_a_constant_bias_is_no_excess_of_the_loss():
+    """RetinaNet's focal head: every class starts at probability 0.01, and the loss at 0.0099."""
+    assert "initial_loss" not in answered(*planted.focal_head())
+
+
+def test_labels_that_equal_the_inputs_do_not_hide_large_logits():
+    """A tied table of std 1: the loss of tokens that are in the input is small, that of all others is not."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.norm = nn.Embedding(64, 256), nn.LayerNorm(256)
+
+        def forward(self, x, labels):
+            logits = self.norm(self.table(x)) @ self.table.weight.T
+            return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    torch.manual_seed(0)
+    ids = planted.ids()
+    found = answered(Tied(), (ids, ids))
+    assert found.keys() & {"initial_loss", "tied_readout"}
+    assert "nn.init.normal_(model.table.weight, std=0.02)" in [code_of(item) for item in found.values()]
+
+
+def test_what_was_tried_in_vain_is_said():
+    """A frozen detach: nothing among the weights explains it."""
+
+    class Detached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.gain = nn.Linear(16, 16), nn.Parameter(torch.zeros(16))
+            self.last = nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.last(self.first(x) * 0.0 + x) + 0.0 * self.gain
+
+    torch.manual_seed(0)
+    found = answered(Detached(), torch.randn(32, 16))["no_gradient"]
+    assert "Ruled out" in found.cause
+    assert "gain" in found.cause
+    assert not code_of(found)
+
+
+def test_gates_that_change_nothing_are_a_note():
+    """nanochat starts a gate at a positive mean on purpose: without it the output moves by a thousandth."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.main, self.gate = nn.Linear(64, 64), nn.Linear(64, 64, bias=False)
+            nn.init.uniform_(self.gate.weight, 0.0, 0.02)
+
+        def forward(self, x):
+            return self.main(x) * (1 + 0.05 * torch.sigmoid(self.gate(x)))
+
+    torch.manual_seed(0)
+    model, batch = Gated(), torch.randn(32, 64)
+    subject = examined(model, batch)
+    (found,) = checks()["nonzero_mean"](subject)
+    assert found.severity == "note"
+    assert math.isfinite(found.evidence[0].value)

@@ -21,7 +21,7 @@ from sigprop.research.criticality.points import (
     critical_points,
     critical_sigma_b,
 )
-from sigprop.research.criticality.prescription import Prescription, advice, prescription
+from sigprop.research.criticality.prescription import CriticalInit, advice, prescription
 from sigprop.research.criticality.summary import (
     Criticality,
     architecture,
@@ -38,11 +38,11 @@ __all__ = [
     "ActivationNorm",
     "Architecture",
     "BatchNormStack",
+    "CriticalInit",
     "CriticalLine",
     "CriticalPoint",
     "Criticality",
     "PreactivationNorm",
-    "Prescription",
     "Vanilla",
     "advice",
     "architecture",

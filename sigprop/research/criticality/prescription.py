@@ -17,7 +17,7 @@ power. Between `SHALLOW` and `DEEP` layers a factor of 1.05 per layer is depth^1
 
 
 @dataclass(frozen=True)
-class Prescription:
+class CriticalInit:
     """Standard deviations over sqrt(fan_in) of the weights and of the biases; squared gradient ~ depth^exponent."""
 
     sigma_w: float
@@ -25,7 +25,7 @@ class Prescription:
     exponent: float
 
 
-def prescription(network: Architecture, result: Criticality) -> Prescription | None:
+def prescription(network: Architecture, result: Criticality) -> CriticalInit | None:
     """The first candidate that the recursion confirms; on the critical line the one that changes gradients least."""
     kept = [found for found in (_followed(network, *pair) for pair in _points(result)) if found is not None]
     if kept:
@@ -44,14 +44,14 @@ def _points(result: Criticality) -> Iterator[tuple[float, float]]:
         yield 1.0, result.ray
 
 
-def _followed(network: Architecture, sigma_w: float, sigma_b: float) -> Prescription | None:
+def _followed(network: Architecture, sigma_w: float, sigma_b: float) -> CriticalInit | None:
     """Kernel and gradient iterated from unit input; None where the gradient changes faster than a power of depth."""
     path = trajectory(network, sigma_w, sigma_b, DEEP)
     first, last = (float(path.jacobian[depth - 1]) for depth in (SHALLOW, DEEP))
     if not (math.isfinite(float(path.kernel[-1])) and 0 < first < math.inf and 0 < last < math.inf):
         return None
     exponent = math.log(last / first) / math.log(DEEP / SHALLOW)
-    return Prescription(sigma_w, sigma_b, exponent) if abs(exponent) <= STEEPEST else None
+    return CriticalInit(sigma_w, sigma_b, exponent) if abs(exponent) <= STEEPEST else None
 
 
 def advice(network: Architecture, result: Criticality) -> str:
@@ -79,10 +79,10 @@ def _instead(network: Architecture) -> str:
     )
 
 
-def _stds(found: Prescription) -> str:
+def _stds(found: CriticalInit) -> str:
     biases = f"biases with std {found.sigma_b:.3g}" if found.sigma_b > 0 else "biases with 0"
     return f"weights with std {found.sigma_w:.3g}/sqrt(fan_in) and {biases}"
 
 
-def _power(found: Prescription) -> str:
+def _power(found: CriticalInit) -> str:
     return f"{found.exponent:.1f}".replace("-0.0", "0.0")

@@ -12,11 +12,11 @@ from sigprop.capture.attention_scores import placed, score_rows
 from sigprop.capture.inputs import shortened
 from sigprop.capture.layout import LARGEST as MOST_POSITIONS
 from sigprop.capture.length import continued
-from sigprop.capture.networks import average, averaged
+from sigprop.capture.networks import averaged
 from sigprop.capture.record import Uneven
 from sigprop.capture.replayed_function import MOST_REPLAYED
 from sigprop.capture.rows import SiteRows, parameter_rows
-from sigprop.capture.sequences import Started, first_sequences, pairs_of, two_sequences
+from sigprop.capture.sequences import Started, first_sequences, two_sequences
 from sigprop.capture.skeleton import build
 from sigprop.capture.skipped_rows import with_skipped_rows
 from sigprop.capture.tracing import trace
@@ -115,22 +115,13 @@ def _predict(
     settings |= {"network": network, "positions": positions, "replayed": replayed}
     tokens = tokens if state == "kernel" else min(tokens, 32)
     followed, cut = shortened(batch, tokens)
-    found = _of_sequences(model, loaded, followed, settings)
+    found = _followed(model, loaded, followed, **settings)
     if cut is None:
         return found
     if tokens < SHORTEST or state == "preview":
         found.meta["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
         return found
-    return continued(_of_sequences(model, loaded, shortened(batch, tokens // 2)[0], settings), found, tokens, cut[0])
-
-
-def _of_sequences(model: Any, loaded: nn.Module, batch: Any, settings: dict[str, Any]) -> Profile:
-    """Of many alike sequences, the average over pairs of them."""
-    first, *others = pairs_of(loaded, batch)
-    found = [_followed(model, loaded, first, **settings)]
-    if "sequences" in found[0].meta:
-        found += [_followed(model, loaded, each, **settings) for each in others]
-    return average(found) if len(found) > 1 else found[0]
+    return continued(_followed(model, loaded, shortened(batch, tokens // 2)[0], **settings), found, tokens, cut[0])
 
 
 def _followed(model: Any, loaded: nn.Module, batch: Any, **settings: Any) -> Profile:

@@ -5,15 +5,14 @@ send. A batch of `B` sends `B W + B (B - 1) C`, at the scale of its loss. Both c
 gradient of both gives `W + W' + 2 C`, and with its sign changed at the second `W + W' - 2 C`.
 
 Kernels of two sequences are kept instead of those of all, so that from four sequences on time and memory do not grow.
-What this costs is the difference between this pair and the rest: within the sampling error of a prediction for most
-rows, up to 12 % for what all sequences share where they repeat each other's tokens.
+What this costs is the difference between this pair and the rest. A batch in which they repeat tokens less or more than
+the others is followed as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +23,7 @@ from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.tracing import TracedModel
 from sigprop.compat import BatchNorm
+from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import Node
 from sigprop.losses import NOISE
@@ -34,7 +34,8 @@ from sigprop.theory.parts import AlongSignal, ThroughActivation
 
 FOLLOWED = 2
 FEWEST = 4
-PAIRS = 1
+REPEATS = 0.04
+"""Of a token's share in a sequence, on average over positions: what the first two sequences may differ from all."""
 TOLERANCE = 0.05
 
 
@@ -45,7 +46,7 @@ def alike_sequences(model: nn.Module, batch: Any) -> int:
     ids = [item for item in tensors if item.dim() == 2 and not item.is_floating_point()]
     if not ids or others or any(item.dim() < 2 or item.shape[0] != ids[0].shape[0] for item in tensors):
         return 0
-    if any(_uneven(item) for item in ids) or any(_mixes(module) for module in model.modules()):
+    if any(_uneven(item) or _repeats_differ(item) for item in ids) or any(map(_mixes, model.modules())):
         return 0
     return ids[0].shape[0]
 
@@ -60,17 +61,28 @@ def _uneven(ids: Tensor) -> bool:
     return bool((flags != flags[:1]).any())
 
 
+def _repeats_differ(ids: Tensor) -> bool:
+    """Whether the first two sequences repeat tokens, their own or each other's, less or more than those of the batch:
+    padding without a mask, a few sequences of one token."""
+    if ids.shape[0] < FEWEST:
+        return False
+    same = torch.stack([_shares(ids, other) for other in ids])
+    own = same.diagonal(dim1=0, dim2=1).T
+    others = (same.sum(0) - own) / (len(ids) - 1)
+    pair = torch.stack((same[1, 0], same[0, 1]))
+    apart = [(own[:FOLLOWED].mean(0) - own.mean(0)).abs().mean(), (pair.mean(0) - others.mean(0)).abs().mean()]
+    return max(map(float, apart)) > REPEATS
+
+
+def _shares(ids: Tensor, other: Tensor) -> Tensor:
+    """For every token of a batch its share in another sequence."""
+    values, counts = other.unique(return_counts=True)
+    place = torch.searchsorted(values, ids).clamp_max(len(values) - 1)
+    return torch.where(values[place] == ids, counts[place], 0).double() / len(other)
+
+
 def _mixes(module: nn.Module) -> bool:
     return isinstance(module, BatchNorm) and module.training
-
-
-def pairs_of(model: nn.Module, batch: Any) -> list[Any]:
-    """The batch with one pair after another in front, as many as are followed; of few sequences as it is."""
-    sequences = alike_sequences(model, batch)
-    if sequences < FEWEST:
-        return [batch]
-    starts = range(0, min(sequences // FOLLOWED, PAIRS) * FOLLOWED, FOLLOWED)
-    return [_mapped(batch, partial(torch.roll, shifts=-start, dims=0)) for start in starts]
 
 
 def first_sequences(batch: Any, count: int) -> Any:
@@ -182,7 +194,10 @@ def two_sequences(model: nn.Module, batch: Any, started: Callable[[int], Started
     sequences = alike_sequences(model, batch)
     if sequences < FEWEST:
         return None
-    two = started(FOLLOWED)
+    try:
+        two = started(FOLLOWED)
+    except SigpropError:  # a loss with targets of its own, which are those of the whole batch
+        return None
     apart = opposed(two.traced, two.start)
     if apart is None:
         return None

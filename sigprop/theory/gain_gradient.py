@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from sigprop.theory.gradient_along_signal import applied
@@ -26,7 +27,10 @@ def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:
 
 
 def activation_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:
-    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from an activation of `y`; `gain` is `E gain^2`."""
+    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from an activation of `y`; `gain` is `E gain^2`. With a
+    gain of zero no function above knows of the signal."""
+    if not float(torch.as_tensor(gain).abs().max()):
+        return 0.0
     through = gradient.through_activation
     if not through.gradients:
         return through.gain_excess / gain

@@ -4,11 +4,14 @@ The first part is our own code in the manner of public repositories, the second 
 layers. `studies.corpus.fresh` predicts each once.
 """
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -46,7 +49,7 @@ def block(a: int, b: int, **settings: Any) -> nn.Sequential:
 
 def mlp(*sizes: int, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), act()]
     return nn.Sequential(*layers[:-1])
 
@@ -667,12 +670,7 @@ def own_cases() -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[], Any
     yield "ia3", partial(adapted, "ia3"), table
 
 
-FAMILIES = (
-    "apertus aria_text bart bitnet bloom cohere convbert deberta-v2 diffllama doge eurobert exaone4 falcon_mamba fnet "
-    "gemma2 glm4 gpt2 gpt_oss granitemoe jetmoe lfm2 mamba megatron-bert minimax modernbert mpnet mpt nanochat "
-    "nemotron nomic_bert nystromformer olmo2 olmoe opt persimmon phi recurrent_gemma roformer smollm3 squeezebert "
-    "starcoder2 vaultgemma xglm"
-).split()
+FAMILIES = ["apertus", "aria_text", "bart", "bitnet", "bloom", "cohere", "convbert", "deberta-v2", "diffllama", "doge", "eurobert", "exaone4", "falcon_mamba", "fnet", "gemma2", "glm4", "gpt2", "gpt_oss", "granitemoe", "jetmoe", "lfm2", "mamba", "megatron-bert", "minimax", "modernbert", "mpnet", "mpt", "nanochat", "nemotron", "nomic_bert", "nystromformer", "olmo2", "olmoe", "opt", "persimmon", "phi", "recurrent_gemma", "roformer", "smollm3", "squeezebert", "starcoder2", "vaultgemma", "xglm"]
 SIZES = {
     "vocab_size": 128, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 12, "n_embd": 48, "n_layer": 2, "n_head": 4,

@@ -33,6 +33,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
     """Sum or product of two tensors, at least one of them a field; independent ones have a rule."""
     if not isinstance(first, Field) and not isinstance(second, Field):
         return replayed(capture, call)
+    if any(isinstance(item, complex) for item in (first, second)):
+        return replayed(capture, call)
     if any(isinstance(x, Field) and (_has_keys(x) or x.layout.positions > LARGEST) for x in (first, second)):
         return replayed(capture, call)
     first, second = _as_fields(capture, first, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from sigprop.capture.broadcast import common_layout, layout_like
 from sigprop.capture.capture import Capture
 from sigprop.capture.derived_weights import of_weights
-from sigprop.capture.layout import CHANNEL, KEY, Layout, Misaligned, of_roles
+from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, Misaligned, of_roles
 from sigprop.capture.record import Call, Field, Weight, leaves, mapped, united
 from sigprop.capture.shapes import on_meta
 from sigprop.errors import UnsupportedError
@@ -100,7 +101,7 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
         layout = None
     if layout is not None and layout.shape == shape:
         return layout
-    found = _extended(shape, fields)
+    found = _extended(shape, fields) or _by_place(shape, fields)
     if found is None:
         given = ", ".join(str(item.shape) for item in fields)
         raise UnsupportedError(
@@ -120,6 +121,37 @@ def _extended(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
     if len(padded.dims) != rank or not known:
         return None
     return layout_like(padded, shape)
+
+
+def _by_place(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
+    """A dimension that has another size has the role of the one in its place; of a field with more dimensions those
+    that are left, in order."""
+    model = max((item.layout for item in fields), key=lambda layout: (len(layout.dims), layout.positions))
+    if _has_keys(model) or len(shape) > len(model.dims):
+        return None
+    places = list(range(len(shape))) if len(shape) == len(model.dims) else _left(shape, model.shape)
+    if places is None:
+        return None
+    dims = []
+    for n, place in zip(shape, places, strict=True):
+        old = model.dims[place]
+        kept = math.prod(axis.size for axis in old) == n
+        dims.append(old if kept else (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ())
+    inside = [axis for dim in dims for axis in dim if axis.is_position]
+    order = [axis for axis in model.order if axis in inside]
+    return Layout(tuple(dims), tuple(order + [axis for axis in inside if axis not in order]))
+
+
+def _left(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int] | None:
+    """Where dimensions stand among more of them, the first that fit."""
+    found, start = [], 0
+    for n in shape:
+        place = next((place for place in range(start, len(whole)) if whole[place] == n), None)
+        if place is None:
+            return None
+        found.append(place)
+        start = place + 1
+    return found
 
 
 def _has_keys(layout: Layout) -> bool:

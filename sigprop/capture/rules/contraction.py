@@ -71,6 +71,13 @@ def matmul(capture: Capture, call: Call, input: Any, other: Any) -> Any:
     return replayed(capture, call)
 
 
+@rule("_sparse_mm", "sparse_mm", "spmm")
+def sparse(capture: Capture, call: Call, first: Any, second: Any) -> Any:
+    """A sparse matrix of real numbers as the dense one that it is."""
+    dense = [item.to_dense() if isinstance(item, Tensor) and item.is_sparse else item for item in (first, second)]
+    return by_rule(capture, Call(torch.matmul, "matmul", tuple(dense), {}, call.module))
+
+
 def _fields(capture: Capture, call: Call, first: Field, second: Field) -> Any:
     if len(first.shape) < 2 or len(second.shape) < 2:
         return replayed(capture, call)

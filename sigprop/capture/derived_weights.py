@@ -30,8 +30,8 @@ OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
 
 
 def makes_fields(call: Call) -> bool:
-    """Whether a call on weights and real numbers is a function of the input; a product of a weight with itself is one of
-    the weight."""
+    """Whether a call on weights and real numbers is a function of the input; a product of a weight with itself is a
+    function of the weight."""
     roots = [{name for name, _ in item.roots()} for item in call.records() if isinstance(item, Weight)]
     if any(one & other for number, other in enumerate(roots) for one in roots[:number]):
         return False

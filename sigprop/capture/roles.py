@@ -154,7 +154,7 @@ def _weighs(source: Record, record: Field) -> bool:
     """One number per token, such as a router's weight of an expert; the shares of all experts."""
     if record.call is not None and record.call.name == "expert_sum":
         return source is not record.inputs[0]
-    return source.shape[-1:] == (1,) != record.shape[-1:]
+    return len(source.shape) == len(record.shape) and source.shape[-1:] == (1,) != record.shape[-1:]
 
 
 def readouts(traced: TracedModel) -> set[str]:

@@ -198,6 +198,10 @@ def beside_of(
         scores = attention_scales(model, pair)
     elif attention == "scale" and pair.model is not None:
         scores = reference_attention_scales(model, pair.model, reference_width)
+    for name, (number, after) in pair.readout_scales().items():
+        if rule is not None and any(item.name == name and item.role == "readout" for item in dims):
+            scores.gauges[name] = 1.0 / number
+            scores.outputs |= {name.rpartition(".")[0]: 1.0 / number} if after else {}
     if base is not None:
         depths = depths_of(list(dims), depth, branches, pair)
     else:
@@ -298,7 +302,8 @@ def _why(told: str, item: Dimensions, beside: Beside, deep: bool) -> str:
         parts += [f"fan-in x{item.fan_in:.4g}"] * (item.fan_in != 1.0)
         parts += [f"fan-out x{item.fan_out:.4g}"] * (beside.base is not None and item.fan_out != 1.0)
         gauge, table = beside.scores.gauges.get(item.name, 1.0), beside.pair.table_scale(item.name)
-        parts += [f"attention 1/d as x{gauge:.3g}"] * (gauge != 1.0)
+        told_gauge = "the model's own multiplier, weight" if item.role == "readout" else "attention 1/d as"
+        parts += [f"{told_gauge} x{gauge:.3g}"] * (gauge != 1.0)
         parts += [f"the model multiplies its rows by x{table:.3g}"] * (table != 1.0)
     told = f"{told}; {beside.rule.name}: {', '.join(parts)}" if beside.rule is not None and parts else told
     return f"{told}; {beside.depth}: layers x{item.depth:.4g}" if deep else told

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from sigprop.errors import InputError
 from sigprop.isolation import cuda_devices, undisturbed
 from sigprop.plans.scaling.composition import beside_of, own_plan
 from sigprop.plans.scaling.dimensions import Dimensions, compare
@@ -21,7 +22,10 @@ PlanMaker = Callable[[nn.Module, nn.Module], "Plan | None"]
 def build_seeded(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: int) -> nn.Module:
     with undisturbed(cuda_devices()) as interrupts, interrupts.let_through():
         torch.manual_seed(seed)
-        return build(*shape)
+        built: object = build(*shape)
+    if not isinstance(built, nn.Module):
+        raise InputError(f"the factory returned {type(built).__name__} for {shape}: it has to return the model")
+    return built
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,14 @@ from typing import Any
 
 from torch import nn
 
+from sigprop.capture.record import Field, Weight
+from sigprop.capture.roles import CONTRACTIONS
 from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.plans.scaling.dimensions import pattern
 from sigprop.structure import Parameter, Scores, Structure, read_structure
+from sigprop.structure.residual import CARRIED, SCALINGS, core, factor
+
+STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,14 @@ class ModelAndBase:
         outside = [name for name, scale in scales.items() if not scale.inside]
         return {name.rpartition(".")[0]: 1.0 / self.table_scale(name) for name in outside}
 
+    def readout_scales(self) -> dict[str, tuple[float, bool]]:
+        """By readout: the number that multiplies what it reads or puts out, relative to the base's, and whether it is
+        multiplied after the module."""
+        found = [readout_scales(each) for each in self._both()]
+        if len(found) < 2:
+            return {}
+        return {name: (own / found[1][name][0], after) for name, (own, after) in found[0].items() if name in found[1]}
+
     def _both(self) -> list[Structure]:
         return [each for each in (self.model, self.base) if each is not None]
 
@@ -72,6 +85,28 @@ class ModelAndBase:
         partners = {pattern(item.module): item for item in reversed(self.base.scores)}
         found = [(item, partners.get(pattern(item.module))) for item in self.model.scores]
         return [(item, partner) for item, partner in found if partner is not None]
+
+
+def readout_scales(structure: Structure) -> dict[str, tuple[float, bool]]:
+    """Numbers between a readout and the model's output, and on what the readout reads."""
+    item: Any = structure.traced.signal
+    if item is None:
+        return {}
+    after = 1.0
+    for _ in range(STEPS):
+        after, item = after * factor(item), core(item)
+        fields = [source for source in item.inputs if isinstance(source, Field)]
+        weights = [source for source in item.inputs if isinstance(source, Weight)]
+        if item.call is not None and item.call.name in CONTRACTIONS and weights and fields:
+            names = {name for weight in weights for name, _ in weight.roots()}
+            return {name: (after * factor(fields[0]), after != 1.0) for name in names if len(weights[0].shape) > 1}
+        if len(fields) != 1 or weights or item.call is None or item.call.name not in CARRIED:
+            return {}
+        numbers = [value for value in item.call.args if isinstance(value, (int, float))]
+        if item.call.name in SCALINGS and numbers:
+            after *= numbers[0] if "mul" in item.call.name else 1.0 / numbers[0]
+        item = fields[0]
+    return {}
 
 
 def read_model_and_base(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import sigprop as sp
-from sigprop.errors import SigpropError
+from sigprop.errors import InputError, SigpropError
 from sigprop.models import build
 from sigprop.plans.scaling import coord_check, parametrize
 
@@ -79,3 +79,8 @@ def test_a_plan_that_rescales_is_not_applied_twice():
     with pytest.raises(SigpropError, match="already applied: build the model anew") as error:
         twice(gpt(256))
     assert "\n" not in str(error.value)
+
+
+def test_a_factory_that_returns_nothing_is_told():
+    with pytest.raises(InputError, match="factory returned NoneType"):
+        coord_check(lambda width: None, [16, 32], batch=IDS)

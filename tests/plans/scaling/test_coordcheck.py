@@ -347,3 +347,39 @@ def test_many_tokens_and_few_channels_do_not_raise_an_alarm():
     assert key.high < -0.2
     assert (key.expected, key.at_most) == (None, 0.0)
     assert not check(None, widths=[32, 64, 128], batch=ids, lr=1e-3).passed
+
+
+class Multiplied(nn.Module):
+    """muP as its authors write it: a readout of entries of one size, its output or its input times 1 / width."""
+
+    def __init__(self, width, place, right=True):
+        super().__init__()
+        self.embed, self.norm, self.final = nn.Embedding(64, width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.hidden, self.head = nn.Linear(width, width, bias=False), nn.Linear(width, 64, bias=False)
+        self.place, self.number = place, 32 / width if right else 1.0
+        nn.init.normal_(self.hidden.weight, 0.0, width**-0.5)
+        nn.init.normal_(self.head.weight, 0.0, 0.2)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        x = self.final(x + torch.relu(self.hidden(self.norm(x))))
+        return self.head(x) * self.number if self.place == "output" else self.head(x * self.number)
+
+
+def mup_adam(model):
+    width = model.hidden.in_features
+    groups = [{"params": [model.hidden.weight], "lr": 0.32 / width}]
+    rest = [item for item in model.parameters() if item is not model.hidden.weight]
+    return torch.optim.Adam([*groups, {"params": rest, "lr": 0.01}])
+
+
+@pytest.mark.parametrize("place", ["output", "input"])
+def test_a_multiplier_of_the_readout_counts_as_part_of_its_weight(place):
+    options = {"optimizer": "adam", "widths": [32, 64, 128], "own_optimizer": mup_adam}
+    right = check(None, lambda width: Multiplied(width, place), **options)
+    assert right.passed, [str(item) for item in right.culprits]
+    wrong = check(None, lambda width: Multiplied(width, place, right=False), **options)
+    assert not wrong.passed
+    assert "head" in wrong.culprits[0].name
+    planned = check("mup", lambda width: Multiplied(width, place), widths=[32, 64, 128])
+    assert planned.passed, [str(item) for item in planned.culprits]

@@ -168,7 +168,10 @@ def _activation(junction: Junction, branch: Field) -> activations.ActivationFunc
         if found and not isinstance(item.op, Activation):
             break
     if len(found) != 1:
-        raise UnsupportedError(f"deepscale is for plain mlps, not gated ones ({junction.exit}); use the recipe unit")
+        raise UnsupportedError(
+            f"deepscale needs the one activation of a plain mlp, and the trace has {len(found) or 'none'} before "
+            f"{junction.exit}: a gated mlp, or an activation that is written out; use the recipe unit"
+        )
     return found[0]
 
 

@@ -187,6 +187,20 @@ class Structure:
         return next((item for item in self if item.tied), None)
 
     @property
+    def expert_share(self) -> float:
+        """The share of the tokens that an expert sees, where routers choose a fixed number of them."""
+        counts = {item.fan_out for item in self if item.role == "router"}
+        shares = set()
+        for record in self.traced.capture.records:
+            if record.call is None or record.call.name != "topk":
+                continue
+            scores = record.call.args[0]
+            chosen = record.call.kwargs.get("k", record.call.args[1] if len(record.call.args) > 1 else None)
+            if isinstance(chosen, int) and getattr(scores, "shape", (0,))[-1] in counts:
+                shares.add(chosen / scores.shape[-1])
+        return shares.pop() if len(shares) == 1 else 1.0
+
+    @property
     def placement(self) -> str:
         """The placement that all junctions share, else `mixed`."""
         found = {junction.placement for junction in self.junctions}

@@ -45,7 +45,7 @@ from sigprop.plans.scaling.zeros import with_zeros
 from sigprop.results import Init, ParameterPlan, Plan, ScalePlan
 from sigprop.results.application import plain_name, unwrap
 from sigprop.results.optimizers import MATRIX_ONLY, algorithm_of
-from sigprop.results.suggestion import ADAM_RATE, BESIDE_MUON, TARGETS
+from sigprop.results.suggestion import ADAM_RATE, BESIDE_MUON, TARGETS, batch_factor
 from sigprop.structure import Parameter, Structure, read_structure
 from sigprop.theory.exponents import Alignment, read_optimizer
 
@@ -164,7 +164,8 @@ def compose(
         if pair.model is None:
             return made
         if table_rate == "seen" and base is None and rule is not None:
-            made = with_seen_tables(made, pair.model, optimizer, TARGETS if run is None else run.batch_tokens)
+            batch = TARGETS if run is None else run.batch_tokens
+            made = with_expert_rates(with_seen_tables(made, pair.model, optimizer, batch), pair.model, optimizer, batch)
         made = with_zeros(made, pair.model, zeros)
         made = _with_initial_loss(made, pair.model)
         made.meta |= {"responses": responses(made, pair.model), "norms": pair.model.placement}
@@ -479,6 +480,28 @@ def with_seen_tables(made: Plan, structure: Structure, optimizer: str, tokens: i
         step = table_step(frequencies_in(structure.batch, row.shape[0]), tokens)
         row = _multiplied(row, Sizes(1.0, step * row.init.size * number / rate), None, "adamw")
         rows.append(replace(row, why=f"{row.why}; a step changes rows by x{step:.3g} of their size, as often as seen"))
+    return replace(made, parameters=rows)
+
+
+def with_expert_rates(made: Plan, structure: Structure, optimizer: str, tokens: int) -> Plan:
+    """An expert sees its share of the batch, and takes the rate of a batch of that size; routers see all of it.
+
+    The rule for batches is `suggestion.batch_factor`, swept on dense models; on experts it was not.
+    """
+    share = structure.expert_share
+    if share == 1.0 or optimizer.partition(":")[0] not in ("adam", "adamw", *MATRIX_ONLY):
+        return made
+    factor = batch_factor(max(1, round(tokens * share))) / batch_factor(tokens)
+    rows = []
+    for row in made.parameters:
+        item = structure.parameters.get(row.name)
+        if item is not None and item.expert and not item.frozen and factor != 1.0:
+            algorithm = algorithm_of(optimizer, row.role, row.shape)
+            sizes = Sizes(1.0, factor)
+            lr, decay, eps = multipliers(sizes, algorithm)
+            told = f"{row.why}; an expert sees x{share:.3g} of the tokens"
+            row = replace(row, lr=row.lr * lr, weight_decay=row.weight_decay * decay, eps=row.eps * eps, why=told)
+        rows.append(row)
     return replace(made, parameters=rows)
 
 

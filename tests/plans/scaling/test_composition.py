@@ -207,3 +207,47 @@ def test_clear_errors():
         sp.plan(model, "unit", batch=tokens(), depth="cube")
     with pytest.raises(InputError, match="base="):
         sp.plan(model, "unit", batch=tokens(), width="mup", roles={"head.weight": "hidden"})
+
+
+def test_experts_take_the_rate_of_their_share_of_the_batch():
+    """Two of eight experts see a quarter of the tokens: a quarter to the fourth root, from 4,096 tokens down."""
+    hf = pytest.importorskip("transformers")
+    config = hf.MixtralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=2, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    model = hf.MixtralForCausalLM(config).eval()
+    structure = read_structure(model, {"input_ids": tokens()})
+    assert structure.expert_share == 0.25
+    small, large = (
+        sp.plan(model, "unit", structure=structure, width="mup", batch_tokens=batch) for batch in (4096, 16384)
+    )
+    experts = [item.name for item in structure if item.expert]
+    assert experts
+    for name in experts:
+        assert small[name].lr == pytest.approx(large[name].lr * 0.25**0.25)
+        assert small[name].lr * small[name].weight_decay == pytest.approx(large[name].lr * large[name].weight_decay)
+    for item in structure:
+        if not item.expert and item.role != "embedding":
+            assert small[item.name].lr == large[item.name].lr
+
+
+def test_a_run_has_all_its_numbers_from_one_call():
+    model = gpt()
+    short = sp.plan(model, "unit", width="mup", batch=tokens(), tokens=300 * 4096, batch_tokens=4096)
+    run = short.meta["run"]
+    assert (run["steps"], run["lr"]) == (300, pytest.approx(1 / 128, rel=0.1))
+    assert run["weight_decay"] * run["lr"] * 300 / 3 == pytest.approx(1.0)
+    longer = sp.plan(model, "unit", width="mup", batch=tokens(), tokens=3000 * 4096, batch_tokens=4096).meta["run"]
+    assert longer["lr"] == pytest.approx(run["lr"] * 10**-0.32)
+    larger = sp.plan(model, "unit", width="mup", batch=tokens(), tokens=2**30, batch_tokens=2**19).meta["run"]
+    assert larger["betas"] == [0.9, 0.95]
+    assert run["betas"][1] == pytest.approx(1 - 0.05 / 128)
+    (optimizer,) = type(short).from_json(short.to_json()).optimizers(short.apply_(model))
+    decayed = [group for group in optimizer.param_groups if group["weight_decay"]]
+    assert {tuple(group["betas"]) for group in optimizer.param_groups} == {tuple(run["betas"])}
+    assert {round(group["lr"] * group["weight_decay"], 9) for group in decayed} == {
+        round(run["lr"] * run["weight_decay"], 9)
+    }
+    with pytest.raises(InputError, match="at least those of one batch"):
+        sp.plan(model, "unit", width="mup", batch=tokens(), tokens=10, batch_tokens=4096)

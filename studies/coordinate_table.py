@@ -1,10 +1,11 @@
 """Does every plan pass the package's own coordinate check? `python -m studies.coordinate_table --out FILE`.
 
-Rules, written before the runs: a Pre-LN decoder of one block (`sigprop.models`), 32 symbols, 16 positions, widths 32, 64
-and 128, two steps, two seeds (and four others for what fails, as the check does itself), rate of the check. Cells are
-recipe x width rule x optimizer x heads (two at every width, or of size 8) x readout (tied or not) x base (width 32, or
-none with a reference width of 32). A cell passes when `coord_check` passes; a refusal counts as its reason; anything else
-is listed with what the check accuses. All cells are stored, in the order of `cells()`; a run that is cut keeps its rows.
+Rules, written before the runs: a Pre-LN decoder of one block (`sigprop.models`), 32 symbols, 16 positions, widths 32,
+64 and 128, two steps, two seeds (and four others for what fails, as the check does itself), rate of the check. Cells
+are recipe x width rule x optimizer x heads (two at every width, or of size 8) x readout (tied or not) x base (width 32,
+or none with a reference width of 32). A cell passes when `coord_check` passes; a refusal counts as its reason; anything
+else is listed with what the check accuses. All cells are stored, in the order of `cells()`; a run that is cut keeps its
+rows.
 """
 
 from __future__ import annotations

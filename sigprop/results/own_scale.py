@@ -9,7 +9,7 @@ written as `p = s q`, the weight `q` takes the same rate, decay and epsilon as i
 
 So groups that agree in `lr eps` and `lr decay` become one, which holds the factors in `own_scale`. A step divides the
 few weights with a factor by it, multiplies their gradients with it, steps, and puts both back: the same trajectory.
-The optimizer's state is that of `q`.
+On a CPU, where kernels are not what a step waits for, each weight is stepped with its own settings instead.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def _merged(groups: list[Group], optimizer: str) -> Group:
 class InOwnScale(torch.optim.Optimizer):
     """A step that honours `own_scale`, in front of any of torch's optimizers; gradients are left as they are."""
 
+    POWER = 1
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         loss = None
@@ -70,6 +72,8 @@ class InOwnScale(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         weights, scales = self._with_a_factor()
+        if not any(weight.device.type != "cpu" for weight in weights):
+            return self._one_by_one(loss)
         gradients = [cast("Tensor", weight.grad) for weight in weights]
         try:
             if weights:
@@ -83,6 +87,27 @@ class InOwnScale(torch.optim.Optimizer):
             for weight, gradient in zip(weights, gradients, strict=True):
                 weight.grad = gradient
         return loss
+
+    def _one_by_one(self, loss: Any) -> Any:
+        """On a CPU, where weights are stepped one after another anyway, each takes its own settings: no pass more."""
+        groups = self.param_groups
+        try:
+            self.param_groups = [part for group in groups for part in self._parts(group)]
+            _unhooked(super().step)(self)
+        finally:
+            self.param_groups = groups
+        return loss
+
+    def _parts(self, group: Group) -> list[Group]:
+        if not any(scale != 1.0 for scale in group.get(KEY, ())):
+            return [group]
+        found: dict[float, Group] = {}
+        for weight, scale in zip(group["params"], group[KEY], strict=True):
+            times = scale**self.POWER
+            own = {"params": [], "lr": group["lr"] * times, "weight_decay": group["weight_decay"] / times}
+            own |= {"eps": group["eps"] / scale} if "eps" in group else {}
+            found.setdefault(scale, group | own)["params"].append(weight)
+        return list(found.values())
 
     def _with_a_factor(self) -> tuple[list[Tensor], list[float]]:
         """Weights that have a gradient and a factor other than one, with the factors."""
@@ -110,7 +135,7 @@ class Adam(InOwnScale, torch.optim.Adam):
 
 
 class SGD(InOwnScale, torch.optim.SGD):
-    pass
+    POWER = 2
 
 
 class Lion(InOwnScale, lion.Lion):

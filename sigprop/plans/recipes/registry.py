@@ -20,8 +20,8 @@ _RECIPES: dict[str, Recipe] = {}
 class Recipe:
     """A pure function from a model's structure (and options) to a plan whose junctions are not folded yet.
 
-    `data` marks the ones that run the model on a batch and need its parameters to be real, `solves` those that solve
-    for predicted states.
+    `data` marks the ones that run the model on a batch and need its parameters to be real, `solves` those whose
+    matrices go like `fan_in^{-1/2}` because they solve for predicted states, or by assumption (`own`).
     """
 
     name: str

@@ -36,6 +36,7 @@ class Expectations:
     rate: dict[str, float]
     decay: dict[str, float]
     site: dict[str, float]
+    vector: dict[str, float]
     change: float
     along_depth: bool
 
@@ -56,7 +57,17 @@ class Expectations:
             fits[quantity] = dict(zip(names, slopes.tolist(), strict=True))
         weights = fits["weight"] if depth_rule != "none" or not along_depth else {}
         change = width_rule(rule).change
-        return cls(scales, weights, fits["update"], fits["rate"], fits["decay"], fits["site"], change, along_depth)
+        return cls(
+            scales,
+            weights,
+            fits["update"],
+            fits["rate"],
+            fits["decay"],
+            fits["site"],
+            fits["vector"],
+            change,
+            along_depth,
+        )
 
     def of(
         self, quantity: str, name: str, step: int, finite: bool, end: str | None = None
@@ -65,8 +76,11 @@ class Expectations:
 
         `end`: the site that a module which holds others ends in, and whose exponent it should have.
         `finite` sites do not grow with width: logits and scores. They may start smaller, never larger. A branch
-        of scale l^{-alpha} may move less than that, down to 1/l when its own update dominates.
+        of scale l^{-alpha} may move less than that, down to 1/l when its own update dominates. Gains and biases may
+        start smaller too: a bias of zeros does no harm, and what a small gain does shows in the activations.
         """
+        if quantity == "weight" and name in self.vector:
+            return None, getattr(self, quantity).get(name)
         if quantity in ("weight", "update", "rate", "decay"):
             return getattr(self, quantity).get(name), None
         scores = name.endswith(".scores")
@@ -101,6 +115,7 @@ def expected_rows(
     random_scores = {f"{name}.scores": ratio**power for name, ratio in alone.items()}
     return {
         "weight": {name: item.weight for name, item in sizes.items()},
+        "vector": {item.name: 1.0 for item in dims if item.role == "vector"},
         "update": {item.name: sizes[item.name].update for item in dims if not orthogonal or item.role != "hidden"},
         "rate": {name: item.update / item.gradient for name, item in sizes.items()},
         "decay": {item.name: 1.0 for item in dims if read_optimizer(optimizer).name != "adam"},

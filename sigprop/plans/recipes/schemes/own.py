@@ -13,6 +13,7 @@ from sigprop.structure import Structure
     paper="the model's author",
     applies_to="any model",
     effect="nothing is drawn: every parameter keeps the values that the model has",
+    solves=True,
 )
 def own(structure: Structure) -> Plan:
     """`w` as it is."""

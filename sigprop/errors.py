@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import UnionType
@@ -33,6 +34,27 @@ class UnknownNameError(SigpropError, KeyError):
 
 class UnsupportedError(SigpropError, NotImplementedError):
     """The model or setting is outside what the method covers."""
+
+
+class NoRule(UnsupportedError):
+    """A torch function that the theory has no rule for, or whose rule does not cover its arguments."""
+
+
+class TooLarge(UnsupportedError):
+    """More positions, numbers or calls than are followed."""
+
+
+class Fault(SigpropError, RuntimeError):
+    """sigprop itself went wrong: nothing follows for the model. `predict` says so and simulates instead; where the
+    environment sets SIGPROP_RAISE_FAULTS, as tests and studies do, it is raised."""
+
+
+class FaultWarning(UserWarning):
+    """A fault of sigprop, around which it went."""
+
+
+def faults_are_raised() -> bool:
+    return os.environ.get("SIGPROP_RAISE_FAULTS", "") not in ("", "0")
 
 
 class WriteError(SigpropError, OSError):

@@ -8,6 +8,7 @@ simulation       the same, where there is no theory: every model that runs is pr
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from sigprop.capture.inputs import shortened
 from sigprop.capture.predict import require_settings
 from sigprop.compat import ConvNd
 from sigprop.distributions import build, factory_of_model
-from sigprop.errors import InputError, SigpropError, UnsupportedError, require
+from sigprop.errors import Fault, FaultWarning, InputError, SigpropError, UnsupportedError, faults_are_raised, require
 from sigprop.isolation import observers, undisturbed
 from sigprop.losses import LossChoice
 from sigprop.results import Profile
@@ -55,7 +56,8 @@ def predict(
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
 
-    verify: how many initializations of the real model may be drawn to judge the prediction; 0 for none. When None, up
+    verify: how many initializations of the real model may be drawn to judge the prediction; 0 for none, and what theory
+        refuses is then raised. When None, up
         to 24 are drawn where that costs about as much as the prediction, both counted in operations: not for large
         models. A model of more than 400 million parameters is judged by a small one of the same blocks
         (`sigprop.verification.reduced`).
@@ -94,9 +96,11 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
         images = any(isinstance(module, ConvNd) and not isinstance(module, nn.Conv1d) for module in loaded.modules())
         options = {"positions": FOLLOWED_PIXELS if images else FOLLOWED, "replayed": REPLAYED} | options
     try:
-        found = predict_by_theory(loaded, batch, tokens=tokens, **options)
-    except Exception as error:
-        return _simulated(loaded, batch, loss, seed, error)
+        found = _by_theory(loaded, batch, tokens, options)
+    except SigpropError as obstacle:
+        if verify == 0 or (isinstance(obstacle, Fault) and faults_are_raised()):
+            raise
+        return _simulated(loaded, batch, loss, seed, obstacle)
     if verify == 0 or options.get("state") == "preview":
         return found
     if isinstance(long, LongContext):
@@ -107,6 +111,16 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     if parameter_count(loaded) > LARGEST:
         return _verified_small(found, loaded, loss, seed, verify or DRAWS)
     return _verified(found, loaded, batch, loss, seed, verify or DRAWS, math.inf if verify else allowed)
+
+
+def _by_theory(model: nn.Module, batch: Any, tokens: int, options: dict[str, Any]) -> Profile:
+    """The theory's prediction or its refusal; whatever else it raises is a fault."""
+    try:
+        return predict_by_theory(model, batch, tokens=tokens, **options)
+    except SigpropError:
+        raise
+    except Exception as error:
+        raise Fault(f"{type(error).__name__}: {error}") from error
 
 
 def _is_guessed(found: Profile) -> bool:
@@ -160,9 +174,12 @@ def _verified_small(found: Profile, model: nn.Module, loss: LossChoice, seed: in
         return found
 
 
-def _simulated(model: nn.Module, batch: Any, loss: LossChoice, seed: int, obstacle: Exception) -> Profile:
-    """What the real model shows, where theory met an obstacle."""
-    why = str(obstacle) if isinstance(obstacle, SigpropError) else f"{type(obstacle).__name__}: {obstacle}"
+def _simulated(model: nn.Module, batch: Any, loss: LossChoice, seed: int, obstacle: SigpropError) -> Profile:
+    """What the real model shows, where theory met an obstacle; a fault of its own it says aloud."""
+    why = str(obstacle)
+    if isinstance(obstacle, Fault):
+        why = f"fault of sigprop: {why}; simulated instead"
+        warnings.warn(f"{why}. Please report it.", FaultWarning, stacklevel=2)
     if parameter_count(model) > LARGEST:
         raise UnsupportedError(f"{why}\n  The model is too large to be simulated instead.") from obstacle
     try:
@@ -175,5 +192,5 @@ def _simulated(model: nn.Module, batch: Any, loss: LossChoice, seed: int, obstac
     profile = simulation.summary()
     for row in (*profile.sites, *profile.parameters):
         row.reason = row.reason or f"simulated with {len(simulation.profiles)} initializations: theory cannot follow"
-    profile.meta |= {"source": "predict", "theory": why}
+    profile.meta |= {"source": "predict", "fault" if isinstance(obstacle, Fault) else "theory": why}
     return with_law_errors(profile, simulation)

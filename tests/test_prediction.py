@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 import sigprop as sp
 from sigprop import prediction
-from sigprop.errors import InputError, UnsupportedError
+from sigprop.capture import registry
+from sigprop.errors import Fault, FaultWarning, InputError, NoRule, TooLarge, UnsupportedError
+from tests.capture.networks import Network
 
 
 class Stack(nn.Module):
@@ -68,7 +70,7 @@ def test_a_wrong_theory_is_disputed_and_the_simulated_number_shown(source, batch
 
 
 @pytest.mark.parametrize("source", [Stack, Stack()], ids=["factory", "module"])
-@pytest.mark.parametrize("obstacle", [UnsupportedError("no rule for it"), ZeroDivisionError("division by zero")])
+@pytest.mark.parametrize("obstacle", [UnsupportedError("no rule for it"), TooLarge("too many positions")])
 def test_what_theory_cannot_follow_is_simulated(source, obstacle, batch, monkeypatch):
     def refuse(*args, **kwargs):
         raise obstacle
@@ -81,6 +83,52 @@ def test_what_theory_cannot_follow_is_simulated(source, obstacle, batch, monkeyp
     for item in profile.compare(measured).differences:
         if item.column in ("variance", "grad_variance"):
             assert abs(item.error) < 5 * item.standard_error + 1e-6
+
+
+def test_a_fault_is_raised_or_said_aloud(batch, monkeypatch):
+    """Every exception of the engine led to a simulation: a bug looked like a slow success."""
+
+    def fail(*args, **kwargs):
+        return 1 / 0
+
+    monkeypatch.setattr(prediction, "predict_by_theory", fail)
+    with pytest.raises(Fault, match="ZeroDivisionError"):
+        sp.predict(Stack, batch)
+    monkeypatch.setenv("SIGPROP_RAISE_FAULTS", "0")
+    with pytest.warns(FaultWarning, match="fault of sigprop: ZeroDivisionError: division by zero; simulated instead"):
+        profile = sp.predict(Stack, batch)
+    assert profile.meta["fault"].startswith("fault of sigprop: ZeroDivisionError")
+    assert {row.status for row in profile.sites} == {"sampled"}
+
+
+def test_a_rule_that_fails_is_a_fault_and_a_function_that_does_is_none(batch, monkeypatch):
+    def broken(*args, **kwargs):
+        raise KeyError("broken")
+
+    monkeypatch.setitem(registry._RULES, "relu", broken)
+    with pytest.raises(Fault, match="relu"):
+        sp.predict(Stack, batch)
+    with pytest.raises(InputError, match="could not be traced"):
+        sp.predict(lambda: Network(lambda m, x: m.layer(x) if x > 0 else x, layer=nn.Linear(32, 4)), batch, verify=0)
+
+
+def test_a_missing_rule_is_named_with_what_to_do(batch):
+    def gradients(m, x):
+        y = m.layer(x)
+        return torch.autograd.grad(y.sum(), m.layer.weight, create_graph=True)[0]
+
+    make = lambda: Network(gradients, layer=nn.Linear(32, 4))  # noqa: E731
+    with pytest.raises(NoRule, match=r"no rule follows .*@sigprop.capture.rule\('grad'\).*docs/do/rules.md"):
+        sp.predict(make, batch, verify=0)
+
+
+def test_without_verification_nothing_is_simulated(batch, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise NoRule("no rule for it")
+
+    monkeypatch.setattr(prediction, "predict_by_theory", refuse)
+    with pytest.raises(NoRule):
+        sp.predict(Stack, batch, verify=0)
 
 
 def test_nothing_is_left_behind(batch):

@@ -16,9 +16,11 @@ Layers from the ground up; a file imports only from its own layer and those befo
 9. Profiles: `inputs`, `length`, `networks`, `work`, `summaries`, `rows`, `skipped_rows`, `predict`. All of it as rows.
 """
 
+from sigprop.capture.capture import Capture
 from sigprop.capture.predict import predict
+from sigprop.capture.record import Call, Field, Weight
 from sigprop.capture.registry import rule
 from sigprop.capture.skeleton import build, distribution
 from sigprop.capture.tracing import TracedModel, trace
 
-__all__ = ["TracedModel", "build", "distribution", "predict", "rule", "trace"]
+__all__ = ["Call", "Capture", "Field", "TracedModel", "Weight", "build", "distribution", "predict", "rule", "trace"]

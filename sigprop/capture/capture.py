@@ -23,7 +23,7 @@ from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.capture.skeleton import law_of
 from sigprop.compat import DisableTorchFunction
 from sigprop.distributions import zero_rows
-from sigprop.errors import InputError, UnsupportedError
+from sigprop.errors import InputError, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Bound, Doubt, Graph, Node
 from sigprop.graph.shared_parts import SharedParts
@@ -102,7 +102,7 @@ class Capture(ModuleSites):
     def require_followed(self, positions: int) -> None:
         """Refuse more positions than may be followed, before a kernel of all their pairs is made."""
         if positions > self.most_positions:
-            raise UnsupportedError(
+            raise TooLarge(
                 f"{positions:,} positions in {self.module!r}, of which {self.most_positions:,} may be followed"
             )
 
@@ -117,14 +117,14 @@ class Capture(ModuleSites):
     def sampled(self, target: Field, reason: str) -> Node:
         """The node of a field by Monte Carlo on the functions that lead to it."""
         if target.layout.positions > LARGEST:
-            raise UnsupportedError(
+            raise TooLarge(
                 f"a tensor of shape {target.shape} in {self.module!r} has {target.layout.positions} positions, "
                 f"more than the {LARGEST} that are followed: a shorter sequence or a smaller image may help"
             )
         draws = ReplayedFunction(target, self.seed() if self.running else self.seed_of(target))
         self._replayed += draws.calls
         if self._replayed > self.most_replayed:
-            raise UnsupportedError(
+            raise TooLarge(
                 f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.most_replayed:,} may be: "
                 "in a recurrence every step draws all steps before it"
             )

@@ -14,7 +14,7 @@ from sigprop.capture.capture import Capture
 from sigprop.capture.functions import MOVES, UNARY
 from sigprop.capture.record import Call, Weight, leaves
 from sigprop.capture.replay import Replay
-from sigprop.capture.shapes import on_meta
+from sigprop.capture.shapes import made_on_meta
 from sigprop.capture.skeleton import Distribution
 from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
 from sigprop.graph.evaluate import Evaluation
@@ -41,7 +41,7 @@ def makes_fields(call: Call) -> bool:
 def of_weights(capture: Capture, call: Call) -> Any:
     """Weights for the results of a call on weights and real tensors."""
     parents = [item for item in call.records() if isinstance(item, Weight)]
-    result = on_meta(call)
+    result = made_on_meta(call)
     if isinstance(result, Tensor):
         return _weight(capture, call, result, parents, None)
     if isinstance(result, (tuple, list)) or call.name == "iter":

@@ -28,9 +28,9 @@ from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, mapped
 from sigprop.capture.registry import Rule, find_rule
 from sigprop.capture.rules.stops import custom, hooked, stopped
-from sigprop.capture.shapes import on_meta
+from sigprop.capture.shapes import no_rule, on_meta
 from sigprop.compat import custom_functions
-from sigprop.errors import InputError, SigpropError, UnsupportedError
+from sigprop.errors import Fault, InputError, SigpropError
 from sigprop.isolation import Mode
 
 
@@ -141,14 +141,20 @@ class CaptureMode(Mode):
         in_place = in_place or asks_to_write(func, args, kwargs)
         given, named = mapped((args, kwargs), self._argument)
         call = Call(func, name, given, named, self._capture.module, in_place)
+        if name == "grad":
+            raise no_rule(call, "gradients that a model takes itself are those of one network")
         if name in CHECKED:
             self._require_runs(call)
         try:
             result = self._result(rule, call)
-        except (SigpropError, RecursionError):
+        except (SigpropError, RecursionError, Uneven):
             raise
+        except Misaligned as error:
+            raise no_rule(call, str(error)) from error
         except Exception as error:
-            raise UnsupportedError(self._complaint(call, error)) from error
+            raise Fault(
+                f"{resolve_name(func) or name} in {call.module!r} on {_shapes(call)}: {type(error).__name__}: {error}"
+            ) from error
         return self._attach(call, args, result)
 
     def _require_runs(self, call: Call) -> None:
@@ -207,14 +213,6 @@ class CaptureMode(Mode):
                 return iter(made)
             return type(result)(made)
         return result
-
-    def _complaint(self, call: Call, error: Exception) -> str:
-        function = resolve_name(call.function) or call.name
-        return (
-            f"no prediction for {function} in {call.module!r} on {_shapes(call)} "
-            f"({type(error).__name__}: {error}). Register a rule: "
-            f'@sigprop.capture.rule("{call.name}") def {call.name}(capture, call, ...): return a Field.'
-        )
 
 
 def _shapes(call: Call) -> str:

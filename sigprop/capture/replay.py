@@ -16,7 +16,9 @@ from torch import Tensor
 from sigprop.capture.ensemble import Ensemble, fewest_balanced
 from sigprop.capture.joint import Joint
 from sigprop.capture.layout import Layout
-from sigprop.capture.record import Field, Record, Weight, mapped
+from sigprop.capture.record import Call, Field, Record, Weight, mapped
+from sigprop.capture.shapes import no_rule
+from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.theory.drawing import DTYPE, drawn_rows
@@ -107,7 +109,7 @@ class Replay:
             args = (args[0].contiguous(), *args[1:])
         with torch.set_grad_enabled(self.gradients and not record.without_gradient):
             function = torch.Tensor.reshape if call.name == "view" else call.function
-            result = function(*args, **kwargs)
+            result = _called(call, function, args, kwargs)
         return result if record.output is None else result[record.output]
 
     def _draw(self, item: Field) -> Tensor:
@@ -166,6 +168,16 @@ class Replay:
             return None
         roots = self.ensemble.drawn(node.inputs[0])[self.replicas]
         return roots @ roots.mT - self.states.signal(node.inputs[0]).kernel.values
+
+
+def _called(call: Call, function: Any, args: Any, kwargs: Any) -> Any:
+    """What a model's own function refuses of drawn numbers is a refusal of its call."""
+    try:
+        return function(*args, **kwargs)
+    except SigpropError:
+        raise
+    except Exception as error:
+        raise no_rule(call, f"it fails on drawn numbers: {type(error).__name__}: {error}") from error
 
 
 def is_narrow(states: Evaluation, node: Node) -> bool:

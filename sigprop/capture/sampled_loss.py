@@ -16,7 +16,7 @@ from sigprop.capture.ensemble import Ensemble
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.replay import Replay, parts_of_sources, sites_between
 from sigprop.capture.reverse import generator_of
-from sigprop.errors import InputError, UnsupportedError
+from sigprop.errors import InputError, NoRule, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
@@ -49,7 +49,7 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     drawn = [part for found in parts.values() for part in found]
     size = sum(math.prod(part.shape) for part in drawn)
     if size > WIDEST:
-        raise UnsupportedError(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
+        raise TooLarge(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
     found = AveragedGradients(states, parts, sites_between(loss, parts))
     seed = states.graph.loss_seed
     ensemble = Ensemble(states, 1, generator_of(seed, 0))
@@ -69,7 +69,9 @@ def _played(replay: Replay, loss: Field) -> Tensor:
     try:
         return replay(loss)
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise InputError(f"the loss fails on outputs of the predicted kind: {type(error).__name__}: {error}") from error
+        cause = error.__cause__ if isinstance(error, NoRule) and error.__cause__ is not None else error
+        said = f"{type(cause).__name__}: {cause}"
+        raise InputError(f"the loss fails on outputs of the predicted kind: {said}") from error
 
 
 class ExpectedReplay(Replay):

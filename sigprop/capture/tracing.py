@@ -22,7 +22,7 @@ from sigprop.capture.repeated import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_function import MOST_REPLAYED
 from sigprop.capture.skeleton import skeleton_of
 from sigprop.compat import use_plain_settings
-from sigprop.errors import InputError, SigpropError
+from sigprop.errors import Fault, InputError, SigpropError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.isolation import (
     as_written,
@@ -34,6 +34,9 @@ from sigprop.isolation import (
     without_observers,
 )
 from sigprop.losses import LossChoice, first_signal, objective
+
+PASSING = ("sigprop.models", "sigprop.capture.mode")
+"""Where an error is raised by a model of ours, or by torch in a call that is handed on as it is."""
 
 
 @dataclass
@@ -152,7 +155,20 @@ def _call(model: nn.Module, batch: Any) -> Any:
     except (SigpropError, Uneven):
         raise
     except Exception as error:
+        if _is_own(error):
+            raise Fault(f"{type(error).__name__}: {error}") from error
         raise InputError(_refusal(model, error)) from error
+
+
+def _is_own(error: Exception) -> bool:
+    """Whether the model did not raise it, nor torch in a call of the model's, but the interpreter."""
+    step, last = error.__traceback__, ""
+    while step is not None:
+        last = step.tb_frame.f_globals.get("__name__", "")
+        step = step.tb_next
+        while step is not None and step.tb_frame.f_globals.get("__name__", "").startswith("torch"):
+            step = step.tb_next
+    return last.startswith("sigprop.") and not last.startswith(PASSING)
 
 
 def _refusal(model: nn.Module, error: Exception) -> str:

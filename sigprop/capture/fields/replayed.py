@@ -12,8 +12,7 @@ from sigprop.capture.capture import Capture
 from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, Misaligned, of_roles
 from sigprop.capture.record import Call, Field, Weight, leaves, mapped, united
-from sigprop.capture.shapes import on_meta
-from sigprop.errors import UnsupportedError
+from sigprop.capture.shapes import made_on_meta, no_rule, on_meta
 
 
 def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
@@ -22,7 +21,7 @@ def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
     fields = [item for item in records if isinstance(item, Field)]
     if not fields:
         return of_weights(capture, call)
-    result = on_meta(call)
+    result = made_on_meta(call)
     reason = reason or f"{call.name} sampled on the predicted state"
     if isinstance(result, Tensor):
         return _like(capture, call, result, fields, None, reason)
@@ -65,7 +64,7 @@ def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> F
 def kept(capture: Capture, call: Call) -> Field:
     """The record of a call that gives no floating-point numbers, to be replayed only."""
     fields = [item for item in call.records() if isinstance(item, Field)]
-    layout = _layout(call, tuple(on_meta(call).shape), fields)
+    layout = _layout(call, tuple(made_on_meta(call).shape), fields)
     return _field(capture, call, layout, fields, None, f"{call.name} sampled on the predicted state")
 
 
@@ -104,11 +103,7 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
     found = _extended(shape, fields) or _by_place(shape, fields)
     if found is None:
         given = ", ".join(str(item.shape) for item in fields)
-        raise UnsupportedError(
-            f"{call.name} in {call.module!r} makes {shape} of {given}, and it is not known which of its dimensions are "
-            f"tokens and which are channels. Register a rule that says so: "
-            f'@sigprop.capture.rule("{call.name}") def {call.name}(capture, call, ...): return a Field.'
-        )
+        raise no_rule(call, f"it makes {shape} of {given}, and it is not known which of its dimensions are tokens")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -107,9 +107,8 @@ class Sampled(DrawnOp):
             evidence = x.evidence.join(evidence)
         self._norms = torch.stack(norms)
         fluctuation = Fluctuation(_fluctuation(self._norms, self.draws.channels))
-        return self.carries.signal(
-            inputs[0], Dense(kernel), mean, self.draws.channels, evidence, fluctuation=fluctuation
-        )
+        x: Any = inputs[0] if inputs else None  # a function of weights alone keeps no part
+        return self.carries.signal(x, Dense(kernel), mean, self.draws.channels, evidence, fluctuation=fluctuation)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:
         received, _ = self.sent(gradient, *inputs)

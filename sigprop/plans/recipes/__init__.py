@@ -4,11 +4,11 @@
 |---|---|
 | `schemes/` | one scheme each |
 | `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
-| `fold`, `surgery` | scales carried by unmodified models, exactly; or hooked onto the junctions |
+| `fold` | scales carried by unmodified models, exactly |
 | `optimizers` | the one table: what lr, decay and epsilon are multiplied by, for every optimizer |
 | `walk` | predicted states under other draws, which the solvers stand on |
 | `predicted_plan` | what a recipe would do to a model, predicted |
-| `planning` | `plan(model, recipe)` |
+| `planning` | `plan(model, recipe)`; junctions hooked, tied readouts, frozen weights |
 """
 
 from sigprop.plans.recipes.optimizers import Multipliers, Sizes, folded_multipliers, multipliers

@@ -40,9 +40,6 @@ class Sizes:
         """The same function and training with the parameter written as `kappa` times the old one."""
         return Sizes(self.weight * kappa, self.update * kappa, self.gradient / kappa)
 
-    def times(self, other: Sizes) -> Sizes:
-        return Sizes(self.weight * other.weight, self.update * other.update, self.gradient * other.gradient)
-
 
 @dataclass(frozen=True)
 class Matrix:

@@ -22,9 +22,8 @@ from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
 from sigprop.plans.recipes.fold import carrying
-from sigprop.plans.recipes.frozen import require_untouched
 from sigprop.plans.recipes.optimizers import Sizes, multipliers
-from sigprop.plans.recipes.planning import completed, reproducibly
+from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched
 from sigprop.plans.recipes.predicted_plan import initial_loss
 from sigprop.plans.recipes.registry import get_recipe
 from sigprop.plans.recipes.rows import times

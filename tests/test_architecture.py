@@ -34,7 +34,8 @@ ALLOWED = {
     "structure": BASE | {"theory", "graph", "capture", "inputs"},
     "plans": BASE | {"theory", "graph", "blueprints", "capture", "structure", "measurement", "inputs"},
     "checks": BASE
-    | {"theory", "distributions", "graph", "capture", "structure", "measurement", "inputs", "plans", "prediction"},
+    | {"theory", "distributions", "graph", "capture", "structure", "measurement", "inputs", "plans", "prediction"}
+    | {"verification"},
     "report": BASE,
     "monitoring": BASE | {"measurement", "report"},
     "api": BASE | {"blueprints", "capture", "inputs", "plans", "prediction"},

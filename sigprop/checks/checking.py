@@ -104,6 +104,11 @@ def _profile(subject: Subject) -> None:
     if not subject.quick:
         try:
             subject.predicted = subject.evaluation.predicted()
+            if subject.predicted.meta.get("source") == "simulate":
+                subject.notes.append(
+                    f"predicted by {subject.predicted.meta['draws']} simulated initializations: theory follows such "
+                    "large images in minutes only"
+                )
         except SigpropError as error:
             reasons.append(error)
             subject.notes.append(f"not predicted: {str(error).splitlines()[0]}")

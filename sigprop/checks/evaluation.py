@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from sigprop.batches import mapped, tensors_in
 from sigprop.capture import predict
 from sigprop.capture.skeleton import skeleton_of
+from sigprop.compat import ConvNd
 from sigprop.distributions import distribution, set_distribution, zero_rows
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import as_written
@@ -20,6 +22,13 @@ from sigprop.measurement import measure
 from sigprop.plans.recipes.walk import distribution_of
 from sigprop.results import Plan, Profile
 from sigprop.results.application import parameter_names, plain_name, unwrap
+from sigprop.verification import Simulation
+
+POSITIONS = 1024
+"""Of all images of a batch: their convolutions are followed by theory up to so many, in seconds."""
+DRAWN = 3
+"""Initializations that stand for a prediction where theory would take minutes."""
+CROPPED, IMAGE = 32, 4
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,18 @@ class Experiment:
     def predicted(self, plan: Plan | None = None) -> Profile:
         """From theory; under a plan nothing is drawn, only the laws are replaced."""
         subject = self.skeleton if plan is None else planned_skeleton(self.skeleton, plan)
+        if has_large_images(self.model, self.batch):
+            drawn = Simulation(subject, self.batch, self.loss, self.seed)
+            drawn.extend(DRAWN, counted=False)
+            return drawn.summary()
         return predict(subject, self.batch, loss=self.loss, scores=True, seed=self.seed)
+
+    @property
+    def small_batch(self) -> Any:
+        """A batch for the structure alone, which does not depend on how large images are."""
+        if not has_large_images(self.model, self.batch):
+            return self.batch
+        return mapped(self.batch, _cropped)
 
     def measured(self) -> Profile:
         """From one pass through the weights."""
@@ -49,6 +69,20 @@ class Experiment:
         """A copy of the model with a plan applied."""
         copied = copy.deepcopy(self.model)
         return plan.apply_(copied, torch.Generator().manual_seed(self.seed))
+
+
+def has_large_images(model: nn.Module, batch: Any) -> bool:
+    """Whether convolutions that overlap run over more positions than theory follows in seconds."""
+    convolutions = [item for item in model.modules() if isinstance(item, ConvNd) and item.kernel_size != item.stride]
+    images = [item for _, item in tensors_in(batch) if item.dim() == IMAGE and item.is_floating_point()]
+    return len(convolutions) > 3 and any(item.numel() // item.shape[1] > POSITIONS for item in images)
+
+
+def _cropped(item: Any) -> Any:
+    """Two images, or what belongs to them."""
+    if not isinstance(item, Tensor) or not item.dim():
+        return item
+    return item[:2, ..., :CROPPED, :CROPPED] if item.dim() == IMAGE else item[:2]
 
 
 def is_weights_only(plan: Plan) -> bool:

@@ -139,8 +139,9 @@ class Subject:
         """Read from the graph; None in a quick check."""
         if self.quick:
             return None
+        batch = self.batch if self.evaluation is None else self.evaluation.small_batch
         try:
-            return read_structure(self.without_weights, self.batch)
+            return read_structure(self.without_weights, batch)
         except SigpropError as error:
             self.notes.append(f"structure not read: {str(error).splitlines()[0]}")
             return None

@@ -225,7 +225,7 @@ def _blocks(model: nn.Module, sums: list[str]) -> tuple[tuple[str, ...], ...]:
         numbered = re.fullmatch(r"(.*?)\.?(\d+)", name)
         if numbered and any(total.startswith(name + ".") for total in sums):
             groups.setdefault((numbered.group(1), type(module)), []).append(name)
-    lists = [names for names in groups.values() if not _is_container(names, groups.values())]
+    lists = [names for names in groups.values() if not _is_container(model, names, groups.values())]
     outer = [names for names in lists if not any(_within(names, other) for other in lists)]
     return tuple(tuple(names) for names in outer)
 
@@ -246,9 +246,11 @@ def _within(names: list[str], others: list[str]) -> bool:
     return names is not others and all(any(n.startswith(o + ".") for o in others) for n in names)
 
 
-def _is_container(names: list[str], groups: Iterable[list[str]]) -> bool:
-    """One numbered module around a list of blocks: `nn.Sequential(embedding, encoder)`."""
-    return len(names) == 1 and any(len(other) > 1 and _within(other, names) for other in groups)
+def _is_container(model: nn.Module, names: list[str], groups: Iterable[list[str]]) -> bool:
+    """Numbered modules around lists of blocks: one (`nn.Sequential(table, encoder)`) or stages unlike in shape."""
+    inner = [other for other in groups if len(other) > 1 and _within(other, names)]
+    shapes = {tuple(item.shape for item in model.get_submodule(name).parameters()) for name in names}
+    return bool(inner) and (len(names) == 1 or len(shapes) > 1)
 
 
 def _origin(sums: dict[Field, int], item: Field) -> Field | None:

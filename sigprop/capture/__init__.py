@@ -2,7 +2,7 @@
 
 Layers from the ground up; a file imports only from its own layer and those before, and a test holds it to that.
 
-1. Tensors: `layout`, `skeleton`, `record`, `attached`, `functions`, `shapes`, `broadcast`.
+1. Tensors: `passes`, `layout`, `skeleton`, `record`, `attached`, `functions`, `shapes`, `broadcast`.
    A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
 2. Draws: `joint`, `ensemble`, `replay`, `thinning`, `reverse`, `attended_positions`, `replayed_heads`,
    `replayed_function`. Numbers drawn from predicted states by replaying the model's functions, for drawn ops.

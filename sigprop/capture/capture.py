@@ -47,10 +47,11 @@ class Capture(ModuleSites):
         preview: bool = False,
         single: bool = False,
         dtype: torch.dtype = torch.float64,
+        thin: bool = True,
     ):
         super().__init__(model)
         self.preview = preview
-        self.single = single
+        self.single, self.thin = single, thin
         self.graph = Graph(seed * 100003 + 1)
         self.states = Evaluation(self.graph, preview=preview, dtype=dtype)
         self.records: list[Record] = []

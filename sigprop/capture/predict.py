@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from sigprop.capture.inputs import shortened
 from sigprop.capture.layout import LARGEST as MOST_POSITIONS
 from sigprop.capture.length import continued
 from sigprop.capture.networks import averaged
+from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES, require_passes
 from sigprop.capture.record import Uneven
 from sigprop.capture.replayed_function import MOST_REPLAYED
 from sigprop.capture.rows import SiteRows, parameter_rows
@@ -45,6 +46,7 @@ def predict(
     seed: int = 0,
     positions: int = MOST_POSITIONS,
     replayed: int = MOST_REPLAYED,
+    passes: Collection[str] = tuple(PASSES),
 ) -> Profile:
     """Moments of every module output and of its gradient, and of every parameter's gradient.
 
@@ -62,10 +64,12 @@ def predict(
     scores: also predict attention scores (`module.scores`): variance, entropy, largest weight, as `measure` does.
     positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
     replayed: calls of functions without a rule that are drawn, at most: of a recurrence every step draws those before.
+    passes: shortcuts that may be used where they apply, by name; () for none. `meta["passes"]` names those that were,
+        `sigprop.capture.passes` has what each does and its error.
     """
     settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype}
     settings |= {"scores": scores, "seed": seed, "positions": positions}
-    settings["replayed"] = replayed
+    settings |= {"replayed": replayed, "passes": passes}
     require_settings(networks=networks, **settings)
     with undisturbed() as interrupts, interrupts.let_through():
         if networks == 1:
@@ -85,6 +89,7 @@ def require_settings(
     seed: int = 0,
     positions: int = MOST_POSITIONS,
     replayed: int = MOST_REPLAYED,
+    passes: Collection[str] = tuple(PASSES),
 ) -> None:
     """Raise for an option of `predict` that is not allowed."""
     require_loss(loss)
@@ -94,6 +99,7 @@ def require_settings(
     require(tokens >= 2, "tokens", tokens, "at least 2")
     require(positions >= 1, "positions", positions, "at least 1")
     require(replayed >= 1, "replayed", replayed, "at least 1")
+    require_passes(passes)
 
 
 def _predict(
@@ -108,12 +114,15 @@ def _predict(
     seed: int,
     positions: int,
     replayed: int,
+    passes: Collection[str],
     network: int | None = None,
 ) -> Profile:
-    loaded = _loaded(model)
+    loaded, allowed = _loaded(model), require_passes(passes)
     settings: dict[str, Any] = {"loss": loss, "state": state, "dtype": dtype, "scores": scores, "seed": seed}
-    settings |= {"network": network, "positions": positions, "replayed": replayed}
+    settings |= {"network": network, "positions": positions, "replayed": replayed, "passes": allowed}
     tokens = tokens if state == "kernel" else min(tokens, 32)
+    if LONG not in allowed:
+        return _followed(model, loaded, batch, **settings)
     followed, cut = shortened(batch, tokens)
     found = _followed(model, loaded, followed, **settings)
     if cut is None:
@@ -121,15 +130,17 @@ def _predict(
     if tokens < SHORTEST or state == "preview":
         found.meta["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
         return found
-    return continued(_followed(model, loaded, shortened(batch, tokens // 2)[0], **settings), found, tokens, cut[0])
+    half = _followed(model, loaded, shortened(batch, tokens // 2)[0], **settings)
+    found.meta["passes"] = [*found.meta["passes"], LONG]
+    return continued(half, found, tokens, cut[0])
 
 
-def _followed(model: Any, loaded: nn.Module, batch: Any, **settings: Any) -> Profile:
+def _followed(model: Any, loaded: nn.Module, batch: Any, passes: frozenset[str], **settings: Any) -> Profile:
     """With jumps over alike blocks where there are many; all of them where they turn out to be uneven."""
     try:
-        return _followed_once(model, loaded, batch, jumps=True, **settings)
+        return _followed_once(model, loaded, batch, passes=passes, **settings)
     except Uneven:
-        return _followed_once(model, loaded, batch, jumps=False, **settings)
+        return _followed_once(model, loaded, batch, passes=passes - {REPEATED}, **settings)
 
 
 def _followed_once(
@@ -137,7 +148,7 @@ def _followed_once(
     loaded: nn.Module,
     batch: Any,
     *,
-    jumps: bool,
+    passes: frozenset[str],
     loss: LossChoice,
     state: str,
     dtype: torch.dtype,
@@ -155,7 +166,7 @@ def _followed_once(
         "seed": seed + (network or 0),
         "single": network is not None,
         "dtype": dtype,
-        "jumps": jumps,
+        "passes": passes,
         "positions": positions,
         "replayed": replayed,
     }
@@ -164,15 +175,16 @@ def _followed_once(
         made = trace(loaded, batch if count is None else first_sequences(batch, count), **options)
         return Started(made, made.states, *made.differentiate(loss))
 
-    many = two_sequences(loaded, batch, started)
+    many = two_sequences(loaded, batch, started) if SEQUENCES in passes else None
     made = many.started if many else started(None)
-    meta = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": made.name}
+    meta: dict[str, Any] = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": made.name}
     sites = _site_rows(made, meta)
     if many:
         many.continue_to_batch(sites)
         meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, the first two followed"
     if scores:
         sites = placed(sites, score_rows(made.traced, seed))
+    meta["passes"] = [*made.traced.passes, *([SEQUENCES] if many else [])]
     profile = Profile(sites, parameter_rows(made.traced, made.states), meta)
     for run in made.traced.runs:
         profile = with_skipped_rows(profile, run)

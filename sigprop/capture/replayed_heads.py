@@ -65,10 +65,11 @@ class ReplayedHeads:
         seed: int,
         order: int = 1,
         single: bool = False,
+        thin: bool = True,
         total: Callable[[], int] = lambda: 1,
     ):
         self.weight, self.value, self.out, self.seed = weight, value, out, seed
-        self.single, self.total, self.order = single, total, order
+        self.single, self.thin, self.total, self.order = single, thin, total, order
         self.width, self.value_width, self.head_width = out.channels, value.layout.channels, value.layout.shape[-1]
         self.parts = parts_of_sources(weight)
         self._all_heads = math.prod(a.size for d in weight.layout.dims for a in d if a.role == CHANNEL)
@@ -95,7 +96,7 @@ class ReplayedHeads:
         rounds = math.ceil(HEADS * min(1.0, (FIRST / self.order) ** 2) / heads)
         self._most_heads = heads if single else min(rounds, MOST_REPLICAS) * min(heads, AT_ONCE)
         few = AT_ONCE if self.group == 1 else math.ceil(FEWEST / self.group)
-        self._thinning = None if single else self._possible_thinning(few, heads)
+        self._thinning = self._possible_thinning(few, heads) if self.thin and not single else None
         self._arrange()
 
     def _possible_thinning(self, wanted: int, heads: int) -> Thinning | None:
@@ -123,6 +124,11 @@ class ReplayedHeads:
         self._rows, self._columns = attended(layout, self.value.layout, self.out)
         self.sequences = sequences_apart(self._rows, self._columns, self.value.layout.positions)
         self._blocks = self.sequences.count
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a part of the heads is drawn for all."""
+        return self._thinning is not None and self._thinning.factor > 1
 
     def _replicas(self, heads: float) -> int:
         """Replicas, in whole groups, that draw so many heads."""

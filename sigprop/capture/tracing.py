@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +18,11 @@ from sigprop.capture.gradient_start import loss_start, white_noise
 from sigprop.capture.layout import LARGEST
 from sigprop.capture.loss_terms import terms_of
 from sigprop.capture.mode import CaptureMode
+from sigprop.capture.passes import EXPERTS, REPEATED, THINNED
 from sigprop.capture.record import Field, Uneven, Weight
 from sigprop.capture.repeated import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_function import MOST_REPLAYED
+from sigprop.capture.replayed_heads import heads_of
 from sigprop.capture.skeleton import skeleton_of
 from sigprop.compat import use_plain_settings
 from sigprop.errors import Fault, InputError, SigpropError
@@ -58,6 +61,14 @@ class TracedModel:
     @property
     def sites(self) -> list[tuple[str, Field]]:
         return self.capture.sites
+
+    @property
+    def passes(self) -> list[str]:
+        """The shortcuts that were used."""
+        heads = (heads_of(self.states.op(node)) for node in self.capture.graph.nodes)
+        thinned = any(item is not None and item.leaves_out for item in heads)
+        used = {REPEATED: any(run.skipped for run in self.runs), EXPERTS: bool(self.capture.repeats), THINNED: thinned}
+        return [name for name, holds in used.items() if holds]
 
     @property
     def states(self) -> Evaluation:
@@ -114,7 +125,7 @@ def trace(
     single: bool = False,
     copy: bool = True,
     dtype: torch.dtype = torch.float64,
-    jumps: bool = False,
+    passes: Collection[str] = (EXPERTS, THINNED),
     positions: int = LARGEST,
     replayed: int = MOST_REPLAYED,
 ) -> TracedModel:
@@ -122,7 +133,7 @@ def trace(
 
     The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
     for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
-    `jumps` follows only a part of many alike blocks (`repeated`); `Uneven` is raised where that cannot be done.
+    `passes` are the shortcuts that may be used; with that of repeated blocks `Uneven` is raised where it cannot be.
     `positions` are those of a tensor that are followed at most, `replayed` the calls that are drawn.
     """
     model = as_written(model)
@@ -133,15 +144,15 @@ def trace(
         without_observers(twin)
         for module in twin.modules():
             use_plain_settings(module)
-        capture = Capture(twin, seed, preview, single, dtype)
+        capture = Capture(twin, seed, preview, single, dtype, THINNED in passes)
         capture.most_positions, capture.most_replayed = positions, replayed
         batch = copied(batch)
         seed_all(seed)
         with (
             without_backward_hooks(twin) as unfollowed,
             eagerly(twin.modules()),
-            followed_as_one(capture),
-            jumped_over(capture) if jumps else nullcontext([]) as runs,
+            followed_as_one(capture) if EXPERTS in passes else nullcontext(),
+            jumped_over(capture) if REPEATED in passes else nullcontext([]) as runs,
             CaptureMode(capture).watching(),
             interrupts.let_through(),
         ):

@@ -97,7 +97,14 @@ def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Fiel
         return None
     capture.attentions += 1
     heads = ReplayedHeads(
-        weights, value, layout, capture.seed(), capture.attentions, capture.single, lambda: capture.attentions
+        weights,
+        value,
+        layout,
+        capture.seed(),
+        capture.attentions,
+        capture.single,
+        capture.thin,
+        lambda: capture.attentions,
     )
     node = capture.apply(DrawnAttention(heads), *(source.node for source in heads.parts), value.node)
     return Field(layout, lambda _: node, call=call, inputs=(weights, value))

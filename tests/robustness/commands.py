@@ -53,18 +53,19 @@ BASES = [
      "--option", "k=0.3", "--tokens", "8", "--compare", "xavier"],
     ["critical", "tanh", "--norm", "none", "--residual", "0", "--stages", "1"],
     ["critical", "leaky_relu", "--set", "slope=0.1"],
-    ["exponents", "muP", "--optimizer", "adam", "--alignment", "full", "--depth", "2"],
-    ["exponents", "a=0,0,1;b=0,1/2,1/2;c=0,0,1", "--optimizer", "sgd"],
-    ["phase", "mlp", "--sigma-w", "1:2:2", "--sigma-b", "0:1:2", "--residual", "0", "--activation", "tanh",
+    ["research", "exponents", "muP", "--optimizer", "adam", "--alignment", "full", "--depth", "2"],
+    ["research", "exponents", "a=0,0,1;b=0,1/2,1/2;c=0,0,1", "--optimizer", "sgd"],
+    ["research", "phase", "mlp", "--sigma-w", "1:2:2", "--sigma-b", "0:1:2", "--residual", "0", "--activation", "tanh",
      "--norm", "none", "--inits", "1", "--depth", "2", "--width", "4", "--device", "cpu", "--seed", "0", "--quiet"],
-    ["phase", "mlp", "--measure", "--sigma-w", "1:2:2", "--sigma-b", "0:1:2", "--inits", "1", "--depth", "2",
-     "--width", "4", "--device", "cpu", "--seed", "0", "--quiet"],
+    ["research", "phase", "mlp", "--measure", "--sigma-w", "1:2:2", "--sigma-b", "0:1:2", "--inits", "1", "--depth",
+     "2", "--width", "4", "--device", "cpu", "--seed", "0", "--quiet"],
     ["coordcheck", "mlp", "--set", "depth=1", "--widths", "4,8", "--recipe", "mup", "--expect", "mup", "--depth-rule",
      "none", "--optimizer", "sgd", "--lr", "0.1", "--steps", "1", "--seeds", "1", "--tolerance", "9", "--quiet"],
-    ["reproduce", "list", "--scale", "small", "--device", "cpu"],
-    ["train", "mlp", *SMALL, "--train", "steps=1", "--train", "lr=0.1", "--train", "seed=0", "--quiet"],
-    ["sweep", "show", "nowhere"],
+    ["research", "reproduce", "list", "--scale", "small", "--device", "cpu"],
+    ["research", "train", "mlp", *SMALL, "--train", "steps=1", "--train", "lr=0.1", "--train", "seed=0", "--quiet"],
+    ["research", "sweep", "show", "nowhere"],
     ["recipes"],
+    ["diff", "whole", "config.json", "--tokens", "4"],
     ["measure", "config.json", "--set", "n_layer=1", "--tokens", "4", "--batch", "1"],
     ["predict", "config.json", "--set", "n_layer=1", "--tokens", "4", "--verify", "0"],
 ]  # fmt: skip
@@ -79,7 +80,7 @@ def line(chance):
         if kind <= 2 and values:
             base[chance.choice(values)] = chance.choice(JUNK)
         elif kind == 3:
-            keys = SETTINGS.get(base[1] if len(base) > 1 else "", CONFIG_KEYS)
+            keys = next((SETTINGS[word] for word in base if word in SETTINGS), CONFIG_KEYS)
             base += ["--set", f"{chance.choice(keys)}={chance.choice(JUNK)}"]
         elif kind == 4:
             del base[chance.randrange(1, len(base)) if len(base) > 1 else 0 :][:1]
@@ -125,7 +126,7 @@ DAMAGED = [
     ("whole/config.json", ["check", "whole", "--tokens", "4", "--batch", "1", "--quiet"]),
     ("config.json", ["predict", "config.json", "--tokens", "4", "--verify", "0", "--quiet"]),
     ("plan.json", ["check", "mlp", *SMALL, "--plan", "plan.json", "--quiet"]),
-    ("sweep.toml", ["sweep", "run", "sweep.toml", "runs", "--quiet"]),
+    ("sweep.toml", ["research", "sweep", "run", "sweep.toml", "runs", "--quiet"]),
     ("sums.py", ["predict", "sums.py:net", "--quiet"]),
 ]
 

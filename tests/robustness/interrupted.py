@@ -16,6 +16,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.models import build
+from sigprop.plans.scaling import coord_check
 from tests.measurement.test_untouched import fingerprint
 from tests.robustness.test_threads import process_state
 
@@ -46,6 +47,10 @@ class Counting(nn.Module):
         return x * self.large[:5]
 
 
+def coordinates(width):
+    return build("transformer", **{**SMALL, "width": width})
+
+
 def prepared(kind):
     torch.manual_seed(0)
     model = Counting() if kind.startswith("counting") else build("transformer", **SMALL)
@@ -69,6 +74,12 @@ def work(kind, model, batch, folder):
         sp.plan(model, "lecun", batch=batch).apply_(model, torch.Generator().manual_seed(0))
     elif kind.endswith("check"):
         sp.check(model, batch, prescription=kind == "check")
+    elif kind.endswith("diff"):
+        sp.diff(model, build("transformer", **SMALL), batch)
+    elif kind.endswith("coordcheck"):
+        coord_check(coordinates, [8, 16], batch=batch, plan=None, steps=1, seeds=1)
+    elif kind.endswith("jacobian"):
+        sp.jacobian_profile(model, batch, probes=1)
     elif kind.endswith("file"):
         sp.measure(model, batch).to_json(folder / "profile.json")
 

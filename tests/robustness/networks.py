@@ -189,7 +189,31 @@ class Residual(nn.Module):
         return x + self.inner(self.norm(x)) if self.place == "pre" else self.norm(x + self.inner(x))
 
 
+class Branching(nn.Module):
+    """One of two layers, by the sign of what comes in."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.other = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.one(x) if x.mean() > 0 else self.other(x).tanh()
+
+
+class TwoLengths(nn.Module):
+    """A network on sequences of two lengths at once."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, long, short):
+        return self.inner(long).mean(1) + self.inner(short).mean(1)
+
+
 WHOLE = {
+    "branch": Branching,
+    "dropout": lambda width: nn.Dropout(0.2),
     "attention:one key": OneKey,
     "attention:linear": LinearAttention,
     "experts:stacked": Routed,
@@ -253,6 +277,14 @@ class Recipe:
     place: str
     idiom: str
     factory: bool = False
+    train: bool = False
+    inputs: str = "long"
+
+    def batch(self):
+        """Token ids: 64 or 32 bits, or sequences of two lengths."""
+        if self.inputs == "ragged":
+            return ids(), ids()[:, :4]
+        return ids().int() if self.inputs == "int" else ids()
 
     def brought(self):
         """What a user brings: a function that builds the network, or one with its weights drawn."""
@@ -267,7 +299,7 @@ class Recipe:
         ]
         model = nn.Sequential(nn.Embedding(40, self.width), *layers, nn.Linear(self.width, 10))
         initialize(model, self.idiom)
-        return model
+        return (TwoLengths(model) if self.inputs == "ragged" else model).train(self.train)
 
 
 PARTS = [
@@ -280,15 +312,17 @@ PARTS = [
 ]
 IDIOMS = ("torch", "xavier", "normal", "truncated", "orthogonal", "scaled", "data", "uniform")
 
-recipes = st.builds(
-    Recipe,
-    parts=st.lists(st.sampled_from(PARTS), min_size=1, max_size=4).map(tuple),
-    width=st.sampled_from([16, 32]),
-    norm=st.sampled_from(["layer", "rms"]),
-    place=st.sampled_from(["pre", "post", "none"]),
-    idiom=st.sampled_from(IDIOMS),
-    factory=st.booleans(),
-)
+COMMON = {
+    "parts": st.lists(st.sampled_from(PARTS), min_size=1, max_size=4).map(tuple),
+    "width": st.sampled_from([16, 32]),
+    "norm": st.sampled_from(["layer", "rms"]),
+    "place": st.sampled_from(["pre", "post", "none"]),
+    "idiom": st.sampled_from(IDIOMS),
+    "factory": st.booleans(),
+}
+recipes = st.builds(Recipe, **COMMON)
+harder = st.builds(Recipe, **COMMON, train=st.booleans(), inputs=st.sampled_from(["long", "int", "ragged"]))
+"""With dropout and norms in training mode, 32-bit ids and sequences of two lengths."""
 
 
 def ids():

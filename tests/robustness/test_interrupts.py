@@ -11,14 +11,14 @@ from tests.robustness.scale import LONG, cases
 
 ROOT = Path(__file__).parents[2]
 SHORT = ["counting measure", "counting predict", "file", "apply"]
-LONGER = ["measure", "counting seeds", "predict", "plan", "check", "counting check"]
+LONGER = ["measure", "counting seeds", "predict", "plan", "check", "counting check", "diff", "coordcheck", "jacobian"]
 KINDS = [*SHORT, *LONGER] if LONG else SHORT
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs interval timers")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupt_leaves_everything_as_it_was(kind, tmp_path):
-    count = cases(20, 300)
+    count = cases(20, 80)
     command = [sys.executable, "-m", "tests.robustness.interrupted", kind, str(count), "0", str(tmp_path)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]

@@ -144,6 +144,15 @@ def forget_gradient_hooks(tensor: Any) -> None:
         tensor._backward_hooks = None
 
 
+def accumulated_hooks(tensor: Any) -> Any:
+    """The table of hooks that see an accumulated gradient; None before the first."""
+    return tensor._post_accumulate_grad_hooks
+
+
+def set_accumulated_hooks(tensor: Any, hooks: Any) -> None:
+    tensor._post_accumulate_grad_hooks = hooks
+
+
 def uncompiled(model: Any) -> Any:
     """The module behind `torch.compile(module)`; anything else as it is."""
     return getattr(model, "_orig_mod", model)

@@ -9,6 +9,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+PIECE = 1 << 22
+"""Entries of a tensor that are copied to float64 at once."""
 QUANTILES = 4096
 LARGE = 1 << 20
 """Entries up to which a table is known by its numbers."""
@@ -72,12 +74,12 @@ class Distribution:
     def measured(cls, tensor: Tensor, kind: str = INDEPENDENT) -> Distribution:
         """From a real tensor: its mean (zero, for independent entries, where that is within its standard error),
         its variance, and quantiles from an even subsample."""
-        values = tensor.detach().double().flatten()
+        values = tensor.detach().flatten()
         if values.numel() == 0:
             return cls.constant(0.0)
         step = max(1, values.numel() // QUANTILES)
-        found = cls.of(values)
-        quantiles = values[::step].sort().values
+        quantiles = values[::step].double().sort().values
+        found = cls(quantiles, *_moments(values))
         told = _told(quantiles - found.mean, found.variance, values.numel())
         chance = SURE * math.sqrt(found.variance / values.numel()) if kind != STRUCTURED else 0.0
         if 0.0 < abs(found.mean) <= chance:
@@ -126,10 +128,11 @@ def _told(centred: Tensor, variance: float, count: int) -> float:
 
 
 def _moments(values: Tensor) -> tuple[float, float]:
-    """Mean and variance, in sums about the first entry: one pass, and exact for constants."""
-    shifted = values - values[0]
-    offset = float(shifted.mean())
-    mean, variance = float(values[0]) + offset, float(shifted.dot(shifted)) / len(values) - offset**2
+    """Mean and variance, in sums about the first entry: exact for constants. Large ones are copied piece by piece."""
+    first, pieces = values[0].double(), values.split(PIECE)
+    offset = sum(float((piece.double() - first).sum()) for piece in pieces) / len(values)
+    square = sum(float((piece.double() - first).square_().sum()) for piece in pieces) / len(values)
+    mean, variance = float(first) + offset, square - offset**2
     return mean, variance if variance > 1e-14 * mean**2 else 0.0
 
 

@@ -22,7 +22,7 @@ from sigprop.measurement.first_use import NotBuilt, built_copy, is_lazy
 from sigprop.measurement.functions import FunctionWatch
 from sigprop.measurement.guard import untouched
 from sigprop.measurement.layout import AxesRule, TokenAxes, layout_of
-from sigprop.measurement.parameters import started_parameter_rows
+from sigprop.measurement.parameters import Accumulated, large_gradients_let_go, started_parameter_rows
 from sigprop.measurement.queue import Overwritten, TooCoarse
 from sigprop.measurement.recorder import Recorder, Site
 from sigprop.measurement.unseen_writes import before_unseen_writes, writes_in_place
@@ -55,14 +55,16 @@ def measure_once(model: nn.Module, batch: Any, loss: LossChoice, options: Option
     batch = as_batch(batch, model)
     if is_lazy(model):
         model = built_copy(model, batch)
-    copies, exact = writes_in_place(model.modules()), False
+    copies, exact, kept = writes_in_place(model.modules()), False, False
     while True:
         try:
-            return _measured(model, batch, loss, options, noise_seed, copies, exact)
+            return _measured(model, batch, loss, options, noise_seed, copies, exact, kept)
         except Overwritten:
             copies = True
         except TooCoarse:
             exact = True
+        except Accumulated:
+            kept = True
         except NotBuilt:
             model = built_copy(model, batch)
 
@@ -75,6 +77,7 @@ def _measured(
     noise_seed: int,
     copies: bool,
     exact: bool,
+    kept: bool,
 ) -> Profile:
     modules = dict(model.named_modules())
     layout = layout_of(batch, options.mask, options.token_axes)
@@ -86,13 +89,14 @@ def _measured(
         torch.inference_mode(False),
         torch.set_grad_enabled(options.backward),
         _watched(model, recorder, options, {tensor.device for tensor in (*tensors, *_parameters(modules.values()))}),
+        large_gradients_let_go(modules, kept) as let_go,
         interrupts.let_through(),
     ):
         objective = _run(model, copied(batch), loss, recorder, options.backward, noise_seed)
         recorder.require_matches()
         if options.mask is not None and options.sites is None:
             layout.require_mask_fitted()
-        rows, parameters = _rows(recorder, modules, options.spectral)
+        rows, parameters = _rows(recorder, modules, options.spectral, let_go)
     meta: dict[str, Any] = {"kind": "measure", "model": type(model).__name__}
     if objective is not None:
         meta["loss"] = objective.name
@@ -141,10 +145,10 @@ def _run(
 
 
 def _rows(
-    recorder: Recorder, modules: dict[str, nn.Module], spectral: bool
+    recorder: Recorder, modules: dict[str, nn.Module], spectral: bool, let_go: dict[Tensor, float]
 ) -> tuple[list[SiteRow], list[ParameterRow]]:
     """Of sites and parameters; sums over parameters are under way while the device is waited for."""
-    parameter_rows = started_parameter_rows(modules, spectral)
+    parameter_rows = started_parameter_rows(modules, spectral, let_go)
     recorder.queue.read()
     return _site_rows(recorder), parameter_rows()
 

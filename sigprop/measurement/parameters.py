@@ -4,25 +4,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import own_parameters
+from sigprop.compat import accumulated_hooks, own_parameters, set_accumulated_hooks
+from sigprop.errors import SigpropError
 from sigprop.measurement import stacked_moments
-from sigprop.measurement.entry_sums import entry_sums
+from sigprop.measurement.entry_sums import entry_squares, entry_sums
 from sigprop.results import ParameterRow
 
 POWER_STEPS = 200
+LARGE = 1 << 20
+"""Entries of a gradient that is let go as soon as it is summed: a call of Python costs nothing beside its sum."""
 PIECE = 1 << 24
 ROW = 1 << 14
 
 
+class Accumulated(SigpropError):
+    """A gradient came in two parts, as reentrant checkpoints send it: squares of parts do not add up."""
+
+
+@contextmanager
+def large_gradients_let_go(modules: Mapping[str, nn.Module], kept: bool) -> Iterator[dict[Tensor, float]]:
+    """Mean squares of large gradients on a CPU, which are taken and let go as they come, so that they are never all in
+    memory; none where they are to be `kept`."""
+    found: dict[Tensor, float] = {}
+
+    def take(parameter: Tensor) -> None:
+        if parameter in found:
+            raise Accumulated
+        assert parameter.grad is not None
+        found[parameter] = entry_squares(parameter.grad) / parameter.numel()
+        parameter.grad = None
+
+    large = [
+        x for _, x in _named_parameters(modules) if x.numel() >= LARGE and x.device.type == "cpu" and x.requires_grad
+    ]
+    before = [accumulated_hooks(parameter) for parameter in large]
+    handles = [] if kept else [parameter.register_post_accumulate_grad_hook(take) for parameter in large]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+        for parameter, hooks in zip(large, before, strict=True):
+            set_accumulated_hooks(parameter, hooks)
+
+
 def started_parameter_rows(
-    modules: Mapping[str, nn.Module], spectral: bool = False
+    modules: Mapping[str, nn.Module], spectral: bool, let_go: Mapping[Tensor, float]
 ) -> Callable[[], list[ParameterRow]]:
-    """Start the sums over all parameters and their `.grad`; what comes back waits for them and makes the rows."""
+    """Start the sums over all parameters and their `.grad`; what comes back waits for them and makes the rows. `let_go`
+    are mean squares of gradients that are there no more."""
     named = list(_named_parameters(modules))
     tensors = [parameter.detach() for _, parameter in named]
     gradients = [parameter.grad for _, parameter in named]
@@ -32,7 +68,9 @@ def started_parameter_rows(
         sums, squares = moments()
         later = iter(squares[len(tensors) :])
         found = []
-        for (name, _), tensor, gradient, total, square in zip(named, tensors, gradients, sums, squares, strict=False):
+        for (name, parameter), tensor, gradient, total, square in zip(
+            named, tensors, gradients, sums, squares, strict=False
+        ):
             count = tensor.numel()
             second = square / count
             variance = second - (total / count) ** 2
@@ -40,6 +78,8 @@ def started_parameter_rows(
             row.init_std = math.sqrt(variance) if not variance < 1e-15 * second else 0.0
             if gradient is not None:
                 row.grad_second_moment = next(later) / count
+            elif parameter in let_go:
+                row.grad_second_moment = let_go[parameter]
             if spectral and tensor.dim() >= 2:
                 row.extras["spectral_norm"] = spectral_norm(tensor)
             found.append(row)

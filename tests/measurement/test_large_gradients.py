@@ -1,0 +1,65 @@
+"""Large gradients are summed and let go as they come; what is measured is the same."""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import sigprop as sp
+from sigprop.measurement import parameters
+
+X = torch.linspace(-1, 1, 24).reshape(4, 6)
+
+
+class Twice(nn.Module):
+    """One layer in two checkpointed segments: reentrant ones send its gradient in two parts."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.shared, self.reentrant = nn.Linear(6, 6), nn.Linear(6, 6), reentrant
+
+    def forward(self, x):
+        x = self.first(x)
+        for _ in range(2):
+            x = checkpoint(self.shared, x, use_reentrant=self.reentrant)
+        return x
+
+
+@pytest.mark.parametrize(
+    "model", [nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 2)), Twice(True), Twice(False)]
+)
+def test_the_numbers_are_the_same(model, monkeypatch):
+    kept = sp.measure(model, X)
+    monkeypatch.setattr(parameters, "LARGE", 1)
+    for before, row in zip(kept.parameters, sp.measure(model, X).parameters, strict=True):
+        assert row.grad_second_moment == pytest.approx(before.grad_second_moment, rel=1e-6)
+    for parameter in model.parameters():
+        assert parameter.grad is None
+        assert not parameter._post_accumulate_grad_hooks
+
+
+def test_a_large_gradient_is_gone_before_the_next_comes(monkeypatch):
+    model = nn.Sequential(*(nn.Linear(6, 6, bias=False) for _ in range(4)))
+    monkeypatch.setattr(parameters, "LARGE", 1)
+    seen, alive, real = [], [], parameters.entry_squares
+
+    def watched(gradient):
+        alive.append(sum(item() is not None for item in seen))
+        seen.append(weakref.ref(gradient))
+        return real(gradient)
+
+    monkeypatch.setattr(parameters, "entry_squares", watched)
+    sp.measure(model, X)
+    assert alive == [0, 0, 0, 0]
+
+
+def test_hooks_of_the_user_are_still_there(monkeypatch):
+    monkeypatch.setattr(parameters, "LARGE", 1)
+    model, seen = nn.Linear(6, 2), []
+    model.weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter.grad is not None))
+    sp.measure(model, X)
+    model(X).sum().backward()
+    assert seen == [True, True]
+    assert model.weight.grad is not None

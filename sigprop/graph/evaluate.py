@@ -159,8 +159,10 @@ class Evaluation:
             self._signals[node] = signal if self.dtype == torch.float64 else _kept_as(signal, self.dtype)
 
     def _with_laws(self, node: Node, op: Op) -> Op:
-        for key, (weight, _) in node.weights.items():
-            op = op.with_law(key, self.law(weight))
+        """An op is recorded with the laws that the graph refers to."""
+        for key, (weight, _) in node.weights.items() if self._laws else ():
+            law = self.law(weight)
+            op = op if law is weight.distribution else op.with_law(key, law)
         return op
 
     def _noted(self, node: Node, op: Op, signal: Signal) -> Signal:
@@ -187,7 +189,7 @@ class Evaluation:
         """
         self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
         self.parameters = {}
-        edges = {edge for node in self.nodes for edge in node.op.gradients_read}
+        edges = set() if done is None else {edge for node in self.nodes for edge in node.op.gradients_read}
         for weight, amount in start.weights.items():
             self._book(weight, amount, start.evidence)
         for node, gradient in start.seeds:
@@ -291,7 +293,7 @@ def possible(gradient: Gradient) -> Gradient:
     """All that arrives is there: no mean square is negative. Where terms that lower it add up to more than there is,
     the gradient is a guess."""
     level = gradient.kernel.diagonal
-    if not bool((level < -ROUNDING * level.abs().max()).any()):
+    if bool((level >= 0.0).all()) or not bool((level < -ROUNDING * level.abs().max()).any()):
         return gradient
     kernel = gradient.kernel.add_diagonal(level.clamp_min(0.0) - level)
     return replace(gradient, kernel=kernel).note(Status.ASSUMED, "a gradient with less than no energy")

@@ -62,7 +62,7 @@ def _read(capture: Capture, weight: Weight, ids: Tensor, padding_idx: int | None
         (ids != padding).double(),
         len(weight.zero_rows) / weight.shape[0],
     )
-    return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+    return capture.apply(op.with_law("weight", law), weights={"weight": (weight, math.prod(weight.shape))})
 
 
 def _relate(capture: Capture, weight: Weight, lookups: list[Node], padding_idx: int | None) -> None:

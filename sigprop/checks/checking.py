@@ -25,6 +25,9 @@ from sigprop.measurement.batch import signals_in
 from sigprop.results import Plan, Profile
 from sigprop.results.report import Finding, Report
 
+QUICK_TOKENS = 32
+"""Of the synthetic batch of a quick check: below that, reading the weights costs more than the passes."""
+
 
 def check(
     model: Any,
@@ -51,7 +54,7 @@ def check(
     base: the same architecture at another width or depth, to compare the rules that scale it.
     optimizer, lr: name one (`adamw`, `sgd`, ...) to judge the first update of every group against its weights.
     prescription: set to False to leave out the search for a fix.
-    quick: look at the weights and measure one pass; nothing is predicted, traced or tried.
+    quick: look at the weights and measure one pass of at most 32 synthetic tokens; nothing is predicted or tried.
     """
     require(tokens >= 2, "tokens", tokens, "at least 2")
     require_loss(loss)
@@ -61,6 +64,7 @@ def check(
     started = time.perf_counter()
     loaded = as_module(model, build)
     made_up = batch is None
+    tokens = min(tokens, QUICK_TOKENS) if quick else tokens
     batch = made_up_batch(loaded, tokens, seed) if made_up else as_batch(batch, loaded)
     _require_finite(batch)
     subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr, quick=quick)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sigprop.checks.registry import checks
-from sigprop.errors import UnknownNameError
+from sigprop.errors import InputError, UnknownNameError
 from sigprop.results.report import SEVERITIES, Finding, Report
 
 NUMBER = re.compile(r"\d+")
@@ -25,10 +25,17 @@ def without(report: Report, ignore: Iterable[str] = (), baseline: str | Path | N
     for name, _ in rules:
         if name not in checks():
             raise UnknownNameError("finding", name, checks())
-    known = {} if baseline is None else _known(Report.from_json(Path(baseline)))
+    known = {} if baseline is None else _known(_earlier(Path(baseline)))
     kept = [item for item in report.findings if not _ruled(item, rules) and not _is_known(item, known)]
     left_out = len(report.findings) - len(kept)
     return replace(report, findings=kept, meta=report.meta | ({"ignored": left_out} if left_out else {}))
+
+
+def _earlier(path: Path) -> Report:
+    try:
+        return Report.from_json(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"baseline {path}: needs a report of `sigprop check --json`; {error}") from error
 
 
 def _ruled(finding: Finding, rules: list[tuple[str, str]]) -> bool:

@@ -31,6 +31,7 @@ RESIDUAL: tuple[tuple[str, Options], ...] = (
     ("fixup", {}),
 )
 CHAIN: tuple[tuple[str, Options], ...] = (("kaiming", {}), ("lecun", {}))
+NOTHING = "no change and no recipe that was tried removes it"
 SWEEP, KEEP_RATE = "Sweep the learning rate again.", "The learning rate stays."
 
 
@@ -48,26 +49,26 @@ def prescribe(subject: Subject, findings: list[Finding]) -> Fix:
     before = _names(findings)
     told: dict[int, Finding] = {}
     taken: dict[str, Init] = {}
+    left = []
     for place, finding in enumerate(findings):
         if finding.severity == "note":
             continue
-        told[place], change = _local(subject, finding, findings)
+        told[place], change, removed = _local(subject, finding, findings)
         taken |= {} if change is None else change.inits
-    left = [item for place, item in enumerate(findings)
-            if place in told and item.name in GAUGES and told[place].prescription is item.prescription]  # fmt: skip
-    plan, profile, how = _together(subject, taken, before)
-    if left:
-        found = _recipe(subject, left, before)
-        if found is not None:
-            how, plan, profile = found
-        for place, finding in told.items():
-            if findings[place] in left:
-                told[place] = _told(subject, finding, how if found is not None else "", profile)
+        left += [place] if finding.name in GAUGES and not removed else []
+    plan, profile = _together(subject, taken, before)
+    found = _recipe(subject, [findings[place] for place in left], before) if left else None
+    if found is not None:
+        how, plan, profile = found
+        told |= {place: _told(subject, told[place], how, profile) for place in left}
+    for place in left:
+        if told[place].prescription is None:
+            told[place] = replace(told[place], prescription=Prescription(NOTHING))
     return Fix(plan, profile, [told.get(place, item) for place, item in enumerate(findings)])
 
 
-def _local(subject: Subject, finding: Finding, findings: list[Finding]) -> tuple[Finding, Edit | None]:
-    """The finding with the change that removes it; without one, with what was ruled out."""
+def _local(subject: Subject, finding: Finding, findings: list[Finding]) -> tuple[Finding, Edit | None, bool]:
+    """The finding with the change that removes it, or brings it nearer to its limit; else with what was ruled out."""
     ruled_out, best, before = [], None, _names(findings)
     for change in suspects(subject, finding, findings)[: int(limit("most_trials"))]:
         twin = subject.edited(change.inits, change.attributes)
@@ -76,19 +77,19 @@ def _local(subject: Subject, finding: Finding, findings: list[Finding]) -> tuple
         after = signal_findings(twin)
         if finding.group not in JUDGED:
             if not _names(after) - before:
-                return _arithmetic(subject, finding, change), change
+                return _arithmetic(subject, finding, change), change, True
         elif not _names(after) - before:
             if not any(item.name == finding.name and item.severity != "note" for item in after):
-                return _fixed(subject, finding, change, twin), change
+                return _fixed(subject, finding, change, twin), change, True
             if best is None and _nearer(subject, twin, finding):
                 best = (change, twin)
         ruled_out.append(change.what)
     if best is not None:
-        return _fixed(subject, finding, *best), best[0]
+        return _fixed(subject, finding, *best), best[0], False
     if ruled_out and finding.group in JUDGED:
         tried = "; ".join(ruled_out)
-        return replace(finding, cause=f"{finding.cause} Ruled out, since it did not remove this: {tried}."), None
-    return finding, None
+        return replace(finding, cause=f"{finding.cause} Ruled out, since it did not remove this: {tried}."), None, False
+    return finding, None, False
 
 
 def _names(findings: list[Finding]) -> set[str]:
@@ -140,14 +141,14 @@ def _arithmetic(subject: Subject, finding: Finding, change: Edit) -> Finding:
     return replace(finding, prescription=made)
 
 
-def _together(subject: Subject, taken: dict[str, Init], before: set[str]) -> tuple[Plan | None, Profile | None, str]:
+def _together(subject: Subject, taken: dict[str, Init], before: set[str]) -> tuple[Plan | None, Profile | None]:
     """All local changes as one plan, where together they add no finding."""
     if not taken:
-        return None, None, ""
+        return None, None
     twin = subject.edited(taken)
     if twin is not None and _names(signal_findings(twin)) - before:
-        return None, None, ""
-    return repair_plan(subject.draws, taken), None if twin is None else twin.profile, ""
+        return None, None
+    return repair_plan(subject.draws, taken), None if twin is None else twin.profile
 
 
 def _recipe(subject: Subject, left: list[Finding], before: set[str]) -> tuple[str, Plan, Profile] | None:
@@ -197,14 +198,14 @@ def _excess(gauge: Gauge, value: float) -> float:
     return abs(math.log(abs(value / bound))) if value and bound > 0 else 1.0
 
 
-def _told(subject: Subject, finding: Finding, how: str, profile: Profile | None) -> Finding:
+def _told(subject: Subject, finding: Finding, how: str, profile: Profile) -> Finding:
     """What a recipe does to a finding that no local change removes."""
     gauge = GAUGES[finding.name]
-    if not how or profile is None or subject.profile is None:
-        return replace(finding, prescription=Prescription("no change and no recipe that was tried removes it"))
+    if subject.profile is None:
+        return finding
     before, after = gauge.read(subject, subject.profile), gauge.read(subject, profile)
-    if not _excess(gauge, after) < _excess(gauge, before):
-        return replace(finding, prescription=Prescription(f"{how}, made for the others, leaves it"))
+    if not _excess(gauge, after) < _excess(gauge, before) or (finding.prescription and not gauge.healthy(after)):
+        return finding
     text = f"apply {how}" if gauge.healthy(after) else f"{how} lowers it and leaves it beyond the limit"
     made = Prescription(text, gauge.quantity, before, after, subject.source, f"{how}.apply_(model)", SWEEP)
     return replace(finding, prescription=made)

@@ -114,6 +114,25 @@ def ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
         )
 
 
+def silent_ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
+    """The last matrices of branches that add nothing, at a std that makes them add a thousandth."""
+    quiet = {branch.site.removesuffix("[0]"): branch.share for branch in subject.branches
+             if 0 < branch.share < limit("drowned_branch")}  # fmt: skip
+    junctions = subject.structure.junctions if subject.structure is not None else []
+    inits = {}
+    for junction in junctions:
+        for name in junction.weights if junction.exit in quiet else ():
+            if name in subject.draws.rows and subject.draws[name].is_random:
+                inits[name] = Init("keep", value=(1e-3 / min(quiet.values())) ** 0.5)
+    if inits:
+        worst = min(quiet.values())
+        yield edit(
+            f"enlarge {listed(list(inits))} until they add a thousandth of the stream",
+            inits,
+            f"The std of {listed(list(inits))} leaves {worst:.2g} of the stream's variance.",
+        )
+
+
 def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
     """All matrices of a chain without skips, multiplied by one factor."""
     column = "variance" if finding.name == "stream_growth" else "grad_variance"
@@ -124,14 +143,16 @@ def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
             continue
         first, last = (values[0], values[-1]) if column == "variance" else (values[-1], values[0])
         growth = (last / first) ** (1 / (len(values) - 1))
-        factor = growth**-0.5
-        if 0.01 < factor < 100 and abs(math.log(factor)) > 0.02:
-            yield edit(
-                f"multiply the matrices of the chain ({listed(names)}) by {factor:.4g}",
-                {name: Init("keep", value=factor) for name in names},
-                f"Each layer multiplies the {'variance' if column == 'variance' else 'squared gradient'} by "
-                f"{growth:.3g}: without skips the std has to be {factor:.3g} times what it is.",
-            )
+        rows = [subject.draws[name] for name in names]
+        own = rows[0].std * rows[0].fan_in ** 0.5
+        told = f"Each layer multiplies the {'variance' if column == 'variance' else 'squared gradient'} by {growth:.3g}"
+        for gain in (own * growth**-0.5, 1.0, 2**0.5):
+            if own and 0.01 < gain / own < 100 and abs(math.log(gain / own)) > 0.02:
+                yield edit(
+                    f"initialize the matrices of the chain ({listed(names)}) with std {gain:.3g} / sqrt(fan_in)",
+                    {row.name: Init("normal", std=gain / row.fan_in**0.5) for row in rows if row.fan_in},
+                    f"{told}: without skips the std {own:.3g} / sqrt(fan_in) is not the critical one.",
+                )
 
 
 def embedding(subject: Subject, finding: Finding) -> Iterator[Edit]:
@@ -246,7 +267,7 @@ SUSPECTS: dict[str, tuple[Suspects, ...]] = {
     "gradient_vanishes": (biases, chain, ends, embedding),
     "criticality": (chain,),
     "stream_growth": (uneven_ends, ends, embedding, chain),
-    "branch_share": (embedding, ends),
+    "branch_share": (embedding, silent_ends, ends),
     "embedding_scale": (embedding,),
     "rank_collapse": (ends, embedding, biases),
     "sensitivity": (ends,),

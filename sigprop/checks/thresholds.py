@@ -50,6 +50,12 @@ THRESHOLDS = {
     "drowned_branch": Threshold(
         1e-6, "variance of a branch over its skip: below 1e-6 its contribution is lost in bf16 (8 bits squared: 1.5e-5)"
     ),
+    "small_scale": Threshold(
+        0.1, "a constant at the end of a branch below this is a scale that starts small on purpose"
+    ),
+    "silent_share": Threshold(
+        0.5, "with more than half of the branches silent the model is a readout of its embedding"
+    ),
     "drowning_branch": Threshold(
         100.0, "variance of a branch over its skip: the skip is a tenth of the scale and no longer carries the gradient"
     ),

@@ -294,3 +294,39 @@ class Focal(nn.Module):
 
 def focal_head():
     return Focal(), torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+class DyTBlock(nn.Module):
+    """DyT in place of the norm: tanh(alpha x)."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.tensor(0.5))
+        self.up, self.down = nn.Linear(width, 2 * width, bias=False), nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x):
+        hidden = self.up(torch.tanh(self.alpha * x))
+        return x + self.down(F.silu(hidden) * hidden)
+
+
+class DyT(nn.Module):
+    """An embedding of std 0.02: tanh(alpha x) is alpha x, and branches add nothing."""
+
+    def __init__(self, depth=6, width=256):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.blocks = nn.ModuleList(DyTBlock(width) for _ in range(depth))
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        for weight in self.parameters():
+            if weight.dim() == 2:
+                nn.init.normal_(weight, 0.0, 0.02)
+
+    def forward(self, x):
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def branches_that_add_nothing():
+    return DyT(), ids()

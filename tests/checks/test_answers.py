@@ -168,3 +168,27 @@ def test_gates_that_change_nothing_are_a_note():
     (found,) = checks()["nonzero_mean"](subject)
     assert found.severity == "note"
     assert math.isfinite(found.evidence[0].value)
+
+
+def test_branches_that_add_nothing_are_a_finding():
+    """DyT with an embedding of std 0.02: every branch adds less than bf16 can hold, and a larger table mends it."""
+    torch.manual_seed(0)
+    found = answered(*planted.branches_that_add_nothing())["branch_share"]
+    assert "of 5 branches add next to nothing" in found.title or "of 6 branches" in found.title
+    assert "nn.init.normal_(model.embedding.weight, std=1)" in code_of(found)
+
+
+def test_a_scale_that_starts_small_on_purpose_is_none():
+    class LayerScale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+            self.scales = nn.ParameterList(nn.Parameter(torch.full((32,), 1e-5)) for _ in range(4))
+
+        def forward(self, x):
+            for layer, scale in zip(self.layers, self.scales, strict=True):
+                x = x + scale * layer(x)
+            return x
+
+    torch.manual_seed(0)
+    assert "branch_share" not in answered(LayerScale(), torch.randn(32, 32))

@@ -12,7 +12,8 @@ from sigprop.score_masks import allowed_scores
 
 
 def found(name, model, batch):
-    subject = Subject(model, batch, measured=Experiment(model, batch).measured())
+    experiment = Experiment(model, batch)
+    subject = Subject(model, batch, measured=experiment.measured(), evaluation=experiment)
     return [item for item in checks()[name](subject) if item.severity != "note"]
 
 

@@ -27,11 +27,36 @@ def branch_share(subject: Subject) -> Iterator[Finding]:
         )  # fmt: skip
     if quiet:
         worst = min(quiet, key=lambda branch: branch.share)
+        severity, cause, cure = _quiet(subject, quiet, len(later))
         yield _finding(
-            subject, quiet, worst, "note", f"{worst.site} adds {worst.share:.2g} of its skip's variance",
-            "Small branches (LayerScale, ReZero) start as the identity on purpose; in bf16 the sum rounds them away "
-            "until they have grown.", "keep the stream in float32, or start the scale nearer to 1/sqrt(layers)",
+            subject, quiet, worst, severity,
+            f"{len(quiet)} of {len(later)} branches add next to nothing: {worst.site} {worst.share:.2g} of its skip's "
+            "variance", cause, cure,
         )  # fmt: skip
+
+
+def _quiet(subject: Subject, quiet: list[Branch], count: int) -> tuple[str, str, str]:
+    """A note where a constant at the branch's end (LayerScale, ReZero) is what makes it small: it learns by itself."""
+    ends = [junction.weights for junction in (subject.structure.junctions if subject.structure else [])
+            if junction.exit in {branch.site.removesuffix("[0]") for branch in quiet}]  # fmt: skip
+    rows = [[subject.draws[name] for name in names if name in subject.draws.rows] for names in ends]
+    scaled = [
+        found for found in rows if any(row.std == 0 and 0 < abs(row.mean) < limit("small_scale") for row in found)
+    ]
+    if rows and len(scaled) == len(rows):
+        return (
+            "note",
+            "They end in a constant scale that starts small (LayerScale, ReZero) and is learned; in bf16 the sum "
+            "rounds them away until it has grown.",
+            "keep the stream in float32",
+        )
+    share = len(quiet) / max(count, 1)
+    return (
+        "problem" if share > limit("silent_share") else "warning",
+        "In bf16 the sum with the skip rounds them away (8 bits: 1.5e-5 in variance), and in any format the output "
+        "hardly knows of them: nothing that they compute reaches the loss until they have grown.",
+        "enlarge what they read or the std of their last matrices; keep the stream in float32",
+    )
 
 
 def _finding(

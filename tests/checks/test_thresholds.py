@@ -13,7 +13,7 @@ KNOWN = {
     "fewest_entries": 64,
     "known_factor": 1.03,
     "stream_growth": 1000,
-    "stream_growth_problem": 1e+08,
+    "stream_growth_problem": 1e08,
     "stream_rate": 1.3,
     "drowned_branch": 1e-06,
     "small_scale": 0.1,

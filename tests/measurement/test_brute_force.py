@@ -225,10 +225,14 @@ def test_a_large_mean_does_not_spoil_the_variance():
 @pytest.mark.parametrize("shape", [(4, 128, 256), (3, 100, 700), (2, 70, 50), (8, 1, 300)])
 @pytest.mark.parametrize("offset", [0.0, 0.5, 1.9])
 def test_the_float32_path_agrees_with_float64(shape, offset):
-    """Up to a mean of twice the spread the runs in float32 are kept; they cost less than 1e-6."""
+    """Up to a mean of twice the spread the runs in float32 are kept; they cost less than 1e-6.
+
+    A mean square loses `mean^2` of its digits when the mean is taken off; the order of sums depends on the processor.
+    """
+    rounding = max(2e-7, torch.finfo(torch.float32).eps * (1 + offset**2))
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + offset
     quick, exact = Moments().signal(x), Moments().signal(x, exact=True)
-    assert float(quick[1]) == pytest.approx(float(exact[1]), rel=2e-7)
+    assert float(quick[1]) == pytest.approx(float(exact[1]), rel=rounding)
     torch.testing.assert_close(quick, exact, rtol=1e-6, atol=3e-7, equal_nan=True)
     if offset:
         assert quick != exact

@@ -74,9 +74,12 @@ class Activation(Op):
         """What channels have in common, after the function; its linear part keeps what is along all ones, and
         its quadratic part, `(v E f'')^2 / 2`, what the squared norm varies."""
         before = x.common
-        if not any(isinstance(item, Tensor) for item in vars(before).values()) and before == Common():
+        told = (*vars(before).values(), x.fluctuation.norm)
+        if not any(isinstance(item, Tensor) for item in told) and before == Common() and x.fluctuation.norm == 2.0:
             return before
         variance, mean = _average(x)
+        if not bool(variance.isfinite().all()):
+            return before
         level, average = self.function.second_moment(variance, mean), self.function.mean(variance, mean)
         slope = self.function.derivative_mean(variance, mean)
         linear = slope**2 * variance

@@ -21,8 +21,7 @@ from sigprop.capture.record import Call, Field, Record, Source
 from sigprop.capture.sampled_loss import sampled_start
 from sigprop.errors import InputError
 from sigprop.graph.evaluate import Evaluation, Start
-from sigprop.graph.tied import contact_of
-from sigprop.graph.tied_logits import TiedLogits
+from sigprop.graph.tied import TiedLogits, contact_of
 from sigprop.theory import Dense, Gradient, Signal, Status
 from sigprop.theory.drawing import drawn_rows, root_of
 from sigprop.theory.ops.loss import shared_probability

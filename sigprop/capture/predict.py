@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,20 +14,20 @@ from sigprop.capture.attention_scores import placed, score_rows
 from sigprop.capture.inputs import shortened
 from sigprop.capture.layout import LARGEST as MOST_POSITIONS
 from sigprop.capture.length import continued
-from sigprop.capture.networks import averaged
 from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES, require_passes
 from sigprop.capture.record import Uneven
-from sigprop.capture.replayed_function import MOST_REPLAYED
+from sigprop.capture.replayed_function import MOST_REPLAYED, function_of
 from sigprop.capture.rows import SiteRows, parameter_rows
 from sigprop.capture.sequences import Started, first_sequences, two_sequences
 from sigprop.capture.skeleton import build
 from sigprop.capture.skipped_rows import with_skipped_rows
 from sigprop.capture.tracing import trace
-from sigprop.capture.work import operations_of
 from sigprop.errors import require
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
 from sigprop.isolation import as_written, undisturbed
 from sigprop.losses import LossChoice, require_loss
-from sigprop.results import Profile, SiteRow
+from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import mark_vanished
 from sigprop.theory import Status
 
@@ -207,3 +209,55 @@ def _site_rows(made: Started, meta: dict[str, Any]) -> list[SiteRow]:
 
 def _loaded(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     return as_written(model) if isinstance(model, nn.Module) else build(model)
+
+
+PER_NODE, PER_REPLICA = 5e7, 2e7
+PER_PAIR = 5e3
+"""For each pair of positions of a node: roots and products of its kernel."""
+PER_DRAWN_PAIR = 6.0
+"""For each pair of positions of a drawn tensor, channel and replica: its kernel, forward and backward."""
+
+
+def operations_of(states: Evaluation) -> float:
+    """Of the forward and the backward pass over all nodes."""
+    return sum(PER_NODE + PER_PAIR * states.positions(node) ** 2 + _of_draws(node) for node in states.nodes)
+
+
+def _of_draws(node: Node) -> float:
+    function = function_of(node)
+    if function is None:
+        return 0.0
+    drawn = [function.target, *function.parts, *function.sites_between]
+    pairs = sum(item.layout.positions**2 * item.layout.channels for item in drawn)
+    return function.replicas * (PER_REPLICA + PER_DRAWN_PAIR * pairs)
+
+
+SITE = ("mean", "variance", "token_correlation", "grad_variance", "grad_token_correlation")
+PARAMETER = ("grad_second_moment",)
+
+
+def averaged(count: int, one: Callable[[int], Profile]) -> Profile:
+    """The average over `count` networks; `one` predicts the network of a given number."""
+    found = average([one(number) for number in range(count)])
+    return Profile(found.sites, found.parameters, found.meta | {"networks": count})
+
+
+def average(profiles: Sequence[Profile]) -> Profile:
+    """Rows of one model, averaged by name."""
+    sites: list[SiteRow] = _rows([item.sites for item in profiles], SITE)
+    parameters: list[ParameterRow] = _rows([item.parameters for item in profiles], PARAMETER)
+    return Profile(sites, parameters, profiles[0].meta)
+
+
+def _rows(found: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Any]:
+    """Rows of the first profile, each with the averages of the rows of its name."""
+    named: dict[str, list[Any]] = {}
+    for rows in found:
+        for row in rows:
+            named.setdefault(row.name, []).append(row)
+    return [replace(row, **{name: _average(named[row.name], name) for name in columns}) for row in found[0]]
+
+
+def _average(rows: Sequence[Any], column: str) -> float:
+    values = [getattr(row, column) for row in rows if not math.isnan(getattr(row, column))]
+    return sum(values) / len(values) if values else math.nan

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sigprop.capture import build, predict
-from sigprop.capture.networks import averaged
+from sigprop.capture.predict import averaged
 from sigprop.errors import InputError
 from sigprop.measurement import measure
 from sigprop.results import ParameterRow, Profile, SiteRow

@@ -70,12 +70,10 @@ def _narrowed(structure: Structure, grown: float, width: int) -> Structure:
 
     def narrow(item: Parameter) -> Parameter:
         kind = WIDTH_CLASSES[item.role]
-        inward, outward = kind in ("hidden", "readout"), kind in ("hidden", "embedding")
-        return replace(
-            item,
-            fan_in=size(item.fan_in) if inward else item.fan_in,
-            fan_out=size(item.fan_out) if outward else item.fan_out,
-        )
+        inward = size(item.fan_in) if kind in ("hidden", "readout") else item.fan_in
+        outward = size(item.fan_out) if kind in ("hidden", "embedding") else item.fan_out
+        shape = (outward, inward) if item.is_matrix and len(item.shape) == 2 else item.shape
+        return replace(item, fan_in=inward, fan_out=outward, shape=shape)
 
     return replace(structure, parameters={item.name: narrow(item) for item in structure}, width=width)
 

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: kills corpus stress demo test lint format docs newcomer bench studies clean
+.PHONY: compat kills corpus stress demo test lint format docs newcomer bench studies clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ docs: $(READY)          ## strict build of the documentation into site/
 
 newcomer: $(READY)      ## the wheel in a fresh environment without extras; every page's blocks as written
 	$(BIN)/python -m tests.newcomer
+
+compat: $(READY)        ## the core of the suite on older releases of PyTorch, each in an environment of its own
+	$(BIN)/python -m tests.releases
 
 bench: $(READY)         ## side-by-side timings, as ratios
 	$(BIN)/python -m bench

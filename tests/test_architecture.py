@@ -41,6 +41,8 @@ ALLOWED = {
     "api": BASE | {"blueprints", "capture", "inputs", "plans", "prediction"},
     "integrations": BASE | {"monitoring", "api", "checks", "distributions", "inputs", "plans"},
 }
+DRAWN = {"results/report.py": {"report"}}
+"""Files with a method that draws a result, as `figures` do, and imports what draws it when it is called."""
 ALLOWED["research"] = {*ALLOWED}
 """Packages and what they import beside themselves. The command line alone imports research."""
 
@@ -79,7 +81,7 @@ def packages_of(path: Path) -> set[str]:
 def test_packages_import_only_earlier_ones(package):
     files = [ROOT / f"{package}.py"] if (ROOT / f"{package}.py").exists() else sorted((ROOT / package).rglob("*.py"))
     for path in files:
-        wrong = packages_of(path) - ALLOWED[package] - {package}
+        wrong = packages_of(path) - ALLOWED[package] - {package} - DRAWN.get(path.relative_to(ROOT).as_posix(), set())
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
 
 
@@ -119,7 +121,7 @@ def test_modules_import_each_other_in_no_circle():
         name: {
             target
             for target, inside in imported(path, types=False)
-            if not (inside and ".figures." in target) and target != "sigprop"
+            if not (inside and (".figures." in target or target.startswith("sigprop.report."))) and target != "sigprop"
         }
         for name, path in FILES.items()
         if name != "sigprop"

@@ -78,16 +78,17 @@ def test_every_block_is_run_or_is_an_output(page):
             assert language in {"python", "console", "text", "yaml"}, body
 
 
-def test_five_situations_in_three_commands_or_ten_lines():
+def test_eight_situations_in_three_commands_or_ten_lines():
     """The user's own files (with a title) are not counted, empty lines neither."""
     text = (ROOT / "docs/do/situations.md").read_text()
     situations = re.split(r"(?m)^## ", text)[1:]
-    assert len(situations) == 5
+    assert len(situations) == 8
     for situation in situations:
         blocks = [(language, body) for language, options, body in FENCE.findall(situation) if "title" not in options]
         commands = [
             line for language, body in blocks if language == "console" for line in re.findall(r"(?m)^\$ ", body)
         ]
+        commands += [line for language, body in blocks if language == "shell" for line in body.splitlines()]
         lines = [
             line for language, body in blocks if language == "python" for line in body.splitlines() if line.strip()
         ]

@@ -17,7 +17,7 @@ from sigprop.results import Plan, Profile
 
 
 def measure(
-    model: nn.Module | None,
+    model: nn.Module | Callable[[], nn.Module] | None,
     batch: Any,
     loss: LossChoice = None,
     *,
@@ -35,6 +35,7 @@ def measure(
 ) -> Profile:
     """Moments of every module output and of its gradient, from one forward and one backward pass.
 
+    model: an nn.Module, left as it was; or a function that builds one, measured at `seeds` initializations (one).
     batch: a tensor, a tuple (positional arguments, or inputs and targets), a mapping (keyword arguments, also a
         BatchEncoding) or a DataLoader; see `sigprop.batches`.
     loss: what is differentiated, as for `predict`: the model's own loss, else its output against white noise, when
@@ -62,6 +63,8 @@ def measure(
         formats=formats,
         spectral=spectral,
     )
+    if build is None and callable(model) and not isinstance(model, nn.Module):
+        model, build, seeds = None, model, 1 if seeds is None else seeds
     if build is None and seeds is None:
         if not isinstance(model, nn.Module):
             raise InputError(f"model is {type(model).__name__}: needs an nn.Module, or build= and seeds=")

@@ -110,6 +110,17 @@ class Finding:
     def __post_init__(self) -> None:
         require(self.severity in SEVERITIES, "severity", self.severity, f"one of {', '.join(SEVERITIES)}")
 
+    def __str__(self) -> str:
+        """A sentence: how bad, what, and what to do."""
+        fix = f" Fix: {self.prescription}" if self.prescription is not None else ""
+        return f"{self.severity}: {self.title.rstrip('.')}.{fix}"
+
+    def _repr_html_(self) -> str:
+        cells = [(f"<b>{html.escape(self.severity)}: {html.escape(self.title)}</b>"), html.escape(self.cause)]
+        cells += [html.escape(str(item)) for item in self.evidence]
+        cells += [f"<i>{html.escape(str(self.prescription))}</i>"] if self.prescription is not None else []
+        return f"<div style='margin:0 0 1em 0'>{'<br>'.join(cells)}</div>"
+
     def bounded(self) -> Finding:
         """At most a fixed number of sites and parameters; `more` counts those left out."""
         left = max(len(self.sites) - NAMES_KEPT, 0) + max(len(self.parameters) - NAMES_KEPT, 0)
@@ -245,7 +256,17 @@ class Report(Shown):
         return self.text()
 
     def _repr_html_(self) -> str:
-        return f"<pre style='font-family:monospace;line-height:1.4'>{html.escape(self.text())}</pre>"
+        margins = "".join(f"<li>{html.escape(str(item))}</li>" for item in self.margins)
+        findings = "".join(item._repr_html_() for item in self.findings if item.severity != "note")
+        notes = sum(item.severity == "note" for item in self.findings)
+        rest = f"<p>{notes} notes: <code>print(report.text(verbose=True))</code> shows them.</p>" if notes else ""
+        return f"<h4>{html.escape(self.summary())}</h4>{findings}<ul>{margins}</ul>{rest}"
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the whole diagnosis as one HTML file: charts inline, no script, no network."""
+        from sigprop.report.html import write_html
+
+        return write_html(self, path)
 
     def fails(self, level: str) -> bool:
         """Whether there is a finding at this severity or a worse one."""

@@ -142,13 +142,13 @@ def judged(number: int, bug: Bug) -> dict[str, Any]:
     places = [item for item in findings if holds(bug.at, words(item))]
     causes = [item for item in places if holds(bug.cause, words(item))]
     fixes = [item for item in causes if holds(bug.fix, advice(item))]
-    ends = measured(bug)
     after, code = fixed(bug, causes)
+    ends = measured(bug) if code else {}
     return {
         "number": number, "title": bug.title, "kind": bug.kind, "found": bool(places) or refused,
         "cause": bool(causes) or refused, "fix": bool(fixes), "code": code,
         "works": works(ends, after) if code else None,
-        "losses": {name: [*map(figure, item)] for name, item in {**ends, "fixed": after}.items()},
+        "losses": {name: [*map(figure, item)] for name, item in (ends | {"fixed": after}).items()} if code else {},
         "findings": [f"{item.severity} {item.name}: {item.title}" for item in findings], "stopped": stopped,
         "seconds": round(seconds, 1),
     }  # fmt: skip

@@ -1,0 +1,118 @@
+"""What `check` says of stock models at the configuration that transformers publishes for them, without weights.
+
+    python -m studies.stock_models               # writes docs/data/stock_models.json; goes on where it stopped
+    python -m studies.stock_models Llama Qwen3   # only these
+
+A problem or warning here is an alarm to be judged: the page of evidence has the judgements.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sigprop as sp
+
+STORED = Path("docs/data/stock_models.json")
+LLAMA_3 = {
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama 3 8B": ("LlamaForCausalLM", LLAMA_3),
+    "GPT-2": ("GPT2LMHeadModel", {}),
+    "BERT": ("BertForMaskedLM", {}),
+    "Qwen3": ("Qwen3ForCausalLM", {}),
+    "Mistral": ("MistralForCausalLM", {}),
+    "ViT": ("ViTForImageClassification", {}),
+    "T5": ("T5ForConditionalGeneration", {}),
+    "Gemma": ("GemmaForCausalLM", {}),
+    "Qwen2": ("Qwen2ForCausalLM", {}),
+    "OLMo 2": ("Olmo2ForCausalLM", {}),
+    "Phi": ("PhiForCausalLM", {}),
+    "GPT-NeoX": ("GPTNeoXForCausalLM", {}),
+    "RoBERTa": ("RobertaForMaskedLM", {}),
+    "OPT": ("OPTForCausalLM", {}),
+    "BART": ("BartForConditionalGeneration", {}),
+    "Gemma 2": ("Gemma2ForCausalLM", {}),
+    "DINOv2": ("Dinov2ForImageClassification", {}),
+    "Mixtral": ("MixtralForCausalLM", {}),
+    "Phi 3": ("Phi3ForCausalLM", {}),
+    "Pythia": ("GPTNeoXForCausalLM", {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+                                     "intermediate_size": 3072}),
+    "BLOOM": ("BloomForCausalLM", {}),
+    "Falcon": ("FalconForCausalLM", {}),
+    "GPT-J": ("GPTJForCausalLM", {}),
+    "CodeGen": ("CodeGenForCausalLM", {}),
+    "StableLM": ("StableLmForCausalLM", {}),
+    "StarCoder 2": ("Starcoder2ForCausalLM", {}),
+    "OLMo": ("OlmoForCausalLM", {}),
+    "Cohere": ("CohereForCausalLM", {}),
+    "Granite": ("GraniteForCausalLM", {}),
+    "Nemotron": ("NemotronForCausalLM", {}),
+    "Gemma 3": ("Gemma3ForCausalLM", {}),
+    "Qwen2-MoE": ("Qwen2MoeForCausalLM", {}),
+    "Qwen3-MoE": ("Qwen3MoeForCausalLM", {}),
+    "DeepSeek-V3": ("DeepseekV3ForCausalLM", {}),
+    "Mamba": ("MambaForCausalLM", {}),
+    "Mamba-2": ("Mamba2ForCausalLM", {}),
+    "RWKV": ("RwkvForCausalLM", {}),
+    "DistilBERT": ("DistilBertForMaskedLM", {}),
+    "ALBERT": ("AlbertForMaskedLM", {}),
+    "ELECTRA": ("ElectraForMaskedLM", {}),
+    "DeBERTa v2": ("DebertaV2ForMaskedLM", {}),
+    "ModernBERT": ("ModernBertForMaskedLM", {}),
+    "Pegasus": ("PegasusForConditionalGeneration", {}),
+    "Marian": ("MarianMTModel", {}),
+    "Whisper": ("WhisperForConditionalGeneration", {}),
+    "DeiT": ("DeiTForImageClassification", {}),
+    "BEiT": ("BeitForImageClassification", {}),
+    "Swin": ("SwinForImageClassification", {}),
+    "ConvNeXt": ("ConvNextForImageClassification", {}),
+    "ResNet": ("ResNetForImageClassification", {}),
+    "CLIP": ("CLIPModel", {}),
+}  # fmt: skip
+
+
+def examined(name: str) -> dict[str, Any]:
+    """All problems and warnings of one model."""
+    import transformers
+
+    kind, settings = MODELS[name]
+    model_class = getattr(transformers, kind)
+    config = model_class.config_class(**settings)
+    config.use_cache = False
+
+    def make() -> torch.nn.Module:
+        return model_class(config).eval()
+
+    started = time.process_time()
+    row: dict[str, Any] = {"model": name, "class": kind}
+    try:
+        report = sp.check(make, prescription=False)
+        row["alarms"] = [[item.severity, item.name, item.title] for item in report.findings if item.severity != "note"]
+    except Exception as error:
+        row["reason"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    return row | {"seconds": round(time.process_time() - started, 1)}
+
+
+def main(*names: str) -> None:
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rows = {row["model"]: row for row in (json.loads(STORED.read_text()) if STORED.exists() else [])}
+    for name in names or [name for name in MODELS if name not in rows]:
+        rows[name] = examined(name)
+        print(json.dumps(rows[name]), flush=True)
+        STORED.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows.values()) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,7 +1,8 @@
 """Malformed command lines and damaged files, and the judge of what the command line does with them.
 
 `python -m tests.robustness.commands FILE` runs 600 lines and 200 files in one process and writes one line of JSON each.
-A line may end well (0, 1) or be refused (2) in one line; a traceback, exit code 70 or more than 30 seconds is a fault.
+A line may end well (0, 1) or be refused (2) in one line; a traceback, exit code 70 or more than 30 seconds of processor
+time is a fault, and so are 300 seconds by the clock.
 """
 
 import contextlib
@@ -171,9 +172,10 @@ def outcome(arguments):
         raise Late
 
     out, err = io.StringIO(), io.StringIO()
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(LIMIT)
-    start = time.perf_counter()
+    before = [signal.signal(number, late) for number in (signal.SIGALRM, signal.SIGPROF)]
+    signal.alarm(10 * LIMIT)
+    signal.setitimer(signal.ITIMER_PROF, LIMIT)
+    start = time.process_time()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = exit_code(app, [str(item) for item in arguments])
@@ -183,8 +185,10 @@ def outcome(arguments):
         code = f"{type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-    return code, time.perf_counter() - start, err.getvalue()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        for number, handler in zip((signal.SIGALRM, signal.SIGPROF), before, strict=True):
+            signal.signal(number, handler)
+    return code, time.process_time() - start, err.getvalue()
 
 
 def fault(code, err):

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.batches import first_batch
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import InputError, UnknownNameError, require_settings
 from sigprop.inputs import hugging_face
 from sigprop.inputs.batches import Wanted
 from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
 from sigprop.inputs.widths import config_of_width
 from sigprop.losses import LossChoice
-from sigprop.models import REFERENCE, build, sample_text, text_batch
+from sigprop.models import CONFIGS, REFERENCE, build, sample_text, text_batch
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ def _reference(name: str, settings: dict[str, Any], batch: int, tokens: int) -> 
         deep = {} if depth is None else {"depth": depth}
         return build(name, **{**settings, "width": width, **deep})
 
+    require_settings(CONFIGS[name], settings, name)
     generator = torch.Generator().manual_seed(0)
     if name == "transformer":
         vocabulary = settings.get("vocabulary", 256)

@@ -9,6 +9,12 @@ from sigprop.cli.exits import exit_code
 
 NET = "import torch\nfrom torch import nn\n\ndef net(width=4):\n    return nn.Linear(2, width)\n"
 
+
+def plan_file(field):
+    rows = f'[{{"name": "a", "shape": [1], {field}}}]'
+    return f'{{"schema_version": 1, "parameters": {rows}, "junctions": [], "scales": [], "meta": {{}}}}'
+
+
 FILES = {
     "good.py": """
 import torch
@@ -92,6 +98,11 @@ def batch():
     "no_type.json": '{"layers": 2}',
     "unknown_type.json": '{"model_type": "gptx"}',
     "wrong_type.json": '{"model_type": "gpt2", "n_layer": "many"}',
+    "negative.json": plan_file('"lr": -1'),
+    "nested.json": plan_file('"init": ' + '{"kind": "blocks", "sizes": [1], "parts": [' * 240 + "{}" + "]}" * 240),
+    "refused.json": '{"model_type": "gpt2", "n_embd": 10, "n_head": 3}',
+    "damaged/config.json": '{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 9}',
+    "damaged/model.safetensors": "x" * 40,
     "binary.txt": b"\xff\xfe\x00\x01" * 50,
     "short.txt": "ab",
     "empty/notes.md": "nothing here",
@@ -126,6 +137,18 @@ CASES = [
     (("coordcheck", "mlp", "--tolerance", "-1"), "--tolerance"),
     (("coordcheck", "mlp", "--widths", "a,b"), "64,128,256"),
     (("coordcheck", "mlp", "--widths", "-4,8"), "above 0"),
+    (("coordcheck", "mlp", "--set", "inputs=0.5", "--widths", "4,8"), "inputs = 0.5"),
+    (("measure", "mlp", "--set", "depth=-1"), "depth = -1"),
+    (("measure", "mlp", "--set", "depth='a'"), "depth = 'a'"),
+    (("measure", "mlp", "--set", "depth=[1]"), "depth = [1]"),
+    (("measure", "mlp", "--set", "depth=None"), "depth = None"),
+    (("predict", "mlp", "--verify", "3"), "--verify has no use"),
+    (("plan", "mlp", "--recipe", "mup", "--base-width", "0"), "--base-width"),
+    (("check", "mlp", "--seed", "1e23"), "--seed"),
+    (("check", "mlp", "--plan", "negative.json"), "lr = -1"),
+    (("check", "mlp", "--plan", "nested.json"), "nested too deeply"),
+    (("predict", "refused.json"), "transformers does not take these settings"),
+    (("check", "damaged"), "the weights in damaged cannot be read"),
     (("coordcheck", "mlp", "--widths", "8"), "two or more"),
     (("coordcheck", "mlp", "--widths", "8,8"), "two or more"),
     (("coordcheck", "mlp", "--depths", "one"), "--depths"),

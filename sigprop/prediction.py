@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from sigprop.batches import as_batch
 from sigprop.capture import predict as predict_by_theory
@@ -68,8 +69,19 @@ def predict(
     require_settings(tokens=tokens, **options)
     with undisturbed() as interrupts, interrupts.let_through():  # drawn copies must not see hooks of another call
         loaded = model if isinstance(model, nn.Module) else build(model)
+        _require_shapes(loaded)
         found = _predicted(loaded, as_batch(batch, loaded), verify, tokens, options)
         return _without_what_hooks_do(found, loaded)
+
+
+def _require_shapes(model: nn.Module) -> None:
+    """Lazy layers that have seen no batch have no shapes."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise InputError(
+                f"parameter {name!r} of {type(model).__name__} belongs to a lazy layer that has seen no batch: needs a "
+                "shape; run the model on one batch first, in the function that builds it where there is one"
+            )
 
 
 def _without_what_hooks_do(found: Profile, model: nn.Module) -> Profile:

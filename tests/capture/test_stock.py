@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import sigprop
 from sigprop.capture import build, predict
+from sigprop.errors import InputError
 
 ROWS = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
 IMAGE = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -87,3 +89,8 @@ def test_a_norm_of_zero_gain_has_numbers():
     made = predict(build(Zero), ROWS)
     assert all(row.grad_second_moment == row.grad_second_moment for row in made.parameters)
     assert made.parameter("norm.weight").grad_second_moment > 0.0
+
+
+def test_lazy_layers_without_shapes_are_refused():
+    with pytest.raises(InputError, match="of Sequential belongs to a lazy layer that has seen no batch"):
+        sigprop.predict(lambda: nn.Sequential(nn.LazyLinear(64), nn.ReLU(), nn.LazyLinear(8)), ROWS)

@@ -47,8 +47,9 @@ class Block(nn.Module):
         normed = F.rms_norm(x, (x.shape[-1],))
         split = [layer(normed).unflatten(-1, (self.heads, -1)) for layer in (self.query, self.key, self.value)]
         query, key = (F.rms_norm(rotated(each, turn), (each.shape[-1],)) for each in split[:2])
-        heads = (each.transpose(1, 2) for each in (query, key, split[2]))
-        x = x + self.output(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+        query, key, value = (each.transpose(1, 2) for each in (query, key, split[2]))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.output(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.relu(self.up(F.rms_norm(x, (x.shape[-1],)))).square())
 
 
@@ -71,7 +72,8 @@ class Decoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = F.rms_norm(self.table(ids), (self.table.embedding_dim,))
-        turn = self.cosine[:, : ids.shape[1]], self.sine[:, : ids.shape[1]]
+        cosine, sine = (self.get_buffer(name)[:, : ids.shape[1]] for name in ("cosine", "sine"))
+        turn = cosine, sine
         for block in self.blocks:
             x = block(x, turn)
         return 15 * torch.tanh(self.readout(F.rms_norm(x, (x.shape[-1],))) / 15)

@@ -47,7 +47,7 @@ def as_batch(data: Any, model: nn.Module) -> Any:
     batch = first_batch(data)
     if type(batch) is not tuple or len(batch) < 2 or not isinstance(batch[-1], Tensor):
         return batch
-    forward = inspect.signature(as_written(model).forward)
+    forward = _signature(model)
     if LABELS not in forward.parameters and _takes(forward, batch):
         return batch
     if not _takes(forward, batch[:-1]):
@@ -67,10 +67,15 @@ def run(model: nn.Module, batch: Any) -> Any:
 def _taken(model: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Any]:
     if LABELS not in batch:
         return batch
-    parameters = inspect.signature(as_written(model).forward).parameters
+    parameters = _signature(model).parameters
     if LABELS in parameters or any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values()):
         return batch
     return {key: value for key, value in batch.items() if key != LABELS}
+
+
+def _signature(model: nn.Module | Callable[..., Any]) -> inspect.Signature:
+    """What a model, or a function that stands for one, takes."""
+    return inspect.signature(getattr(as_written(model), "forward", model))
 
 
 def _takes(forward: inspect.Signature, arguments: tuple[Any, ...]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
@@ -91,6 +92,7 @@ class Training:
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
             state = {name: parameters[own] for name, own in aliases.items()} | buffers
 
+            @wraps(model.forward)
             def call(*args: Any, **kwargs: Any) -> Any:
                 return functional_call(model, state, args, kwargs, tie_weights=False)
 

@@ -49,11 +49,12 @@ def prescribe(subject: Subject, findings: list[Finding]) -> Fix:
     before = _names(findings)
     told: dict[int, Finding] = {}
     taken: dict[str, Init] = {}
-    left = []
+    left, accepted = [], []
     for place, finding in enumerate(findings):
         if finding.severity == "note":
             continue
-        told[place], change, removed = _local(subject, finding, findings)
+        told[place], change, removed = _local(subject, finding, findings, accepted)
+        accepted += [change] if removed and change is not None and change not in accepted else []
         taken |= {} if change is None else change.inits
         left += [place] if finding.name in GAUGES and not removed else []
     plan, profile = _together(subject, taken, before)
@@ -67,10 +68,13 @@ def prescribe(subject: Subject, findings: list[Finding]) -> Fix:
     return Fix(plan, profile, [told.get(place, item) for place, item in enumerate(findings)])
 
 
-def _local(subject: Subject, finding: Finding, findings: list[Finding]) -> tuple[Finding, Edit | None, bool]:
+def _local(
+    subject: Subject, finding: Finding, findings: list[Finding], accepted: list[Edit]
+) -> tuple[Finding, Edit | None, bool]:
     """The finding with the change that removes it, or brings it nearer to its limit; else with what was ruled out."""
     ruled_out, best, before = [], None, _names(findings)
-    for change in suspects(subject, finding, findings)[: int(limit("most_trials"))]:
+    first = accepted if finding.group in JUDGED else []
+    for change in [*first, *suspects(subject, finding, findings)][: int(limit("most_trials"))]:
         twin = subject.edited(change.inits, change.attributes)
         if twin is None:
             continue

@@ -28,7 +28,7 @@ def bugs_page(stored: dict[str, Any]) -> str:
     for half, title in HALVES.items():
         if half not in stored:
             continue
-        rows = stored[half]["rows"]
+        rows, read = stored[half]["rows"], stored[half].get("read", {})
         ran = [row["works"] for row in rows if row["works"] is not None]
         counts = ", ".join(f"{name} {sum(bool(row[name]) for row in rows)}" for name in ("found", "cause", "fix"))
         lines += [
@@ -40,6 +40,14 @@ def bugs_page(stored: dict[str, Any]) -> str:
             marks = " | ".join(mark(row[name]) for name in ("found", "cause", "fix", "works"))
             first = (row["findings"] or [row["stopped"] or "nothing"])[0]
             lines.append(f"| {row['number']} | {row['title']} | {marks} | {clean(first)} |")
+        if read:
+            lines += ["", "Read besides, where the words hold and the sentence is not right:", ""]
+            lines += [f"- {number}: {text}." for number, text in read.items()]
+    lines += [
+        "",
+        "Before any check, 40 steps of training on one batch: 73 of the 96 bugs end 2 % or more above the correct twin, and",
+        "the right fix mends 72 of them (not 64); the others are hidden by memorizing one batch, and the first loss is taken for them.",
+    ]
     return "\n".join(lines) + "\n"
 
 

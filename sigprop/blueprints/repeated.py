@@ -248,12 +248,13 @@ class _Codec:
 
     def encode_gradient(self, gradient: Gradient) -> Tensor:
         same, different = gradient.kernel.values.unbind(-1)
-        return _stack(same.log(), different / same, gradient.directions.radial, gradient.directions.uniform)
+        directions = gradient.directions
+        return _stack(same.log(), different / same, directions.radial, directions.uniform, directions.response)
 
     def decode_gradient(self, states: Tensor, evidence: Evidence = EXACT) -> Gradient:
         same = states[..., 0].exp()
         kernel = Exchangeable(torch.stack((same, same * states[..., 1]), -1), self.tokens)
-        return Gradient(kernel, Directions(states[..., 2], states[..., 3]), evidence=evidence)
+        return Gradient(kernel, Directions(states[..., 2], states[..., 3], response=states[..., 4]), evidence=evidence)
 
 
 def _stack(first: Tensor, *others: Tensor | float) -> Tensor:

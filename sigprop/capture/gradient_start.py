@@ -25,7 +25,7 @@ from sigprop.graph.tied import TiedLogits, contact_of
 from sigprop.theory import Dense, Gradient, Signal, Status
 from sigprop.theory.drawing import drawn_rows, root_of
 from sigprop.theory.ops.loss import shared_probability
-from sigprop.theory.parts import AlongSignal
+from sigprop.theory.parts import AlongSignal, Directions
 
 LARGE = 2.0
 """Variance of the logits from which on their softmax is drawn."""
@@ -241,4 +241,6 @@ def _mse(
     values = signal.kernel.values - cross - cross.T + rows @ rows.T / rows.shape[1]
     slope = 2.0 / (input.layout.positions * input.layout.channels if reduction == "mean" else 1)
     along = AlongSignal(torch.full_like(signal.mean, slope), torch.zeros_like(values))
-    return input, Gradient(Dense(values * slope**2), evidence=signal.evidence, along_signal=along)
+    response = signal.kernel.diagonal.sum() / values.diagonal().sum().clamp_min(1e-300)
+    directions = Directions(response=response)
+    return input, Gradient(Dense(values * slope**2), directions, along, evidence=signal.evidence)

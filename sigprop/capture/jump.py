@@ -23,7 +23,7 @@ from sigprop.graph.graph import Node
 from sigprop.graph.tied import share_carried
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.gradient_along_signal import matrix
+from sigprop.theory.corrections.along_signal import matrix
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
 
@@ -112,14 +112,14 @@ class Jump(Op):
             ahead = (first.number - number) / (second.number - first.number)
             changes = zip(here, *rates, strict=True)
             here = [at + (now + ahead * (now - then)) / (number + 1) for at, now, then in changes]
-        log_level, shape, radial, uniform, slope, rest, excess = here
+        log_level, shape, radial, uniform, response, slope, rest, excess = here
         level, size = log_level.exp(), signal.kernel.diagonal.mean()
         slope, rest = slope * (level / size).sqrt(), rest * (size * level).sqrt()
         found = self.carries.gradient(
             gradient,
             Dense(shape * level),
             gradient.evidence.join(FITTED),
-            directions=Directions(radial, uniform),
+            directions=Directions(radial, uniform, response=response),
             along_signal=AlongSignal(slope if slope.ndim else 0.0, rest if rest.ndim else 0.0),
             through_activation=ThroughActivation(gain_excess=excess * size * level),
         )
@@ -181,6 +181,7 @@ def gradient_parts(gradient: Gradient, signal: Signal) -> Parts:
         gradient.kernel.values / level,
         _number(directions.radial),
         _number(directions.uniform),
+        _number(directions.response),
         slope * (size / level).sqrt(),
         _number(along.rest) / (size * level).sqrt(),
         _number(gradient.through_activation.collected(signal).gain_excess) / (size * level),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError
-from sigprop.theory.gradient_along_signal import diagonal
+from sigprop.theory.corrections.along_signal import diagonal
 from sigprop.theory.states import Gradient, Signal
 
 DTYPE = torch.float32

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.drawing import DTYPE, drawn_rows, root_of, unit_kernel
-from sigprop.theory.gradient_along_signal import applied
 from sigprop.theory.states import Gradient
 
 TINY = 1e-30

@@ -6,14 +6,14 @@ terms. Their defaults are what fresh, independent Gaussian channels have. What a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.gradient_along_signal import Slope, added
-from sigprop.theory.gradient_through_activation import ActivationGradient, excess_of
+from sigprop.theory.corrections.along_signal import Slope, added
+from sigprop.theory.corrections.gates import ActivationGradient, excess_of
 
 if TYPE_CHECKING:
     from sigprop.theory.states import Signal
@@ -76,20 +76,26 @@ class Directions:
     points anywhere). A normalization removes exactly these.
 
     `groups`: the radial share is that of each of so many equal groups of channels, as after norms of heads.
+    `response`: how the energy follows the squared norm of the signal, `d log G / d log n`; -1 below a norm.
     """
 
     radial: Number = 1.0
     uniform: Number = 1.0
     groups: int = 1
+    response: Number = 0.0
 
     def along_part(self, part: Number) -> Number:
         """The radial share at a tensor that brings this part of the squared norm; the rest may point anywhere."""
         return 1.0 + (self.radial - 1.0) * part
 
+    def at_part(self, part: Number) -> Directions:
+        """At a tensor that brings this part of the squared norm."""
+        return replace(self, radial=self.along_part(part), response=self.response * part)
+
 
 @dataclass(frozen=True)
 class AlongSignal:
-    """The part of a gradient that is a linear function of the signal (see `gradient_along_signal`).
+    """The part of a gradient that is a linear function of the signal (see `corrections.along_signal`).
 
     The gradient is `B x` and a rest. `slope` is `B` (a vector where it is diagonal), and `rest[s,t]` the expected
     average over channels of the signal at `s` times the rest at `t`, which tied embeddings make: the signal carries
@@ -105,7 +111,7 @@ class AlongSignal:
 
 @dataclass(frozen=True)
 class ThroughActivation:
-    """The parts of a gradient that came through a function of the signal (see `gradient_through_activation`).
+    """The parts of a gradient that came through a function of the signal (see `corrections.gates`).
 
     - `gradients`: those whose function is still known;
     - `gain_excess`: what `E (sum_t g_t x_t)^2` of one channel has beyond `sum_tt' G K`, from further up. Whatever is

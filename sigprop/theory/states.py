@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.gradient_along_signal import crossed
+from sigprop.theory.corrections import applies
+from sigprop.theory.corrections.along_signal import crossed
 from sigprop.theory.kernels import Exchangeable, Kernel
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
+from sigprop.theory.parts import GIVEN, AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
 from sigprop.theory.status import EXACT, Evidence, Status
 
 ROUNDING = 1e-7
@@ -30,6 +31,10 @@ class Signal:
     fluctuation: Fluctuation = field(default_factory=Fluctuation)
     common: Common = field(default_factory=Common)
     evidence: Evidence = EXACT
+
+    def __post_init__(self) -> None:
+        if not applies("pairs"):
+            object.__setattr__(self, "fluctuation", Fluctuation(self.fluctuation.norm, GIVEN.pair))
 
     @property
     def covariance(self) -> Kernel:
@@ -83,6 +88,12 @@ class Gradient:
     through_activation: ThroughActivation = field(default_factory=ThroughActivation)
     evidence: Evidence = EXACT
 
+    def __post_init__(self) -> None:
+        parts = {"directions": "finite_width", "along_signal": "along_signal", "through_activation": "gates"}
+        for part, correction in parts.items():
+            if not applies(correction):
+                object.__setattr__(self, part, type(getattr(self, part))())
+
     def __add__(self, other: Gradient) -> Gradient:
         """Gradients that arrive along paths with independent weights: energies add, directions average.
 
@@ -101,6 +112,7 @@ class Gradient:
                 mix(one.radial, two.radial),
                 mix(one.uniform, two.uniform),
                 one.groups if one.groups == two.groups else 1,
+                mix(one.response, two.response),
             ),
             self.along_signal + other.along_signal,
             self.through_activation + other.through_activation,

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.errors import InputError
 from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.gradient_along_signal import diagonal
-from sigprop.theory.gradient_through_activation import ActivationGradient
+from sigprop.theory.corrections import applies
+from sigprop.theory.corrections.along_signal import diagonal
+from sigprop.theory.corrections.finite_width import NAME, Moments, moments_of, through_function
+from sigprop.theory.corrections.gates import ActivationGradient
+from sigprop.theory.corrections.pairs import fresh_fluctuation
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.pair_fluctuation import fresh_fluctuation
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
+from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
 
@@ -64,7 +65,10 @@ class Activation(Op):
         (x,) = inputs
         kernel = x.kernel.like(self.function.cross_moment(*self._arguments(x)))
         mean = self.function.mean(x.covariance.diagonal, x.mean)
-        parts = {"fluctuation": self._fluctuation(x, kernel), "common": self._common(x)}
+        moments = moments_of(self.function, x)
+        if applies(NAME):
+            kernel = kernel.like(kernel.values * (1.0 + kernel.spread(moments.curved / x.width)))
+        parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}
         made = Activation.carries.signal(x, kernel, mean, **parts)
         if self.function.status == "exact":
             return made
@@ -91,44 +95,27 @@ class Activation(Op):
         shared = self.function.cross_moment(variance, variance, variance * before.share, mean, mean)
         return Common(uniform, (shared - average**2) / level, before.mixed * linear / level)
 
-    def _fluctuation(self, x: Signal, made: Kernel) -> Fluctuation:
+    def _fluctuation(self, x: Signal, made: Kernel, norm: Tensor) -> Fluctuation:
         """Fluctuation of pairs: fresh channels (see `pair_fluctuation`), and `(E[f' f'] a_x / a_y)^2` of the input's.
 
         `a` is the mean square of the differences between tokens, the slope is taken at the average pair.
         """
         before = x.fluctuation
         if x.kernel.tokens < 2:
-            return replace(before, norm=self._norm(x))
+            return replace(before, norm=norm)
         covariance = x.covariance
         level, mean = covariance.token_average(covariance.diagonal), covariance.token_average(x.mean)
         pair = torch.minimum(covariance.pair_average().clamp_min(0.0), level)
         slope = self.function.derivative_cross_moment(level, level, pair, mean, mean)
         passed = (slope * _apart(covariance) / _apart(made)) ** 2
         fresh = fresh_fluctuation(self.function, pair, level - pair, mean)
-        return Fluctuation(self._norm(x), fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
-
-    def _norm(self, x: Signal) -> Number:
-        """Of fresh channels `E f^4 / (E f^2)^2 - 1`, at most 5, as for ReLU; and what the input's norm varies beyond
-        fresh channels, times the square of `Cov(f^2, x^2) E x^2 / (Var x^2 E f^2)`, how much `f^2` follows `x^2`.
-
-        A function that grows so fast that its fourth moment is out of reach is taken as a ReLU.
-        """
-        variance, mean = _average(x)
-        beyond = x.fluctuation.norm - 2.0
-        function, level = self.function, variance + mean**2
-        square = function.second_moment(variance, mean).clamp_min(1e-300)
-        try:
-            fourth = function.expectation(lambda values: function(values) ** 4, variance, mean)
-            with_input = function.expectation(lambda values: (function(values) * values) ** 2, variance, mean)
-        except InputError:
-            return 5.0 + beyond
-        scatter = (2.0 * variance * (variance + 2.0 * mean**2)).clamp_min(1e-300)
-        followed = (with_input - square * level) * level / (scatter * square)
-        return ((fourth / square**2 - 1.0).clamp_max(5.0) + beyond * followed**2).clamp_min(0.0)
+        return Fluctuation(norm, fresh + (before.pair - 1.0) * passed, before.pair_inherited * passed)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (x,) = inputs
+        moments = moments_of(self.function, x)
         slopes = self.function.derivative_cross_moment(*self._arguments(x))
+        slopes = slopes * gradient.kernel.spread(through_function(moments, x, gradient.directions))
         kernel = gradient.kernel.like(gradient.kernel.values * slopes)
         through = ThroughActivation((ActivationGradient(gradient.kernel, kernel, self.function),))
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest
@@ -137,8 +124,9 @@ class Activation(Op):
             kernel,
             directions=Directions(
                 self._radial(gradient.directions.radial, x),
-                self._uniform(gradient.directions.uniform, x),
+                self._uniform(gradient.directions, moments, x),
                 gradient.directions.groups,
+                moments.slope_response + gradient.directions.response * moments.norm_response,
             ),
             along_signal=AlongSignal(
                 self._slope(slope, slopes, x) if isinstance(slope, Tensor) else 0.0,
@@ -173,14 +161,16 @@ class Activation(Op):
         lost = (1.0 - share) * both / self.function.second_moment(variance, mean).clamp_min(1e-300)
         return (along - lost).clamp_min(0.0) / energy.clamp_min(1e-300)
 
-    def _uniform(self, share: Tensor | float, x: Signal) -> Tensor | float:
-        """Of a gradient along all ones, the average slope keeps its part."""
-        if not isinstance(share, Tensor) and share == 1.0:
-            return share
+    def _uniform(self, directions: Directions, moments: Moments, x: Signal) -> Tensor | float:
+        """Of a gradient along all ones, the average slope keeps its part; one across `y` has lost what the slopes have
+        in common with `y`."""
+        lost = (1.0 - directions.radial) * moments.along
+        if not isinstance(directions.uniform, Tensor) and directions.uniform == 1.0:
+            return 1.0 - lost
         variance, mean = _average(x)
         slope = self.function.derivative_mean(variance, mean) ** 2
         kept = slope / self.function.derivative_second_moment(variance, mean).clamp_min(1e-300)
-        return 1.0 - (1.0 - share) * kept
+        return (1.0 - lost - (1.0 - directions.uniform) * kept).clamp_min(0.0)
 
     def _slope(self, slope: Tensor, slopes: Tensor, x: Signal) -> Tensor:
         own = diagonal(slope) * self.function.half_square_slope.derivative_mean(x.covariance.diagonal, x.mean)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
-from sigprop.theory.gradient_along_signal import weighted
+from sigprop.theory.corrections.along_signal import weighted
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Op, joined_evidence
 from sigprop.theory.parts import AlongSignal, Directions, Fluctuation
@@ -55,7 +55,7 @@ class ExpertSum(Op):
         to_expert = self.carries.gradient(
             gradient,
             Dense(gradient.kernel.values * overlap),
-            directions=Directions(gradient.directions.along_part(part)),
+            directions=replace(gradient.directions.at_part(part), uniform=1.0, groups=1),
             along_signal=AlongSignal(weighted(slope, overlap) if isinstance(slope, Tensor) else 0.0),
         )
         to_shares = self.carries.gradient(

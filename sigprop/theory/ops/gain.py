@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
-from sigprop.theory.gain_gradient import aligned_gain
-from sigprop.theory.gradient_along_signal import weighted
-from sigprop.theory.gradient_through_activation import excess_of
+from sigprop.theory.corrections.along_signal import aligned_gain, weighted
+from sigprop.theory.corrections.gates import excess_of
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
 from sigprop.theory.parts import GIVEN, AlongSignal

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.gain_gradient import alignment_of
-from sigprop.theory.gradient_along_signal import added, weighted
+from sigprop.theory.corrections.along_signal import added, alignment_of, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm

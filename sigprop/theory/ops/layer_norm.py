@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
-from sigprop.theory.gain_gradient import alignment_of
-from sigprop.theory.gradient_along_signal import added, weighted
+from sigprop.theory.corrections.along_signal import added, alignment_of, weighted
+from sigprop.theory.corrections.finite_width import before_norm, below_norm
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, ParameterState
 from sigprop.theory.ops.linear import ONES
@@ -65,7 +65,7 @@ class LayerNorm(Norm):
         (x,) = inputs
         kernel, scale = self._scale(x)
         cosine = kernel.normalized()
-        shrink = 1.0 - cosine.spread(x.fluctuation.norm) * (1.0 - cosine.values**2) / (4.0 * max(x.width - 1, 1))
+        shrink = before_norm(cosine, x)
         ratio = kernel.diagonal.clamp_min(torch.finfo(scale.dtype).tiny).sqrt() / scale
         unit = cosine.like(cosine.values * shrink * cosine.left(ratio) * cosine.right(ratio))
         made, mean = self._scaled(unit, torch.zeros_like(unit.diagonal) if self.centres else x.mean / scale)
@@ -86,13 +86,8 @@ class LayerNorm(Norm):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (x,) = inputs
         kernel, scale = self._scale(x)
-        squared = kernel.normalized().values ** 2
         grad = gradient.kernel
-        radial, uniform = grad.spread(gradient.directions.radial), grad.spread(gradient.directions.uniform)
-        fluctuation, share = grad.spread(x.fluctuation.norm), grad.spread(x.common.uniform)
-        removed = (2.0 - squared) * radial + (uniform if self.centres else 0.0)
-        spread = fluctuation * (3.0 + squared) / 4.0 + (share if self.centres else 0.0)
-        factor = (1.0 - removed / x.width) / (1.0 - spread / x.width)
+        factor, spread = below_norm(kernel.normalized(), x, gradient.directions, self.centres)
         factor = factor * grad.spread(self.gain_second_moment) / (grad.left(scale) * grad.right(scale))
         along = AlongSignal()
         if isinstance(gradient.along_signal.slope, Tensor):
@@ -104,8 +99,10 @@ class LayerNorm(Norm):
                 weighted(kept, self.gain_second_moment / (scale[:, None] * scale)),
                 gradient.along_signal.rest * scale[:, None] / scale,
             )
-        left = Directions(0.0, 0.0 if self.centres else gradient.directions.uniform)
         kernel = grad.like(grad.values * factor)
+        steady = grad.token_average(x.kernel.diagonal / (x.kernel.diagonal + self.epsilon))
+        uniform = gradient.directions.uniform
+        left = Directions(1.0 - steady, 0.0 if self.centres else uniform, response=-steady)
         made = LayerNorm.carries.gradient(gradient, kernel, directions=left, along_signal=along)
         if float(torch.max(spread)) - 2.0 > LARGEST * x.width:
             made = made.note(Status.ASSUMED, UNSTEADY)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.gradient_along_signal import applied
-from sigprop.theory.gradient_through_activation import ActivationGradient
+from sigprop.theory.corrections.along_signal import applied
+from sigprop.theory.corrections.finite_width import met, through_weights
+from sigprop.theory.corrections.gates import ActivationGradient
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
@@ -83,8 +84,9 @@ class Linear(Op):
             kernel = kernel.like(kernel.values + together) + kernel.outer(mean, mean)
             share = kernel.token_average(kernel.like(together).diagonal / kernel.diagonal.clamp_min(1e-300))
             common = Common(share=share if self.mean else 0.0)
+        inherited = before.norm * (self.fan_out / self.fan_in) * self._from_input(kernel, x.kernel) ** 2
         fluctuation = Fluctuation(
-            2.0 + before.norm * (self.fan_out / self.fan_in) * self._from_input(kernel, x.kernel) ** 2,
+            2.0 + inherited + 2.0 * inherited / self.fan_out,
             1.0 + before.pair * (self.width / x.width),
             before.pair_origin * (self.width / x.width),
         )
@@ -101,15 +103,17 @@ class Linear(Op):
         return self.fan_out
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        kernel = gradient.kernel.scale(self.fan_out * self.variance)
         x = self._seen(*inputs)
+        directions = gradient.directions.at_part(self._from_input(output.kernel, x.kernel))
+        kernel = gradient.kernel.scale(self.fan_out * self.variance)
+        kernel = through_weights(kernel, x.kernel, directions, self.fan_in)
         excess = self._together(gradient, x) * (1.0 + 2.0 / x.fluctuation.pair) * self.fan_out * self.variance
         slope, rest = gradient.along_signal.slope, gradient.along_signal.rest * (self.fan_out / self.fan_in)
         if isinstance(slope, Tensor):
             slope = slope * self.fan_out * self.variance
             kernel = kernel.like(kernel.values + leaning(x.kernel.values, slope, rest))
         along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
-        directions = Directions(gradient.directions.along_part(self._from_input(output.kernel, x.kernel)))
+        directions = Directions(directions.radial, response=directions.response)
         parts = {"directions": directions, "along_signal": along, "through_activation": through}
         made = Linear.carries.gradient(gradient, kernel, **parts)
         return (self._with_ones(made, gradient, gradient.kernel, x.width),)
@@ -147,14 +151,7 @@ class Linear(Op):
         return found
 
     def _met(self, gradient: Gradient, x: Signal) -> Tensor:
-        """`sum G K`. A gradient that is across the output, below a norm, is the smaller the larger the output is, and
-        with it the input: by `(1 - p) v (1 + r^2) / (2 d)` less of it meets the kernel."""
-        radial = gradient.directions.radial
-        if not isinstance(radial, Tensor) and radial == 1.0:
-            return gradient.kernel.contract(x.kernel)
-        kernel, cosine = x.kernel, x.kernel.normalized()
-        less = cosine.spread((1.0 - radial) * x.fluctuation.norm / (2.0 * x.width)) * (1.0 + cosine.values**2)
-        return gradient.kernel.contract(kernel.like(kernel.values * (1.0 - less).clamp_min(0.0)))
+        return gradient.kernel.contract(met(x.kernel, x, gradient.directions))
 
     def with_law(self, parameter: str, law: Law) -> Linear:
         if parameter == "weight":

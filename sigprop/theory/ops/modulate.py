@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
-from sigprop.theory.gradient_along_signal import weighted
+from sigprop.theory.corrections.along_signal import weighted
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.parts import AlongSignal

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.gain_gradient import activation_gain, aligned_gain
+from sigprop.theory.corrections.along_signal import aligned_gain
+from sigprop.theory.corrections.gates import activation_gain
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.parts import ThroughActivation

@@ -113,7 +113,7 @@ class PositionsToChannels(Op):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess)
         kernel = self._spread_out(gradient.kernel, inputs[0].kernel.tokens)
-        directions = replace(gradient.directions, radial=gradient.directions.along_part(self._part(inputs[0].kernel)))
+        directions = gradient.directions.at_part(self._part(inputs[0].kernel))
         return (self.carries.gradient(gradient, kernel, directions=directions, through_activation=through),)
 
     def _part(self, kernel: Kernel) -> Tensor | float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
-from sigprop.theory.gradient_along_signal import applied, diagonal, weighted
+from sigprop.theory.corrections.along_signal import applied, diagonal, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.parts import AlongSignal, Fluctuation

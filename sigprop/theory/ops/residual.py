@@ -109,7 +109,7 @@ class Residual(Op):
         return Residual.carries.gradient(
             gradient,
             gradient.kernel.scale(factor),
-            directions=replace(gradient.directions, radial=gradient.directions.along_part(part)),
+            directions=gradient.directions.at_part(part),
             along_signal=AlongSignal(slope * factor if isinstance(slope, Tensor) else 0.0, rest),
             through_activation=through,
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
-from sigprop.theory.gradient_along_signal import applied
+from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
 from sigprop.theory.parts import AlongSignal, Directions
@@ -77,7 +77,7 @@ class TokenMap(Op):
         cosines = x.kernel.met_by(self.matrix).square() / (received[..., None] * given[..., None, :]).clamp_min(1e-300)
         passed = self.matrix.square().to(sent) * sent[..., None]
         part = (passed * cosines).sum((-1, -2)) / passed.sum((-1, -2)).clamp_min(1e-300)
-        return replace(gradient.directions, radial=gradient.directions.along_part(part))
+        return gradient.directions.at_part(part)
 
 
 def _written_out(kernel: Kernel) -> Tensor:

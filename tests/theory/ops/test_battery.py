@@ -20,8 +20,8 @@ from torch import Tensor
 import sigprop.theory.ops
 from sigprop.theory import Dense, Exchangeable, Gradient, Kernel, Signal, activations, exchangeable_signal
 from sigprop.theory.carries import GRADIENT_PARTS, KEPT, SIGNAL_PARTS, TRANSFORMED, Carries, ended
-from sigprop.theory.gain_gradient import activation_gain, alignment_of
-from sigprop.theory.gradient_through_activation import ActivationGradient
+from sigprop.theory.corrections.along_signal import alignment_of
+from sigprop.theory.corrections.gates import ActivationGradient, activation_gain
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.convolution import Convolution

@@ -10,8 +10,14 @@ all tokens adds up over tokens, and over branches.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from sigprop.theory.kernels import Kernel
+    from sigprop.theory.states import Gradient
 
 Slope = Tensor | float
 
@@ -54,3 +60,18 @@ def crossed(kernel: Tensor, first: tuple[Slope, Slope], second: tuple[Slope, Slo
     if isinstance(slope, Tensor) and isinstance(aligned_other, Tensor):
         total = total + applied(slope, aligned_other)
     return total + total.T if isinstance(total, Tensor) else 0.0
+
+
+def alignment_of(gradient: Gradient, kernel: Kernel) -> Tensor:
+    """`M[s,t]`: the expected average over channels of the signal at `s` times the gradient at `t`."""
+    slope = gradient.along_signal.slope
+    assert isinstance(slope, Tensor)
+    return applied(slope, kernel.values).T + gradient.along_signal.rest
+
+
+def aligned_gain(gradient: Gradient, kernel: Kernel) -> Tensor | float:
+    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from the alignment of signal and gradient."""
+    if not isinstance(gradient.along_signal.slope, Tensor):
+        return 0.0
+    alignment = alignment_of(gradient, kernel)
+    return alignment.diagonal().sum() ** 2 + (alignment * alignment.T).sum()

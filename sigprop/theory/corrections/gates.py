@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.activations.base import ActivationFunction, Shifted
 from sigprop.theory.kernels import Dense, Kernel
+
+if TYPE_CHECKING:
+    from sigprop.theory.states import Gradient
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,19 @@ def projected(gradient: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
 def excess_of(gradients: Iterable[ActivationGradient], kernel: Kernel, mean: Tensor) -> Tensor:
     """The excess of several gradients over pairs of one signal."""
     return sum((item.excess(kernel, mean) for item in gradients), start=torch.zeros_like(kernel.values))
+
+
+def activation_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor | float = 1.0) -> Tensor | float:
+    """`E (sum_t x_t g_t)^2` of one channel, the part that comes from an activation of `y`; `gain` is `E gain^2`. With a
+    gain of zero no function above knows of the signal."""
+    if not float(torch.as_tensor(gain).abs().max()):
+        return 0.0
+    through = gradient.through_activation
+    if not through.gradients:
+        return through.gain_excess / gain
+    made = unit.scale(gain)
+    excess = made.like(excess_of(through.gradients, made, mean * made.per_token(gain) ** 0.5)).total()
+    return (excess + through.gain_excess) / gain
 
 
 def _pair(kernel: Kernel) -> tuple[Tensor, Tensor, Tensor]:

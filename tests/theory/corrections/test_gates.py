@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sigprop.theory import Dense, Exchangeable, Gradient, Signal, activations
-from sigprop.theory.gradient_through_activation import ActivationGradient, projected
+from sigprop.theory.corrections.gates import ActivationGradient, projected
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.residual import Residual

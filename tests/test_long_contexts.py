@@ -35,7 +35,7 @@ def test_an_affordable_context_is_simulated_and_theory_is_not_asked(monkeypatch)
     assert found.meta["verification"] == {"draws": 2, "tokens": LENGTH}
     assert {row.name for row in found.sites} == {row.name for row in actual.sites}
     for row in found.sites:
-        assert row.status == "sampled"
+        assert row.status == "simulated"
         assert "1100 tokens are more than theory follows" in row.reason
         for column in ("variance", "grad_variance"):
             error = math.hypot(row.errors[column], actual[row.name].errors[column])

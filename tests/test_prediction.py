@@ -77,7 +77,7 @@ def test_what_theory_cannot_follow_is_simulated(source, obstacle, batch, monkeyp
 
     monkeypatch.setattr(prediction, "predict_by_theory", refuse)
     profile = sp.predict(source, batch)
-    assert {row.status for row in profile.sites} == {"sampled"}
+    assert {row.status for row in profile.sites} == {"simulated"}
     assert str(obstacle) in profile.meta["theory"]
     measured = sp.measure(None, batch, build=Stack, seeds=range(50, 80))
     for item in profile.compare(measured).differences:
@@ -240,7 +240,7 @@ def test_more_positions_than_are_worth_following_are_simulated(monkeypatch):
 
     profile = sp.predict(make, images)
     assert "144 positions" in profile.meta["theory"]
-    assert {row.status for row in profile.sites} == {"sampled"}
+    assert {row.status for row in profile.sites} == {"simulated"}
     assert "theory" not in sp.predict(make, images[:3]).meta
 
 
@@ -264,7 +264,7 @@ def test_a_recurrence_that_theory_would_draw_again_at_every_step_is_run(monkeypa
     monkeypatch.setattr(prediction, "REPLAYED", 10_000)
     found = sp.predict(ManySteps, torch.randn(4, 8), loss="noise")
     assert "draws all steps before" in found.meta["theory"]
-    assert all(row.status in ("sampled", "assumed") for row in found.sites)
+    assert all(row.status in ("simulated", "assumed") for row in found.sites)
 
 
 def test_images_of_many_positions_are_simulated_before_a_kernel_is_made(monkeypatch):
@@ -273,4 +273,4 @@ def test_images_of_many_positions_are_simulated_before_a_kernel_is_made(monkeypa
     build = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))  # noqa: E731
     found = sp.predict(build, torch.randn(1, 3, 28, 28))
     assert "676 positions in '0', of which 640 may be followed" in found.meta["theory"]
-    assert {row.status for row in found.sites} == {"sampled"}
+    assert {row.status for row in found.sites} == {"simulated"}

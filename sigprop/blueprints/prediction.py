@@ -67,7 +67,7 @@ def _site(tape: Tape, site: NamedNode) -> SiteRow:
         row.grad_variance, row.grad_token_correlation = _number(energy), _number(grad_correlation)
         evidence = evidence.join(gradient.evidence)
     row.status, row.reason = str(evidence.status), evidence.reason
-    row.stated_errors = stated_by_theory(variance=str(signal.evidence.status), grad_variance=row.status)
+    row.stated_errors = stated_by_theory(variance=signal.evidence, grad_variance=evidence)
     return row
 
 
@@ -86,7 +86,7 @@ def _parameters(tape: Tape, node: Node) -> list[ParameterRow]:
             _number(state.grad_second_moment.clamp_min(0.0)),
             status=status,
             reason=evidence.reason,
-            stated_errors=stated_by_theory(grad_second_moment=status),
+            stated_errors=stated_by_theory(grad_second_moment=evidence),
         )
         for state in found
     ]

@@ -53,7 +53,7 @@ class SiteRows:
                 variance = max(variance - _of_the_average(signal), 0.0)
             row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
             row.reason = signal.evidence.reason
-            row.stated_errors = stated_by_theory(variance=row.status)
+            row.stated_errors = stated_by_theory(variance=signal.evidence)
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item))
@@ -82,7 +82,7 @@ class SiteRows:
         row.grad_variance = level / self._repeats.get(item, 1)
         worst = signal.evidence.join(gradient.evidence)
         row.status, row.reason = str(worst.status), worst.reason
-        row.stated_errors |= stated_by_theory(grad_variance=row.status)
+        row.stated_errors |= stated_by_theory(grad_variance=worst)
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""
@@ -117,6 +117,6 @@ def parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow]
         row.status, row.reason = str(found_evidence.status), found_evidence.reason
         if name in energy and weight.requires_grad:
             row.grad_second_moment = energy[name] / math.prod(weight.shape)
-            row.stated_errors = stated_by_theory(grad_second_moment=row.status)
+            row.stated_errors = stated_by_theory(grad_second_moment=found_evidence)
         rows.append(row)
     return rows

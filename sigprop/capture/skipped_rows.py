@@ -108,7 +108,8 @@ def _between(one: Row, other: Row, name: str, below: int, number: int, above: in
         evidence = evidence.join(Evidence(Status[row.status.upper()], row.reason))
     status = str(evidence.status)
     made = replace(one, name=name, **columns, status=status, reason=evidence.reason)
-    made.stated_errors = stated_by_theory(**dict.fromkeys(one.stated_errors, status))
+    stated = stated_by_theory(**dict.fromkeys(one.stated_errors, evidence))
+    made.stated_errors = {key: max(value, one.stated_errors[key]) for key, value in stated.items()}
     if isinstance(made, SiteRow) and isinstance(other, SiteRow):
         made.depth = DepthCounter()(name)
         made.extras = {key: _mean(value, other.extras[key], part, False) for key, value in made.extras.items()}

@@ -226,8 +226,8 @@ class Evaluation:
         if node.parameters:
             self.parameters[node] = parameters
         for source, arrived in zip(node.inputs, op.backward(gradient, output, *signals), strict=True):
-            if arrived is not None and made.status is Status.ASSUMED:
-                arrived = arrived.note(Status.ASSUMED, made.reason)
+            if arrived is not None:
+                arrived = arrived.note(made.status, made.reason)
             self._receive(source, arrived)
         evidence = made.join(gradient.evidence)
         received, sizes = op.received, node.weights

@@ -13,6 +13,8 @@ measurement join on the name. The columns mean the same for both:
 Over several initializations a column is the average; `errors` holds its standard error and `medians` its
 median, under the column's name. A value that does not exist (one token, no gradient) is `nan`.
 
+`source` says in one word where a row's numbers come from: `theory`, `confirmed` (theory, which real initializations
+agree with), `simulated` (the real model at some initializations) or `measured`; `Profile.provenance` says it of all.
 A predicted row's `status` says how far it can be trusted, and `reason` why. Where the real model was run at fresh
 initializations, `verification` has for each column what was `predicted`, what was `simulated`, its `standard_error`,
 and `z`, the difference in standard errors. The status is then `verified`; or `disputed`, and the column is the
@@ -55,6 +57,7 @@ class SiteRow:
     extras: dict[str, float] = field(default_factory=dict)
     verification: dict[str, dict[str, float]] = field(default_factory=dict)
     stated_errors: dict[str, float] = field(default_factory=dict)
+    source: str = ""
 
     COLUMNS = ("mean", "variance", "token_correlation", "grad_variance", "grad_token_correlation")
 
@@ -75,6 +78,7 @@ class ParameterRow:
     reason: str = ""
     verification: dict[str, dict[str, float]] = field(default_factory=dict)
     stated_errors: dict[str, float] = field(default_factory=dict)
+    source: str = ""
 
     COLUMNS = ("init_std", "grad_second_moment")
 
@@ -86,6 +90,10 @@ class Profile(ShownProfile):
     sites: list[SiteRow]
     parameters: list[ParameterRow] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in (*self.sites, *self.parameters):
+            row.source = row.source or ("measured" if row.status == "measured" else "theory")
 
     def __iter__(self) -> Iterator[SiteRow]:
         return iter(self.sites)
@@ -121,6 +129,7 @@ class Profile(ShownProfile):
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema_version": SCHEMA_VERSION,
+            "provenance": self.provenance,
             "meta": self.meta,
             "sites": [asdict(row) for row in self.sites],
             "parameters": [asdict(row) for row in self.parameters],

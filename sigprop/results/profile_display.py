@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sigprop.results.profile import Profile, SiteRow
 
 MOST = 14
+OTHERS = {"simulated": "simulated instead", "theory": "by theory alone"}
 
 
 class ShownProfile(Shown):
@@ -25,10 +26,10 @@ class ShownProfile(Shown):
         rows = [(row, items) for items in found.values() for row in thinned(items, MOST)]
         rows = rows or [(row, []) for row in (self.sites if all else thinned(self.sites, 2 * MOST))]
         measured = self._source == "measured"
-        ends = ["error"] if measured else ["status", "within"]
+        ends = ["error"] if measured else ["source", "within"]
         headings = ["site", "variance", "/first", "corr", "gradient", "/last", *ends]
         cells = [
-            [row.name, *_moments(row, items), *([_error(row)] if measured else [row.status, _within(row)])]
+            [row.name, *_moments(row, items), *([_error(row)] if measured else [row.source, _within(row)])]
             for row, items in rows
         ]
         kinds = {2, 5} if any(items for _, items in rows) else set()
@@ -59,7 +60,28 @@ class ShownProfile(Shown):
                 f"gradient {factor(gradient_growth(rows))} from last to first"
                 + ("" if ends == "nan" else f", token correlation {ends} at the end")
             )
+        lines.insert(1, f"source: {self.provenance}")
         return "\n".join(lines + _certainty(self.sites))
+
+    @property
+    def provenance(self: Profile) -> str:  # type: ignore[misc]
+        """Where the numbers come from, in a few words."""
+        rows = (*self.sites, *self.parameters)
+        found = Counter(row.source for row in rows)
+        note = self.meta.get("verification")
+        note = note if isinstance(note, dict) else {}
+        count = note.get("draws", self.meta.get("draws", len(self.meta.get("seeds", [0]))))
+        times = f"{count} initialization" + ("" if count == 1 else "s")
+        if found["measured"]:
+            return f"measured ({times})"
+        if found["simulated"] == len(rows) and rows:
+            why = str(self.meta.get("theory") or self.meta.get("tokens") or "asked for").splitlines()[0]
+            return f"simulated ({clean(why)}, {times})"
+        if not found["confirmed"] and not found["simulated"]:
+            return "theory"
+        where = " at reduced size" if "reduced size" in note else ""
+        others = [f"{found[kind]} {how}" for kind, how in OTHERS.items() if found[kind]]
+        return "; ".join([f"theory, confirmed by {times}{where}: {found['confirmed']} of {len(rows)} rows", *others])
 
     def records(self: Profile) -> list[dict[str, Any]]:  # type: ignore[misc]
         """One flat dict per site."""
@@ -67,7 +89,7 @@ class ShownProfile(Shown):
             {"name": row.name, "depth": row.depth}
             | {column: getattr(row, column) for column in row.COLUMNS}
             | {f"{column}_error": value for column, value in row.errors.items()}
-            | {"status": row.status, "reason": row.reason}
+            | {"source": row.source, "status": row.status, "reason": row.reason}
             for row in self.sites
         ]
 
@@ -97,9 +119,9 @@ def _error(row: SiteRow) -> str:
 
 
 def _within(row: SiteRow) -> str:
-    """The larger error that the prediction states for variance and gradient; a dash for a guess."""
+    """The larger error that the prediction states for variance and gradient."""
     found = [row.stated_errors[key] for key in ("variance", "grad_variance") if key in row.stated_errors]
-    return f"{max(found):.0%}" if found else "-"
+    return f"{max(found):.0%}" if found else "a guess"
 
 
 def _certainty(rows: list[SiteRow]) -> list[str]:

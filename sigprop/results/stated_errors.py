@@ -5,33 +5,55 @@ initializations is no further away. What measurement says of that: docs/evidence
 
 | status | stated error |
 |---|---|
-| `exact`, `asymptotic`, `quadrature`, `sampled`, `fitted`, by theory | that of the status: `BY_STATUS` |
+| `exact` .. `fitted`, by theory | that of the status, `BY_STATUS`, and what depth over width adds |
 | `verified` | how far the drawn initializations are from it, and what their noise leaves open |
-| `sampled`, `disputed`, drawn | what the noise of the drawn initializations leaves open (`simulate.verdict`) |
+| `simulated`, `disputed` | what the noise of the drawn initializations leaves open (`verification.verdict`) |
 | `assumed` | none |
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol
 
 BY_STATUS = {"exact": 0.1, "asymptotic": 0.1, "quadrature": 0.1, "sampled": 0.15, "fitted": 0.15}
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 """Those whose errors are relative; means and correlations state none."""
 UNDERFLOW = 1e-70
 """Mean squares below this are of numbers that single precision holds not at all or with few digits."""
+NO_NUMBER = "theory has no number here"
 VANISHED = "smaller than single precision holds: a real model shows zeros"
 
 
-def stated_by_theory(**statuses: str) -> dict[str, float]:
-    """For each column what its status states; nothing for a guess."""
-    return {column: BY_STATUS[status] for column, status in statuses.items() if status in BY_STATUS}
+MOST = 1.0
+"""A number that may be off by as much as itself is a guess."""
+
+
+class Known(Protocol):
+    """How a number of theory is known: `sigprop.theory.Evidence`."""
+
+    @property
+    def status(self) -> object: ...
+
+    @property
+    def doubt(self) -> float: ...
+
+
+def stated_by_theory(**known: Known) -> dict[str, float]:
+    """For each column what its status states, and what is left open of depth over width; nothing for a guess."""
+    found = {column: (BY_STATUS.get(str(item.status)), item.doubt) for column, item in known.items()}
+    return {column: base + doubt for column, (base, doubt) in found.items() if base is not None and base + doubt < MOST}
 
 
 def mark_vanished(rows: Iterable[Any]) -> None:
-    """Numbers that a real model cannot show are guesses."""
+    """Numbers that a real model cannot show are guesses, and so are rows without any number."""
     for row in rows:
+        missing = [column for column in stated_columns(row) if not math.isfinite(getattr(row, column))]
+        for column in missing:
+            row.stated_errors.pop(column, None)
+        if len(missing) == len(stated_columns(row)):
+            row.status, row.reason = "assumed", row.reason or NO_NUMBER
         gone = [column for column in stated_columns(row) if 0.0 < getattr(row, column) < UNDERFLOW]
         for column in gone:
             row.stated_errors.pop(column, None)

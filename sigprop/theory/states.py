@@ -116,8 +116,13 @@ class Gradient:
             ),
             self.along_signal + other.along_signal,
             self.through_activation + other.through_activation,
-            self.evidence.join(other.evidence),
+            self._evidence_with(other, float(torch.nan_to_num(mix(1.0, 0.0)).mean())),
         )
+
+    def _evidence_with(self, other: Gradient, share: float) -> Evidence:
+        """The worse of the two statuses; what is left open adds up by the energy that each brings."""
+        found = self.evidence.join(other.evidence)
+        return replace(found, doubt=share * self.evidence.doubt + (1.0 - share) * other.evidence.doubt)
 
     def meets(self, other: Gradient, signal: Signal) -> Gradient:
         """The sum at a tensor: what both have in common with the signal, they have in common with each other."""

@@ -1,6 +1,6 @@
 """Sequences longer than theory follows, in models small enough to be run: simulated as far as that is affordable.
 
-Two initializations at the full length, where they cost no more than `OPERATIONS`: rows are then `sampled`, and theory
+Two initializations at the full length, where they cost no more than `OPERATIONS`: rows are then `simulated`, and theory
 is not asked. Else the same two weights at the longest affordable length and at half of it, continued from there as
 theory is from 64 and 128 tokens (`trace.length`): rows stay `assumed`, from lengths that are closer.
 """

@@ -23,7 +23,7 @@ from sigprop.verification import Simulation, verified
 
 TOKENS = 32
 NUMBER = re.compile(r"\.\d+(?=\.|$)")
-WORSE = {"disputed": 2, "sampled": 1, "verified": 0}
+WORSE = {"disputed": 2, "simulated": 1, "verified": 0}
 
 
 def verified_at_reduced_size(found: Profile, model: nn.Module, loss: LossChoice, seed: int, most: int) -> Profile:

@@ -114,12 +114,12 @@ class Simulation:
                         row.stated_errors[column] = left_open(draws)
 
     def summary(self) -> Profile:
-        """Means with standard errors over the initializations; rows are `sampled`."""
+        """Means with standard errors over the initializations; rows are `simulated`."""
         found = summarize(self.profiles, list(range(len(self.profiles))))
         widen(found.sites, [profile.sites for profile in self.profiles])
         widen(found.parameters, [profile.parameters for profile in self.profiles])
         for row in (*found.sites, *found.parameters):
-            row.status = "sampled"
+            row.status = row.source = "simulated"
         self._state_errors(found)
         meta = {"source": "simulate", "draws": len(self.profiles), "way": self.way}
         return Profile(found.sites, found.parameters, {**found.meta, **meta})

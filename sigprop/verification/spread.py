@@ -64,7 +64,7 @@ def mark_scattered(rows: Sequence[Row]) -> None:
     """Rows that draws alone tell, and tell to no better than a third, are `assumed`: a BatchNorm over four numbers has
     gradients of which a few draws hold the mean."""
     for row in rows:
-        if row.status not in ("sampled", "disputed"):
+        if row.status not in ("simulated", "disputed"):
             continue
         known = {column: abs(getattr(row, column, 0.0)) for column in COLUMNS if row.errors.get(column)}
         doubts = {column: row.errors[column] / value for column, value in known.items() if value > 0.0}

@@ -52,9 +52,10 @@ class Verdict:
 
     @property
     def stated_error(self) -> float:
-        """How far the truth may be from the predicted number, relative to it."""
+        """How far the truth may be from the predicted number, relative to it; of zero that has no meaning, unless the
+        simulated number is zero as well."""
         if self.predicted == 0.0 or not math.isfinite(self.difference):
-            return 0.0
+            return FINEST if self.simulated == 0.0 else math.inf
         return (abs(self.difference) + self.left_open) * abs(self.simulated / self.predicted)
 
     @property
@@ -76,7 +77,7 @@ def judged(predicted: float, draws: Sequence[float], scale: float | None = None,
     mean = statistics.fmean(draws)
     error = standard_error(draws)
     if abs(mean) <= floor and abs(predicted) <= NOTHING * abs(mean):
-        return Verdict(Judgement.AGREES, predicted, mean, error, 0.0, 0.0)
+        return Verdict(Judgement.AGREES, predicted, mean, error, 0.0, 0.0, left_open(draws))
     unit = scale if scale is not None else abs(mean)
     if unit == 0.0:
         return Verdict(Judgement.DIFFERS, predicted, mean, error, math.inf, 0.0)

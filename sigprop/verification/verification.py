@@ -2,7 +2,7 @@
 
 Rows that agree are `verified`, with the standard error of the draws that say so. Where a number differs the row is
 `disputed` and shows the simulated number with its standard error; what theory said stays beside it in `verification`.
-Where too few draws leave a doubt the row is `sampled`: the simulated number, too. So is all that the draws cannot
+Where too few draws leave a doubt the row is `simulated`: it shows that number, too. So is all that the draws cannot
 decide in a model of which theory was wrong somewhere; elsewhere it keeps its status.
 """
 
@@ -159,9 +159,10 @@ def _judged_row(row: Row, drawn: Row | None, verdicts: dict[str, Verdict], trust
         setattr(row, column, verdicts[column].simulated)
     _state(row, drawn, verdicts, wrong, doubted)
     if wrong or doubted:
-        row.status = "disputed" if wrong else "sampled"
+        row.status, row.source = "disputed" if wrong else "simulated", "simulated"
         row.reason = "; ".join(_dispute(column, verdicts[column]) for column in (*wrong, *doubted))
-    elif verdicts and all(item.judgement is Judgement.AGREES for item in verdicts.values()):
+    elif _has_numbers(row) and verdicts and all(item.judgement is Judgement.AGREES for item in verdicts.values()):
+        row.source = "confirmed"
         row.status, row.reason = "verified", row.reason and f"by simulation; theory: {row.status}, {row.reason}"
     return row
 
@@ -182,7 +183,13 @@ def _state(row: Row, drawn: Row, verdicts: dict[str, Verdict], wrong: Sequence[s
             reach = abs(verdict.difference) if column in row.stated_errors else 0.0
             row.stated_errors[column] = max(verdict.left_open, reach)
         elif verdict is not None and verdict.judgement is Judgement.AGREES:
-            row.stated_errors[column] = min(verdict.stated_error, row.stated_errors.get(column, math.inf))
+            stated = min(verdict.stated_error, row.stated_errors.get(column, math.inf))
+            if math.isfinite(stated):
+                row.stated_errors[column] = stated
+
+
+def _has_numbers(row: Row) -> bool:
+    return any(math.isfinite(getattr(row, column)) for column in stated_columns(row))
 
 
 def _fill_gaps(row: Row, drawn: Row) -> None:

@@ -63,5 +63,5 @@ def test_what_the_draws_do_not_tell_is_assumed_and_says_so():
         assert row.errors[column] > getattr(row, column) / 3
     for row in (*found.sites, *found.parameters):
         for column in ("variance", "grad_variance", "grad_second_moment"):
-            if row.status in ("sampled", "disputed") and getattr(row, column, 0.0) > 0:
+            if row.status in ("simulated", "disputed") and getattr(row, column, 0.0) > 0:
                 assert row.errors.get(column, 0.0) <= getattr(row, column) / 3

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from sigprop.theory.activations.quadrature import rule
 from sigprop.theory.corrections import applies
+from sigprop.theory.status import Evidence
 
 if TYPE_CHECKING:
     from sigprop.theory.activations import ActivationFunction
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 Number = Tensor | float
 NAME = "finite_width"
 TINY = 1e-300
+NEGLECTED = 0.15
+"""Of the sum of all corrections of first order along a path, the error that is left: what the compositions of
+docs/evidence/compositions.md show, those that were developed on."""
 OF_RELU = 5.0
 """Relative variance of `f^2`, where that of a function is out of reach."""
 
@@ -93,13 +97,12 @@ def moments_of(function: ActivationFunction, x: Signal) -> Moments:
     steady, centred = x.fluctuation.norm - 2.0, 1.0 - x.common.uniform
     one, two = with_norm(square, first), with_norm(steep, second)
     even, even_slope = average(square * z) / first, average(steep * z) / second
-    fourth = average(square**2) / first**2 - 1.0
-    free, inherited = (fourth - 2.0 * one**2 - centred * even**2).clamp_min(0.0), one**2 * x.fluctuation.norm
+    free, inherited = average(square**2) / first**2 - 1.0 - centred * even**2, one**2 * steady
     curve = steady * (z**4 - 6.0 * z**2 + 3.0) / 8.0
     joint = average(square * steep) / (first * second) - 1.0
     return Moments(
         joint=joint,
-        norm=free + inherited + free * inherited / x.width,
+        norm=(free + inherited + free * _positive(inherited) / x.width).clamp_min(0.0),
         slopes=joint + steady * one * two - centred * even * even_slope,
         norm_response=one,
         slope_response=two,
@@ -107,6 +110,10 @@ def moments_of(function: ActivationFunction, x: Signal) -> Moments:
         curved=average(square * curve) / first,
         slopes_curved=average(steep * curve) / second,
     )
+
+
+def _positive(value: Number) -> Tensor:
+    return torch.as_tensor(value).clamp_min(0.0)
 
 
 def _settled(terms: Tensor) -> bool:
@@ -158,3 +165,14 @@ def below_norm(cosine: Kernel, x: Signal, directions: Directions, centres: bool)
     removed = (2.0 - squared) * cosine.spread(directions.radial)
     removed = removed + (cosine.spread(directions.uniform) if centres else 0.0)
     return (1.0 - removed / x.width) / (1.0 - varied / x.width), varied
+
+
+def left_open(factor: Tensor | float) -> float:
+    """What the orders that are neglected may add to an error, from the factor of the first order."""
+    return NEGLECTED * float((torch.as_tensor(factor) - 1.0).abs().max())
+
+
+def of_heavy_tails(x: Signal) -> Evidence:
+    """The same of averages over networks whose squared norms scatter, so that a few large ones carry them."""
+    beyond = float(torch.as_tensor(x.fluctuation.norm).max()) - OF_RELU
+    return Evidence(doubt=2.0 * NEGLECTED * max(beyond, 0.0) / x.width)

@@ -100,7 +100,12 @@ class GroupNorm(Norm):
             assert isinstance(kept, Tensor)
             along = AlongSignal(weighted(kept, factor), along.rest * scale[:, None] / scale)
         through, left = gradient.through_activation.collected(output), 1.0 - 1.0 / self._count(kernel)
-        directions = Directions(gradient.directions.radial * left, gradient.directions.uniform * left)
+        cosine = inputs[0].covariance.normalized()
+        directions = Directions(
+            gradient.directions.radial * left,
+            gradient.directions.uniform * left,
+            response=-self._within(cosine.like(cosine.values**2)),
+        )
         made = kernel.like(kernel.values * factor)
         parts = {"directions": directions, "along_signal": along, "through_activation": through}
         return (self.carries.gradient(gradient, made, **parts),)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.corrections.along_signal import added, alignment_of, weighted
-from sigprop.theory.corrections.finite_width import before_norm, below_norm
+from sigprop.theory.corrections.finite_width import before_norm, below_norm, left_open
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, ParameterState
 from sigprop.theory.ops.linear import ONES
@@ -88,6 +88,7 @@ class LayerNorm(Norm):
         kernel, scale = self._scale(x)
         grad = gradient.kernel
         factor, spread = below_norm(kernel.normalized(), x, gradient.directions, self.centres)
+        evidence = gradient.evidence.doubted(left_open(factor))
         factor = factor * grad.spread(self.gain_second_moment) / (grad.left(scale) * grad.right(scale))
         along = AlongSignal()
         if isinstance(gradient.along_signal.slope, Tensor):
@@ -100,10 +101,9 @@ class LayerNorm(Norm):
                 gradient.along_signal.rest * scale[:, None] / scale,
             )
         kernel = grad.like(grad.values * factor)
-        steady = grad.token_average(x.kernel.diagonal / (x.kernel.diagonal + self.epsilon))
         uniform = gradient.directions.uniform
-        left = Directions(1.0 - steady, 0.0 if self.centres else uniform, response=-steady)
-        made = LayerNorm.carries.gradient(gradient, kernel, directions=left, along_signal=along)
+        left = Directions(0.0, 0.0 if self.centres else uniform, response=-1.0)
+        made = LayerNorm.carries.gradient(gradient, kernel, evidence, directions=left, along_signal=along)
         if float(torch.max(spread)) - 2.0 > LARGEST * x.width:
             made = made.note(Status.ASSUMED, UNSTEADY)
         if self.centres and float(torch.as_tensor(uniform).max()) > 1.0 + ONES * x.width:

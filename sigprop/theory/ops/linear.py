@@ -10,13 +10,13 @@ from torch import Tensor
 
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.corrections.along_signal import applied
-from sigprop.theory.corrections.finite_width import met, through_weights
+from sigprop.theory.corrections.finite_width import met, of_heavy_tails, through_weights
 from sigprop.theory.corrections.gates import ActivationGradient
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.status import Evidence, Status
 
 ONES = 0.03
 """Share of a gradient along all ones, beyond that of any direction, from which on what follows below is a guess."""
@@ -115,7 +115,7 @@ class Linear(Op):
         along, through = AlongSignal(slope, rest), ThroughActivation(gain_excess=excess)
         directions = Directions(directions.radial, response=directions.response)
         parts = {"directions": directions, "along_signal": along, "through_activation": through}
-        made = Linear.carries.gradient(gradient, kernel, **parts)
+        made = Linear.carries.gradient(gradient, kernel, gradient.evidence.join(of_heavy_tails(x)), **parts)
         return (self._with_ones(made, gradient, gradient.kernel, x.width),)
 
     def _with_ones(self, made: Gradient, gradient: Gradient, summed: Kernel, width: int) -> Gradient:
@@ -140,6 +140,9 @@ class Linear(Op):
             return 1.0
         level, brought = (item.token_average(item.diagonal) for item in (output, seen))
         return brought * self.fan_in * self.variance / level.clamp_min(1e-300)
+
+    def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
+        return of_heavy_tails(self._seen(*inputs))
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         x = self._seen(*inputs)

@@ -25,6 +25,10 @@ def stack(norm: str, act: str, width: int, depth: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def inputs(width: int) -> Tensor:
+    return torch.randn(4, width, generator=torch.Generator().manual_seed(1))
+
+
 def first_gradients(norm: str, act: str, width: int, depth: int, networks: int) -> tuple[float, float]:
     """Mean square of the gradient at the first layer's output, loss `sum(noise * output)`; with its standard error."""
     generator = torch.Generator().manual_seed(0)
@@ -35,8 +39,7 @@ def first_gradients(norm: str, act: str, width: int, depth: int, networks: int) 
         )
         return torch.baddbmm(bias.mT, x, weight.mT)
 
-    x = torch.randn(4, width, generator=torch.Generator().manual_seed(1))
-    first = y = linear(x.expand(networks, -1, -1)).requires_grad_()
+    first = y = linear(inputs(width).expand(networks, -1, -1)).requires_grad_()
     for _ in range(depth):
         y = F.layer_norm(y, (width,)) if norm == "layer" else F.rms_norm(y, (width,))
         y = linear(FUNCTIONS[act](y))
@@ -58,15 +61,15 @@ def first_gradients(norm: str, act: str, width: int, depth: int, networks: int) 
 def test_the_first_gradient_of_a_stack_of_norms(norm, act, width, depth, networks):
     """With each norm's factor judged alone this was 2.5 times too large, and called exact within 10 %."""
     truth, error = first_gradients(norm, act, width, depth, networks)
-    row = sp.predict(lambda: stack(norm, act, width, depth), torch.randn(4, width), loss="noise", verify=0).sites[0]
+    row = sp.predict(lambda: stack(norm, act, width, depth), inputs(width), loss="noise", verify=0).sites[0]
     assert abs(row.grad_variance - truth) < 4.0 * error
 
 
 def test_without_the_correction_deep_narrow_stacks_come_out_too_small():
     """Without any correction the mean field lacks `exp(c L / d)`, which real networks show."""
-    truth, error = first_gradients("rms", "relu", 64, 16, 300)
+    truth, error = first_gradients("rms", "relu", 64, 16, 1200)
     with correcting(()):
-        row = sp.predict(lambda: stack("rms", "relu", 64, 16), torch.randn(4, 64), loss="noise", verify=0).sites[0]
+        row = sp.predict(lambda: stack("rms", "relu", 64, 16), inputs(64), loss="noise", verify=0).sites[0]
     assert row.grad_variance < truth - 4.0 * error
 
 

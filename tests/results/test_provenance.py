@@ -50,7 +50,8 @@ def test_theory_that_initializations_confirm():
 def test_a_simulation_says_why():
     found = sp.predict(Unfollowed, X)
     count = found.meta["draws"]
-    assert found.provenance.startswith("simulated (") and found.provenance.endswith(f", {count} initializations)")
+    assert found.provenance.startswith("simulated (")
+    assert found.provenance.endswith(f", {count} initializations)")
     assert {row.source for row in found.sites} == {"simulated"}
     assert {row.status for row in found.sites} <= {"simulated", "assumed"}  # never "sampled", which is theory's own
 

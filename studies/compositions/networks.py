@@ -254,7 +254,7 @@ class GraphNetwork(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
         self.head = nn.Linear(width, 10)
         ring = torch.eye(24)
-        self.register_buffer("edges", (ring + ring.roll(1, 0) + ring.roll(-1, 0)) / 3.0)
+        self.edges = (ring + ring.roll(1, 0) + ring.roll(-1, 0)) / 3.0
 
     def forward(self, x: Tensor) -> Tensor:
         for layer, norm in zip(self.layers, self.norms, strict=True):

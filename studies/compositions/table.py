@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sigprop as sp
 from sigprop.results import Profile
@@ -53,33 +53,50 @@ def predicted(item: Composition, corrections: Sequence[str] = NAMES) -> Profile:
 def judged(profile: Profile, witness: Pairs) -> dict[str, Any]:
     """Median errors, the error of the first gradient, rows that state an error and how many of them are outside."""
     rows = list(compared(profile, witness))
-    stated = [row for row in rows if row[5] is not None]
-    outside = [row for row in stated if abs(row[2] - row[3]) > row[5] * abs(row[2]) + 4.0 * row[4]]
-    gradients = [row for row in rows if row[1] == "grad_variance"]
+    outside = [row for row in rows if row.is_outside]
+    gradients = [row for row in rows if row.column == "grad_variance"]
     return {
-        "variance": _median([_error(row) for row in rows if row[1] == "variance"]),
-        "gradient": _median([_error(row) for row in gradients]),
-        "weights": _median([_error(row) for row in rows if row[1] == "grad_second_moment"]),
-        "first": round(gradients[0][2] / gradients[0][3], 4) if gradients else None,
-        "noise": _median([row[4] / row[3] for row in gradients]),
+        "variance": _median([row.off for row in rows if row.column == "variance"]),
+        "gradient": _median([row.off for row in gradients]),
+        "weights": _median([row.off for row in rows if row.column == "grad_second_moment"]),
+        "first": round(gradients[0].predicted / gradients[0].measured, 4) if gradients else None,
+        "noise": _median([row.error / row.measured for row in gradients]),
         "rows": len(rows),
-        "stated": len(stated),
+        "stated": sum(row.stated is not None for row in rows),
         "outside": len(outside),
-        "wrong and exact": sum(row[6] == "exact" for row in outside),
+        "wrong and exact": sum(row.status == "exact" for row in outside),
     }
 
 
-def compared(profile: Profile, witness: Pairs) -> Iterator[tuple[str, str, float, float, float, float | None, str]]:
-    """Name, column, predicted, measured, standard error, stated error, status; numbers of rounding are left out."""
+class Compared(NamedTuple):
+    """One number of theory beside the witness."""
+
+    column: str
+    predicted: float
+    measured: float
+    error: float
+    stated: float | None
+    status: str
+
+    @property
+    def off(self) -> float:
+        return abs(self.predicted / self.measured - 1.0)
+
+    @property
+    def is_outside(self) -> bool:
+        """Beyond its stated error and four standard errors."""
+        if self.stated is None:
+            return False
+        return abs(self.predicted - self.measured) > self.stated * abs(self.predicted) + 4.0 * self.error
+
+
+def compared(profile: Profile, witness: Pairs) -> Iterator[Compared]:
+    """Every row that both have; numbers of rounding are left out."""
     for row in (*profile.sites, *profile.parameters):
         for column, (measured, error) in witness.get(row.name, {}).items():
             value = getattr(row, column, math.nan)
             if measured > NOTHING and value == value:
-                yield row.name, column, value, measured, error, row.stated_errors.get(column), row.status
-
-
-def _error(row: tuple[Any, ...]) -> float:
-    return abs(row[2] / row[3] - 1.0)
+                yield Compared(column, value, measured, error, row.stated_errors.get(column), row.status)
 
 
 def _median(values: list[float]) -> float | None:

@@ -82,7 +82,8 @@ def moments_of(function: ActivationFunction, x: Signal) -> Moments:
     square, steep = made**2, slope**2
     if not _settled(square**2 * weights):
         one, none = torch.ones_like(variance), torch.zeros_like(variance)
-        return Moments(OF_RELU - 2.0 + x.fluctuation.norm * one, none, one, none, one / 2.0, none, none)
+        beyond = x.fluctuation.norm - 2.0
+        return Moments(OF_RELU + beyond * one, none, none, one, none, one / 2.0, none, none)
 
     def average(item: Tensor) -> Tensor:
         return (item * weights).sum(-1)

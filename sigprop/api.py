@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -18,7 +18,7 @@ from sigprop.prediction import predict as predict_model
 from sigprop.results import Plan, Profile
 
 
-def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
+def predict(model: Any, batch: Any = None, *, corrections: Iterable[str] | None = None, **options: Any) -> Profile:
     """Moments of every site and of its gradient: from theory, verified on the real model where that is cheap, and
     simulated where theory cannot follow.
 
@@ -28,7 +28,13 @@ def predict(model: Any, batch: Any = None, **options: Any) -> Profile:
     random (Zipf-like ids, noise images) when None, and then of `tokens` tokens where the model has room for them. With
     a batch `tokens` is the longest sequence that theory follows. For a blueprint the only option is `top`, the
     gradient at its output; for the others see `sigprop.prediction.predict`.
+    `corrections`: which of `sigprop.theory.corrections` theory makes; all of them when None.
     """
+    with correcting(corrections):
+        return _predict(model, batch, options)
+
+
+def _predict(model: Any, batch: Any, options: dict[str, Any]) -> Profile:
     if isinstance(model, Blueprint):
         return predict_blueprint(model, **options)
     loaded = as_module(model, skeleton)

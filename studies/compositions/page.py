@@ -15,8 +15,9 @@ PATH = Path("docs/evidence/compositions.md")
 HEAD = f"""# Compositions: theory alone, and what each correction earns
 
 Whole networks and not single ops, `verify=0`: nothing of a model is run. The witness is `sp.measure` over {SEEDS}
-initializations of every network, which knows no theory. The list was split in two before anything was run: one half was in view while
-the corrections were derived, the other was looked at once. Everything is made by `python -m studies.compositions`.
+initializations of every network, which knows no theory. The list was split in two before anything was run: one half
+was in view while the corrections were derived, the other was looked at once. All of it is made by
+`python -m studies.compositions`.
 
 A number is the median, over the sites or parameters of a network, of the relative error. `s.e.` is the median standard
 error of the measured gradients, below which no error can be seen. `outside` counts numbers beyond their stated error

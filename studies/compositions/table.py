@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import sigprop as sp
 from sigprop.results import Profile
-from sigprop.theory.corrections import NAMES, correcting
+from sigprop.theory.corrections import NAMES
 from studies.compositions.compositions import DEVELOPMENT, HELD_OUT, SEEDS, Composition
 from studies.compositions.witness import Pairs, read_witness
 
@@ -46,8 +46,7 @@ def row_of(item: Composition, witness: Pairs, choices: Sequence[str] = tuple(CHO
 
 
 def predicted(item: Composition, corrections: Sequence[str] = NAMES) -> Profile:
-    with correcting(corrections):
-        return sp.predict(item.build, item.inputs(), loss=item.objective(), verify=0)
+    return sp.predict(item.build, item.inputs(), loss=item.objective(), verify=0, corrections=corrections)
 
 
 def judged(profile: Profile, witness: Pairs) -> dict[str, Any]:

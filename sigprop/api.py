@@ -16,6 +16,7 @@ from sigprop.plans.recipes import recipes
 from sigprop.plans.scaling import WIDTH_RULES, compose
 from sigprop.prediction import predict as predict_model
 from sigprop.results import Plan, Profile
+from sigprop.theory.corrections import correcting
 
 
 def predict(model: Any, batch: Any = None, *, corrections: Iterable[str] | None = None, **options: Any) -> Profile:

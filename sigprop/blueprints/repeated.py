@@ -119,7 +119,8 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
     down = None if descent is None else _polish(backward, descent, torch.ones_like)
     if down is None:
         return None
-    evidence = blocks.signal(outer).evidence.join(arrived.evidence)
+    per_block = blocks.states.gradient(inner).evidence.doubt
+    evidence = blocks.signal(outer).evidence.join(arrived.evidence).doubted(per_block * (blueprint.depth - 1))
     blocks.backward((outer, codec.decode_gradient(down[:-1].flip(0), evidence)))
     start.backward((x, _gradient_at(blocks.states.gradient(inner), 0)))
     return Unrolled(start, blocks, finish, output)
@@ -163,7 +164,7 @@ def _descend(step: Step, first: Tensor, layers: int) -> Tensor | None:
 
     None where a block would make a gradient of no energy, as rounding does in a stack that explodes.
     """
-    basis = first.expand(2, layers, 4).clone()
+    basis = first.expand(2, layers, len(first)).clone()
     basis[..., 0] = 0.0
     basis[1, :, 1], basis[0, :, 1] = 0.5, 0.0
     values = step(basis)

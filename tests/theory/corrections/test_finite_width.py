@@ -79,6 +79,9 @@ def test_a_blueprint_of_norms_agrees_with_the_model_it_stands_for():
     found = sp.predict(sp.blueprints.MLP(**settings))
     ratio = [profile["blocks.0"].grad_variance / profile["blocks.15"].grad_variance for profile in (stands_for, found)]
     assert ratio[0] == pytest.approx(ratio[1], rel=0.03)
+    shallow = sp.predict(sp.blueprints.MLP(**settings | {"depth": 4}))
+    stated = [profile.sites[0].stated_errors["grad_variance"] for profile in (shallow, found)]
+    assert stated[0] < stated[1]  # of depth over width
 
 
 def test_corrections_are_chosen_by_name():

@@ -9,23 +9,12 @@ import torch
 from torch import nn
 
 import sigprop as sp
+from sigprop.errors import UnsupportedError
 from sigprop.results import Profile
 
 
 def net() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
-
-
-class Unfollowed(nn.Module):
-    """A function of its numbers that theory refuses: Python sees the values."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(16, 16)
-
-    def forward(self, x):
-        y = self.inner(x)
-        return y * float(y.detach().numpy().std())
 
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
@@ -47,10 +36,14 @@ def test_theory_that_initializations_confirm():
         assert (row.source == "confirmed") == (row.status == "verified")
 
 
-def test_a_simulation_says_why():
-    found = sp.predict(Unfollowed, X)
+def test_a_simulation_says_why(monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise UnsupportedError("no rule for this")
+
+    monkeypatch.setattr("sigprop.prediction.predict_by_theory", refuse)
+    found = sp.predict(net, X)
     count = found.meta["draws"]
-    assert found.provenance.startswith("simulated (")
+    assert found.provenance.startswith("simulated (no rule for this")
     assert found.provenance.endswith(f", {count} initializations)")
     assert {row.source for row in found.sites} == {"simulated"}
     assert {row.status for row in found.sites} <= {"simulated", "assumed"}  # never "sampled", which is theory's own

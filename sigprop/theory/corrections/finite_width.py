@@ -99,7 +99,7 @@ def moments_of(function: ActivationFunction, x: Signal) -> Moments:
     one, two = with_norm(square, first), with_norm(steep, second)
     even, even_slope = average(square * z) / first, average(steep * z) / second
     free, inherited = average(square**2) / first**2 - 1.0 - centred * even**2, one**2 * steady
-    curve = steady * (z**4 - 6.0 * z**2 + 3.0) / 8.0
+    curve = (z**4 - 6.0 * z**2 + 3.0) / 8.0
     joint = average(square * steep) / (first * second) - 1.0
     return Moments(
         joint=joint,
@@ -108,8 +108,8 @@ def moments_of(function: ActivationFunction, x: Signal) -> Moments:
         norm_response=one,
         slope_response=two,
         along=average(made * slope) ** 2 / (first * second),
-        curved=average(square * curve) / first,
-        slopes_curved=average(steep * curve) / second,
+        curved=steady * average(square * curve) / first,
+        slopes_curved=steady * average(steep * curve) / second,
     )
 
 

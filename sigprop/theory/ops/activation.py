@@ -23,6 +23,10 @@ from sigprop.theory.status import Status
 SMALL = 1e-3
 """Share of what is along the signal in a gradient's energy from which on its fourth moments count."""
 
+LARGEST = 0.03
+"""Relative change of a variance, for norms that vary over networks, up to which its first order holds."""
+UNSTEADY = "norms that vary too much over networks for the average network to stand for them"
+
 ROUNDING = 1e-14
 """Share of the variance below which the differences between tokens are rounding."""
 
@@ -70,6 +74,8 @@ class Activation(Op):
             kernel = kernel.like(kernel.values * (1.0 + kernel.spread(moments.curved / x.width)))
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}
         made = Activation.carries.signal(x, kernel, mean, **parts)
+        if float(torch.as_tensor(moments.curved).abs().max()) > LARGEST * x.width:
+            made = made.note(Status.ASSUMED, UNSTEADY)
         if self.function.status == "exact":
             return made
         return made.note(Status.QUADRATURE, f"{self.function.name} has no closed form")

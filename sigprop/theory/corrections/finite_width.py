@@ -50,7 +50,7 @@ OF_RELU = 5.0
 """Relative variance of `f^2`, where that of a function is out of reach."""
 
 
-class Moments(NamedTuple):
+class FunctionMoments(NamedTuple):
     """Of a function over channels; covariances are relative."""
 
     norm: Tensor
@@ -71,7 +71,7 @@ class Moments(NamedTuple):
     """The same of `E f'^2`."""
 
 
-def moments_of(function: ActivationFunction, x: Signal) -> Moments:
+def moments_of(function: ActivationFunction, x: Signal) -> FunctionMoments:
     """Of the average token of `x`. A function that grows too fast for its moments to exist is taken as a ReLU."""
     covariance = x.covariance
     variance, mean = covariance.token_average(covariance.diagonal), x.kernel.token_average(x.mean)
@@ -83,7 +83,7 @@ def moments_of(function: ActivationFunction, x: Signal) -> Moments:
     if not _settled(square**2 * weights):
         one, none = torch.ones_like(variance), torch.zeros_like(variance)
         beyond = x.fluctuation.norm - 2.0
-        return Moments(OF_RELU + beyond * one, none, none, one, none, one / 2.0, none, none)
+        return FunctionMoments(OF_RELU + beyond * one, none, none, one, none, one / 2.0, none, none)
 
     def average(item: Tensor) -> Tensor:
         return (item * weights).sum(-1)
@@ -101,7 +101,7 @@ def moments_of(function: ActivationFunction, x: Signal) -> Moments:
     free, inherited = average(square**2) / first**2 - 1.0 - centred * even**2, one**2 * steady
     curve = (z**4 - 6.0 * z**2 + 3.0) / 8.0
     joint = average(square * steep) / (first * second) - 1.0
-    return Moments(
+    return FunctionMoments(
         joint=joint,
         norm=(free + inherited + free * _positive(inherited) / x.width).clamp_min(0.0),
         slopes=joint + steady * one * two - centred * even * even_slope,
@@ -141,7 +141,7 @@ def met(kernel: Kernel, x: Signal, directions: Directions) -> Kernel:
     return kernel.like(kernel.values * torch.exp(spread * (1.0 + kernel.normalized().values ** 2) / 2.0))
 
 
-def through_function(moments: Moments, x: Signal, directions: Directions) -> Tensor:
+def through_function(moments: FunctionMoments, x: Signal, directions: Directions) -> Tensor:
     """What the energy of a gradient gains in a function, beyond that of independent factors."""
     if not applies(NAME):
         return torch.ones(())

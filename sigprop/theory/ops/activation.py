@@ -11,7 +11,7 @@ from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.corrections import applies
 from sigprop.theory.corrections.along_signal import diagonal
-from sigprop.theory.corrections.finite_width import NAME, Moments, moments_of, through_function
+from sigprop.theory.corrections.finite_width import NAME, FunctionMoments, moments_of, through_function
 from sigprop.theory.corrections.gates import ActivationGradient
 from sigprop.theory.corrections.pairs import fresh_fluctuation
 from sigprop.theory.kernels import Dense, Kernel
@@ -167,7 +167,7 @@ class Activation(Op):
         lost = (1.0 - share) * both / self.function.second_moment(variance, mean).clamp_min(1e-300)
         return (along - lost).clamp_min(0.0) / energy.clamp_min(1e-300)
 
-    def _uniform(self, directions: Directions, moments: Moments, x: Signal) -> Tensor | float:
+    def _uniform(self, directions: Directions, moments: FunctionMoments, x: Signal) -> Tensor | float:
         """Of a gradient along all ones, the average slope keeps its part; one across `y` has lost what the slopes have
         in common with `y`."""
         lost = (1.0 - directions.radial) * moments.along

@@ -166,7 +166,9 @@ def _run(model: nn.Module, batch: Any, found: Observation) -> Tensor | None:
     torch.manual_seed(0)
     with _named(model, found) as current, _Watch(current, found) as watch:
         output = call(model, batch)
-    signal = watch.logits if watch.logits is not None else first_signal(output)
+    signal = first_signal(output)
+    if watch.logits is not None and (signal is None or signal.dim() != 3):
+        signal = watch.logits
     return None if signal is None else signal.detach().double().cpu()
 
 

@@ -64,4 +64,4 @@ def test_json_keeps_it():
 
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_blueprints_are_theory(name):
-    assert sp.predict(sp.blueprints.BLUEPRINTS[name].from_settings({"depth": "2"})).provenance == "theory"
+    assert sp.predict(sp.blueprints.BLUEPRINTS[name].from_settings({"depth": 2})).provenance == "theory"

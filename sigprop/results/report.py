@@ -151,7 +151,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class ModuleNode:
-    """A module of the tree; `times` blocks that are alike in shape and health are one node."""
+    """A module of the tree; `times` blocks of the same shape and health are one node."""
 
     name: str
     kind: str
@@ -163,7 +163,7 @@ class ModuleNode:
 
 @dataclass(frozen=True)
 class ParameterLine:
-    """Parameters alike up to their number in depth: how many, their law, their gradient, first and last."""
+    """Parameters that differ in their layer alone: how many, and std and gradient of the first and the last."""
 
     name: str
     shape: tuple[int, ...]

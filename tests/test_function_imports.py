@@ -6,7 +6,7 @@ from pathlib import Path
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-OPTIONAL = {"PIL", "datasets", "pandas", "ray", "tokenizers", "torch.utils.tensorboard"}
+OPTIONAL = {"PIL", "matplotlib", "datasets", "pandas", "ray", "tokenizers", "torch.utils.tensorboard"}
 """Packages that the rest works without."""
 SLOW = {"rich.console", "rich.progress", "torch.distributed.fsdp", "torch.distributed.tensor"}
 """What takes long to load and is seldom used."""
@@ -34,7 +34,9 @@ def is_by_intent(file: str, module: str) -> bool:
         return True
     if file == "compat.py":  # nothing private is taken before it is needed
         return module in ("numpy", "torch")
-    if module.startswith("sigprop.results.figures."):
+    if file == "integrations/pytest.py":  # a plugin is loaded in every test session, used in few
+        return module.startswith("sigprop.")
+    if module.startswith("sigprop.results.figures.") or module == "sigprop.report.html":
         return file in PLOTS
     return module in SLOW or any(module == name or module.startswith(f"{name}.") for name in OPTIONAL)
 

@@ -58,4 +58,4 @@ def test_demo(tmp_path):
     assert (tmp_path / "report.html").exists()
     before, after = done.stdout.split("checked again")
     assert "rank_collapse" in before
-    assert "HEALTHY" in after
+    assert "No problems found" in after

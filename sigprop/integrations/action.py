@@ -6,6 +6,7 @@ size to `$GITHUB_STEP_SUMMARY`, the verdict to `$GITHUB_OUTPUT`, and ends with t
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -54,7 +55,9 @@ def summary_of_check(found: dict[str, Any], model: str) -> str:
     lines += ["", "Margins: " + ", ".join(margins[:FINDINGS])] if margins else []
     notes = sum(item["severity"] == "note" for item in found["findings"])
     left = len(found["findings"]) - notes - len(rows)
+    known = found["meta"].get("ignored", 0)
     lines += ["", f"{left} more findings and {notes} notes are in the artifact `sigprop-report`."]
+    lines += [f"{known} findings are left out: the baseline or `--ignore` has them."] if known else []
     return _bounded(lines)
 
 
@@ -98,13 +101,15 @@ def _tell(text: str, verdict: str) -> None:
 
 
 def hook() -> None:
-    """`sigprop-check MODEL ...`: the pre-commit hook; the worst exit code of all models."""
-    models = [item for item in sys.argv[1:] if not item.startswith("--")]
-    options = [item for item in sys.argv[1:] if item.startswith("--")]
+    """`sigprop-check MODEL ... OPTIONS`: the pre-commit hook; the worst exit code of all models."""
+    models = list(itertools.takewhile(lambda item: not item.startswith("-"), sys.argv[1:]))
+    options = sys.argv[1 + len(models) :]
     command = [sys.executable, "-m", "sigprop", "check", "--quiet", *options]
     codes = [subprocess.run([*command, item], check=False).returncode for item in models]
     if not models:
-        print("sigprop-check: needs args in .pre-commit-config.yaml, e.g. args: ['net.py:Net']", file=sys.stderr)
+        print(
+            "sigprop-check: needs args in .pre-commit-config.yaml, models first: args: ['net.py:Net']", file=sys.stderr
+        )
         codes = [2]
     raise SystemExit(max(codes))
 

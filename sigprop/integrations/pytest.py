@@ -6,6 +6,7 @@ The entry point registers it with the package; `from sigprop.integrations.pytest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,16 +17,21 @@ if TYPE_CHECKING:
 
 
 def assert_healthy(
-    model: Any, batch: Any = None, *, level: str = "warning", ignore: Iterable[str] = (), **options: Any
+    model: Any,
+    batch: Any = None,
+    *,
+    level: str = "warning",
+    ignore: Iterable[str] = (),
+    baseline: str | Path | None = None,
+    **options: Any,
 ) -> Report:
-    """Fail where `sigprop.check` finds something at this severity or worse; findings named in `ignore` may stay."""
-    from sigprop.checks import check
-    from sigprop.results.report import SEVERITIES
+    """Fail where `sigprop.check` finds something at this severity or worse. What `ignore` names (`finding` or
+    `finding:pattern`) and what `baseline`, an earlier report, holds is left out of the report."""
+    from sigprop.checks import check, without
 
     __tracebackhide__ = True
-    report = check(model, batch, **{"prescription": False, **options})
-    order = SEVERITIES[: SEVERITIES.index(level) + 1]
-    if any(item.severity in order and item.name not in set(ignore) for item in report.findings):
+    report = without(check(model, batch, **{"prescription": False, **options}), ignore, baseline)
+    if report.fails(level):
         pytest.fail(report.text(), pytrace=False)
     return report
 

@@ -11,12 +11,15 @@ import torch
 import yaml
 from torch import nn
 
+import sigprop as sp
 from sigprop.integrations.action import LONGEST
 from sigprop.integrations.pytest import assert_healthy as healthy
 from sigprop.integrations.pytest import assert_same_init as same_init
 from tests.integrations.test_mcp import NET
 
 ROOT = Path(__file__).parents[2]
+
+HOOK = "from sigprop.integrations.action import hook; hook()"
 
 
 @pytest.fixture
@@ -28,7 +31,9 @@ def folder(tmp_path):
 def run(folder, *arguments):
     settings = {**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_STEP_SUMMARY": str(folder / "summary"),
                 "GITHUB_OUTPUT": str(folder / "output")}  # fmt: skip
-    command = [sys.executable, "-m", "sigprop.integrations.action", *arguments]
+    hook = arguments[0] == "hook"
+    started = ["-c", HOOK, *arguments[1:]] if hook else ["-m", "sigprop.integrations.action", *arguments]
+    command = [sys.executable, *started]
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
 
 
@@ -42,6 +47,22 @@ def test_the_action_leaves_a_report_and_a_summary(folder):
     assert (folder / "output").read_text().startswith("verdict=")
     assert (folder / "sigprop-report" / "report.html").is_file()
     assert json.loads((folder / "sigprop-report" / "report.json").read_text())["findings"]
+
+
+def test_a_baseline_leaves_out_what_it_holds_and_no_more(folder):
+    model, baseline = "ci_net.py:Net(depth=6)", ("--baseline", "known.json", "--quick")
+    run(folder, model, "", "--quick")
+    accepted = (folder / "sigprop-report" / "report.json").read_text()
+    (folder / "known.json").write_text(accepted)
+    (folder / "summary").unlink()
+    assert run(folder, model, "", *baseline).returncode == 0
+    summary = (folder / "summary").read_text()
+    assert "| ❌ |" not in summary
+    assert f"{len(json.loads(accepted)['findings'])} findings are left out" in summary
+    assert run(folder, "hook", model, *baseline).returncode == 0
+    (folder / "known.json").write_text(json.dumps(json.loads(accepted) | {"findings": []}))
+    assert run(folder, "hook", model, *baseline).returncode == 1
+    assert run(folder, "hook", "--quick").returncode == 2
 
 
 def test_the_action_compares(folder):
@@ -59,7 +80,7 @@ def test_the_action_and_the_hooks_are_what_the_documents_say():
     assert yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]["entry"] == "sigprop-check"
 
 
-def test_assert_healthy():
+def test_assert_healthy(tmp_path):
     torch.manual_seed(0)
     good = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     nn.init.kaiming_normal_(good[0].weight, nonlinearity="relu")
@@ -67,8 +88,16 @@ def test_assert_healthy():
     bad = nn.Sequential(*[nn.Linear(64, 64) for _ in range(12)])
     for layer in bad:
         nn.init.normal_(layer.weight, 0.0, 0.02)
+    batch = torch.randn(16, 64)
     with pytest.raises(pytest.fail.Exception, match="gradient"):
-        healthy(bad, torch.randn(16, 64))
+        healthy(bad, batch)
+    known = tmp_path / "known.json"
+    sp.check(bad, batch, prescription=False).to_json(known)
+    assert healthy(bad, batch, baseline=known).meta["ignored"]
+    for layer in bad:
+        nn.init.normal_(layer.weight, 0.0, 2.0)
+    with pytest.raises(pytest.fail.Exception):
+        healthy(bad, batch, baseline=known)
 
 
 def test_assert_same_init():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sigprop.research.kernels import Kernels, kernels
     from sigprop.results import Comparison, Plan, Profile, Report
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Comparison",

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 CORE = ("test_compat.py", "test_losses.py", "test_prediction.py", "distributions", "structure", "results", "models",
         "checks/diff", "measurement", "inputs", "plans/recipes", "capture")  # fmt: skip
 NEEDS = ("numpy", "scipy", "rich", "typer", "matplotlib", "jinja2", "safetensors", "optree", "pytest", "hypothesis",
-         "mpmath", "transformers", "pytest-xdist")  # fmt: skip
+         "mpmath", "jsonschema", "transformers", "pytest-xdist")  # fmt: skip
 
 
 def environment(release: str, folder: Path) -> Path:

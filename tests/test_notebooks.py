@@ -40,5 +40,12 @@ def test_a_notebook_runs(path, tmp_path, monkeypatch):
     assert all(not cell.get("outputs") for cell in stored["cells"])
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_begins_with_its_link_to_colab(path):
+    first = "".join(json.loads(path.read_text())["cells"][0]["source"])
+    assert first.startswith("# ")
+    assert f"https://colab.research.google.com/github/sigprop/sigprop/blob/main/notebooks/{path.name})" in first
+
+
 def test_one_notebook_for_every_headline_task():
     assert {path.stem for path in NOTEBOOKS} == {"check", "predict", "plan", "scale", "diff", "watch"}

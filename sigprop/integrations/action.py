@@ -51,12 +51,14 @@ def summary_of_check(found: dict[str, Any], model: str) -> str:
     for item in rows:
         fix = (item.get("prescription") or {}).get("text", "")
         lines.append(f"| {SIGNS[item['severity']]} | **{item['name']}**: {_cell(item['title'])} | {_cell(fix)} |")
-    margins = [f"{item['what']} {_number(item['value'])} (limit {_number(item['limit'])})" for item in found["margins"]]
-    lines += ["", "Margins: " + ", ".join(margins[:FINDINGS])] if margins else []
+    margins = [_margin(item) for item in found["margins"][:FINDINGS]]
+    lines += ["", "Margins: " + ", ".join(margins)] if margins else []
     notes = sum(item["severity"] == "note" for item in found["findings"])
     left = len(found["findings"]) - notes - len(rows)
+    more = {"more findings": left, "notes": notes}
+    told = " and ".join(f"{count} {what}" for what, count in more.items() if count)
     known = found["meta"].get("ignored", 0)
-    lines += ["", f"{left} more findings and {notes} notes are in the artifact `sigprop-report`."]
+    lines += ["", f"{told + ' are in' if told else 'The whole report is in'} the artifact `sigprop-report`."]
     lines += [f"{known} findings are left out: the baseline or `--ignore` has them."] if known else []
     return _bounded(lines)
 
@@ -79,6 +81,11 @@ def summary_of_diff(found: dict[str, Any], model: str, against: str) -> str:
 
 def _cell(text: Any) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")[:300]
+
+
+def _margin(item: dict[str, Any]) -> str:
+    beyond = "beyond the " if item["beyond"] else ""
+    return f"{item['what']} {_number(item['value'])} ({beyond}limit {_number(item['limit'])})"
 
 
 def _number(value: float | None) -> str:

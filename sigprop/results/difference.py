@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sigprop.grid import Grid, Shown, filled, number
+from sigprop.grid import Grid, Shown, clean, filled, number
 from sigprop.results.files import Document, written
 
 DIFF_SCHEMA_VERSION = 1
@@ -119,6 +120,11 @@ class InitDiff(Shown):
 
     def __str__(self) -> str:
         return super().__str__() if self.swaps else filled(self.summary())
+
+    def _repr_html_(self) -> str:
+        if self.swaps:
+            return super()._repr_html_()
+        return "".join(f"<p>{html.escape(clean(line))}</p>" for line in self.summary().splitlines())
 
     def table(self, all: bool = False) -> Grid:
         """Groups that differ, A and B side by side; every parameter with `all`."""

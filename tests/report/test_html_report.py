@@ -1,5 +1,7 @@
 """The HTML report: opened in Chromium, with hostile names, and at 200 layers."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from sigprop.checks import check
 from sigprop.report.html import html_page, write_html
 from sigprop.results import Report
-from sigprop.results.report import Curve, Datum, Finding, ModuleNode, ParameterLine
+from sigprop.results.report import Curve, Datum, Finding, ModuleNode, ParameterLine, Prescription
 from tests.report.chromium import CHROMIUM, browser
 
 SECTIONS = ("verdict", "findings", "stream", "prescription", "modules", "parameters", "reproduce")
@@ -48,6 +50,12 @@ def test_hostile_names_stay_text(report):
     assert "[red]x.weight" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_code_of_a_fix_keeps_its_lines(report):
+    fix = Prescription("do it", code="first()\nfor i in range(2): <b>\x1b(i)")
+    found = Finding("loss_at_start", "loss", "problem", "bad", "why", prescription=fix)
+    assert "<pre>first()\nfor i in range(2): &lt;b&gt;\\x1b(i)</pre>" in html_page(replace(report, findings=[found]))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

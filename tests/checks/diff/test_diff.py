@@ -49,6 +49,8 @@ def test_equal_in_disguise(make):
     found = sp.diff(models.GPT, make, models.ids())
     assert found.equal, found
     assert len(found.parameters) == 64
+    assert "EQUAL" in found._repr_html_()
+    assert "<table" not in found._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,11 @@ def worst(column: str, values: list[float]) -> int:
         return values.index(min(values))
     if any(part in column for part in LARGEST_IS_WORST):
         return values.index(max(values))
-    middle = max(abs(statistics.median(values)), 1e-300)
-    distances = [abs(math.log(max(abs(value), 1e-300) / middle)) for value in values]
+    middle = _logarithm(statistics.median(values))
+    distances = [abs(_logarithm(value) - middle) for value in values]
     return distances.index(max(distances))
+
+
+def _logarithm(value: float) -> float:
+    """Of the size; a ratio of two values may leave the range of a float, a difference of logarithms cannot."""
+    return math.log(max(abs(value), 1e-300))

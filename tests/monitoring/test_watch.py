@@ -12,6 +12,7 @@ from torch import nn
 from sigprop.errors import InputError, NonFiniteError, UnknownNameError
 from sigprop.measurement import measure
 from sigprop.monitoring import Watch, WatchWarning, read_samples
+from sigprop.monitoring.folding import worst
 from tests.monitoring.shared import TOKENS, VOCABULARY, batches, language_loss, small_model, train
 
 
@@ -310,3 +311,20 @@ def test_wrong_arguments_are_refused_with_what_is_allowed(tmp_path):
         Watch(small_model(), stop_on="nan", folder=tmp_path)
     with pytest.raises(UnknownNameError, match="tensorboard"):
         Watch(small_model(), sinks=["tensorbord"], folder=tmp_path)
+
+
+def test_a_run_that_diverges_is_watched_to_its_end():
+    """A saturated layer has a gradient of zero beside one of 1e30: their ratio is no number of a float."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    with Watch(net, optimizer, every=10) as watch:
+        for _ in range(41):
+            batch = torch.randn(16, 8)
+            loss = (net(batch) - batch.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watch.step(loss)
+    assert any("learning rate is too high" in str(finding) for finding in watch.findings)
+    assert worst("gradient", [1e30, 0.0, 2e30]) == 1

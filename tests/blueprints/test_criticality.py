@@ -15,7 +15,7 @@ from sigprop.research.phase.predicted import block_factor, blueprint_at, bluepri
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 def test_one_chain_two_roads(norm, mu):
     """The MLP blueprint's penultimate block against the recursion; finite-width corrections of norms aside."""
-    blueprint = MLP(depth=8, activation="gelu", norm_placement=norm, mu=mu, sigma_w=1.3, sigma_b=0.4, width=100000)
+    blueprint = MLP(depth=8, activation="gelu", norm_placement=norm, mu=mu, sigma_w=1.3, sigma_b=0.4, width=1_000_000)
     got = block_factor(blueprint).item()
     want = factor_at_depth(architecture("gelu", norm, mu), 1.3, 0.4, 9).item()
     assert got == pytest.approx(want, rel=1e-4)

@@ -14,8 +14,7 @@ response `s = d log G / d log n` to the squared norm `n` of the signal: -1 below
 | weight gradients | `E G K = E G E K (1 + v/d)^s` |
 
 `cov` is relative, at one channel, and `Cov` over channels of which a norm below has fixed the squared norm (`v = 0` in
-place of 2) and, where it centres, the mean (`u = 0` in place of 1): both are regressed out. Below a norm over the
-batch each channel goes across its own signal and shrinks as it grows: as `p = -1`.
+place of 2) and, where it centres, the mean (`u = 0` in place of 1): both are regressed out.
 
 Assumption: fresh Gaussian weights between norms, first order in 1/d at every step; over steps factors multiply.
 Exact to that order for one token in a stack of linear maps, functions and norms; for two tokens with cosine `r` the

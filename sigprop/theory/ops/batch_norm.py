@@ -12,11 +12,8 @@ from sigprop.theory.corrections.gates import projected
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm
-from sigprop.theory.parts import Directions
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
-
-ACROSS = Directions(radial=-1.0)
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,6 @@ class BatchNorm(Norm):
 
     What the squares of a channel have in common over the batch is gone: `norm` is `v (1 - mean r^2)`.
 
-    Every channel is across its own signal over the batch and shrinks with it, so that the weights `W` below lack
-    `2 h^2 / |h|^2` of what independent ones pass: the radial share is -1 (see `corrections.finite_width`).
-
     Gain      `sum_tt' G_y K_y`, and what a following activation (see `ThroughActivation`) and alignment add
 
     Large batch. With ReLU this gives `pi/(pi-1)` per stage (apjn eq. 26 and its corrected single-stage form).
@@ -40,7 +34,7 @@ class BatchNorm(Norm):
     carries = Carries(
         fluctuation=TRANSFORMED,
         common=KEPT,
-        directions=TRANSFORMED,
+        directions=KEPT,
         along_signal=ended("what is along each channel of the batch is taken out: all of a slope that tokens share"),
         through_activation=ended("the norm takes out `sum_t g_t x_t` of every channel"),
     )
@@ -60,7 +54,7 @@ class BatchNorm(Norm):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         _, level = self._level(inputs[0])
         kernel = gradient.kernel.centred().scale(self.gain_second_moment / level)
-        return (BatchNorm.carries.gradient(gradient, kernel, directions=ACROSS),)
+        return (BatchNorm.carries.gradient(gradient, kernel),)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
@@ -96,7 +90,7 @@ class FiniteBatchNorm(BatchNorm):
         scale = count * self.gain_second_moment
         values = gradient.kernel.values - (along + along.T) / scale + inner / scale**2
         values = Dense(values).centred().values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
-        return (BatchNorm.carries.gradient(gradient, Dense(values), directions=ACROSS),)
+        return (BatchNorm.carries.gradient(gradient, Dense(values)),)
 
 
 def _mean_inverse(kernel: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class Narrow(Op):
         part, before = self.width / x.width, x.fluctuation
         kept = min(part, 1.0)
         fluctuation = Fluctuation(
-            self._norm(before.norm, kept),
+            self._norm(before.norm, (self.width + 2) / (x.width + 2) if part < 1.0 else 1.0),
             1.0 + (before.pair - 1.0) * part,
             before.pair_inherited * part,
         )

@@ -98,7 +98,7 @@ def test_a_fault_is_raised_or_said_aloud(batch, monkeypatch):
     with pytest.warns(FaultWarning, match="fault of sigprop: ZeroDivisionError: division by zero; simulated instead"):
         profile = sp.predict(Stack, batch)
     assert profile.meta["fault"].startswith("fault of sigprop: ZeroDivisionError")
-    assert {row.status for row in profile.sites} == {"sampled"}
+    assert {row.status for row in profile.sites} == {"simulated"}
 
 
 def test_a_rule_that_fails_is_a_fault_and_a_function_that_does_is_none(batch, monkeypatch):

@@ -4,6 +4,7 @@ import os
 import runpy
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from sigprop.monitoring import read_samples
 from tests.documents import steps
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = {step.name: step.text for step in steps(ROOT / "docs" / "do" / "places.md") if step.kind == "file"}
+FILES = {step.name: step.text for step in steps(ROOT / "docs" / "do" / "places.md") if step.kind == "file"}
+TEST, PLUGIN = "test_model.py", "sigprop.integrations.pytest"
+PROGRAMS = {name: text for name, text in FILES.items() if name != TEST}
 NEEDS = {
     "with_trainer.py": ("transformers", "accelerate"),
     "with_lightning.py": ("lightning",),
@@ -25,6 +28,15 @@ FOLDER = {"with_trainer.py": "out/sigprop-watch"}
 
 def test_every_program_has_a_test():
     assert set(PROGRAMS) == set(NEEDS)
+
+
+def test_the_test_of_the_page_passes(tmp_path):
+    (tmp_path / TEST).write_text(FILES[TEST])
+    loaded = any(item.value == PLUGIN for item in entry_points(group="pytest11"))
+    command = [sys.executable, "-m", "pytest", "-q", *(() if loaded else ("-p", PLUGIN)), TEST]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 @pytest.mark.parametrize("name", [name for name in NEEDS if name != TORCHRUN])

@@ -1,11 +1,12 @@
 """Run by two gloo processes: a plan on a model built on meta and sharded, written as whole values by rank 0."""
 
+import os
 import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -15,27 +16,28 @@ from sigprop.results import Plan, shards
 SETTINGS = {"depth": 2, "width": 32, "heads": 4}
 
 
-def sharded(kind: str) -> torch.nn.Module:
+def sharded(kind: str, mesh: DeviceMesh) -> torch.nn.Module:
     with torch.device("meta"):
         model = build("transformer", **SETTINGS)
-    if kind == "tp":
-        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-        for block in model.blocks:
+    for block in model.blocks:
+        if kind == "tp":
             parallelize_module(block.mlp, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    else:
-        for block in model.blocks:
-            fully_shard(block, mesh=init_device_mesh("cpu", (2,)))
-        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        else:
+            fully_shard(block, mesh=mesh)
+    if kind == "fsdp2":
+        fully_shard(model, mesh=mesh)
     return model.to_empty(device="cpu")
 
 
 def main(folder: str) -> None:
+    torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,))
     plan = Plan.from_json(Path(folder) / "plan.json")
     shards.PIECE = 256
     for kind in ("fsdp2", "tp"):
         for seeded in (True, False):
-            model = sharded(kind)
+            model = sharded(kind, mesh)
             torch.manual_seed(7 + 100 * dist.get_rank())
             plan.apply_(model, torch.Generator().manual_seed(3) if seeded else None)
             whole = {name: p.full_tensor() if shards.is_sharded(p) else p for name, p in model.named_parameters()}
@@ -43,8 +45,10 @@ def main(folder: str) -> None:
                 torch.save(
                     {name: value.detach() for name, value in whole.items()}, Path(folder) / f"{kind}_{seeded}.pt"
                 )
+    dist.barrier()  # neither process leaves while the other still reads from it
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    os._exit(0)  # gloo's threads may outlive the group, and abort the process where it ends in the usual way

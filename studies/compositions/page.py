@@ -30,6 +30,7 @@ networks by more than first order, numbers are guesses now (`none gelu mlp 64x16
 a gradient below BatchNorm is no longer taken as across its signal, which had been 36 % low over 128 samples. Rows are of
 several hours' code, those with BatchNorm of before that change; 8 of the 40 networks have not been judged.
 `python -m studies.compositions table page` runs all of it again.
+"""
 
 
 def write_page() -> None:

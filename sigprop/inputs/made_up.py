@@ -132,8 +132,9 @@ def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:
             targets = next((name for name in names[1:] if name in TARGETS), None)
             return ids[:, :-1] if targets is None else {names[0]: ids[:, :-1], targets: ids[:, 1:]}
         if isinstance(module, ConvNd):
-            size = (tokens,) if isinstance(module, nn.Conv1d) else (16,) * (len(module.kernel_size))
-            return torch.randn(2, module.in_channels, *size, generator=generator)
+            found: Any = module
+            size = (tokens,) if isinstance(found, nn.Conv1d) else (16,) * len(found.kernel_size)
+            return torch.randn(2, found.in_channels, *size, generator=generator)
         if isinstance(module, nn.Linear):
             return torch.randn(tokens, module.in_features, generator=generator)
     raise InputError(f"{type(model).__name__}: no batch can be made up for it; pass one")

@@ -119,7 +119,7 @@ def _check(model: str, settings: list[str] | None, quick: bool) -> dict[str, Any
 
 def _predict(model: str, settings: list[str] | None, quick: bool) -> dict[str, Any]:
     loaded, batch, loss = _opened(model, settings)
-    profile = predict_any(loaded, batch, loss=loss, **({"verify": 0} if quick else {}))
+    profile = predict_any(loaded, batch, loss=loss, verify=0 if quick else None)
     rows = [row for rows in streams(profile.sites).values() for row in rows] or profile.sites
     keys = ("name", "variance", "token_correlation", "grad_variance", "status", "reason", "stated_errors")
     return {

@@ -73,7 +73,7 @@ def measure(
         raise InputError("seeds needs build: a function that makes a model, or a plan to apply to the model")
     return over_initializations(
         lambda made, seed: measure_once(made, batch, loss, options, seed),
-        model,
+        model if isinstance(model, nn.Module) else None,
         build,
         8 if seeds is None else seeds,
         progress,

@@ -27,8 +27,8 @@ As first looked at, 15 of the 20 held-out networks were judged: variance 0.4 %, 
 20 of 1,258 numbers (1.6 %) outside and 2 of these called `exact`. Two things were changed after that look, so that the
 held-out rows below are no evidence any more: behind functions whose variance depends on norms that scatter over
 networks by more than first order, numbers are guesses now (`none gelu mlp 64x16 noise`, 14 of 33 outside before); and
-a gradient below BatchNorm is no longer taken as across its signal, which had been 36 % low over 128 samples. Rows are of
-several hours' code, those with BatchNorm of before that change; 8 of the 40 networks have not been judged.
+a gradient below BatchNorm is no longer taken as across its signal, which had been 36 % low over 128 samples. Rows are
+of several hours' code, those with BatchNorm of before that change; 8 of the 40 networks have not been judged.
 `python -m studies.compositions table page` runs all of it again.
 """
 

@@ -48,11 +48,11 @@ def _of_stacked(capture: Capture, call: Call, input: Field, places: list[int]) -
     tensors, dim = made.args[0], made.kwargs.get("dim", made.args[1] if len(made.args) > 1 else 0)
     if dim % len(input.shape) != places[0]:
         return None
-    total = tensors[0]
-    for item in tensors[1:]:
-        total = by_rule(capture, Call(torch.add, "add", (total, item), {}, call.module))
     share = 1.0 if call.name == "sum" else 1.0 / len(tensors)
-    return by_rule(capture, Call(torch.mul, "mul", (total, share), {}, call.module))
+    total, *rest = [by_rule(capture, Call(torch.mul, "mul", (item, share), {}, call.module)) for item in tensors]
+    for item in rest:
+        total = by_rule(capture, Call(torch.add, "add", (total, item), {}, call.module))
+    return total
 
 
 def _pooled(capture: Capture, call: Call, x: Field, layout: Layout, axes: list[Axis], average: bool) -> Field:

@@ -115,7 +115,7 @@ def ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
 
 
 def silent_ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
-    """The last matrices of branches that add nothing, at a std that makes them add a thousandth."""
+    """The last matrices of branches that add nothing, at a std that makes each add a thousandth."""
     quiet = {branch.site.removesuffix("[0]"): branch.share for branch in subject.branches
              if 0 < branch.share < limit("drowned_branch")}  # fmt: skip
     junctions = subject.structure.junctions if subject.structure is not None else []
@@ -123,8 +123,8 @@ def silent_ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
     for junction in junctions:
         for name in junction.weights if junction.exit in quiet else ():
             if name in subject.draws.rows and subject.draws[name].is_random:
-                inits[name] = Init("keep", value=(1e-3 / min(quiet.values())) ** 0.5)
-    if inits:
+                inits[name] = Init("keep", value=(1e-3 / quiet[junction.exit]) ** 0.5)
+    if inits and max(init.value for init in inits.values()) <= limit("largest_edit"):
         worst = min(quiet.values())
         yield edit(
             f"enlarge {listed(list(inits))} until they add a thousandth of the stream",
@@ -147,7 +147,7 @@ def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
         own = rows[0].std * rows[0].fan_in ** 0.5
         told = f"Each layer multiplies the {'variance' if column == 'variance' else 'squared gradient'} by {growth:.3g}"
         for gain in (own * growth**-0.5, 1.0, 2**0.5):
-            if own and 0.01 < gain / own < 100 and abs(math.log(gain / own)) > 0.02:
+            if own and 0.02 < abs(math.log(gain / own)) < math.log(limit("largest_edit")):
                 yield edit(
                     f"initialize the matrices of the chain ({listed(names)}) with std {gain:.3g} / sqrt(fan_in)",
                     {row.name: Init("normal", std=gain / row.fan_in**0.5) for row in rows if row.fan_in},

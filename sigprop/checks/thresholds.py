@@ -56,6 +56,10 @@ THRESHOLDS = {
     "silent_share": Threshold(
         0.5, "with more than half of the branches silent the model is a readout of its embedding"
     ),
+    "largest_edit": Threshold(
+        100.0,
+        "factor on a matrix that is still a fix: what is off by more is made small or large by what the matrix reads",
+    ),
     "drowning_branch": Threshold(
         100.0, "variance of a branch over its skip: the skip is a tenth of the scale and no longer carries the gradient"
     ),

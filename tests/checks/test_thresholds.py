@@ -18,6 +18,7 @@ KNOWN = {
     "drowned_branch": 1e-06,
     "small_scale": 0.1,
     "silent_share": 0.5,
+    "largest_edit": 100,
     "drowning_branch": 100,
     "embedding_ratio": 100,
     "start_ratio": 1000,

@@ -44,12 +44,12 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
                 ),
             )
     first = [branch for branch in subject.branches if branch.first and branch.share > limit("start_ratio")]
-    if first:
+    if first:  # a note: Llama, Mistral and Qwen as published start so, and train
         worst = max(first, key=lambda branch: branch.share)
         yield Finding(
             "embedding_scale",
             "signal",
-            "warning",
+            "note",
             f"the first branch, {worst.site}, has {worst.share:.3g} times the variance of the stream it is added to",
             "The embeddings start the stream so small that one branch overwrites them; norms hide it from the forward "
             "pass, but gradients of the embedding are larger by the same factor.",
@@ -57,7 +57,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
             sites=(worst.site,),
             depths=(worst.depth, worst.depth),
             evidence=(Datum("variance of the first branch over the stream's start", worst.share, subject.source),),
-            prescription=Prescription(f"draw the embedding {worst.share**0.5:.2g} times wider, or scale its output"),
+            prescription=Prescription(f"multiply the embedding's std by {worst.share**0.5:.2g}, or scale its output"),
         )
 
 

@@ -17,13 +17,18 @@ from studies.planted_bugs import (
 )
 from studies.planted_bugs.case import BUGS, Bug
 
+FIRST_SET = len(BUGS)
+from studies.planted_bugs import fresh  # noqa: E402
+
 __all__ = [
     "BUGS",
+    "FIRST_SET",
     "Bug",
     "adapters",
     "contrastive",
     "detection",
     "experts",
+    "fresh",
     "generative",
     "language",
     "others",

@@ -3,6 +3,7 @@
     python -m studies.planted_bugs.judge bugs          # does each bug hurt, and does its right fix help? (training)
     python -m studies.planted_bugs.judge open          # the odd half
     python -m studies.planted_bugs.judge held_out      # the even half: once
+    python -m studies.planted_bugs.judge fresh         # the second held-out set: once
     python -m studies.planted_bugs.judge twins         # what is said of the correct models
 
 *Found*: a problem or warning holds the name it must hold. *Cause*: that finding says the cause. *Fix*: one of those
@@ -31,12 +32,16 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.losses import objective
-from studies.planted_bugs import BUGS, Bug
+from studies.planted_bugs import BUGS, FIRST_SET, Bug
 from studies.planted_bugs.case import Setting
 
 STORED = Path("docs/data/planted_bugs.json")
 STEPS, RATE, REST = 40, 1e-3, 0.25
-HALVES = {"open": 1, "held_out": 0}
+HALVES = {
+    "open": lambda number: number <= FIRST_SET and number % 2 == 1,
+    "held_out": lambda number: number <= FIRST_SET and number % 2 == 0,
+    "fresh": lambda number: number > FIRST_SET,
+}
 
 
 class Ends(NamedTuple):
@@ -179,7 +184,7 @@ def main(what: str, *numbers: str) -> None:
     else:
         rows = []
         for number, bug in chosen:
-            if number % 2 == HALVES[what]:
+            if HALVES[what](number):
                 rows.append(judged(number, bug))
                 print(json.dumps(rows[-1]), flush=True)
         share = {name: f"{sum(bool(row[name]) for row in rows)} of {len(rows)}" for name in ("found", "cause", "fix")}

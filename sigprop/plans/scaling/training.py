@@ -21,7 +21,12 @@ DEFAULT_LR = {"sgd": 0.1, "momentum": 0.02, "adafactor": 0.03, "lion": 1e-3, "si
 
 
 def make_optimizers(
-    name: str, model: nn.Module, plan: Plan | None, lr: float | None = None, weight_decay: float = 0.0
+    name: str,
+    model: nn.Module,
+    plan: Plan | None,
+    lr: float | None = None,
+    weight_decay: float = 0.0,
+    **options: Any,
 ) -> list[torch.optim.Optimizer]:
     """Optimizers for the whole model: one, or Muon for hidden matrices and AdamW for the rest."""
     rule = read_optimizer(name)
@@ -31,7 +36,7 @@ def make_optimizers(
             raise InputError(f"{name}: Muon trains hidden matrices only, and needs a plan's roles to know them")
         plan = Plan([ParameterPlan(plain_name(key), tuple(item.shape)) for key, item in model.named_parameters()])
     plan = replace(plan, meta={**plan.meta, "optimizer": rule.name})
-    return plan.optimizers(model, lr, weight_decay, eps=(1e-16, 0.0) if rule.name == "adafactor" else None)
+    return plan.optimizers(model, lr, weight_decay, eps=(1e-16, 0.0) if rule.name == "adafactor" else None, **options)
 
 
 def make_step(batch: Any, loss: LossChoice) -> Callable[[nn.Module], tuple[Tensor, Tensor]]:

@@ -23,7 +23,7 @@ from sigprop.plans.scaling.batching import RULES
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.stacked import Factors, Kind, Rows, StackedOptimizer
 from sigprop.research.lab.steps import WARM_UPS, Batch, Batches, Loss, called
-from sigprop.research.lab.trainer import Run, loss_of
+from sigprop.research.lab.trainer import EVALUATED, Run, loss_of
 from sigprop.results import Plan
 
 
@@ -35,9 +35,11 @@ def train_many(
     *,
     plan: Plan | None = None,
     loss: LossChoice = None,
+    validation: Batches | None = None,
 ) -> list[Run]:
     """Train all models in place, each with its own learning rate; `settings.lr` is not used.
 
+    validation: held-out batches; each run's mean loss on them after the last step stands in its `evaluations`.
     plan: the multipliers of every parameter, the same for all models. A network whose loss is no longer finite goes on
     as numbers that are not finite; the others do not notice.
     """
@@ -52,7 +54,7 @@ def train_many(
         model.to(settings.device).train()
     program = _Program(models, rates, settings, plan, loss_of(batches, loss))
     torch.manual_seed(settings.seed)
-    return program.run(batches)
+    return program.run(batches, validation)
 
 
 class _Program:
@@ -73,7 +75,8 @@ class _Program:
         first = {id(parameter): name for name, parameter in self.model.named_parameters()}
         self.aliases = {name: first[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
         speeds = torch.tensor(list(rates), dtype=torch.float32, device=settings.device)
-        self.optimizer = StackedOptimizer(settings.optimizer, self.rows, speeds, settings.weight_decay)
+        betas = settings.betas or (0.9, 0.95)
+        self.optimizer = StackedOptimizer(settings.optimizer, self.rows, speeds, settings.weight_decay, betas)
         self.schedule = torch.ones((), device=settings.device)
 
     def _rows(self, stacks: dict[str, Tensor], factors: dict[str, Factors]) -> list[Rows]:
@@ -86,11 +89,11 @@ class _Program:
         weights = {name for name in linear if name in stacks and stacks[name].dim() == 3}
         return [Rows(kind, members, weights) for kind, members in alike.items()]
 
-    def run(self, batches: Batches) -> list[Run]:
+    def run(self, batches: Batches, validation: Batches | None) -> list[Run]:
         started, losses = time.perf_counter(), []
         step_of: Callable[[Batch], Tensor] | None = None
         for step in range(self.settings.steps):
-            batch = {key: value.to(self.settings.device, non_blocking=True) for key, value in batches(step).items()}
+            batch = self._on_device(batches(step))
             if step_of is None:
                 step_of = _CapturedProgram(self, batch) if self.settings.mode == "graph" else self.step
             self.schedule.fill_(self.settings.schedule(step))
@@ -98,7 +101,19 @@ class _Program:
         table = torch.stack(losses).T.tolist()
         self._hand_back()
         seconds = (time.perf_counter() - started) / len(self.models)
-        return [Run(row, ended=_ending(row), seconds=seconds) for row in table]
+        held = [{}] * len(table) if validation is None else self._evaluated(validation)
+        return [Run(row, found, _ending(row), seconds) for row, found in zip(table, held, strict=True)]
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return {key: value.to(self.settings.device, non_blocking=True) for key, value in batch.items()}
+
+    @torch.no_grad()
+    def _evaluated(self, batches: Batches) -> list[dict[int, float]]:
+        """Mean loss of every network over held-out batches, in evaluation mode."""
+        self.model.eval()
+        found = [self._losses(self._leaves(), self._on_device(batches(place))) for place in range(EVALUATED)]
+        self.model.train()
+        return [{self.settings.steps - 1: value} for value in torch.stack(found).mean(0).tolist()]
 
     def step(self, batch: Batch) -> Tensor:
         """Losses of all networks before the update."""
@@ -120,12 +135,15 @@ class _Program:
 
     def _passes(self, leaves: dict[str, Tensor], batch: Batch) -> tuple[Tensor, list[Tensor]]:
         """Losses, and gradients in rows."""
-        work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
-        with _Batched(self.device):
-            losses = work(leaves, self.fixed, self.buffers, batch)
+        losses = self._losses(leaves, batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)
         gradients = dict(zip(leaves, found, strict=True))
         return losses.detach(), [rows.gathered(gradients).to(rows.kind.dtype) for rows in self.rows]
+
+    def _losses(self, leaves: dict[str, Tensor], batch: Batch) -> Tensor:
+        work = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="different")
+        with _Batched(self.device):
+            return work(leaves, self.fixed, self.buffers, batch)
 
     def _loss(self, trained: dict, fixed: dict, buffers: dict, batch: Batch) -> Tensor:
         own = {**trained, **fixed}

@@ -21,18 +21,20 @@ class Schedule:
     """`schedule(step)` multiplies every group's own rate."""
 
     steps: int
-    warmup: float = 0.1
+    warmup: float | int = 0.1
     decay: str = "cosine"
     final: float = 0.1
 
     def __post_init__(self) -> None:
         require(self.steps > 0, "steps", self.steps, "at least 1")
-        require(0 <= self.warmup < 1, "warmup", self.warmup, "a share of the steps, from 0 to below 1")
+        below = self.steps if isinstance(self.warmup, int) else 1
+        told = "a share of the steps, from 0 to below 1, or a whole number of fewer steps than all"
+        require(0 <= self.warmup < below, "warmup", self.warmup, told)
         require(self.decay in DECAYS, "decay", self.decay, ", ".join(DECAYS))
         require(0 <= self.final <= 1, "final", self.final, "between 0 and 1")
 
     def __call__(self, step: int) -> float:
-        warm = int(self.steps * self.warmup)
+        warm = self.warmup if isinstance(self.warmup, int) else int(self.steps * self.warmup)
         if step < warm:
             return (step + 1) / warm
         done = (step - warm) / max(self.steps - warm, 1)
@@ -45,13 +47,19 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Settings:
-    """`warmup` is a share of the steps, `final` the last rate over the peak; 0 in `..._every` means never."""
+    """What a run is told; 0 in `..._every` means never.
+
+    warmup: a share of the steps, or a whole number of steps.
+    final: the last rate over the peak.
+    betas: of Adam; None leaves `train` the optimizer's own, and `train_many` (0.9, 0.95).
+    """
 
     steps: int = 1000
     lr: float = 1e-3
     optimizer: str = "adamw"
+    betas: tuple[float, float] | None = None
     weight_decay: float = 0.1
-    warmup: float = 0.1
+    warmup: float | int = 0.1
     decay: str = "cosine"
     final: float = 0.1
     clip: float = 1.0
@@ -67,6 +75,10 @@ class Settings:
     def __post_init__(self) -> None:
         number = isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool)
         require(number and 0 < self.lr < float("inf"), "lr", self.lr, "a positive number")
+        if self.betas is not None:
+            known = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+            require(known, "betas", self.betas, "two numbers from 0 to below 1")
+            object.__setattr__(self, "betas", tuple(self.betas))
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "a number that is not negative")
         require(self.clip >= 0, "clip", self.clip, "a number that is not negative; 0 does not clip")
         require(self.mode in MODES, "mode", self.mode, ", ".join(MODES))
@@ -90,4 +102,4 @@ class Settings:
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"betas": None if self.betas is None else list(self.betas)}

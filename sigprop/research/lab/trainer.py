@@ -135,7 +135,9 @@ def train(
     ranks = join(settings.device)
     model.to(settings.device).train()
     call = spread(model, settings.parallel)
-    made = list(optimizers or make_optimizers(settings.optimizer, model, plan, settings.lr, settings.weight_decay))
+    chosen = {} if settings.betas is None else {"betas": settings.betas}
+    usual = (settings.optimizer, model, plan, settings.lr, settings.weight_decay)
+    made = list(optimizers or make_optimizers(*usual, **chosen))
     training = _Training(
         model,
         call,

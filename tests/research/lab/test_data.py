@@ -12,6 +12,7 @@ from sigprop.research.lab.data import (
     Causal,
     ImageBatches,
     Masked,
+    Restored,
     Spans,
     TextBatches,
     gaussian_images,
@@ -67,6 +68,25 @@ def test_spans_can_be_put_back():
         restored = [inner for token in shown.tolist() for inner in (pieces[token] if token > 900 else [token])]
         assert restored == ids.tolist()
     assert batch["labels"].shape[1] == 15 + 5
+
+
+def test_a_decoder_reads_the_answers_one_token_late():
+    spans, both = Spans(999, share=0.2), Restored(Spans(999, share=0.2), start=998)
+    alone, batch = spans(IDS, generator()), both(IDS, generator())
+    assert torch.equal(batch["tokens"], alone["input_ids"])
+    assert torch.equal(batch["labels"], alone["labels"])
+    assert torch.equal(batch["target_tokens"][:, 1:], alone["labels"][:, :-1])
+    assert batch["target_tokens"][:, 0].tolist() == [998, 998]
+
+
+def test_word_pieces_are_masked_like_bytes():
+    pytest.importorskip("tokenizers")
+    text = "the cat sat on the mat and the dog sat on the log. " * 20
+    coder = trained_bpe([text], 280, ["[MASK]"])
+    mask, size = coder.token_to_id("[MASK]"), coder.get_vocab_size()
+    batch = TextBatches(tokens_of(text, coder), 4, 16, objective=Masked(mask, size, share=0.5))(0)
+    assert size > 256
+    assert 0.6 < (batch["input_ids"][batch["labels"] >= 0] == mask).double().mean() <= 1.0
 
 
 def test_every_image_comes_once_an_epoch():

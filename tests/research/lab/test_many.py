@@ -1,6 +1,7 @@
 """Many networks as one program are the same networks one by one."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -44,14 +45,14 @@ def next_token(logits, batch):
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())
 
 
-def one_by_one(model, optimizer, rate, settings):
+def one_by_one(model, optimizer, rate, settings, betas=None):
     decayed = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() < 2]
     groups = [
         {"params": decayed, "lr": rate, "weight_decay": settings.weight_decay},
         {"params": rest, "lr": rate, "weight_decay": 0.0},
     ]
-    made = OPTIMIZERS[optimizer](groups)
+    made = OPTIMIZERS[optimizer](groups) if betas is None else torch.optim.AdamW(groups, betas=betas, foreach=False)
     losses = []
     for step in range(settings.steps):
         batch = BATCHES(step)
@@ -79,6 +80,41 @@ def test_together_is_one_by_one(optimizer):
     for first, second in zip(alone, together, strict=True):
         for name, value in first.named_parameters():
             assert torch.allclose(value, dict(second.named_parameters())[name], atol=1e-6), name
+
+
+def test_betas_and_a_warm_up_in_steps_are_those_of_torch():
+    settings = Settings(steps=6, betas=(0.8, 0.999), weight_decay=0.1, warmup=3, decay="linear", final=0.0)
+    assert [settings.schedule(step) for step in range(6)] == pytest.approx([1 / 3, 2 / 3, 1, 1, 2 / 3, 1 / 3])
+    expected = one_by_one(decoder(0), "adamw", 0.01, settings, settings.betas)
+    assert train_many([decoder(0)], BATCHES, (0.01,), settings)[0].losses == pytest.approx(expected, abs=1e-6)
+    other = train_many([decoder(0)], BATCHES, (0.01,), replace(settings, betas=(0.8, 0.9)))[0].losses
+    assert other != pytest.approx(expected, abs=1e-6)
+
+
+def test_held_out_losses_are_those_of_the_networks_in_evaluation_mode():
+    held = TextBatches(zipf_tokens(500, 20, seed=3), passages=2, length=8)
+    models = [decoder(seed) for seed in range(2)]
+    runs = train_many(models, BATCHES, (0.01, 0.03), Settings(steps=2), validation=held)
+    for run, model in zip(runs, models, strict=True):
+        losses = [next_token(model.eval()(held(place)["input_ids"]), held(place)).item() for place in range(8)]
+        assert run.evaluations == {1: pytest.approx(sum(losses) / 8)}
+
+
+def test_dropout_is_drawn_for_every_network_and_left_out_of_evaluation():
+    shape = {"kind": "decoder", "depth": 2, "width": 16, "heads": 2, "vocabulary": 20, "context": 8, "dropout": 0.3}
+
+    def made():
+        torch.manual_seed(0)
+        return build("transformer", **shape)
+
+    settings = Settings(steps=3)
+    first, second = train_many([made(), made()], BATCHES, (0.01, 0.01), settings, validation=BATCHES)
+    assert first.losses[0] != second.losses[0]
+    clear = made().eval()
+    assert next_token(clear(BATCHES(0)["input_ids"]), BATCHES(0)).item() not in (first.losses[0], second.losses[0])
+    again = train_many([made(), made()], BATCHES, (0.01, 0.01), settings, validation=BATCHES)
+    assert [run.losses for run in again] == [first.losses, second.losses]
+    assert again[0].evaluations == first.evaluations
 
 
 def test_a_plan_is_followed_by_every_network():

@@ -158,3 +158,24 @@ def test_a_training_killed_at_random_moments_is_bitwise_the_whole_one(tmp_path):
     assert whole.keys() == killed.keys()
     for name, value in whole.items():
         assert torch.equal(value, killed[name]), name
+
+
+def test_betas_reach_the_optimizer_and_survive_a_resumption(tmp_path):
+    settings = Settings(steps=6, lr=0.05, betas=(0.5, 0.6), checkpoint_every=3)
+    whole, stopped = model(), model()
+    expected = train(whole, BATCHES, settings)
+    assert expected.losses != train(model(), BATCHES, Settings(steps=6, lr=0.05)).losses
+    (tmp_path / "run").mkdir()
+    train(stopped, BATCHES, settings, folder=tmp_path / "run")
+    assert train(stopped, BATCHES, settings, folder=tmp_path / "run").losses == expected.losses
+    with pytest.raises(InputError, match="betas"):
+        train(model(), BATCHES, Settings(steps=6, lr=0.05, betas=(0.5, 0.7), checkpoint_every=3), folder=tmp_path / "run")
+    with pytest.raises(InputError, match="two numbers from 0 to below 1"):
+        Settings(betas=(0.9, 1.0))
+
+
+def test_a_warm_up_of_steps_is_shorter_than_the_run():
+    assert Schedule(100, warmup=50)(24) == 0.5
+    for wrong in (100, 2.5, -1):
+        with pytest.raises(InputError, match="whole number of fewer steps"):
+            Schedule(100, warmup=wrong)

@@ -109,6 +109,26 @@ class Spans:
         return torch.cat(shown), torch.cat(asked)
 
 
+@dataclass(frozen=True)
+class Restored:
+    """Another objective's answers written by the decoder of an encoder-decoder, one token behind what it reads.
+
+    `start` is the token before the first answer.
+    """
+
+    inner: TextObjective
+    start: int
+
+    def __call__(self, ids: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        batch = self.inner(ids, generator)
+        asked = batch["labels"]
+        before = torch.cat((torch.full_like(asked[:, :1], self.start), asked[:, :-1]), dim=1)
+        return {"tokens": batch["input_ids"], "target_tokens": before, "labels": asked}
+
+    def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor:
+        return self.inner.loss(output, batch)
+
+
 def _partition(total: int, parts: int, generator: torch.Generator) -> list[int]:
     """`parts` positive numbers that sum to `total`, every such list equally likely."""
     cuts = torch.randperm(total - 1, generator=generator)[: parts - 1].sort().values + 1

@@ -169,7 +169,9 @@ def test_betas_reach_the_optimizer_and_survive_a_resumption(tmp_path):
     train(stopped, BATCHES, settings, folder=tmp_path / "run")
     assert train(stopped, BATCHES, settings, folder=tmp_path / "run").losses == expected.losses
     with pytest.raises(InputError, match="betas"):
-        train(model(), BATCHES, Settings(steps=6, lr=0.05, betas=(0.5, 0.7), checkpoint_every=3), folder=tmp_path / "run")
+        train(
+            model(), BATCHES, Settings(steps=6, lr=0.05, betas=(0.5, 0.7), checkpoint_every=3), folder=tmp_path / "run"
+        )
     with pytest.raises(InputError, match="two numbers from 0 to below 1"):
         Settings(betas=(0.9, 1.0))
 

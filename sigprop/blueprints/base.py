@@ -17,7 +17,7 @@ from sigprop.graph.graph import Graph, NamedNode, Node
 from sigprop.theory import Gradient, Signal
 from sigprop.theory.ops import loss
 from sigprop.theory.ops.base import Op
-from sigprop.theory.ops.given import GivenSignal
+from sigprop.theory.ops.sources import GivenSignal
 
 Setting = float | Tensor
 PerLayer = float | Tensor | Sequence[float]

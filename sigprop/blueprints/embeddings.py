@@ -12,7 +12,7 @@ from sigprop.blueprints.base import Tape
 from sigprop.blueprints.inits import get_init
 from sigprop.graph.graph import Node
 from sigprop.theory import Evidence, Kernel, Signal, Status, exchangeable_signal
-from sigprop.theory.ops import embedding
+from sigprop.theory.ops import sources
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.tied_head import Contact, TiedHead
@@ -32,7 +32,7 @@ def token_sum(blueprint: Transformer, tape: Tape, tokens: int) -> Node:
         return tape.source(_shaped(blueprint, signal))
     parts = [_tokens(blueprint, tape, tokens), *_positions(blueprint, tape, tokens)]
     if blueprint.segments:
-        parts.append(_table(blueprint, tape, "segment_embedding", embedding.two_segments(tokens), 2))
+        parts.append(_table(blueprint, tape, "segment_embedding", sources.two_segments(tokens), 2))
     return _sum(tape, parts)
 
 
@@ -40,9 +40,9 @@ def patch_sum(blueprint: ViT, tape: Tape) -> Node:
     """A linear map of image patches, and positions."""
     values, tokens = blueprint.patch_values, blueprint.tokens
     if blueprint.pixels is not None:
-        image = embedding.patches(blueprint.pixels)
+        image = sources.patches(blueprint.pixels)
     else:
-        image = embedding.noise_patches(blueprint.input_correlation, tokens, values)
+        image = sources.noise_patches(blueprint.input_correlation, tokens, values)
     variance = get_init(blueprint.init).embedding(blueprint) / values
     linear = Linear(values, blueprint.width, variance, role="input")
     patches = tape.apply(linear, tape.source(_shaped(blueprint, image)), parameters="patch_embedding")
@@ -52,11 +52,11 @@ def patch_sum(blueprint: ViT, tape: Tape) -> Node:
 def tied_head(blueprint: Transformer, tape: Tape, x: Node) -> TiedHead:
     """The head whose weights are the token embedding; the target of a token is the next one."""
     source, signal = [node for node in tape.graph.nodes if node.parameters == "token_embedding"][-1], tape.signal(x)
-    assert isinstance(source.op, embedding.Embedding)
+    assert isinstance(source.op, sources.Embedding)
     if blueprint.ids is not None:
-        hit = embedding.equal_ids(blueprint.ids, blueprint.ids.roll(-1))
+        hit = sources.equal_ids(blueprint.ids, blueprint.ids.roll(-1))
     else:
-        hit = embedding.zipf_next(blueprint.vocabulary, signal.kernel.tokens)
+        hit = sources.zipf_next(blueprint.vocabulary, signal.kernel.tokens)
     hit = hit.dense() if blueprint.is_dense else hit.exchangeable()
     variance = source.op.variance
     contact = Contact.of(signal, variance, carried_share(tape, source, x), source.op.same, hit)
@@ -69,8 +69,8 @@ def _sum(tape: Tape, parts: list[Node]) -> Node:
 
 def _tokens(blueprint: Transformer, tape: Tape, tokens: int) -> Node:
     if blueprint.ids is not None:
-        return _table(blueprint, tape, "token_embedding", embedding.equal_ids(blueprint.ids), blueprint.vocabulary)
-    same = embedding.zipf_tokens(blueprint.vocabulary, tokens)
+        return _table(blueprint, tape, "token_embedding", sources.equal_ids(blueprint.ids), blueprint.vocabulary)
+    same = sources.zipf_tokens(blueprint.vocabulary, tokens)
     return _table(blueprint, tape, "token_embedding", same, blueprint.vocabulary, evidence=ZIPF)
 
 
@@ -78,15 +78,15 @@ def _positions(blueprint: Transformer, tape: Tape, tokens: int) -> list[Node]:
     if blueprint.positions == "none":
         return []
     if blueprint.positions == "sinusoidal":
-        return [tape.source(_shaped(blueprint, embedding.sinusoidal_positions(tokens, blueprint.width)))]
-    same = embedding.one_per_position(tokens)
+        return [tape.source(_shaped(blueprint, sources.sinusoidal_positions(tokens, blueprint.width)))]
+    same = sources.one_per_position(tokens)
     return [_table(blueprint, tape, "position_embedding", same, blueprint.context, role="positional")]
 
 
 def _table(blueprint: Transformer, tape: Tape, name: str, same: Kernel, rows: int, **settings: Any) -> Node:
     variance = get_init(blueprint.init).embedding(blueprint)
     same = same.dense() if blueprint.is_dense else same.exchangeable()
-    return tape.apply(embedding.Embedding(same, variance, blueprint.width, rows, **settings), parameters=name)
+    return tape.apply(sources.Embedding(same, variance, blueprint.width, rows, **settings), parameters=name)
 
 
 def _shaped(blueprint: Transformer, signal: Signal) -> Signal:

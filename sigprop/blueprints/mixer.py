@@ -13,15 +13,11 @@ from sigprop.errors import require
 from sigprop.graph.graph import Node
 from sigprop.theory import activations, exchangeable_signal
 from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
-from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.positions_to_channels import PositionsToChannels
-from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.token_linear import TokenLinear
-from sigprop.theory.ops.token_map import TokenMap
-from sigprop.theory.ops.token_residual import TokenResidual
+from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
+from sigprop.theory.ops.residual import Residual, TokenResidual
+from sigprop.theory.ops.token_map import DrawnTokenLinear, TokenLinear, TokenMap
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from torch import Tensor
 from sigprop.blueprints.base import Blueprint, Tape
 from sigprop.graph.graph import Node
 from sigprop.theory import EXACT, Evidence, Exchangeable, Gradient, Signal
-from sigprop.theory.ops.branch_origin import BranchOrigin
+from sigprop.theory.ops.residual import BranchOrigin
 from sigprop.theory.parts import Common, Directions, Fluctuation
 
 ALL = slice(None)

@@ -26,15 +26,14 @@ from sigprop.blueprints.repeated import Layer, RepeatedBlueprint
 from sigprop.errors import require
 from sigprop.graph.graph import Node
 from sigprop.theory import Gradient, activations
-from sigprop.theory.ops import embedding, loss
+from sigprop.theory.ops import loss, sources
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.dropout import Dropout
-from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.rms_norm import RMSNorm
 from sigprop.theory.ops.tied_head import TiedHead
 
 KINDS = ("encoder", "decoder", "encoder_decoder")
@@ -173,7 +172,7 @@ class Transformer(RepeatedBlueprint):
         contact = output.op.contact if isinstance(output.op, TiedHead) else None
         if self.ids is not None:
             return loss.cross_entropy(logits, targets=self.ids.roll(-1), contact=contact)
-        coincidence = embedding.zipf_coincidence(self.vocabulary)
+        coincidence = sources.zipf_coincidence(self.vocabulary)
         return loss.cross_entropy(logits, coincidence=coincidence, contact=contact)
 
     @property

@@ -2,24 +2,22 @@
 
 Layers from the ground up; a file imports only from its own layer and those before, and a test holds it to that.
 
-1. Tensors: `passes`, `layout`, `skeleton`, `record`, `attached`, `functions`, `shapes`, `broadcast`.
+1. Tensors: `passes`, `layout`, `skeleton`, `record`, `functions`.
    A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
-2. Draws: `joint`, `ensemble`, `replay`, `thinning`, `reverse`, `replayed_heads`,
-   `replayed_function`. Numbers drawn from predicted states by replaying the model's functions, for drawn ops.
-3. Run: `module_sites`, `capture`. What a run has found: the graph, records, sites.
-4. Results: `registry`, `derived_weights`, `sums`, `fields/`. What rules share: how a result is made.
+2. Random numbers: `replay`, `reverse`, `replayed_heads`, `replayed_function`.
+   Sampled from predicted states by replaying the model's functions, for ops that are evaluated so.
+3. Run: `capture`. What a run has found: the graph, records, sites; and the rules by name.
+4. Results: `derived_weights`, `sums`, `fields/`. What rules share: how a result is made.
 5. Rules: `rules/`. One file per family of torch functions.
-6. Forward: `aliases`, `mode`, `experts`, `alike_blocks`, `jump`, `repeated`.
-   The model's own forward, every call of it handed to its rule.
-7. Gradients: `loss_terms`, `sampled_loss`, `gradient_start`. Where a gradient starts.
-8. Traced models: `tracing`, `roles`, `attention_scores`, `sequences`. One run as a value, and what is asked of it.
-9. Profiles: `inputs`, `length`, `summaries`, `rows`, `skipped_rows`, `predict`. All of it as rows.
+6. Forward: `mode`, `experts`, `jump`, `repeated`. The model's own forward, every call of it handed to its rule.
+7. Gradients: `sampled_loss`, `gradient_start`. Where a gradient starts.
+8. Traced models: `tracing`, `roles`, `sequences`. One run as a value, and what is asked of it.
+9. Profiles: `length`, `rows`, `predict`. All of it as rows.
 """
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
 from sigprop.capture.predict import predict
 from sigprop.capture.record import Call, Field, Weight
-from sigprop.capture.registry import rule
 from sigprop.capture.skeleton import build, distribution
 from sigprop.capture.tracing import TracedModel, trace
 

@@ -1,24 +1,27 @@
 """What a run of a model has found: the graph of ops, the records of tensors, the sites and the weights behind each op.
 
 While the model runs (see `mode`) rules add to it; from then on it is only read.
+
+Rules by the name of the torch function that they follow.
+
+A rule is called as `rule(capture, call, *args, **kwargs)` with the function's own arguments, traced tensors replaced by
+their records, and returns the record of the result (or a tuple, or real values).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.capture.attached import attach
-from sigprop.capture.joint import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
-from sigprop.capture.module_sites import ModuleSites
-from sigprop.capture.record import Call, Field, Record, Weight, fields_made
-from sigprop.capture.replay import Replay
+from sigprop.capture.record import Call, Field, Record, Weight, attach, attached, fields_made
+from sigprop.capture.replay import Replay, joined, tied
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.capture.skeleton import law_of
 from sigprop.compat import DisableTorchFunction
@@ -26,10 +29,67 @@ from sigprop.distributions import zero_rows
 from sigprop.errors import InputError, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Bound, Doubt, Graph, Node
-from sigprop.graph.shared_parts import SharedParts
-from sigprop.graph.shared_weights import WeightsBehind
+from sigprop.graph.shared_parts import SharedParts, WeightsBehind
+from sigprop.sites import ROOT, nth, part
 from sigprop.theory.ops.base import Op
-from sigprop.theory.ops.sampled import Sampled
+from sigprop.theory.ops.drawn import Sampled
+
+
+class ModuleSites:
+    """Names of the modules that run, innermost last, and the tensors that modules of a model have made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules: list[str] = []
+        self.sites: list[tuple[str, Field]] = []
+        self._module_names = {id(module): name for name, module in model.named_modules()}
+        self._module_calls: dict[str, int] = {}
+
+    @property
+    def module(self) -> str:
+        return self.modules[-1] if self.modules else ROOT
+
+    @contextmanager
+    def module_hooks(self) -> Iterator[None]:
+        """On the modules of this copy alone: other models, in other threads, run as they are."""
+        handles = []
+        try:
+            for module in self.model.modules():
+                handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+                handles.append(module.register_forward_hook(self._leave))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        name = self._module_names.get(id(module))
+        self.modules.append((name if name != "" else ROOT) if name is not None else self.module)
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        name = self.modules.pop()
+        if id(module) not in self._module_names:
+            return
+        call = self._module_calls[name] = self._module_calls.get(name, 0) + 1
+        label = nth(name, call)
+        signals = [(path, t) for path, t in tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
+        for number, (path, tensor) in enumerate(signals):
+            found = attached(tensor)
+            if isinstance(found, Field):
+                found = found.before_hook or found
+                found.seal()
+                self.sites.append((part(label, path, number), found))
+
+
+def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from tensors_in(item, f"{path}[{key}]")
+    elif isinstance(value, (tuple, list)):
+        for index, item in enumerate(value):
+            yield from tensors_in(item, f"{path}[{index}]")
 
 
 class Capture(ModuleSites):
@@ -158,3 +218,40 @@ class Capture(ModuleSites):
         """Make a record what is known of a tensor."""
         self.records.append(record)
         attach(tensor, record)
+
+
+# -- Rules by the name of the torch function that they follow
+
+
+Rule = Callable[..., Any]
+_RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Decorator: the rule of the torch functions with these names."""
+
+    def add(function: Rule) -> Rule:
+        for name in names:
+            if name in _RULES:
+                raise InputError(f"torch function {name!r} already has the rule {_RULES[name].__qualname__!r}")
+            _RULES[name] = function
+        return function
+
+    return add
+
+
+def find_rule(name: str) -> Rule | None:
+    return _RULES.get(name)
+
+
+def rule_names() -> list[str]:
+    """All torch functions that have a rule."""
+    return sorted(_RULES)
+
+
+def by_rule(capture: Capture, call: Call) -> Any:
+    """The result of a call that the model did not make itself, one of the steps that another call stands for."""
+    made = _RULES[call.name](capture, call, *call.args, **call.kwargs)
+    if isinstance(made, Field) and made.call is None:
+        made.call = call
+    return made

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture
 from sigprop.capture.functions import MOVES, UNARY
-from sigprop.capture.record import Call, Weight, leaves
+from sigprop.capture.record import Call, Weight, leaves, made_on_meta
 from sigprop.capture.replay import Replay
-from sigprop.capture.shapes import made_on_meta
 from sigprop.capture.skeleton import Distribution
 from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
 from sigprop.graph.evaluate import Evaluation
-from sigprop.graph.weights import Parents
+from sigprop.graph.graph import Parents
 
 MAKE_FIELDS = frozenset((
     "embedding", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d",

@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.capture.attention_scores import placed, score_rows
-from sigprop.capture.inputs import shortened
 from sigprop.capture.layout import LARGEST as MOST_POSITIONS
-from sigprop.capture.length import continued
+from sigprop.capture.length import continued, shortened
 from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES, require_passes
 from sigprop.capture.record import Uneven
 from sigprop.capture.replayed_function import MOST_REPLAYED, function_of
-from sigprop.capture.rows import SiteRows, parameter_rows
+from sigprop.capture.roles import placed, score_rows
+from sigprop.capture.rows import SiteRows, parameter_rows, with_skipped_rows
 from sigprop.capture.sequences import Started, first_sequences, two_sequences
 from sigprop.capture.skeleton import build
-from sigprop.capture.skipped_rows import with_skipped_rows
 from sigprop.capture.tracing import trace
 from sigprop.errors import require
 from sigprop.graph.evaluate import Evaluation

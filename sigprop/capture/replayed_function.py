@@ -10,14 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import Ensemble
-from sigprop.capture.joint import Joint
 from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
-from sigprop.capture.replay import Replay, parts_of_sources, records_between, sites_between
+from sigprop.capture.replay import Ensemble, Joint, Replay, parts_of_sources, records_between, sites_between
 from sigprop.capture.reverse import Reverse, generator_of
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
-from sigprop.theory.ops.sampled import Sampled
+from sigprop.theory.ops.drawn import Sampled
 
 ENTRIES, MOST = 2048, 64
 """Entries of the result that are drawn at least, in no more replicas than this."""

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sigprop.capture.joint import Joint
 from sigprop.capture.record import Field, Weight
-from sigprop.capture.replay import Replay
+from sigprop.capture.replay import Joint, Replay
 from sigprop.graph.graph import Node
 from sigprop.theory.drawing import kernel_of
 from sigprop.theory.ops.base import ParameterState

@@ -1,26 +1,93 @@
-"""Rows of a profile from the states of a traced model."""
+"""Rows of a profile from the states of a traced model.
+
+Rows of the blocks that were not followed, between those of the followed ones.
+
+Positive columns follow a power of the block's number, counted from one, between its two neighbours; means and
+correlations a straight line in its logarithm. How far that is right the followed blocks tell: each is foretold by its
+own neighbours, which are twice as far apart.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from sigprop.capture.layout import Layout
+from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Field
+from sigprop.capture.repeated import RunOfBlocks
 from sigprop.capture.replayed_function import function_of
 from sigprop.capture.roles import find_roles
-from sigprop.capture.summaries import axes_of, fitting_mask, padding_masks, summary
 from sigprop.capture.tracing import TracedModel
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import Node
-from sigprop.results import ParameterRow, SiteRow
+from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.depth import DepthCounter
+from sigprop.results.stated_errors import COLUMNS as POSITIVE
 from sigprop.results.stated_errors import stated_by_theory
-from sigprop.theory import Evidence, Gradient, Signal
+from sigprop.theory import Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.linear import Linear
+
+Axes = tuple[tuple[int, bool], ...]
+"""For each axis of positions its size and whether it is the batch."""
+
+
+def token_correlation(signal: Signal, layout: Layout) -> float:
+    """Of a traced state, by the profile's definition: pairs of different tokens of one sequence."""
+    return summary(signal.kernel.values, signal.mean, axes_of(layout))[2]
+
+
+def axes_of(layout: Layout) -> Axes:
+    return tuple((axis.size, axis.role == BATCH) for axis in layout.order)
+
+
+def padding_masks(batch: Any) -> list[Tensor]:
+    """Masks `(sequences, tokens)` of the batch that leave something out, true for a real token; see `measure`."""
+    named = dict(batch) if isinstance(batch, Mapping) else {}
+    found = [named.get(key) for key in ("attention_mask", "decoder_attention_mask")]
+    return [mask.bool() for mask in found if isinstance(mask, Tensor) and mask.dim() == 2 and not bool(mask.all())]
+
+
+def fitting_mask(masks: list[Tensor], name: str, axes: Axes) -> Tensor | None:
+    """The mask of a site's positions: that whose sequences and tokens it has, in this order."""
+    sizes = [size for size, _ in axes]
+    fitting = [mask for mask in masks if sizes == [n for n in mask.shape if n > 1] and (not axes or not axes[-1][1])]
+    return None if not fitting else fitting[-1] if "decoder" in name else fitting[0]
+
+
+def summary(kernel: Tensor, mean: Tensor, axes: Axes, mask: Tensor | None = None) -> tuple[float, float, float]:
+    """Mean, variance and token correlation over the positions of a mask; pairs are taken within each sequence."""
+    same = _same_sequence(axes)
+    if mask is not None:
+        kept = mask.flatten().nonzero()[:, 0]
+        kernel, mean, same = kernel[kept][:, kept], mean[kept], same[kept][:, kept]
+    overall = mean.mean()
+    centred = kernel - overall * (mean[:, None] + mean) + overall**2 if overall else kernel
+    level = centred.diagonal().clamp_min(0.0)
+    usable = (level > 1e-13 * (kernel.diagonal() + overall**2)).double()
+    inverse = usable / level.clamp_min(1e-300).sqrt()
+    pairs = usable @ same @ usable
+    correlation = float(inverse @ (centred * same) @ inverse / pairs) if pairs > 0 else float("nan")
+    return float(overall), float(level.mean()), correlation
+
+
+@lru_cache(maxsize=4)
+def _same_sequence(axes: Axes) -> Tensor:
+    """1 for pairs of different positions of one sequence."""
+    index = torch.zeros([size for size, _ in axes] or [1], dtype=torch.long)
+    for place, (size, is_batch) in enumerate(axes):
+        if is_batch:
+            shape = [-1 if other == place else 1 for other in range(len(axes))]
+            index = index * size + torch.arange(size).reshape(shape)
+    sequence = index.flatten()
+    return (sequence[:, None] == sequence).double().fill_diagonal_(0.0)
+
 
 LARGEST = 1024
 """Positions of a tensor between others that are followed for its row alone."""
@@ -120,3 +187,109 @@ def parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow]
             row.stated_errors = stated_by_theory(grad_second_moment=found_evidence)
         rows.append(row)
     return rows
+
+
+# -- Rows of the blocks that were not followed, between those of the followed ones
+
+
+Row = TypeVar("Row", SiteRow, ParameterRow)
+ENDS = (".", "@", "[")
+
+
+def with_skipped_rows(profile: Profile, run: RunOfBlocks) -> Profile:
+    """The profile with the rows of a run's skipped blocks, and a word on how far they are right."""
+    sites, parameters = _Blocks(profile.sites, run), _Blocks(profile.parameters, run)
+    filled: list[SiteRow] = []
+    for row in profile.sites:
+        number = sites.starting(row)
+        if number is not None:
+            filled += [made for skipped in run.skipped_before(number) for made in sites.between(skipped)]
+        filled.append(row)
+    made = {row.name: row for number in run.skipped for row in parameters.between(number)}
+    known = {row.name: row for row in profile.parameters}
+    made = {name: replace(row, init_std=known[name].init_std) for name, row in made.items()}
+    rows = [made.get(row.name, row) for row in profile.parameters]
+    return Profile(filled, rows, profile.meta | {"blocks": _told(run, sites.surprises() + parameters.surprises())})
+
+
+def _told(run: RunOfBlocks, surprises: list[float]) -> str:
+    few = f"{len(run.numbers)} of the {len(run.alike.blocks)} alike blocks of {run.alike.name or 'the model'} followed"
+    if len(surprises) < 2:
+        return few
+    median, most = statistics.median(surprises), statistics.quantiles(surprises, n=10)[-1]
+    return f"{few}; their neighbours foretell them within {median:.1%} (median) and {most:.1%} (nine of ten)"
+
+
+class _Blocks:
+    """Rows of the followed blocks of a run, by number and name inside the block."""
+
+    def __init__(self, rows: list[Any], run: RunOfBlocks):
+        self._run = run
+        self._rows: dict[int, dict[str, Any]] = {number: {} for number in run.numbers}
+        self._places: dict[str, tuple[int, str]] = {}
+        names = {run.alike.block_name(number): number for number in run.numbers}
+        for row in rows:
+            for end in (row.name.find(mark, len(run.alike.name) + 1) for mark in ENDS):
+                number = names.get(row.name[:end] if end > 0 else row.name)
+                if number is not None:
+                    inside = row.name[len(run.alike.block_name(number)) :]
+                    self._rows[number][inside] = row
+                    self._places[row.name] = (number, inside)
+                    break
+
+    def starting(self, row: Any) -> int | None:
+        """The number of the followed block whose first row this is."""
+        number, inside = self._places.get(row.name, (None, ""))
+        return number if number is not None and next(iter(self._rows[number])) == inside else None
+
+    def between(self, number: int) -> list[Any]:
+        """Rows of a block that was not followed."""
+        below, above = self._run.neighbours(number)
+        return [
+            _between(
+                row, self._rows[above][inside], f"{self._run.alike.block_name(number)}{inside}", below, number, above
+            )
+            for inside, row in self._rows[below].items()
+            if inside in self._rows[above]
+        ]
+
+    def surprises(self) -> list[float]:
+        """Of followed blocks with skipped ones beside them: relative errors of what their neighbours foretell."""
+        found, numbers = [], self._run.numbers
+        for below, number, above in zip(numbers, numbers[1:], numbers[2:], strict=False):
+            if above - below == 2:
+                continue
+            for inside, row in self._rows[number].items():
+                ends = [self._rows[at].get(inside) for at in (below, above)]
+                if None in ends:
+                    continue
+                told = _between(*ends, row.name, below, number, above)  # type: ignore[arg-type]
+                pairs = [(getattr(told, c), getattr(row, c)) for c in POSITIVE if c in type(row).COLUMNS]
+                found += [abs(math.log(one / two)) for one, two in pairs if one > 0.0 and two > 0.0]
+        return found
+
+
+def _between(one: Row, other: Row, name: str, below: int, number: int, above: int) -> Row:
+    part = math.log((number + 1) / (below + 1)) / math.log((above + 1) / (below + 1))
+    columns = {
+        column: _mean(getattr(one, column), getattr(other, column), part, column in POSITIVE)
+        for column in type(one).COLUMNS
+        if isinstance(getattr(one, column), float)
+    }
+    evidence = Evidence(Status.FITTED, f"between blocks {below} and {above}, which were followed")
+    for row in (one, other):
+        evidence = evidence.join(Evidence(Status[row.status.upper()], row.reason))
+    status = str(evidence.status)
+    made = replace(one, name=name, **columns, status=status, reason=evidence.reason)
+    stated = stated_by_theory(**dict.fromkeys(one.stated_errors, evidence))
+    made.stated_errors = {key: max(value, one.stated_errors[key]) for key, value in stated.items()}
+    if isinstance(made, SiteRow) and isinstance(other, SiteRow):
+        made.depth = DepthCounter()(name)
+        made.extras = {key: _mean(value, other.extras[key], part, False) for key, value in made.extras.items()}
+    return made
+
+
+def _mean(one: float, other: float, part: float, positive: bool) -> float:
+    if positive and one > 0.0 and other > 0.0:
+        return one ** (1.0 - part) * other**part
+    return (1.0 - part) * one + part * other

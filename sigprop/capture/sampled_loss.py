@@ -12,9 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import Ensemble
 from sigprop.capture.record import Field, Weight
-from sigprop.capture.replay import Replay, parts_of_sources, sites_between
+from sigprop.capture.replay import Ensemble, Replay, parts_of_sources, sites_between
 from sigprop.capture.reverse import generator_of
 from sigprop.errors import InputError, NoRule, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, Start

@@ -6,15 +6,14 @@ import math
 from dataclasses import dataclass, replace
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.joint import joined
+from sigprop.capture.replay import joined
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Doubt, Node
-from sigprop.graph.shared_weights import IN_STEP, MATTERS, Entries, own_entries
+from sigprop.graph.shared_parts import IN_STEP, MATTERS, Entries, own_entries
 from sigprop.theory import Signal
 from sigprop.theory.ops.base import Op
-from sigprop.theory.ops.cat_positions import CatPositions
-from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.shared_residual import SharedResidual
+from sigprop.theory.ops.cat import CatPositions
+from sigprop.theory.ops.residual import Residual, SharedResidual
 
 
 def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:

@@ -11,15 +11,13 @@ import torch
 from torch import nn
 
 from sigprop.batches import copied, run, tensors_in
-from sigprop.capture.attached import record_of
 from sigprop.capture.capture import Capture
 from sigprop.capture.experts import followed_as_one
-from sigprop.capture.gradient_start import loss_start, white_noise
+from sigprop.capture.gradient_start import loss_start, terms_of, white_noise
 from sigprop.capture.layout import LARGEST
-from sigprop.capture.loss_terms import terms_of
 from sigprop.capture.mode import CaptureMode
 from sigprop.capture.passes import EXPERTS, REPEATED, THINNED
-from sigprop.capture.record import Field, Uneven, Weight
+from sigprop.capture.record import Field, Uneven, Weight, record_of
 from sigprop.capture.repeated import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_function import MOST_REPLAYED
 from sigprop.capture.replayed_heads import heads_of

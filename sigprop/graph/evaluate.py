@@ -16,13 +16,11 @@ from typing import Any
 import torch
 
 from sigprop.distributions import CENTRED, COPIED, STRUCTURED, UNKNOWN, Distribution
-from sigprop.graph.few_products import REASON, is_bent_sum
-from sigprop.graph.graph import Graph, Node
-from sigprop.graph.shared_parts import SharedParts
-from sigprop.graph.shared_weights import IN_STEP, Entries, Received, WeightsBehind, entries_of, uses_in_step
-from sigprop.graph.weights import ONE_NUMBER, Parents, Weight
+from sigprop.graph.graph import ONE_NUMBER, Graph, Node, Parents, Weight
+from sigprop.graph.shared_parts import IN_STEP, Entries, Received, SharedParts, WeightsBehind, entries_of, uses_in_step
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState, ReceivedByDraws
+from sigprop.theory.ops.convolution import FEW_PRODUCTS, Convolution
 
 ROUNDING = 1e-9
 DEPENDENT = {
@@ -220,8 +218,8 @@ class Evaluation:
     def _through(self, node: Node, gradient: Gradient) -> None:
         op, output = self.op(node), self.signal(node)
         signals = [self.signal(source) for source in node.inputs]
-        if is_bent_sum(op, gradient, output, *signals):
-            gradient = gradient.note(Status.ASSUMED, REASON)
+        if isinstance(op, Convolution) and op.is_nonlinear_sum(gradient, output, *signals):
+            gradient = gradient.note(Status.ASSUMED, FEW_PRODUCTS)
         parameters, made = op.parameters(gradient, *signals), output.evidence
         if node.parameters:
             self.parameters[node] = parameters

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import as_batch, mapped
-from sigprop.capture.attached import record_of
-from sigprop.capture.record import Field, Record, Weight
+from sigprop.capture.record import Field, Record, Weight, record_of
 from sigprop.capture.roles import CONTRACTIONS, readouts
 from sigprop.capture.skeleton import skeleton_of
 from sigprop.capture.tracing import trace

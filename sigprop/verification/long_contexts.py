@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.capture.inputs import shortened
-from sigprop.capture.length import continued
+from sigprop.capture.length import continued, shortened
 from sigprop.losses import LossChoice
 from sigprop.results import Profile
 from sigprop.verification import Simulation

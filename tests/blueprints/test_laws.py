@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from sigprop.blueprints.growth import growth_class
 from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariances
-from sigprop.blueprints.laws import correlation_fixed_points, depth_laws, scaled_transformer, stack_laws
+from sigprop.blueprints.laws import correlation_fixed_points, depth_laws, growth_class, scaled_transformer, stack_laws
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.laws import correlation

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from sigprop.capture import trace
-from sigprop.capture.ensemble import Ensemble, channel_noise, fewest_balanced
+from sigprop.capture.replay import Ensemble, channel_noise, fewest_balanced
 from sigprop.capture.replayed_heads import FEWEST, HEADS, NARROW, ReplayedHeads, heads_of
 from sigprop.errors import UnsupportedError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Graph, Node
 from sigprop.theory import Dense, Gradient, Signal
 from sigprop.theory.drawing import root_of
-from sigprop.theory.ops.given import GivenSignal
+from sigprop.theory.ops.sources import GivenSignal
 from sigprop.theory.parts import Fluctuation
 
 POSITIONS = 6

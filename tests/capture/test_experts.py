@@ -12,7 +12,7 @@ from sigprop.capture.replayed_heads import heads_of
 from sigprop.capture.tracing import trace
 from sigprop.measurement import measure
 from sigprop.theory.ops.expert_sum import ExpertSum
-from sigprop.theory.ops.shared_residual import SharedResidual
+from sigprop.theory.ops.residual import SharedResidual
 
 X = torch.randn(24, 20, generator=torch.Generator().manual_seed(0))
 TARGET = torch.randint(6, (24,), generator=torch.Generator().manual_seed(1))

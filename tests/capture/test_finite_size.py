@@ -14,13 +14,12 @@ from sigprop.models import mixer
 from sigprop.theory import Dense, Gradient, Signal, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm, FiniteBatchNorm
-from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.narrow import Narrow
-from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.token_linear import TokenLinear
+from sigprop.theory.ops.token_map import TokenLinear
 from sigprop.theory.parts import Common, Directions, Fluctuation
 
 

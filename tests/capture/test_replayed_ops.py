@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sigprop.capture.capture import rule, rule_names
 from sigprop.capture.jump import FollowedBlock, Jump
-from sigprop.capture.registry import rule, rule_names
 from sigprop.capture.tracing import trace
 from sigprop.errors import InputError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Graph, Node
 from sigprop.theory import Gradient, Signal
 from sigprop.theory.ops.base import Op
-from sigprop.theory.ops.given import GivenSignal
+from sigprop.theory.ops.sources import GivenSignal
 from tests.theory.ops.cases import Case
 from tests.theory.ops.test_battery import complaints, upstream
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sigprop.blueprints.entropy import softmax_sharpness
+from sigprop.blueprints.prediction import softmax_sharpness
 
 
 def drawn(variance: float, keys: int, head_width: int | None, rows: int = 4000) -> dict[str, tuple[float, float]]:

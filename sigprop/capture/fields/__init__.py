@@ -2,13 +2,10 @@
 
 | file | what it makes |
 |---|---|
-| `operands` | fields of weights and of real numbers |
-| `values` | real numbers, drawn once |
-| `views`, `moves` | the same entries under another layout, copied, sliced, rearranged |
-| `pointwise` | functions of one tensor, entry by entry |
-| `combined` | sums and products of two |
+| `operands` | fields of weights and of real numbers; real numbers, sampled once |
+| `views` | the same entries under another layout, copied, sliced, rearranged; windows of an image |
+| `pointwise` | functions of one tensor, sums and products of two, entry by entry |
 | `norms` | of the raw input, and spelt out |
 | `attention` | scores, and their weights applied to values |
-| `windows` | what a convolution sees of an image |
 | `replayed` | whatever else: the call is kept, its state sampled |
 """

@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sigprop.capture.broadcast import are_streams, with_streams
 from sigprop.capture.capture import Capture
-from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout
+from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, with_streams
 from sigprop.capture.record import Call, Field, independent, united
 from sigprop.capture.replayed_heads import ReplayedHeads
 from sigprop.theory.ops.attention import DrawnAttention

@@ -8,16 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, by_rule
 from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.fields.operands import concrete_field
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.capture.record import Call, Field, Function, Weight
-from sigprop.capture.registry import by_rule
 from sigprop.graph.graph import Node
-from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.narrow import Narrow
-from sigprop.theory.ops.rms_norm import RMSNorm
 from sigprop.theory.ops.scale import Scale
 
 

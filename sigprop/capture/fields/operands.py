@@ -8,16 +8,49 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.broadcast import concrete_kernel, concrete_rows, positions_of
 from sigprop.capture.capture import Capture
-from sigprop.capture.layout import Layout, leading_positions
-from sigprop.capture.record import Call, Field, Weight
+from sigprop.capture.layout import Layout, concrete_kernel, concrete_rows, leading_positions, positions_of
+from sigprop.capture.record import Call, Field, Weight, mapped
 from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Signal
 from sigprop.theory.ops.gather import Gather
-from sigprop.theory.ops.given import GivenSignal
-from sigprop.theory.ops.parameter_source import ParameterSource
+from sigprop.theory.ops.sources import GivenSignal, ParameterSource
 from sigprop.theory.parts import GIVEN, Common
+
+_CHOICE = "_sigprop_choice"
+_CONDITION = "_sigprop_condition"
+
+
+def drawn_result(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    """What a function gives for one draw of its arguments."""
+    args, kwargs = mapped((args, kwargs), capture.value_of)
+    result = call.function(*args, **kwargs)
+    return mapped(result, lambda item: item.detach() if isinstance(item, Tensor) else item)
+
+
+def remember_choice(indices: Tensor, choice: Field) -> None:
+    """Let real indices know how they were chosen, so that entries gathered by them are the chosen ones again."""
+    setattr(indices, _CHOICE, choice)
+
+
+def choice_of(item: Any) -> Any:
+    """How indices were chosen; the item itself where nothing is known of that."""
+    return _remembered(item, _CHOICE)
+
+
+def remember_condition(values: Any, condition: Field | None) -> None:
+    """Let the values of a comparison know what was compared."""
+    setattr(values, _CONDITION, condition)
+
+
+def condition_of(item: Any) -> Any:
+    """What was compared to give these values; the item itself where nothing is known of that."""
+    return _remembered(item, _CONDITION)
+
+
+def _remembered(item: Any, key: str) -> Any:
+    found = getattr(item, key, None) if isinstance(item, Tensor) else None
+    return item if found is None else found
 
 
 def as_field(capture: Capture, item: Any, layout: Layout | None = None) -> Field:

@@ -7,12 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from sigprop.capture.broadcast import common_layout, layout_like
 from sigprop.capture.capture import Capture
 from sigprop.capture.derived_weights import of_weights
-from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, Misaligned, of_roles
-from sigprop.capture.record import Call, Field, Weight, leaves, mapped, united
-from sigprop.capture.shapes import made_on_meta, no_rule, on_meta
+from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, Misaligned, common_layout, layout_like, of_roles
+from sigprop.capture.record import Call, Field, Weight, leaves, made_on_meta, mapped, no_rule, on_meta, united
 
 
 def replayed(capture: Capture, call: Call, reason: str = "") -> Any:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout
-from sigprop.capture.record import Call, Field
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned
+from sigprop.capture.record import Call, Field, Source
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Gather
+from sigprop.theory.ops.narrow import Narrow
+from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 
 
 def viewed(item: Field, layout: Layout, call: Call) -> Field:
@@ -92,3 +99,144 @@ def _copied_like(capture: Capture, item: Field, other: Layout) -> Field:
     kept = {axis for dim in dims for axis in dim}
     made = Layout(dims, tuple(axis for axis in item.layout.order if axis in kept))
     return item if made.dims == item.layout.dims else copied(capture, item.call, source, made)
+
+
+# -- Entries taken from a field and put elsewhere: slices, and any rearrangement, by following labels
+
+
+def sliced(
+    capture: Capture,
+    call: Call,
+    item: Field,
+    place: int,
+    start: int,
+    stop: int,
+    step: int = 1,
+    output: int | None = None,
+) -> Field:
+    """Entries `start:stop:step` of one dimension."""
+    layout, dim = item.layout, item.layout.dims[place]
+    count = len(range(start, stop, step))
+    if count == 0:
+        return torch.empty([0 if d == place else n for d, n in enumerate(item.shape)])  # type: ignore[return-value]
+    if count == item.shape[place]:
+        return viewed(item, layout, call)
+    kinds = {axis.is_position for axis in dim}
+    if kinds == {False}:
+        return _channel_slice(capture, call, item, place, (start, stop, step), count, output)
+    keep = torch.arange(start, stop, step)
+    if kinds == {True}:
+        return _position_slice(capture, call, item, place, keep, output)
+    function = _selector(place, keep)
+    return moved(capture, Call(function, "getitem", (item,), {}, call.module), item)
+
+
+def _selector(place: int, keep: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.index_select(place, keep)
+
+
+def _channel_slice(
+    capture: Capture, call: Call, item: Field, place: int, span: tuple[int, int, int], count: int, output: int | None
+) -> Field:
+    dim = item.layout.dims[place]
+    new = (Axis(count, dim[0].role),) if count > 1 else ()
+    dims = list(item.layout.dims)
+    dims[place] = new
+    layout = Layout(tuple(dims), item.layout.order)
+    sources, transparent = item.sources, item.transparent or item.is_source
+    if len(dim) == 1 and span[2] == 1 and transparent:
+        sources = tuple(Source(s.field, (*s.ranges, (dim[0], span[0], span[1]))) for s in sources)
+    share = layout.channels / item.layout.channels
+
+    def make(_: Field) -> Node:
+        return capture.apply(Narrow(share, layout.channels), item.node)
+
+    return Field(layout, make, sources, transparent=transparent, call=call, output=output, inputs=(item,))
+
+
+def _position_slice(capture: Capture, call: Call, item: Field, place: int, keep: Tensor, output: int | None) -> Field:
+    dim = item.layout.dims[place]
+    role = dim[0].role if len(dim) == 1 else TOKEN
+    dims = list(item.layout.dims)
+    dims[place] = (Axis(len(keep), role),) if len(keep) > 1 else ()
+    order = tuple(a for d in dims for a in d if a.is_position)
+    layout = Layout(tuple(dims), order)
+    index = item.layout.index().index_select(place, keep).flatten()
+
+    def make(_: Field) -> Node:
+        return capture.apply(Gather(index), item.node)
+
+    return Field(layout, make, sources=item.sources, call=call, output=output, inputs=(item,))
+
+
+def moved(capture: Capture, call: Call, input: Field) -> Field:
+    """Run the function on the kernel row of every entry and see where each entry of the result comes from."""
+    labels = call.on(input.layout.labels().double().contiguous(), input).long()
+    varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
+    tokens = max(1, input.layout.positions // max(input.layout.sequences, 1))
+    dims: list[tuple[Axis, ...]] = []
+    for d, n in enumerate(labels.shape):
+        role = CHANNEL
+        if n > 1 and varies[d]:
+            first = labels.narrow(d, 0, 1)
+            role = BATCH if bool((labels % tokens == first % tokens).all()) and input.layout.sequences > 1 else TOKEN
+        dims.append((Axis(n, role),) if n > 1 else ())
+    layout = Layout(tuple(dims), tuple(a for dim in dims for a in dim if a.is_position))
+    rows = layout.to_rows(labels)
+    copies = layout.channels / input.layout.channels
+    uniform = bool((rows == rows[:, :1]).all())
+
+    def make(_: Field) -> Node:
+        if uniform:
+            return capture.apply(Gather(rows[:, 0], copies, layout.channels), input.node)
+        return capture.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)
+
+    return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
+
+
+def reshaped(capture: Capture, call: Call, input: Field, shape: tuple[int, ...]) -> Field:
+    """The numbers in another shape: a view where its dimensions keep their roles."""
+    try:
+        return viewed(input, input.layout.reshaped(shape), call)
+    except Misaligned:
+        return moved(capture, call, input)
+
+
+# -- Which pixels the windows of a convolution see
+
+
+def image_windows(
+    layout: Layout,
+    shape: tuple[int, ...],
+    rank: int,
+    size: tuple[int, ...],
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+) -> Tensor:
+    """`[offset, position]`: the kernel row that each offset of the window sees, -1 outside the image."""
+
+    def each(value: Any) -> tuple[int, ...]:
+        return (value,) * rank if isinstance(value, int) else tuple(value) * (rank if len(value) == 1 else 1)
+
+    steps, gaps = each(stride), each(dilation)
+    if isinstance(padding, str):
+        before = tuple(g * (k - 1) // 2 if padding == "same" else 0 for g, k in zip(gaps, size, strict=True))
+    else:
+        before = each(padding)
+    rows = layout.index()
+    rows = rows.reshape(-1, *rows.shape[-rank:])
+    found = []
+    for offset in itertools.product(*(range(k) for k in size)):
+        places, inside = [], []
+        for d in range(rank):
+            place = torch.arange(shape[len(shape) - rank + d]) * steps[d] - before[d] + offset[d] * gaps[d]
+            inside.append((place >= 0) & (place < rows.shape[1 + d]))
+            places.append(place.clamp(0, rows.shape[1 + d] - 1))
+        grid = rows
+        live = torch.ones((), dtype=torch.bool)
+        for d in range(rank):
+            grid = grid.index_select(1 + d, places[d])
+            live = live[..., None] & inside[d]
+        found.append(torch.where(live, grid, -1).flatten())
+    return torch.stack(found)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.attention import attended, attention_weights, weights_layout
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.record import Call, Field, united
-from sigprop.capture.registry import rule
 
 
 @rule("scaled_dot_product_attention")

@@ -14,26 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.broadcast import second_axis
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.fields.attention import attended, scored
 from sigprop.capture.fields.operands import as_field
 from sigprop.capture.fields.pointwise import pointwise
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import viewed
-from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout
+from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, second_axis
 from sigprop.capture.record import Call, Field, Weight, united
-from sigprop.capture.registry import by_rule, rule
 from sigprop.capture.sums import doubts_of_return
 from sigprop.distributions import CENTRED
 from sigprop.graph.graph import Node
-from sigprop.graph.shared_weights import own_entries
+from sigprop.graph.shared_parts import own_entries
 from sigprop.graph.tied import tied
-from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.modulate import Modulate
-from sigprop.theory.ops.positions_to_channels import PositionsToChannels
-from sigprop.theory.ops.token_linear import TokenLinear
+from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
+from sigprop.theory.ops.token_map import TokenLinear
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -8,17 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.operands import as_field
 from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.fields.windows import image_windows
+from sigprop.capture.fields.views import image_windows
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
-from sigprop.capture.record import Call, Field, Weight, mapped
-from sigprop.capture.registry import rule
-from sigprop.capture.shapes import result_shape
+from sigprop.capture.record import Call, Field, Weight, mapped, result_shape
 from sigprop.distributions import CENTRED
-from sigprop.theory.ops.convolution import Convolution
-from sigprop.theory.ops.input_convolution import InputConvolution
+from sigprop.theory.ops.convolution import Convolution, InputConvolution
 
 
 @rule("conv1d", "conv2d", "conv3d")

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, of_roles
 from sigprop.capture.record import Call, Field, Weight
-from sigprop.capture.registry import rule
 from sigprop.errors import InputError
 from sigprop.graph.graph import Node
-from sigprop.theory.ops.lookup import Lookup
+from sigprop.theory.ops.sources import Lookup
 
 MANY = 2048
 

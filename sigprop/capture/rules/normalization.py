@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
-from sigprop.capture.fields.norms import affine, of_real, one_group
+from sigprop.capture.capture import Capture, by_rule, rule
+from sigprop.capture.derived_weights import of_weights
+from sigprop.capture.fields.norms import affine, channel_shape, image_layout, of_real, one_group
 from sigprop.capture.fields.operands import weight_field
 from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.record import Call, Field, Weight
-from sigprop.capture.registry import rule
+from sigprop.capture.layout import BATCH, Layout
+from sigprop.capture.record import Call, Field, Record, Weight, few_entries
 from sigprop.graph.graph import Node
-from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.batch_norm import FiniteBatchNorm
+from sigprop.theory.ops.group_norm import GroupNorm
+from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.narrow import Narrow
-from sigprop.theory.ops.rms_norm import RMSNorm
 
 
 @rule("layer_norm")
@@ -81,3 +83,145 @@ def _norm(
     made = Field(x.layout, make, sources=x.sources, call=call, inputs=inputs)
     _ = made.node
     return made
+
+
+# -- GroupNorm: statistics over some channels and all pixels of an image
+
+
+FEWEST = 32
+"""Channels of a group that a rule follows; those of fewer are drawn."""
+
+
+@rule("group_norm")
+def group_norm(
+    capture: Capture,
+    call: Call,
+    input: Any,
+    num_groups: int,
+    weight: Weight | None = None,
+    bias: Weight | None = None,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Any:
+    if isinstance(input, Tensor):
+        values = torch.group_norm(input, num_groups, eps=eps)
+        return of_real(capture, call, values, weight, bias, image_layout(values), channel_shape(values))
+    known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
+    if not known or input.shape[1] // num_groups < FEWEST or not _is_image(input.layout):
+        return _replayed(capture, call, input.shape, num_groups)
+    told, bound = affine(weight, bias)
+    op = GroupNorm(epsilon=eps, affine=bool(bound), image=_images(input.layout), **told)
+
+    def make(_: Field) -> Node:
+        return capture.apply(op, input.node, weights=bound)
+
+    inputs = tuple(item for item in (input, weight, bias) if item is not None)
+    return Field(input.layout, make, sources=input.sources, call=call, inputs=inputs)
+
+
+@rule("instance_norm")
+def instance_norm(capture: Capture, call: Call, input: Any, *_: Any, **__: Any) -> Any:
+    return _replayed(capture, call, input.shape, input.shape[1])
+
+
+def _replayed(capture: Capture, call: Call, shape: tuple[int, ...], groups: int) -> Any:
+    """Drawn, and so is what follows it where a group has few entries."""
+    made = replayed(capture, call)
+    if isinstance(made, Field):
+        made.of_few = few_entries(math.prod(shape[1:]) // groups)
+    return made
+
+
+def _is_image(layout: Layout) -> bool:
+    """Channels second, positions everywhere else."""
+    others = [axis for place, dim in enumerate(layout.dims) if place != 1 for axis in dim]
+    return all(axis.is_position for axis in others) and not any(axis.is_position for axis in layout.dims[1])
+
+
+def _images(layout: Layout) -> Tensor:
+    """Which image each row of the kernel belongs to."""
+    index = torch.zeros([axis.size for axis in layout.order] or [1], dtype=torch.long)
+    for axis in (a for a in layout.order if a in layout.dims[0] or a.role == BATCH):
+        shape = [-1 if other is axis else 1 for other in layout.order]
+        index = index * axis.size + torch.arange(axis.size).reshape(shape)
+    return index.flatten()
+
+
+# -- BatchNorm: fixed statistics in evaluation mode, those of the batch in training
+
+
+@rule("batch_norm")
+def batch_norm(
+    capture: Capture,
+    call: Call,
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Weight | None = None,
+    bias: Weight | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *_: Any,
+) -> Any:
+    if isinstance(input, Tensor):
+        mean, variance = (None if item is None else item.clone() for item in (running_mean, running_var))
+        values = torch.batch_norm(input, None, None, mean, variance, training or mean is None, momentum, eps, False)
+        return of_real(capture, call, values, weight, bias, image_layout(values), channel_shape(values))
+    if not isinstance(input, Field) or not all(isinstance(item, Weight) or item is None for item in (weight, bias)):
+        return replayed(capture, call)
+    if training or running_mean is None:
+        return _of_batch(capture, call, input, weight, bias, eps)
+    return _fixed(capture, call, input, running_mean, running_var, weight, bias, eps)
+
+
+def _fixed(
+    capture: Capture,
+    call: Call,
+    x: Field,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Weight | None,
+    bias: Weight | None,
+    epsilon: float,
+) -> Any:
+    """`(x - mean) / root(variance) * weight + bias`, one number per channel, as the elementwise functions it is."""
+    shape = (-1, *[1] * (len(x.shape) - 2))
+
+    def step(function: Any, result: Field, other: Any) -> Field:
+        if isinstance(other, Record):
+            other = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
+        else:
+            other = other.detach().float().reshape(shape)
+        return by_rule(capture, Call(function, function.__name__, (result, other), {}, call.module))
+
+    result = step(torch.sub, x, mean)
+    result = step(torch.mul, result, (variance.double() + epsilon).rsqrt())
+    if weight is not None:
+        result = step(torch.mul, result, weight)
+    return result if bias is None else step(torch.add, result, bias)
+
+
+def _of_batch(
+    capture: Capture, call: Call, x: Field, weight: Weight | None, bias: Weight | None, epsilon: float
+) -> Any:
+    """The theory's BatchNorm: every position is a sample."""
+    channels = x.layout.dims[1]
+    others = [axis for place, dim in enumerate(x.layout.dims) if place != 1 for axis in dim]
+    if any(axis.is_position for axis in channels) or any(not axis.is_position for axis in others):
+        return replayed(capture, call)
+    told, bound = affine(weight, bias)
+    op = FiniteBatchNorm(epsilon=epsilon, **told)
+
+    def make(_: Field) -> Node:
+        return capture.apply(op, x.node, weights=bound)
+
+    inputs = tuple(item for item in (x, weight, bias) if item is not None)
+    call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
+    return Field(x.layout, make, sources=x.sources, of_few=few, call=call, inputs=inputs)
+
+
+def _stateless(call: Call, x: Field, weight: Weight | None, bias: Weight | None, epsilon: float) -> Call:
+    """The same call without running statistics, which a replay must not change."""
+    kwargs = {"weight": weight, "bias": bias, "training": True, "eps": epsilon}
+    return Call(torch.nn.functional.batch_norm, "batch_norm", (x, None, None), kwargs, call.module)

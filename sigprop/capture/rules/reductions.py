@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.fields.norms import centre
 from sigprop.capture.fields.pointwise import pointwise
-from sigprop.capture.fields.replayed import replayed
+from sigprop.capture.fields.replayed import recorded, replayed
 from sigprop.capture.layout import Axis, Layout
-from sigprop.capture.record import Call, Field, Statistic
-from sigprop.capture.registry import by_rule, rule
-from sigprop.capture.shapes import on_meta, result_shape
+from sigprop.capture.record import Call, Field, Statistic, on_meta, result_shape
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.token_map import TokenMap
 
@@ -150,3 +148,19 @@ def _statistic(capture: Capture, call: Call, x: Field, layout: Layout, statistic
         call=call,
         inputs=(x,),
     )
+
+
+# -- Loss functions: recorded as they are called. What their gradient is, is asked later (see `gradient_start`)
+
+
+LOSSES = (
+    "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits kl_div cosine_embedding_loss triplet_margin_loss hinge_embedding_loss "
+    "margin_ranking_loss soft_margin_loss multilabel_margin_loss multilabel_soft_margin_loss multi_margin_loss "
+    "poisson_nll_loss gaussian_nll_loss ctc_loss triplet_margin_with_distance_loss"
+)
+
+
+@rule(*LOSSES.split())
+def loss(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
+    return recorded(capture, call)

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.record import Call, Field, Record, Weight
-from sigprop.capture.registry import rule
 from sigprop.errors import UnsupportedError
-from sigprop.theory.ops.gradient_scale import GradientScale
+from sigprop.theory.ops.scale import GradientScale
 
 PROBE = 1 << 20
 """Entries of a tensor up to which a hook is shown a whole gradient."""

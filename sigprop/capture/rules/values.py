@@ -7,13 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
+from sigprop.capture.fields.operands import drawn_result, remember_choice
 from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.fields.values import drawn_result, remember_choice
 from sigprop.capture.layout import CHANNEL, Axis, Layout
-from sigprop.capture.record import Call, Field, mapped
-from sigprop.capture.registry import rule
-from sigprop.capture.shapes import on_meta
+from sigprop.capture.record import Call, Field, mapped, on_meta
 
 
 @rule(

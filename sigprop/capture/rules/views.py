@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
 from sigprop.capture.derived_weights import of_weights
-from sigprop.capture.fields.moves import reshaped
-from sigprop.capture.fields.views import expanded, viewed
+from sigprop.capture.fields.operands import choice_of
+from sigprop.capture.fields.replayed import replayed
+from sigprop.capture.fields.views import expanded, moved, reshaped, sliced, viewed
 from sigprop.capture.layout import CHANNEL, Axis, Layout
-from sigprop.capture.record import Call, Field, Record, Weight
-from sigprop.capture.registry import rule
-from sigprop.capture.shapes import result_shape
+from sigprop.capture.record import Call, Field, Record, Weight, mapped, on_meta, result_shape
 from sigprop.errors import UnsupportedError
 from sigprop.graph.graph import Node
 
@@ -109,3 +108,121 @@ def expand(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
     if isinstance(input, Weight):
         return of_weights(capture, Call(torch.Tensor.expand, "expand", (input, shape), {}, call.module))
     return expanded(capture, call, input, shape)
+
+
+# -- Slices, gathers and other rearrangements of entries
+
+
+@rule("getitem")
+def getitem(capture: Capture, call: Call, input: Any, index: Any) -> Any:
+    if not isinstance(input, Field):
+        return call.function(input, mapped(index, capture.value_of))
+    items = list(index) if isinstance(index, tuple) else [index]
+    items = [capture.value_of(item) for item in items]
+    if any(isinstance(item, (Tensor, list)) for item in items):
+        return moved(capture, Call(call.function, call.name, (input, tuple(items)), {}, call.module), input)
+    items = _without_ellipsis(items, len(input.shape))
+    result, place = input, 0
+    for item in items:
+        if item is None:
+            result = viewed(result, result.layout.inserted(place), call)
+            place += 1
+            continue
+        size = result.shape[place]
+        if isinstance(item, int):
+            start = item % size
+            result = sliced(capture, call, result, place, start, start + 1)
+            result = viewed(result, _dropped(result.layout, place), call)
+            continue
+        start, stop, step = item.indices(size)
+        if (start, stop, step) != (0, size, 1):
+            result = sliced(capture, call, result, place, start, stop, step)
+            if isinstance(result, Tensor):
+                return torch.empty(result.shape)[(slice(None),) * (place + 1) + tuple(items[items.index(item) + 1 :])]
+        place += 1
+    return _as_result_of(result, call, input)
+
+
+def _as_result_of(result: Field, call: Call, input: Field) -> Field:
+    if result is input:
+        return viewed(input, input.layout, call)
+    result.call, result.output = call, None
+    return result
+
+
+def _without_ellipsis(items: list, rank: int) -> list:
+    if Ellipsis in items:
+        place = items.index(Ellipsis)
+        used = sum(item is not None for item in items) - 1
+        items = items[:place] + [slice(None)] * (rank - used) + items[place + 1 :]
+    return items
+
+
+def _dropped(layout: Layout, place: int) -> Layout:
+    return Layout(layout.dims[:place] + layout.dims[place + 1 :], layout.order)
+
+
+@rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk", "unsafe_split")
+def split(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> tuple[Field, ...]:
+    parts = on_meta(call)
+    place = kwargs.get("dim", args[1] if len(args) > 1 else 0) % len(input.shape)
+    found, start = [], 0
+    for number, part in enumerate(parts):
+        stop = start + part.shape[place]
+        piece = sliced(capture, call, input, place, start, stop, output=number)
+        if isinstance(piece, Field):
+            piece.call, piece.output = call, number
+        found.append(piece)
+        start = stop
+    return tuple(found)
+
+
+@rule("unbind", "iter")
+def unbind(capture: Capture, call: Call, input: Field, dim: int = 0) -> tuple[Field, ...]:
+    place, found = dim % len(input.shape), []
+    for number in range(input.shape[place]):
+        piece = sliced(capture, call, input, place, number, number + 1)
+        piece = viewed(piece, _dropped(piece.layout, place), call)
+        piece.output = number
+        found.append(piece)
+    return tuple(found)
+
+
+@rule("narrow")
+def narrow(capture: Capture, call: Call, input: Field, dim: int, start: int, length: int) -> Field:
+    piece = sliced(capture, call, input, dim % len(input.shape), int(start), int(start) + length)
+    return _as_result_of(piece, call, input)
+
+
+@rule("select")
+def select(capture: Capture, call: Call, input: Field, dim: int, index: int) -> Field:
+    place = dim % len(input.shape)
+    start = int(index) % input.shape[place]
+    piece = sliced(capture, call, input, place, start, start + 1)
+    return _as_result_of(viewed(piece, _dropped(piece.layout, place), call), call, input)
+
+
+@rule("repeat", "tile")
+def repeat(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """Copies of dimensions of size one are an expansion."""
+    shape = result_shape(call)
+    if isinstance(input, Field):
+        old = (*[1] * (len(shape) - len(input.shape)), *input.shape)
+        if all(n in (1, m) for n, m in zip(old, shape, strict=True)):
+            return expanded(capture, call, input, shape)
+    return rearranged(capture, call, input, *args, **kwargs)
+
+
+@rule(
+    "index_select", "roll", "flip", "repeat_interleave", "gather", "take_along_dim", "rot90",
+    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_select", "diagonal", "as_strided", "index",
+)  # fmt: skip
+def rearranged(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
+    chosen = any(choice_of(item) is not item for item in (*args, *kwargs.values()))
+    if call.name in ("gather", "take_along_dim") and isinstance(input, Field) and chosen:
+        args, kwargs = mapped((args, kwargs), choice_of)
+        return replayed(capture, Call(call.function, call.name, (input, *args), kwargs, call.module), "chosen entries")
+    args, kwargs = mapped((args, kwargs), capture.value_of)
+    if not isinstance(input, Field):
+        return call.function(input, *args, **kwargs)
+    return moved(capture, Call(call.function, call.name, (input, *args), kwargs, call.module), input)

@@ -7,16 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.operands import weight_field
 from sigprop.capture.fields.views import expanded, viewed
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.capture.record import Call, Field, Weight, independent, united
-from sigprop.capture.registry import rule
 from sigprop.capture.sums import summed
 from sigprop.graph.graph import Node
+from sigprop.theory.ops.gather import Scatter
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.scatter import Scatter
 
 
 @rule("index_add")

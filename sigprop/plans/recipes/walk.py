@@ -9,8 +9,8 @@ import math
 from dataclasses import replace
 
 from sigprop.capture.record import Field
+from sigprop.capture.rows import token_correlation
 from sigprop.capture.skeleton import Distribution
-from sigprop.capture.summaries import token_correlation
 from sigprop.graph.evaluate import Evaluation, uses_of
 from sigprop.graph.graph import Node
 from sigprop.results import Init, Plan

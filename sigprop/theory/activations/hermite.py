@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations.gaussian import correlation, unit_gauss_legendre
-from sigprop.theory.activations.interpolation import Few, few
-from sigprop.theory.activations.quadrature import Function, fixed_rule, rule, samples
+from sigprop.theory.activations.quadrature import Few, Function, few, fixed_rule, rule, samples
 
 TERMS = 96
 ROUNDING = 1e-17

@@ -6,12 +6,21 @@ rates, `gauge` moves along its equivalence class. All arithmetic is exact (`frac
 Reference: Stratos, Scale-Invariant Parameterizations (notes on Everett et al. 2024, and Yang and Hu 2020).
 """
 
-from sigprop.theory.exponents.alignment import ALIGNMENTS, Alignment, read_alignment
-from sigprop.theory.exponents.chain import Chain, chain
-from sigprop.theory.exponents.classify import Classification, Condition, classify
-from sigprop.theory.exponents.optimizers import MUON_SCALES, OPTIMIZERS, OptimizerRule, read_optimizer
-from sigprop.theory.exponents.parametrization import PARAMETRIZATIONS, Parametrization, read_parametrization
-from sigprop.theory.exponents.roles import Exponents, exponents
+from sigprop.theory.exponents.classify import Chain, Classification, Condition, chain, classify
+from sigprop.theory.exponents.parametrization import (
+    ALIGNMENTS,
+    MUON_SCALES,
+    OPTIMIZERS,
+    PARAMETRIZATIONS,
+    Alignment,
+    Exponents,
+    OptimizerRule,
+    Parametrization,
+    exponents,
+    read_alignment,
+    read_optimizer,
+    read_parametrization,
+)
 from sigprop.theory.exponents.solve import Solution, gauge, solve
 
 __all__ = [

@@ -1,18 +1,190 @@
-r"""Parametrizations: multiplier exponents `a` and initialization exponents `b` per role.
+"""Parametrizations: multiplier exponents `a` and initialization exponents `b` per role.
 
     h_{l+1} = d^{-a_l} W_l h_l,    Var W_l = d^{-2 b_l},    learning rate_l = C d^{-c_l}
 
 Learning-rate exponents `c` depend on the optimizer: `solve` finds them. A parametrization may also fix them.
 Reference: Stratos, eqs. (1), (2), (11) and Table 1.
+
+Alignment: how strongly updates and activations line up, as exponents of the width.
+
+    RMS(W_l dh_l)  = d^{omega_l} RMS(W_l)  RMS(dh_l)
+    RMS(dW_l h_l)  = d^{alpha_l} RMS(dW_l) RMS(h_l)
+    RMS(dW_l dh_l) = d^{u_l}     RMS(dW_l) RMS(dh_l)
+
+1/2 means independent (a random walk over `d` terms), 1 fully aligned. `full` is the usual assumption of the
+learning-rate tables; it leaves the readout at omega = 1/2. `readout` also lets the readout align with the
+features' change (omega = 1), which muP guards against and which is what a linear model shows.
+Reference: Stratos, eqs. (15) to (17); Everett et al. 2024.
+
+Optimizers as rules for the size of an update.
+
+With gradient `RMS(W'_l) = d^{-g_l}` the entries of the update are `d^{-e_l}`,
+
+    sgd, momentum           e = c + g
+    adam, adamw, sign, lion e = c            (also soap, and shampoo grafted to adam)
+    adafactor, adamh        e = c + b            (relative step: times RMS(W))
+    muon                    e = c + (entry of the orthogonal factor) - (exponent of its scale)
+
+and the change of the layer's output is `d^{-a} RMS(dW h) = d^{-(a + e - alpha)}`. The orthogonal factor of a
+hidden matrix preserves the norm of what it acts on, so its response does not depend on the alignment: a full
+rank factor has entries d^{-1/2} and alpha = 1/2, a factor of rank one has entries 1/d and alpha = 1.
+
+AdamH and MuonH turn a matrix by an angle and keep its norm, so that their step is relative to it; NorMuon gives the
+rows of Muon's update one size. SOAP is Adam in another basis; Shampoo is meant as it is run, with each tensor's update
+given the size of Adam's (without that it is `muon:none`). Muon's scales, for a matrix of `rows` outputs and `columns`
+inputs: `none` 1; `shape` sqrt(max(1, rows/columns)) (torch's "original"); `rms` sqrt(max(rows, columns)) (torch's
+"match_rms_adamw", Megatron's "spectral"); `unit` sqrt(rows/columns) (Megatron's "unit_rms_norm").
+Reference: Stratos, eq. (12); for Muon derived here from the singular values of the update.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import NamedTuple
 
-from sigprop.errors import InputError, UnknownNameError
-from sigprop.theory.exponents.roles import Exponents, exponents
+from sigprop.errors import InputError, UnknownNameError, require
+
+ROLES = ("embedding", "hidden", "readout")
+HALF = Fraction(1, 2)
+
+
+class Exponents(NamedTuple):
+    """Exponents of the width `d`, one per role; a quantity of the role scales as `d**-exponent`."""
+
+    embedding: Fraction
+    hidden: Fraction
+    readout: Fraction
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self))
+
+
+def exponents(*values: int | str | Fraction) -> Exponents:
+    """Three exact exponents; `exponents(0, "1/2", "1/2")`."""
+    if len(values) != 3:
+        raise InputError(f"exponents {values!r}: needs three, for {', '.join(ROLES)}")
+    try:
+        return Exponents(*(Fraction(value) for value in values))
+    except (ValueError, ZeroDivisionError) as error:
+        raise InputError(f"exponents {values!r}: needs whole numbers or fractions like 1/2") from error
+
+
+# -- Alignment: how strongly updates and activations line up, as exponents of the width
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Exponents for hidden and readout layers; the embedding of a one-hot token has no alignment."""
+
+    alpha_hidden: Fraction = Fraction(1)
+    alpha_readout: Fraction = Fraction(1)
+    u_hidden: Fraction = Fraction(1)
+    u_readout: Fraction = Fraction(1)
+    omega_hidden: Fraction = HALF
+    omega_readout: Fraction = HALF
+    name: str = "custom"
+
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            if key != "name":
+                require(0 <= value <= 1, key, str(value), "an exponent between 0 and 1")
+
+
+ALIGNMENTS: dict[str, Alignment] = {
+    "full": Alignment(name="full"),
+    "readout": Alignment(omega_readout=Fraction(1), name="readout"),
+    "none": Alignment(HALF, HALF, HALF, HALF, name="none"),
+}
+
+
+def read_alignment(text: str) -> Alignment:
+    """`full`, `readout`, `none`, or settings like `alpha=3/4,omega_readout=1` on top of `full`."""
+    if text in ALIGNMENTS:
+        return ALIGNMENTS[text]
+    if "=" not in text:
+        raise UnknownNameError("alignment", text, ALIGNMENTS, "Or give alpha=..,omega_readout=..,u=..")
+    known = [key for key in vars(Alignment()) if key != "name"]
+    found: dict[str, Fraction] = {}
+    for key, value in re.findall(r"(\w+)\s*=\s*([^,]+)", text):
+        keys = [key] if key in known else [name for name in known if name.rpartition("_")[0] == key]
+        if not keys:
+            raise UnknownNameError("alignment exponent", key, [*known, "alpha", "u", "omega"])
+        try:
+            found.update(dict.fromkeys(keys, Fraction(value.strip())))
+        except (ValueError, ZeroDivisionError) as error:
+            raise InputError(f"alignment {key} = {value!r}: needs a number or a fraction like 1/2") from error
+    return replace(ALIGNMENTS["full"], name=text, **found)  # pyright: ignore[reportArgumentType]
+
+
+# -- Optimizers as rules for the size of an update
+
+
+# Growth exponent of each scale for embedding (d x V), hidden (d x d) and readout (V x d).
+MUON_SCALES: dict[str, Exponents] = {
+    "none": exponents(0, 0, 0),
+    "shape": exponents("1/2", 0, 0),
+    "rms": exponents("1/2", "1/2", "1/2"),
+    "unit": exponents("1/2", 0, "-1/2"),
+}
+
+
+@dataclass(frozen=True)
+class OptimizerRule:
+    """`gradient`, `weight`: powers of the gradient's and the weight's size in the update's size."""
+
+    name: str
+    gradient: int = 0
+    weight: int = 0
+    scale: str = ""
+
+    @property
+    def orthogonal(self) -> bool:
+        return self.scale != ""
+
+    def update(self, role: str, b: Fraction, c: Fraction, g: Fraction) -> Fraction:
+        """Exponent `e` of the update's entries."""
+        if self.orthogonal:
+            return c + HALF - getattr(MUON_SCALES[self.scale], role) + self.weight * b
+        return c + self.gradient * g + self.weight * b
+
+    def alpha(self, role: str, alpha: Fraction) -> Fraction:
+        """The alignment exponent that applies: orthogonal hidden updates act like independent ones."""
+        return HALF if self.orthogonal and role == "hidden" else alpha
+
+    def gauge_shift(self) -> int:
+        """By how many `theta` the exponent c falls when (a, b) -> (a + theta, b - theta)."""
+        return 1 + self.gradient - self.weight
+
+    def width_invariant(self) -> bool:
+        """True when, in an orthogonal optimizer, hidden layers keep one learning rate at all widths."""
+        return self.orthogonal and MUON_SCALES[self.scale].hidden == 0
+
+
+OPTIMIZERS: dict[str, OptimizerRule] = {
+    "sgd": OptimizerRule("sgd", gradient=1),
+    "momentum": OptimizerRule("momentum", gradient=1),
+    "adam": OptimizerRule("adam"),
+    "adamw": OptimizerRule("adamw"),
+    "sign": OptimizerRule("sign"),
+    "lion": OptimizerRule("lion"),
+    "soap": OptimizerRule("soap"),
+    "shampoo": OptimizerRule("shampoo"),
+    "adafactor": OptimizerRule("adafactor", weight=1),
+    "adamh": OptimizerRule("adamh", weight=1),
+    "muonh": OptimizerRule("muonh", scale="rms", weight=1),
+    "normuon": OptimizerRule("normuon", scale="rms"),
+    **{f"muon:{scale}": OptimizerRule(f"muon:{scale}", scale=scale) for scale in MUON_SCALES},
+}
+
+
+def read_optimizer(name: str) -> OptimizerRule:
+    """A registered optimizer; plain `muon` is its original scale, `muon:shape`."""
+    key = "muon:shape" if name.lower() == "muon" else name.lower()
+    if key not in OPTIMIZERS:
+        raise UnknownNameError("optimizer", name, OPTIMIZERS)
+    return OPTIMIZERS[key]
 
 
 @dataclass(frozen=True)

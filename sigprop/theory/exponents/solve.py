@@ -16,10 +16,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from sigprop.errors import InputError
-from sigprop.theory.exponents.alignment import ALIGNMENTS, Alignment, read_alignment
-from sigprop.theory.exponents.optimizers import OptimizerRule, read_optimizer
-from sigprop.theory.exponents.parametrization import Parametrization, read_parametrization
-from sigprop.theory.exponents.roles import HALF, Exponents
+from sigprop.theory.exponents.parametrization import (
+    ALIGNMENTS,
+    HALF,
+    Alignment,
+    Exponents,
+    OptimizerRule,
+    Parametrization,
+    read_alignment,
+    read_optimizer,
+    read_parametrization,
+)
 
 
 @dataclass(frozen=True)

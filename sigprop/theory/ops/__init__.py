@@ -1,11 +1,10 @@
-"""Ops, one file each, used by blueprints and by the interpreter alike.
+"""Ops, one file each with its near relatives, used by blueprints and by the interpreter alike.
 
-`base` is what every op is. Maps of channels: `linear`, `convolution`, `input_convolution`, `tied_head`. Maps of tokens:
-`token_map`, `token_linear`, `drawn_token_linear`, `attention`. Entry by entry: `activation`, `product`, `scale`,
-`modulate`, `gain`, `dropout`. Norms: `layer_norm`, `rms_norm`, `group_norm`, `batch_norm`. Sums: `residual`,
-`shared_residual`, `token_residual`. Where things stand: `gather`, `scatter`, `narrow`, `cat_channels`, `cat_positions`,
-`positions_to_channels`, `channels_to_positions`. Where signals and gradients start: `embedding`, `parameter_source`,
-`loss`. Evaluated on draws (`drawn`), which the interpreter makes: `attention.DrawnAttention`, `sampled`.
+`base` is what every op is. Maps of channels: `linear`, `convolution`, `tied_head`. Maps of tokens: `token_map`,
+`attention`. Entry by entry: `activation`, `product`, `scale`, `modulate`, `gain`, `dropout`. Norms: `layer_norm`,
+`group_norm`, `batch_norm`. Sums: `residual`, `expert_sum`. Where things stand: `gather`, `narrow`, `cat`,
+`positions_to_channels`. Where signals and gradients start: `sources`, `loss`. Evaluated on random numbers that the
+interpreter makes: `drawn`, `attention.DrawnAttention`.
 
 One op lives elsewhere: `sigprop.capture.jump`, from one followed block of a model to the next, which is no function of
 torch and reads the states of other nodes of the graph.

@@ -9,14 +9,22 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries
-from sigprop.theory.kernels import Exchangeable
-from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.carries import TRANSFORMED, Carries, starts
+from sigprop.theory.kernels import Dense, Exchangeable
+from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.ops.linear import ONES, Linear, leaning
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
-from sigprop.theory.parts import AlongSignal
+from sigprop.theory.parts import GIVEN, AlongSignal
 from sigprop.theory.states import Gradient, Signal
 from sigprop.theory.status import Status
+
+FEW = 32
+"""Products in a sum, from which on none of them counts much."""
+NONLINEAR = 0.05
+"""Variance of a slope over its mean square, from which on it is no constant."""
+IN_COMMON = 0.2
+"""Average cosine of the gradients of two positions, from which on they have much in common."""
+FEW_PRODUCTS = "slopes of a function of sums of few products depend on each factor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +133,25 @@ class Convolution(Linear):
             made[q[:, None], q] += values
         return made[:size, :size]
 
+    def is_nonlinear_sum(self, gradient: Gradient, output: Signal, x: Signal) -> bool:
+        """Whether outputs are sums of few products of random numbers that a function with varying slopes follows.
+
+        So it is where each channel is convolved by itself: the slope of a function of such a sum and each factor depend
+        on each other, not by `1/width` but in full. Where the gradients of positions have much in common, as under a
+        pooled loss, that makes gradients of weights which no rule follows: four times smaller than independence says
+        for the convolution itself, twice as large below it.
+        """
+        if self.groups == 1 or self.fan_in > FEW or x.fluctuation is GIVEN:
+            return False
+        if abs(float(gradient.kernel.cosine_average())) < IN_COMMON:
+            return False
+        for item in gradient.through_activation.gradients:
+            square = float(item.passed.diagonal.sum() / item.kernel.diagonal.sum().clamp_min(1e-300))
+            mean = float(item.function.derivative_mean(output.covariance.diagonal, output.mean).square().mean())
+            if mean < (1.0 - NONLINEAR) * square:
+                return True
+        return bool(gradient.through_activation.gain_excess)
+
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         _, seen = self._windows(inputs[0])
         weight, *bias = super().parameters(gradient, self._group(seen))
@@ -148,3 +175,51 @@ def square_windows(image: tuple[int, int], size: int, stride: int = 1) -> Tensor
             for y, x in itertools.product(*starts)
         ]
     )
+
+
+# -- Convolution of real numbers, the input of the network
+
+
+@dataclass(frozen=True, eq=False)
+class InputConvolution(Op):
+    """A convolution of real numbers: `gram[p,p']` is the inner product of the windows at two positions, `sums` theirs.
+
+    Forward   mean `m = mean * sums + bias_mean`, `K = variance * gram + bias_variance + m m'`
+    Weights   total `channels_out * sum_pp' G gram`
+
+    It has no input to send a gradient to: real numbers are given. Exact.
+
+    `centred` weights (see `Linear`) take the gram of windows about their means.
+    """
+
+    carries = starts("independent weights make independent channels of given numbers")
+
+    gram: Tensor
+    channels_out: int
+    variance: float
+    bias_variance: float | None
+    sums: Tensor
+    fan_in: int
+    centred: bool = False
+    mean: float = 0.0
+    bias_mean: float = 0.0
+
+    def forward(self, *inputs: Signal) -> Signal:
+        mean = self.sums * self.mean + self.bias_mean
+        values = self.gram * self.variance + (self.bias_variance or 0.0) + mean[:, None] * mean
+        return Signal(Dense(values), mean, self.channels_out)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        return ()
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        weight = (gradient.kernel.values * self.gram).sum() / self.fan_in
+        found = [ParameterState("weight", (self.channels_out, self.fan_in), "input", self.variance, weight)]
+        if self.bias_variance is not None:
+            found.append(ParameterState("bias", (self.channels_out,), "bias", 0.0, gradient.summed()))
+        return found
+
+    def with_law(self, parameter: str, law: Law) -> InputConvolution:
+        if parameter == "weight":
+            return replace(self, variance=law.variance, mean=law.mean)
+        return replace(self, bias_variance=law.variance, bias_mean=law.mean)

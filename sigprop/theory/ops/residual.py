@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries
+from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
+from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.ops.token_map import DrawnTokenLinear
 from sigprop.theory.parts import AlongSignal, Common, Fluctuation, ThroughActivation
 from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.status import Status
 
 
 @dataclass(frozen=True)
@@ -121,3 +125,124 @@ class Residual(Op):
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
         scales = (self.skip, self.branch)
         return Carried(output.kernel.per_token(scales[number])) if number < 2 else None
+
+
+# -- Where branches begin
+
+
+@dataclass(frozen=True)
+class BranchOrigin(Op):
+    """`y = x`, the tensor at which branches begin: what its pairs of tokens fluctuate by is inherited from nowhere.
+
+    Forward   `K_y = K_x`
+    Backward  `G_x = G_y`
+    """
+
+    carries = Carries(fluctuation=TRANSFORMED, common=KEPT, directions=KEPT, along_signal=KEPT, through_activation=KEPT)
+
+    def forward(self, *inputs: Signal) -> Signal:
+        (x,) = inputs
+        return self.carries.signal(x, x.kernel, x.mean, fluctuation=replace(x.fluctuation, pair_inherited=0.0))
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
+        return (self.carries.gradient(gradient, gradient.kernel),)
+
+    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
+        return Carried(1.0)
+
+
+# -- The sum of two tensors that have parts in common
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a tensor: at each position so much of that position of the part; `bent` through a function of it."""
+
+    share: Tensor
+    index: Tensor
+    bent: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class SharedResidual(Residual):
+    """The sum of two tensors that both have pieces of the further inputs.
+
+    Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the pieces
+    Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are in step
+    """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
+
+    pieces: tuple[tuple[Piece, Piece], ...] = ()
+
+    def bound(self, states: Any, node: Any) -> SharedResidual:
+        first, second, *parts = node.inputs
+        return replace(self, pieces=tuple(states.shared_parts.again(first, second, parts, self.pieces)))
+
+    def forward(self, *inputs: Signal) -> Signal:
+        made = super().forward(*inputs[:2])
+        values = made.kernel.values
+        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
+            covariance = part.covariance.values[mine.index][:, other.index]
+            cross = covariance * mine.share[:, None] * other.share * self.skip * self.branch
+            values = values + cross + cross.T
+        return replace(made, kernel=Dense(values)).note(Status.ASYMPTOTIC, "a part that was added before, in step")
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        found = list(super().backward(gradient, output, *inputs[:2]))
+        for (mine, other), part in zip(self.pieces, inputs[2:], strict=True):
+            scaled = gradient.kernel.values * self.skip * self.branch
+            found.append(between_pieces(scaled, mine, other, part, gradient))
+        return tuple(found)
+
+
+def between_pieces(values: Tensor, mine: Piece, other: Piece, part: Signal, gradient: Gradient) -> Gradient:
+    """What a part receives because gradients at two pieces of it are in step, `values` the kernel between them."""
+    values, count = values * mine.share[:, None] * other.share, len(part.mean)
+    total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
+    total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)
+    return Gradient(Dense(total + total.T), evidence=gradient.evidence)
+
+
+# -- Residual sum with a branch that mixes tokens
+
+
+@dataclass(frozen=True)
+class TokenResidual(Residual):
+    """`z = skip * x + f`, `f = down(phi(up(norm(x))))` over tokens with drawn matrices.
+
+    Forward   `K_z = skip^2 K_x + K_f + skip (C + C^T)`, `C[t,t'] = Cov(x_t, f_t')` over channels
+    Backward  as a plain residual (the cross terms have random signs and add up to order 1/tokens)
+
+    `f` acts on each channel by itself, so it is correlated with `x`: by Stein's lemma
+    `C = s (K up^T) diag(E phi') down^T`, with `K` the normalized kernel and `s` the scale of each token of `x`.
+    """
+
+    carries = Carries(
+        fluctuation=TRANSFORMED,
+        common=TRANSFORMED,
+        directions=TRANSFORMED,
+        along_signal=TRANSFORMED,
+        through_activation=TRANSFORMED,
+    )
+
+    cross: Tensor | float = 0.0
+
+    @staticmethod
+    def covariance(
+        x: Signal, normalized: Signal, up: DrawnTokenLinear, slopes: Tensor, down: DrawnTokenLinear
+    ) -> Tensor:
+        """`C`, with `slopes` the mean of `phi'` at each hidden token."""
+        scale = x.covariance.diagonal.sqrt()
+        return scale[..., :, None] * ((normalized.covariance.values @ up.matrix.T) * slopes) @ down.matrix.T
+
+    def forward(self, *inputs: Signal) -> Signal:
+        made = super().forward(*inputs)
+        both = torch.as_tensor(self.cross * self.skip)
+        return replace(made, kernel=made.kernel.like(made.kernel.values + both + both.transpose(-1, -2)))

@@ -7,7 +7,7 @@ import torch
 
 from sigprop.theory import activations
 from sigprop.theory.activations import hermite, quadrature
-from sigprop.theory.activations.interpolation import MANY, RANGE, few
+from sigprop.theory.activations.quadrature import MANY, RANGE, few
 
 
 def spelt_out_gelu(x):

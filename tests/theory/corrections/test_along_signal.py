@@ -8,9 +8,9 @@ from sigprop.blueprints.base import Tape
 from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Gradient, Signal, activations
 from sigprop.theory.ops.activation import Activation
+from sigprop.theory.ops.layer_norm import RMSNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.rms_norm import RMSNorm
 from sigprop.theory.ops.token_map import TokenMap
 from sigprop.theory.parts import AlongSignal
 

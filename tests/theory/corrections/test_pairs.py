@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from sigprop.theory import Dense, Signal, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention.drawn import in_step
-from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.rms_norm import RMSNorm
 
 TOKENS, WIDTH = 24, 96
 GENERATOR = torch.Generator()

@@ -15,43 +15,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sigprop.theory import Dense, Signal, activations
-from sigprop.theory.ops import embedding
+from sigprop.theory.ops import sources
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.batch_norm import BatchNorm, FiniteBatchNorm
-from sigprop.theory.ops.branch_origin import BranchOrigin
-from sigprop.theory.ops.cat_channels import CatChannels
-from sigprop.theory.ops.cat_positions import CatPositions
-from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
-from sigprop.theory.ops.convolution import Convolution
-from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
+from sigprop.theory.ops.cat import CatChannels, CatPositions
+from sigprop.theory.ops.convolution import Convolution, InputConvolution
+from sigprop.theory.ops.drawn import Sampled
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.expert_sum import ExpertSum
 from sigprop.theory.ops.gain import Gain
-from sigprop.theory.ops.gather import Gather
-from sigprop.theory.ops.given import GivenSignal
-from sigprop.theory.ops.gradient_scale import GradientScale
+from sigprop.theory.ops.gather import Gather, Scatter
 from sigprop.theory.ops.group_norm import GroupNorm
-from sigprop.theory.ops.input_convolution import InputConvolution
-from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.lookup import Lookup
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.narrow import Narrow
-from sigprop.theory.ops.parameter_source import ParameterSource
-from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.ops.product import Product
-from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.rms_norm import RMSNorm
-from sigprop.theory.ops.sampled import Sampled
-from sigprop.theory.ops.scale import Scale
-from sigprop.theory.ops.scatter import Scatter
-from sigprop.theory.ops.shared_residual import Piece, SharedResidual
+from sigprop.theory.ops.residual import BranchOrigin, Piece, Residual, SharedResidual, TokenResidual
+from sigprop.theory.ops.scale import GradientScale, Scale
+from sigprop.theory.ops.sources import GivenSignal, Lookup, ParameterSource
 from sigprop.theory.ops.tied_head import Contact, TiedHead
-from sigprop.theory.ops.token_linear import TokenLinear
-from sigprop.theory.ops.token_map import TokenMap
-from sigprop.theory.ops.token_residual import TokenResidual
+from sigprop.theory.ops.token_map import DrawnTokenLinear, TokenLinear, TokenMap
 from tests.theory.ops.given_draws import DrawnFunction, GivenHeads
 
 P, C = 4, 24
@@ -192,7 +179,7 @@ def rows_of(ids: Tensor, op: Lookup, draws: int) -> Simulation:
     return simulate
 
 
-def looked_up(ids: Tensor, op: embedding.Embedding, draws: int) -> Simulation:
+def looked_up(ids: Tensor, op: sources.Embedding, draws: int) -> Simulation:
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
         table = drawn(generator, draws, op.rows, op.width, variance=float(op.variance))
         return table[:, ids], {"weight": table}
@@ -228,7 +215,7 @@ POOL = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.2, 0.3, 0.5]], dtype=torch.fl
 GAIN = Gain(1.3, 1.1, ONES, (C,), C)
 BIAS = ParameterSource(0.5, 0.3, ONES, (C,), C)
 LOOKUP = Lookup(0.7, 0.3, (IDS[:, None] == IDS).double(), (5, C), C, (IDS != 2).double(), (IDS != 1).double())
-TABLE = embedding.Embedding(embedding.equal_ids(IDS), 0.7, C, 5)
+TABLE = sources.Embedding(sources.equal_ids(IDS), 0.7, C, 5)
 PATCHES = InputConvolution(WINDOWS @ WINDOWS.T, 16, 0.2, None, WINDOWS.sum(1), 6)
 CONTACT = Contact.of(signal(3), 0.2, torch.full((P,), 0.5, dtype=torch.float64), Dense(EYE), Dense(EYE * 0.5))
 PIECE = Piece(torch.full((P,), 0.6, dtype=torch.float64), torch.arange(P))

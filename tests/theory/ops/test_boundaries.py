@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from sigprop.theory import Dense, Gradient, Signal, exchangeable_signal
-from sigprop.theory.ops import embedding, loss
+from sigprop.theory.ops import loss, sources
 from sigprop.theory.ops.convolution import Convolution, square_windows
 from sigprop.theory.ops.group_norm import GroupNorm
 from sigprop.theory.ops.linear import Linear
@@ -98,7 +98,7 @@ def test_white_noise_is_independent_over_tokens():
 
 
 def test_sinusoidal_positions_match_the_table():
-    signal = embedding.sinusoidal_positions(6, 16)
+    signal = sources.sinusoidal_positions(6, 16)
     assert float(signal.kernel.diagonal[0]) == pytest.approx(0.5)
     assert torch.allclose(signal.kernel.values, signal.kernel.values.T)
 
@@ -108,7 +108,7 @@ def test_patches_are_an_exact_linear_kernel():
     pixels = torch.rand(5, 12, generator=rng)
     weight = torch.randn(4000, 12, 8, generator=rng, dtype=torch.float64) * 0.3
     y = pixels.double() @ weight
-    signal = Linear(12, 8, 0.09).forward(embedding.patches(pixels))
+    signal = Linear(12, 8, 0.09).forward(sources.patches(pixels))
     assert_close(signal.kernel.values.flatten(), (y @ y.transpose(1, 2) / 8).flatten(1), "patches")
 
 
@@ -118,7 +118,7 @@ def test_gradient_of_an_embedding_table_sums_over_equal_ids():
     root = torch.randn(5, 5, generator=rng, dtype=torch.float64)
     gradient = root @ torch.randn(4000, 5, width, generator=rng, dtype=torch.float64)
     table = torch.zeros(4000, rows, width, dtype=torch.float64).index_add(1, ids, gradient)
-    op = embedding.Embedding(embedding.equal_ids(ids), 0.5, width, rows)
+    op = sources.Embedding(sources.equal_ids(ids), 0.5, width, rows)
     (state,) = op.parameters(Gradient(Dense(root @ root.T)))
     assert_close(state.grad_second_moment[None], table.square().mean((1, 2))[:, None], "embedding table")
     assert op.backward(Gradient(Dense(root @ root.T)), op.forward()) == ()

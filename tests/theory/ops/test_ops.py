@@ -7,22 +7,17 @@ import pytest
 import torch
 
 from sigprop.theory import Dense, Gradient, Signal, activations, exchangeable_signal
-from sigprop.theory.ops import embedding
+from sigprop.theory.ops import sources
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.batch_norm import BatchNorm
-from sigprop.theory.ops.channels_to_positions import ChannelsToPositions
-from sigprop.theory.ops.drawn_token_linear import DrawnTokenLinear
 from sigprop.theory.ops.dropout import Dropout
-from sigprop.theory.ops.layer_norm import LayerNorm
+from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.ops.product import Product
-from sigprop.theory.ops.residual import Residual
-from sigprop.theory.ops.rms_norm import RMSNorm
+from sigprop.theory.ops.residual import Residual, TokenResidual
 from sigprop.theory.ops.softmax import exact_overlap, overlap
-from sigprop.theory.ops.token_linear import TokenLinear
-from sigprop.theory.ops.token_map import TokenMap
-from sigprop.theory.ops.token_residual import TokenResidual
+from sigprop.theory.ops.token_map import DrawnTokenLinear, TokenLinear, TokenMap
 from tests.theory.ops.monte_carlo import Setting, assert_close, check, draw, moments
 
 
@@ -256,15 +251,15 @@ def test_exact_overlap_against_sampling():
 
 
 def test_zipf_coincidence_exact_and_asymptotic():
-    assert embedding.zipf_coincidence(32000) == pytest.approx(0.01372, abs=1e-5)
-    assert embedding.zipf_coincidence_asymptotic(32000) == pytest.approx(0.01372, rel=0.02)
+    assert sources.zipf_coincidence(32000) == pytest.approx(0.01372, abs=1e-5)
+    assert sources.zipf_coincidence_asymptotic(32000) == pytest.approx(0.01372, rel=0.02)
     printed = math.pi**2 / (6 * math.log(32000) ** 2)
-    assert printed > 1.1 * embedding.zipf_coincidence(32000)
+    assert printed > 1.1 * sources.zipf_coincidence(32000)
 
 
 def test_bert_input_correlation():
-    tables = (embedding.zipf_tokens(32000, 256), embedding.one_per_position(256), embedding.two_segments(256))
-    token, position, segment = (embedding.Embedding(same, 1.0, 64, 512).forward() for same in tables)
+    tables = (sources.zipf_tokens(32000, 256), sources.one_per_position(256), sources.two_segments(256))
+    token, position, segment = (sources.Embedding(same, 1.0, 64, 512).forward() for same in tables)
     _, variance, correlation = Residual().forward(Residual().forward(token, position), segment).summary()
     assert float(variance) == pytest.approx(3.0)
     assert float(correlation) == pytest.approx(0.2268, abs=1e-4)

@@ -15,8 +15,16 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Exchangeable
-from sigprop.theory.ops.attention import concentration as rows
-from sigprop.theory.ops.attention.exchangeable import correlation
+from sigprop.theory.ops.attention.exchangeable import (
+    correlation,
+    degrees_of_freedom,
+    effective_variance,
+    key_factor,
+    overlapping_correlation,
+    pair_overlap,
+    query_factor,
+    row_overlap,
+)
 from sigprop.theory.status import Status
 
 if TYPE_CHECKING:
@@ -45,12 +53,12 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> CausalWeig
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
     variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)[..., None]
     count = torch.arange(1.0, key.tokens + 1, dtype=torch.float64)
-    degrees = rows.degrees_of_freedom(op.head_width, op.shared_width)
+    degrees = degrees_of_freedom(op.head_width, op.shared_width)
     count_grid = count.expand(*variance.shape[:-1], key.tokens)
-    own = rows.row_overlap(count_grid, variance.expand_as(count_grid), degrees)
-    _, share = rows.effective_variance(count_grid, own, degrees)
+    own = row_overlap(count_grid, variance.expand_as(count_grid), degrees)
+    _, share = effective_variance(count_grid, own, degrees)
     between = correlation(query)[..., None]
-    growth = torch.minimum(rows.pair_overlap(count_grid, own, between, share, degrees), count_grid * own)
+    growth = torch.minimum(pair_overlap(count_grid, own, between, share, degrees), count_grid * own)
     later = (1.0 / count).flip(0).cumsum(0).flip(0) - 1.0 / count
     return CausalWeights(
         raw,
@@ -59,9 +67,9 @@ def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> CausalWeig
         own,
         growth,
         later,
-        rows.overlapping_correlation(between, share),
-        rows.key_factor(count_grid, own),
-        rows.query_factor(count_grid, own),
+        overlapping_correlation(between, share),
+        key_factor(count_grid, own),
+        query_factor(count_grid, own),
         between,
     )
 

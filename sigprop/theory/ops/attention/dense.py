@@ -20,7 +20,15 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.attention import concentration as rows
+from sigprop.theory.ops.attention.exchangeable import (
+    degrees_of_freedom,
+    effective_variance,
+    key_factor,
+    overlapping_correlation,
+    pair_overlap,
+    query_factor,
+    row_overlap,
+)
 from sigprop.theory.status import Status
 
 if TYPE_CHECKING:
@@ -78,19 +86,19 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     same, live = spread_over_keys(visible, key)
     reach = op.score_scale**2 * op.head_width
     variance = reach * query.diagonal * live
-    degrees = rows.degrees_of_freedom(op.head_width, op.shared_width)
-    own = rows.row_overlap(count.expand_as(variance), variance, degrees)
-    effective, share = rows.effective_variance(count, own, degrees)
+    degrees = degrees_of_freedom(op.head_width, op.shared_width)
+    own = row_overlap(count.expand_as(variance), variance, degrees)
+    effective, share = effective_variance(count, own, degrees)
 
     shorter = count[:, None] <= count[None, :]
     few, many = torch.minimum(count[:, None], count), torch.maximum(count[:, None], count)
     between = query.normalized().values.clamp(_LEAST_CORRELATION, 1.0)
     own_pair, share_pair = take_shorter(own, shorter), take_shorter(share, shorter)
-    growth = rows.pair_overlap(few, own_pair, between, share_pair, degrees)
+    growth = pair_overlap(few, own_pair, between, share_pair, degrees)
     pair = torch.minimum(growth, few * own_pair) * shared / (few * many)
     eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
     pair = torch.where(eye, own[..., None], pair)
-    overlapping = torch.where(eye, torch.ones_like(pair), rows.overlapping_correlation(between, share_pair))
+    overlapping = torch.where(eye, torch.ones_like(pair), overlapping_correlation(between, share_pair))
     return DenseWeights(
         reach * query.diagonal * same,
         visible,
@@ -104,8 +112,8 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
         torch.where(few * many > shared, (1.0 - pair) / (few * many - shared).clamp_min(1.0), 0.0),
         between,
         overlapping,
-        rows.key_factor(count.expand_as(own), own),
-        rows.query_factor(count.expand_as(own), own),
+        key_factor(count.expand_as(own), own),
+        query_factor(count.expand_as(own), own),
         shorter,
     )
 

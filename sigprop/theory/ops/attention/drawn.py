@@ -12,8 +12,7 @@ from torch import Tensor
 from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, unit_slope
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.attention.products import Sequences, between, over_outputs, over_values
-from sigprop.theory.ops.attention.sampled import EVIDENCE
+from sigprop.theory.ops.attention.sampled import EVIDENCE, Sequences, between, over_outputs, over_values
 from sigprop.theory.ops.drawn import DrawnOp, OpDraws
 from sigprop.theory.parts import AlongSignal, Fluctuation
 from sigprop.theory.states import Gradient, Signal

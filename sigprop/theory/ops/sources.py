@@ -1,4 +1,4 @@
-"""Where the signal starts: token, position and segment embeddings, and image patches."""
+"""Where signals start: tables of embeddings, parameters themselves, states that are given."""
 
 from __future__ import annotations
 
@@ -15,6 +15,104 @@ from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.parts import Fluctuation
 from sigprop.theory.states import Gradient, Signal, exchangeable_signal
 from sigprop.theory.status import EXACT, Evidence
+
+
+@dataclass(frozen=True, eq=False)
+class GivenSignal(Op):
+    """A tensor that no op of the chain made.
+
+    Forward   `K` and mean as given
+    Weights   none
+
+    It has no input: the signal starts here. Exact.
+    """
+
+    carries = starts("what is given has the parts that it was given with")
+
+    signal: Signal
+
+    def forward(self, *inputs: Signal) -> Signal:
+        return self.signal
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[()]:
+        return ()
+
+
+# -- A parameter used as a tensor of the network
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterSource(Op):
+    """A parameter used as a tensor of the network: biases, learned positions, class tokens, latents.
+
+    Forward   `K = variance * same + average^2`, `same` telling which positions share entries
+    Weights   total over entries `channels * sum_pp' same G`
+
+    It has no input: the signal starts here. Exact.
+    """
+
+    carries = starts("independent entries")
+
+    variance: float
+    average: float
+    same: Tensor
+    shape: tuple[int, ...]
+    channels: int
+
+    def forward(self, *inputs: Signal) -> Signal:
+        kernel = Dense(self.variance * self.same + self.average**2)
+        return Signal(kernel, torch.full((len(self.same),), self.average, dtype=torch.float64), self.channels)
+
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+        return ()
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        total = self.channels * (gradient.kernel.values * self.same).sum()
+        return [ParameterState("weight", self.shape, "source", self.variance, total / math.prod(self.shape))]
+
+    def with_law(self, parameter: str, law: Law) -> ParameterSource:
+        return replace(self, variance=law.variance, average=law.mean)
+
+
+# -- Rows of a table, chosen by ids
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(ParameterSource):
+    """`x_p = E[id_p]`: rows of a parameter; `same` tells which positions read one row.
+
+    Forward   `K = (variance * same + average^2) drawn_p drawn_p'`: 0 at rows that are set to zero
+    Weights   total over entries `channels * sum_pp' same G` over the positions whose row is `trained`
+
+    It has no input: the signal starts here. Exact.
+    """
+
+    carries = starts("independent rows")
+
+    multiplies = False
+    drawn: Tensor
+    trained: Tensor
+    zero_share: float = 0.0
+    """Of the rows, those that are set to zero: a law is that of all."""
+
+    def with_law(self, parameter: str, law: Law) -> Lookup:
+        if not self.zero_share:
+            return replace(self, variance=law.variance, average=law.mean)
+        mean = law.mean / (1.0 - self.zero_share)
+        return replace(self, variance=law.second_moment / (1.0 - self.zero_share) - mean**2, average=mean)
+
+    def forward(self, *inputs: Signal) -> Signal:
+        kernel = (self.variance * self.same + self.average**2) * self.drawn[:, None] * self.drawn
+        return Signal(Dense(kernel), self.average * self.drawn, self.channels)
+
+    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
+        pairs = gradient.kernel.values * self.same * self.trained[:, None] * self.trained
+        level = self.channels * pairs.sum() / math.prod(self.shape)
+        return [ParameterState("weight", self.shape, "source", self.variance, level)]
+
+
+# -- Where the signal starts: token, position and segment embeddings, and image patches
+
 
 EULER = 0.5772156649015329
 SEGMENT_CORRELATION = 2.0 / 3.0

@@ -5,8 +5,8 @@
 `findings` says what is wrong.
 """
 
+from sigprop.monitoring.history import Sample
 from sigprop.monitoring.reporting import recorded_run
-from sigprop.monitoring.sample import Sample
 from sigprop.monitoring.sinks import read_samples
 from sigprop.monitoring.watching import Watch, WatchWarning
 

@@ -6,8 +6,86 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from sigprop.monitoring.sample import Sample
+import torch
+from torch import Tensor
+
+Rows = dict[str, dict[str, float]]
+DIGITS = 7
+
+
+@dataclass
+class Sample:
+    """One sampled step; `bad` names the first place that was not finite: (`forward` | `backward` | ..., name)."""
+
+    step: int
+    loss: float = math.nan
+    sites: Rows = field(default_factory=dict)
+    parameters: Rows = field(default_factory=dict)
+    groups: Rows = field(default_factory=dict)
+    run: dict[str, float] = field(default_factory=dict)
+    bad: tuple[str, str] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Strict JSON data: rounded numbers; what is missing is left out, infinities are words."""
+        return {key: _plain(value) for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Sample:
+        known = {key: _number(value) for key, value in data.items() if key in cls.__dataclass_fields__}
+        known["bad"] = tuple(known["bad"]) if known.get("bad") else None
+        return cls(**known)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _number(item) for key, item in value.items()}
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+class LossReader:
+    """Takes a loss per step and gives back those that are known by now."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Tensor, Any]] = deque()
+
+    def take(self, step: int, loss: Any) -> None:
+        if not isinstance(loss, Tensor):
+            self._waiting.append((step, torch.tensor(float(loss)), None))
+            return
+        loss = loss.detach()
+        if loss.device.type != "cuda":
+            self._waiting.append((step, loss.clone(), None))
+            return
+        copied = loss.to("cpu", non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(loss.device))
+        self._waiting.append((step, copied, event))
+
+    def known(self, wait: bool = False) -> list[tuple[int, float]]:
+        """In order; with `wait` all that were given."""
+        found = []
+        while self._waiting:
+            step, value, event = self._waiting[0]
+            if event is not None:
+                if wait:
+                    event.synchronize()
+                elif not event.query():
+                    break
+            self._waiting.popleft()
+            found.append((step, float(value.float().mean())))
+        return found
+
 
 MOST_SAMPLES = 512
 MOST_LOSSES = 4096

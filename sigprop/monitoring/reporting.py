@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,13 +11,29 @@ import torch
 import sigprop
 from sigprop.errors import InputError
 from sigprop.monitoring.findings import Circumstances, findings_of
-from sigprop.monitoring.folding import folded
-from sigprop.monitoring.history import History
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import History, Sample
+from sigprop.monitoring.scalars import folded
 from sigprop.monitoring.sinks.jsonl import read_events
 from sigprop.report.run_page import run_page
 from sigprop.results.files import write_whole
 from sigprop.results.report import Finding, Report
+
+FILE = "crash.json"
+
+
+def write_crash(
+    folder: Path, step: int, error: BaseException, inside: str, history: History, findings: list[Finding]
+) -> None:
+    """`crash.json`: the error, the module that was running if the step was sampled, and the last samples in full."""
+    data = {
+        "step": step,
+        "error": f"{type(error).__name__}: {error}",
+        "inside": inside,
+        "findings": [finding.title for finding in findings],
+        "losses": [[at, str(loss)] for at, loss in list(history.losses)[-64:]],
+        "samples": [sample.to_dict() for sample in history.recent],
+    }
+    write_whole(folder / FILE, json.dumps(data, allow_nan=False) + "\n")
 
 
 def report_of(model: str, history: History, findings: Sequence[Finding]) -> Report:

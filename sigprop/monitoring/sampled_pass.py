@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from sigprop.measurement.batch import signals_in
 from sigprop.measurement.layout import AxesRule, TokenAxes, TokenLayout, layout_of
+from sigprop.monitoring.history import Rows
 from sigprop.monitoring.recording import GiveUp, PassFunctions, PassRecorder
-from sigprop.monitoring.sample import Rows
 from sigprop.results.application import plain_name
 
 INPUT = "(input)"

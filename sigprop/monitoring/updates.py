@@ -19,8 +19,7 @@ from torch.optim.optimizer import (
 )
 
 from sigprop.measurement.entry_sums import entry_squares
-from sigprop.monitoring.recording import GiveUp
-from sigprop.monitoring.shards import copies, is_spread, local
+from sigprop.monitoring.recording import GiveUp, copies, is_spread, local
 from sigprop.results.application import plain_name
 
 MOST_SLICES = 1024

@@ -23,17 +23,13 @@ from sigprop.compat import is_compiled
 from sigprop.errors import InputError, NonFiniteError, SigpropError, require
 from sigprop.isolation import as_written
 from sigprop.measurement.layout import AxesRule, TokenAxes
-from sigprop.monitoring.crash import write_crash
 from sigprop.monitoring.findings import Circumstances, findings_of
-from sigprop.monitoring.folding import Scalars, everything, folded
-from sigprop.monitoring.history import History
-from sigprop.monitoring.joining import StepRecord, join
-from sigprop.monitoring.losses import LossReader
-from sigprop.monitoring.ranks import ranks_of
+from sigprop.monitoring.history import History, LossReader, Sample
+from sigprop.monitoring.ranks import StepRecord, join, ranks_of
 from sigprop.monitoring.recording import is_norm
-from sigprop.monitoring.reporting import report_of, write_page
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.reporting import report_of, write_crash, write_page
 from sigprop.monitoring.sampled_pass import SampledPass, modules_of, read_numbers
+from sigprop.monitoring.scalars import Scalars, everything, folded
 from sigprop.monitoring.sinks import JsonLines, Sink, open_sink, read_samples
 from sigprop.monitoring.updates import UpdateMeter, trained_parameters
 from sigprop.results import Profile

@@ -7,8 +7,7 @@ import torch
 
 from sigprop.monitoring.findings import RULES, Circumstances, findings_of
 from sigprop.monitoring.findings.dead_expert import expert_of
-from sigprop.monitoring.history import History
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import History, Sample
 from sigprop.monitoring.watching import Watch
 from sigprop.results import Profile, SiteRow
 from studies.watch_findings import named_right, watched

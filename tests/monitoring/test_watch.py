@@ -12,7 +12,7 @@ from torch import nn
 from sigprop.errors import InputError, NonFiniteError, UnknownNameError
 from sigprop.measurement import measure
 from sigprop.monitoring import Watch, WatchWarning, read_samples
-from sigprop.monitoring.folding import worst
+from sigprop.monitoring.scalars import worst
 from tests.monitoring.shared import TOKENS, VOCABULARY, batches, language_loss, small_model, train
 
 

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sigprop.monitoring.history import History
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import History, Sample
 from sigprop.results import Profile
 from sigprop.results.report import Datum
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sigprop.monitoring.findings.base import Circumstances, last, seen
-from sigprop.monitoring.history import History
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
 SAMPLES = 4

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from sigprop.monitoring.findings.base import Circumstances, last, module_of, seen, weights
 from sigprop.monitoring.findings.dead_expert import expert_of
-from sigprop.monitoring.history import History
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
 SAMPLES = 3

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.monitoring.findings.base import Circumstances, last, module_of, seen
-from sigprop.monitoring.history import History
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
 GRADIENT_SAMPLES = 3

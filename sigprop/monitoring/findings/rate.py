@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterator
 
 from sigprop.monitoring.findings.base import Circumstances, seen, smooth, weights
-from sigprop.monitoring.history import History
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
 WORSE = 1.3

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sigprop.monitoring.sample import Sample
+from sigprop.monitoring.history import Sample
 
 FILE = "history.jsonl"
 

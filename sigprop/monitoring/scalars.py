@@ -12,7 +12,7 @@ import re
 import statistics
 from dataclasses import dataclass
 
-from sigprop.monitoring.sample import Rows, Sample
+from sigprop.monitoring.history import Rows, Sample
 
 NUMBER = re.compile(r"(?<![A-Za-z_])\d+")
 LARGEST_IS_WORST = ("correlation", "score", "weight", "overflow", "underflow", "headroom", "unmoved", "against")

@@ -13,7 +13,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.models import build
-from sigprop.results.optimizers import trained_by
+from sigprop.plans.optimizers import trained_by
 
 STEPS = {"adamw": 30, "sgd": 30, "muon": 5}
 DEPTH, WIDTH = 8, 384

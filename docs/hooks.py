@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from sigprop.results import difference, plan, profile, report
+from sigprop.plans import plan
+from sigprop.results import difference, profile, report
 
 FOLDER = Path(__file__).parent / "schemas"
 RESULTS = {

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from sigprop.measurement import jacobian, jacobian_profile, measure
     from sigprop.measurement.criticality import check_criticality
     from sigprop.monitoring import Watch
+    from sigprop.plans import Plan
     from sigprop.plans.scaling import coord_check
     from sigprop.research.kernels import Kernels, kernels
-    from sigprop.results import Comparison, Plan, Profile, Report
+    from sigprop.results import Comparison, Profile, Report
 
 __version__ = "0.2.0"
 
@@ -55,7 +56,7 @@ __all__ = [
 _HOMES = {
     "Comparison": "sigprop.results",
     "Kernels": "sigprop.research.kernels",
-    "Plan": "sigprop.results",
+    "Plan": "sigprop.plans",
     "Profile": "sigprop.results",
     "Report": "sigprop.results",
     "Watch": "sigprop.monitoring",

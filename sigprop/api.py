@@ -12,10 +12,11 @@ from sigprop.blueprints import predict as predict_blueprint
 from sigprop.capture.skeleton import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.inputs import TOKENS, as_module, made_up_batch
+from sigprop.plans import Plan
 from sigprop.plans.recipes import recipes
 from sigprop.plans.scaling import WIDTH_RULES, compose
 from sigprop.prediction import predict as predict_model
-from sigprop.results import Plan, Profile
+from sigprop.results import Profile
 from sigprop.theory.corrections import correcting
 
 

@@ -1,4 +1,4 @@
-"""Names of sites, made here alone: what joins a prediction to a measurement is that both are called the same.
+"""Names of sites and parameters, made here alone, so that a prediction and a measurement join by name.
 
 blocks.3.mlp          the output of a module
 (output)              of the model itself
@@ -6,12 +6,21 @@ blocks.3.mlp@2        of its second call
 lstm[1][0]            a further tensor of its output
 blocks.3.scores       the attention scores that it computes
 blocks.3.add          a residual sum that it computes
+
+Parameters go by the names of the plain model: the prefixes of wrappers (`torch.compile`, FSDP, DDP, activation
+checkpointing) are left out.
 """
 
 from __future__ import annotations
 
+import re
+
+from torch import nn
+
+WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 ROOT = "(output)"
 SCORES, ADDITION = "scores", "add"
+BLOCK_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|@|\[|$)")
 
 
 def nth(name: str, call: int) -> str:
@@ -38,3 +47,43 @@ class CallCounter:
     def next(self, name: str) -> str:
         self._counts[name] = call = self._counts.get(name, 0) + 1
         return nth(name, call)
+
+
+def plain_name(name: str) -> str:
+    """The qualified name without the prefixes that wrappers add."""
+    for prefix in WRAPPERS:
+        name = name.replace(prefix, "")
+    return name
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module inside DataParallel or DistributedDataParallel; any other model as it is."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return model.module
+    return model
+
+
+def parameter_names(model: nn.Module) -> dict[str, list[str]]:
+    """First name of every parameter -> all of its names (several when it is tied)."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in unwrap(model).named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(plain_name(name))
+    return {aliases[0]: aliases for aliases in names.values()}
+
+
+class DepthCounter:
+    """The depth of a site: how many repeated blocks the signal has entered, asked site by site in order of execution.
+
+    Inside a block it is the block's number counted from one, elsewhere the deepest block so far.
+    """
+
+    def __init__(self) -> None:
+        self.deepest = 0
+
+    def __call__(self, name: str) -> int:
+        number = BLOCK_NUMBER.search(name)
+        if number is None:
+            return self.deepest
+        depth = int(number.group(1)) + 1
+        self.deepest = max(self.deepest, depth)
+        return depth

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sigprop.plans import ParameterPlan, Plan
 from sigprop.plans.scaling.fit import fit_exponent
 from sigprop.research.lab.data import ImageBatches, labelled_idx
 from sigprop.research.lab.many import train_many
-from sigprop.results import ParameterPlan, Plan
 from sigprop.theory.exponents import PARAMETRIZATIONS, solve
 from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting

@@ -16,7 +16,7 @@ from torch import nn
 
 from sigprop.measurement import measure
 from sigprop.research.lab.data import TextBatches
-from sigprop.results.blocks import streams
+from sigprop.results.profile import streams
 from studies.rate_runs import best_of
 from studies.reproduction import MATRIX_XAVIER, ON_BYTES, Judgement, Reproduction, Row, Setting
 from studies.text_runs import LETTERS, Method, Program

@@ -15,7 +15,7 @@ from torch import nn
 from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.layers import initialize_
-from sigprop.results.blocks import streams
+from sigprop.results.profile import streams
 from studies.reproduction import MATRIX_XAVIER, Judgement, Reproduction, Row, Setting
 from studies.stack_accuracy import TOKENS, VOCABULARY, token_ids
 

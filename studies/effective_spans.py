@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from sigprop.losses import LossFunction
 from sigprop.models import build
+from sigprop.plans import ParameterPlan, Plan, ScalePlan
 from sigprop.research.lab.data import Spans, TextBatches, tokens_of
 from sigprop.research.lab.many import train_many
-from sigprop.results import ParameterPlan, Plan, ScalePlan
 from sigprop.results.init import Init
 from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, mean_and_spread, told

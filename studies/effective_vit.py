@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.models import vit
+from sigprop.plans import ParameterPlan, Plan
 from sigprop.research.lab.data import ImageBatches, labelled_idx
 from sigprop.research.lab.many import train_many
-from sigprop.results import ParameterPlan, Plan
 from sigprop.results.init import Init
 from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Judgement, Reproduction, Row, Setting, told

@@ -25,7 +25,7 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.models import build
-from sigprop.results import Plan
+from sigprop.plans import Plan
 
 LR, DECAY = 1e-3, 0.1
 TARGETS = ("python", "torchtitan", "optax", "megatron", "nanochat")

@@ -29,9 +29,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from sigprop.errors import SigpropError
+from sigprop.plans import Plan
 from sigprop.plans.recipes import plan
 from sigprop.plans.scaling import coord_check, parametrize
-from sigprop.results import Plan
 from studies.plan_models import CAUSAL, IMAGES, MASKED, batch_of, build
 
 STORED = Path(__file__).parents[1] / "docs/data/plan_sweeps.json"

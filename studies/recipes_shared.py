@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import run
+from sigprop.plans import Plan
 from sigprop.plans.recipes import Structure
-from sigprop.results import Plan
 
 DATA = Path("docs/data")
 POINTS = 96

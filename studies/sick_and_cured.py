@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sigprop import measure, plan, predict
 from sigprop.models import build, encode, sample_text
 from sigprop.results import Profile
-from sigprop.results.blocks import streams
+from sigprop.results.profile import streams
 
 DEPTH, WIDTH, HEADS, CONTEXT = 48, 128, 4, 32
 RECIPES = {"xavier": ("as usual (Xavier)", "#c2571a"), "unit": ("with a plan (unit)", "#0b5fa5")}

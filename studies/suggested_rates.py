@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 import sigprop as sp
 from sigprop.capture.skeleton import build as on_meta
 from sigprop.errors import SigpropError
-from sigprop.results.suggestion import batch_factor, rate_of_response_one
+from sigprop.plans.suggestion import batch_factor, rate_of_response_one
 from studies.prescription_models import BASE_LAYERS, RATES, STEPS, build, prescribe, with_usual
 from studies.prescription_page import PAGE, Rates, compared
 from studies.recipes_page import replaced

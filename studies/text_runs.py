@@ -13,9 +13,9 @@ from torch import nn
 
 from sigprop.api import plan as prescribe
 from sigprop.models import build
+from sigprop.plans import Plan
 from sigprop.research.lab.data import TextBatches, tokens_of
 from sigprop.research.lab.many import train_many
-from sigprop.results import Plan
 from studies.rate_runs import Cell, best_of, rows_of, settings_on
 from studies.reproduction import Setting
 

@@ -10,9 +10,7 @@ OPTIONAL = {"PIL", "matplotlib", "datasets", "pandas", "ray", "tokenizers", "tor
 """Packages that the rest works without."""
 SLOW = {"rich.console", "rich.progress", "torch.distributed.fsdp", "torch.distributed.tensor"}
 """What takes long to load and is seldom used."""
-PLOTS = {"results/comparison.py", "results/coordinates.py", "results/plan_display.py", "results/profile_display.py"} | {
-    "results/report.py"
-}
+PLOTS = {"plans/plan.py"} | {f"results/{name}.py" for name in ("comparison", "coordinates", "profile", "report")}
 """Results that draw themselves; matplotlib is loaded when they do."""
 
 
@@ -36,7 +34,7 @@ def is_by_intent(file: str, module: str) -> bool:
         return module in ("numpy", "torch")
     if file == "integrations/pytest.py":  # a plugin is loaded in every test session, used in few
         return module.startswith("sigprop.")
-    if module.startswith("sigprop.results.figures.") or module == "sigprop.report.html":
+    if module in ("sigprop.results.figures", "sigprop.report.html"):
         return file in PLOTS
     return module in SLOW or any(module == name or module.startswith(f"{name}.") for name in OPTIONAL)
 

@@ -25,9 +25,8 @@ from sigprop.capture.tracing import TracedModel
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.results import SiteRow
-from sigprop.results.depth import DepthCounter
 from sigprop.score_masks import allowed_scores
-from sigprop.sites import SCORES, CallCounter, inside
+from sigprop.sites import SCORES, CallCounter, DepthCounter, inside
 
 CONTRACTIONS = frozenset(
     ["linear", "addmm", "matmul", "mm", "bmm", "mv", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d"]

@@ -28,9 +28,9 @@ from sigprop.capture.tracing import TracedModel
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import Node
 from sigprop.results import ParameterRow, Profile, SiteRow
-from sigprop.results.depth import DepthCounter
 from sigprop.results.stated_errors import COLUMNS as POSITIVE
 from sigprop.results.stated_errors import stated_by_theory
+from sigprop.sites import DepthCounter
 from sigprop.theory import Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.linear import Linear
 

@@ -22,7 +22,8 @@ from sigprop.errors import InputError, SigpropError, UnknownNameError, require
 from sigprop.inputs import TOKENS, as_module, made_up_batch
 from sigprop.losses import NOISE, LossChoice, require_loss
 from sigprop.measurement.batch import signals_in
-from sigprop.results import Plan, Profile
+from sigprop.plans import Plan
+from sigprop.results import Profile
 from sigprop.results.report import Finding, Report
 
 QUICK_TOKENS = 32

@@ -19,9 +19,10 @@ from sigprop.errors import UnsupportedError
 from sigprop.isolation import as_written
 from sigprop.losses import LossChoice
 from sigprop.measurement import measure
+from sigprop.plans import Plan
 from sigprop.plans.recipes.walk import distribution_of
-from sigprop.results import Plan, Profile
-from sigprop.results.application import parameter_names, plain_name, unwrap
+from sigprop.results import Profile
+from sigprop.sites import parameter_names, plain_name, unwrap
 from sigprop.verification import Simulation
 
 POSITIONS = 1024

@@ -19,8 +19,9 @@ from sigprop.checks.subject import Subject, repair_plan
 from sigprop.checks.suspects import suspects
 from sigprop.checks.thresholds import limit
 from sigprop.errors import SigpropError
+from sigprop.plans import Plan
 from sigprop.plans.recipes import plan as plan_recipe
-from sigprop.results import Edit, Init, Plan, Profile
+from sigprop.results import Edit, Init, Profile
 from sigprop.results.report import Finding, Prescription
 
 Options = dict[str, Any]

@@ -20,11 +20,12 @@ from sigprop.checks.streams import Stream, find_streams
 from sigprop.distributions import build
 from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.losses import OWN
-from sigprop.results import Init, ParameterPlan, Plan, Profile, SiteRow
-from sigprop.results.application import APPLIED, unwrap
-from sigprop.results.blocks import streams
-from sigprop.results.depth import BLOCK_NUMBER
+from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans.application import APPLIED
+from sigprop.results import Init, Profile, SiteRow
 from sigprop.results.init import KEEP
+from sigprop.results.profile import streams
+from sigprop.sites import BLOCK_NUMBER, unwrap
 from sigprop.structure import Parameter, Structure, read_structure
 
 HEAVY = 3.5

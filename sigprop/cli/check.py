@@ -51,8 +51,8 @@ def check_command(
     """Diagnose a model's initialization. Exit code 1 when something is found."""
     from sigprop.checks import check, without
     from sigprop.cli.check_source import model_and_batch
+    from sigprop.plans import Plan
     from sigprop.report.html import write_html
-    from sigprop.results import Plan
 
     source = model_and_batch(model, settings or [], data or text, batch, tokens, seed)
     given = None if plan is None else Plan.from_json(plan)

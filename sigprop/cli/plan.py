@@ -15,8 +15,8 @@ from sigprop.grid import Grid, number
 
 if TYPE_CHECKING:
     from sigprop.inputs import ModelSource
+    from sigprop.plans import Plan
     from sigprop.plans.recipes.predicted_plan import PredictedPlan
-    from sigprop.results import Plan
     from sigprop.structure import Structure
 
 SHOWN = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sigprop.results import Plan
+from sigprop.plans import Plan
 
 FILE = "sigprop_plan.json"
 

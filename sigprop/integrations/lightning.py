@@ -10,7 +10,7 @@ from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
 from sigprop.errors import NonFiniteError
 from sigprop.integrations.checkpoints import save_plan
 from sigprop.monitoring import Watch
-from sigprop.results import Plan
+from sigprop.plans import Plan
 
 
 class WatchCallback(Callback):

@@ -21,7 +21,7 @@ from sigprop.checks.diff import diff as diff_models
 from sigprop.distributions import build
 from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.inputs import open_source, parse_settings
-from sigprop.results.blocks import streams
+from sigprop.results.profile import streams
 
 ROWS = 24
 TOKENS = 32

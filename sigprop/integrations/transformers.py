@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from sigprop.errors import NonFiniteError
 from sigprop.integrations.checkpoints import save_plan
 from sigprop.monitoring import Watch
-from sigprop.results import Plan
+from sigprop.plans import Plan
 
 
 class WatchCallback(TrainerCallback):

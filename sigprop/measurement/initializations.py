@@ -7,15 +7,24 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from sigprop.errors import InputError, require
 from sigprop.isolation import cuda_devices, undisturbed
-from sigprop.results import ParameterRow, Plan, Profile, SiteRow
+from sigprop.results import ParameterRow, Profile, SiteRow
 
-Build = Callable[[], nn.Module] | Plan
+
+@runtime_checkable
+class Initializer(Protocol):
+    """What a plan is to a measurement: something that initializes a model in place."""
+
+    def apply_(self, model: nn.Module, generator: torch.Generator | None = None) -> nn.Module: ...
+
+
+Build = Callable[[], nn.Module] | Initializer
 
 
 def over_initializations(
@@ -37,7 +46,7 @@ def over_initializations(
 
 
 def _made(model: nn.Module | None, build: Build, seed: int) -> nn.Module:
-    if not isinstance(build, Plan):
+    if not isinstance(build, Initializer):
         made = build()
         if not isinstance(made, nn.Module):
             raise InputError(f"build returned {type(made).__name__}: needs an nn.Module")

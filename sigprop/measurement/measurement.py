@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from sigprop.batches import first_batch
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice, require_loss
-from sigprop.measurement.initializations import over_initializations
+from sigprop.measurement.initializations import Build, over_initializations
 from sigprop.measurement.layout import AxesRule, TokenAxes
 from sigprop.measurement.one_pass import Options, measure_once
-from sigprop.results import Plan, Profile
+from sigprop.results import Profile
 
 
 def measure(
@@ -22,7 +22,7 @@ def measure(
     loss: LossChoice = None,
     *,
     sites: str | Iterable[str] | None = None,
-    build: Callable[[], nn.Module] | Plan | None = None,
+    build: Build | None = None,
     seeds: int | Iterable[int] | None = None,
     mask: Tensor | None = None,
     token_axes: TokenAxes | AxesRule | None = None,

@@ -27,7 +27,7 @@ from sigprop.measurement.queue import Overwritten, TooCoarse
 from sigprop.measurement.recorder import Recorder, Site
 from sigprop.measurement.unseen_writes import before_unseen_writes, writes_in_place
 from sigprop.results import ParameterRow, Profile, SiteRow
-from sigprop.results.depth import DepthCounter
+from sigprop.sites import DepthCounter
 
 
 @dataclass(frozen=True)

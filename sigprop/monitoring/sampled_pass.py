@@ -16,7 +16,7 @@ from sigprop.measurement.batch import signals_in
 from sigprop.measurement.layout import AxesRule, TokenAxes, TokenLayout, layout_of
 from sigprop.monitoring.history import Rows
 from sigprop.monitoring.recording import GiveUp, PassFunctions, PassRecorder
-from sigprop.results.application import plain_name
+from sigprop.sites import plain_name
 
 INPUT = "(input)"
 

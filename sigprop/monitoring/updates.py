@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 
 from sigprop.measurement.entry_sums import entry_squares
 from sigprop.monitoring.recording import GiveUp, copies, is_spread, local
-from sigprop.results.application import plain_name
+from sigprop.sites import plain_name
 
 MOST_SLICES = 1024
 Sums = dict[str, Any]

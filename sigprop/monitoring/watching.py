@@ -33,8 +33,8 @@ from sigprop.monitoring.scalars import Scalars, everything, folded
 from sigprop.monitoring.sinks import JsonLines, Sink, open_sink, read_samples
 from sigprop.monitoring.updates import UpdateMeter, trained_parameters
 from sigprop.results import Profile
-from sigprop.results.application import unwrap
 from sigprop.results.report import Finding, Report
+from sigprop.sites import unwrap
 
 LOGGER = logging.getLogger("sigprop.monitoring")
 JUMP_PAUSE = 4

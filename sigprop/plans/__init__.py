@@ -1,1 +1,16 @@
-"""Plans: initializations, residual scalings and learning rates as data, made by recipes, width and depth rules."""
+"""Plans: initializations, residual scalings and learning rates as data, made by recipes, width and depth rules.
+
+| file | what it does |
+|---|---|
+| `plan`, `rows` | `Plan`: one row per parameter, junction and scale |
+| `application`, `hooks`, `writing`, `checkpoint` | a plan put on a model, or nothing of it; kept with its weights |
+| `multipliers` | the one table: what lr, decay and epsilon are multiplied by, for every optimizer |
+| `optimizers`, `own_scale`, `matrix_optimizers`, `suggestion` | parameter groups, optimizers, a rate to start with |
+| `recipes/` | initializations of the literature, one file each in `schemes/` |
+| `scaling/` | width and depth rules, and the coordinate check |
+"""
+
+from sigprop.plans.plan import Plan
+from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
+
+__all__ = ["JunctionPlan", "ParameterPlan", "Plan", "PlanDifference", "ScalePlan"]

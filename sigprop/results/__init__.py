@@ -1,8 +1,8 @@
-"""Results are plain data: what predict, measure and plan return, printed, saved, compared."""
+"""Results are plain data: what predict, measure and check return, printed, saved, compared."""
 
 from sigprop.results.comparison import Comparison
 from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
-from sigprop.results.plan import Init, JunctionPlan, ParameterPlan, Plan, PlanDifference, ScalePlan
+from sigprop.results.init import Init
 from sigprop.results.profile import SCHEMA_VERSION, ParameterRow, Profile, SiteRow
 from sigprop.results.report import Datum, Edit, Finding, Prescription, Report
 
@@ -16,14 +16,9 @@ __all__ = [
     "Exponent",
     "Finding",
     "Init",
-    "JunctionPlan",
-    "ParameterPlan",
     "ParameterRow",
-    "Plan",
-    "PlanDifference",
     "Prescription",
     "Profile",
     "Report",
-    "ScalePlan",
     "SiteRow",
 ]

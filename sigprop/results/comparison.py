@@ -107,7 +107,7 @@ class Comparison(Shown):
 
     def plot(self, path: str | Path | None = None) -> Any:
         """The error of every name in order, one panel per column."""
-        from sigprop.results.figures.comparison import comparison_figure
+        from sigprop.results.figures import comparison_figure
 
         return comparison_figure(self, path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,13 +83,12 @@ class CoordinateReport(Shown):
         raise UnknownNameError("site", f"{name} {quantity} {step}", {item.name for item in self.exponents})
 
     def to_dict(self) -> dict[str, Any]:
-        rows = [{key: _finite(value) for key, value in asdict(item).items()} for item in self.exponents]
         return {
             "passed": self.passed,
             "widths": self.widths,
             "depths": self.depths,
             "culprits": [asdict(item) for item in self.culprits],
-            "exponents": rows,
+            "exponents": self.records(),
             "meta": self.meta,
         }
 
@@ -129,7 +127,7 @@ class CoordinateReport(Shown):
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Sizes over width, or depth, one panel per quantity; what fails is named."""
-        from sigprop.results.figures.coordinates import coordinate_figure
+        from sigprop.results.figures import coordinate_figure
 
         return coordinate_figure(self, path)
 
@@ -138,11 +136,3 @@ def _bound(item: Exponent) -> str:
     if item.expected is not None:
         return f"{item.expected:+.2f}"
     return f"<= {item.at_most:+.2f}" if item.at_most is not None else ""
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, tuple):
-        return [_finite(item) for item in value]
-    return value

@@ -92,6 +92,11 @@ class Document:
         except RecursionError as error:
             raise InputError(f"{self.origin}: {key} is nested too deeply") from error
 
+    def row(self, key: str, kind: type[Row]) -> Row | None:
+        """One dataclass instance, or none."""
+        value = self._field(key)
+        return None if value is None else self._row(kind, value, key)
+
     def mapping(self, key: str) -> dict[str, Any]:
         return self._object(self._field(key), key)
 

@@ -8,16 +8,15 @@ number of layers beyond a fixed bound. `plan`, the prescription, is saved by its
 from __future__ import annotations
 
 import html
-import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sigprop.errors import InputError, require
+from sigprop.errors import require
 from sigprop.grid import Grid, Shown
-from sigprop.results.files import write_whole
-from sigprop.results.plan import Init, Plan
+from sigprop.results.files import Document, written
+from sigprop.results.init import Init
 from sigprop.results.profile import Profile
 from sigprop.results.report_text import report_text
 
@@ -197,7 +196,7 @@ class Report(Shown):
     modules: ModuleNode | None = None
     parameters: list[ParameterLine] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
-    plan: Plan | None = field(default=None, repr=False)
+    plan: Any = field(default=None, repr=False)
     predicted: Profile | None = field(default=None, repr=False)
     measured: Profile | None = field(default=None, repr=False)
     prescribed: Profile | None = field(default=None, repr=False)
@@ -248,7 +247,7 @@ class Report(Shown):
 
     def plot(self, path: str | Path | None = None) -> Any:
         """The stream along the depth: measured, predicted, and under the fix."""
-        from sigprop.results.figures.report import report_figure
+        from sigprop.results.figures import report_figure
 
         return report_figure(self, path)
 
@@ -289,61 +288,21 @@ class Report(Shown):
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Strict JSON (a missing number is null); also written to `path` when given."""
-        text = json.dumps(_plain(self.to_dict()), indent=1, allow_nan=False)
-        if path is not None:
-            write_whole(Path(path), text + "\n")
-        return text
+        return written(self.to_dict(), path)
 
     @classmethod
     def from_json(cls, source: str | Path) -> Report:
         """Read what `to_json` wrote, from a path or from the text itself."""
-        text = source if isinstance(source, str) and source.lstrip().startswith("{") else Path(source).read_text()
-        data = json.loads(text)
-        if not isinstance(data, dict) or data.get("schema_version") != REPORT_SCHEMA_VERSION:
-            found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
-            raise InputError(f"report has schema_version {found!r}; this version reads {REPORT_SCHEMA_VERSION}")
+        document = Document(source, "report", REPORT_SCHEMA_VERSION)
         return cls(
-            [_finding(item) for item in data["findings"]],
-            [Margin(**_numbers(item)) for item in data["margins"]],
-            [Curve(**_numbers(item)) for item in data["curves"]],
-            None if data["modules"] is None else _node(data["modules"]),
-            [ParameterLine(**_numbers(item)) for item in data["parameters"]],
-            data["meta"],
+            document.rows("findings", Finding),
+            document.rows("margins", Margin),
+            document.rows("curves", Curve),
+            document.row("modules", ModuleNode),
+            document.rows("parameters", ParameterLine),
+            document.mapping("meta"),
         )
 
 
 def _without_edits(finding: Finding) -> dict[str, Any]:
     return {key: value for key, value in asdict(finding).items() if key != "edits"}
-
-
-def _finding(data: dict[str, Any]) -> Finding:
-    evidence = tuple(Datum(**_numbers(item)) for item in data["evidence"])
-    remedy = data["prescription"]
-    lists = {key: tuple(data[key]) for key in ("sites", "parameters")}
-    depths = None if data["depths"] is None else tuple(data["depths"])
-    made = None if remedy is None else Prescription(**_numbers(remedy))
-    return Finding(**{**data, **lists, "depths": depths, "evidence": evidence, "prescription": made})
-
-
-def _node(data: dict[str, Any]) -> ModuleNode:
-    return ModuleNode(**{**data, "children": tuple(_node(item) for item in data["children"])})
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON lacks: not-a-number becomes null, infinities strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _numbers(data: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `_plain` for one flat record: lists become tuples, null not-a-number."""
-    return {key: _number(value) for key, value in data.items()}
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_number(item) for item in value)
-    return NAN if value is None else float(value) if value in ("inf", "-inf") else value

@@ -6,7 +6,8 @@ import pytest
 
 from sigprop.cli.app import app
 from sigprop.cli.exits import exit_code
-from sigprop.results import Plan, Report
+from sigprop.plans import Plan
+from sigprop.results import Report
 
 SMALL = ["--set", "width=32", "--set", "depth=3", "--set", "heads=2", "--set", "context=32", "--tokens", "32"]
 SICK = """

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from sigprop.cli.plan import plan_command
 from sigprop.cli.recipes import recipes_command
 from sigprop.errors import InputError, UnknownNameError
+from sigprop.plans import Plan
 from sigprop.plans.recipes import recipes
-from sigprop.results import Plan
 
 app = typer.Typer()
 app.command("plan")(plan_command)

@@ -12,7 +12,8 @@ from sigprop.measurement import measure
 from sigprop.measurement.formats import FORMATS, format_fractions
 from sigprop.measurement.parameters import spectral_norm
 from sigprop.models import build
-from sigprop.results import Init, ParameterPlan, Plan, Profile
+from sigprop.plans import ParameterPlan, Plan
+from sigprop.results import Init, Profile
 
 SMALL = {"vocabulary": 29, "context": 12, "width": 16, "depth": 2, "heads": 2}
 TOKENS = torch.arange(36).reshape(3, 12) * 7 % 29

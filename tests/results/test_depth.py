@@ -5,7 +5,7 @@ from torch import nn
 
 from sigprop.capture import predict
 from sigprop.measurement import measure
-from sigprop.results.depth import DepthCounter
+from sigprop.sites import DepthCounter
 
 
 def test_blocks_are_counted_and_what_follows_keeps_the_deepest():

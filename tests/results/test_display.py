@@ -12,7 +12,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.grid import Grid, counted, filled
 from sigprop.models import build
 from sigprop.results import CoordinateReport, Culprit, Exponent, ParameterRow, Profile, SiteRow
-from sigprop.results.blocks import streams
+from sigprop.results.profile import streams
 
 
 def stack(names, variances):

@@ -11,8 +11,8 @@ import torch
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
-from sigprop.results import Plan
-from sigprop.results.plan import ScalePlan
+from sigprop.plans import Plan
+from sigprop.plans.rows import ScalePlan
 from studies import plan_exports
 
 

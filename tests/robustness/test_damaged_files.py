@@ -10,7 +10,8 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.errors import SigpropError
-from sigprop.results import ParameterPlan, Plan, Profile
+from sigprop.plans import ParameterPlan, Plan
+from sigprop.results import Profile
 
 CASES = 120
 REPLACEMENTS = [

@@ -9,7 +9,8 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.grid import clean
-from sigprop.results import Plan, Profile
+from sigprop.plans import Plan
+from sigprop.results import Profile
 
 NAMES = [
     "[/red]",

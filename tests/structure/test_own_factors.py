@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from sigprop.plans import application
 from sigprop.plans.recipes import plan
-from sigprop.results import application
 
 SPELLINGS = {
     "plain": (1.0, 1.0, lambda x, f, drop: x + f(x)),

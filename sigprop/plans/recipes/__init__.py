@@ -11,7 +11,7 @@
 | `planning` | `plan(model, recipe)`; junctions hooked, tied readouts, frozen weights |
 """
 
-from sigprop.plans.recipes.optimizers import Multipliers, Sizes, folded_multipliers, multipliers
+from sigprop.plans.multipliers import Multipliers, Sizes, folded_multipliers, multipliers
 from sigprop.plans.recipes.planning import plan
 from sigprop.plans.recipes.registry import Recipe, get_recipe, recipe, recipes
 from sigprop.structure import Junction, Parameter, Structure, read_structure

@@ -25,10 +25,11 @@ from dataclasses import replace
 from torch import nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.plans.recipes.optimizers import folded_multipliers
+from sigprop.plans.multipliers import folded_multipliers
+from sigprop.plans.optimizers import algorithm_of
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.rows import times
-from sigprop.results import JunctionPlan, ParameterPlan, Plan, ScalePlan
-from sigprop.results.optimizers import algorithm_of
+from sigprop.plans.rows import JunctionPlan, ParameterPlan, ScalePlan
 from sigprop.structure import Structure
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon")

@@ -1,7 +1,7 @@
 r"""`plan`: any registered recipe, for any model, as a `Plan`, and what follows a recipe.
 
 Junctions are folded (`fold.py`), or scaled by hooks on the modules that compute a branch and take the stream in
-(`results/junctions.py`); no class is changed and no module replaced.
+(`plans/hooks.py`); no class is changed and no module replaced.
 
 A table that is drawn for the start of the stream with std `s` and is also the readout would give logits of std
 `s sqrt(width)` from a normalized stream. Where that is above one, the factor `1 / (s sqrt(width))` goes into what the
@@ -21,12 +21,12 @@ from torch import nn
 
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import seed_all, undisturbed
+from sigprop.plans.hooks import LEARNED
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.fold import carrying, fold, with_levels
 from sigprop.plans.recipes.registry import get_recipe
 from sigprop.plans.recipes.rows import scale_row
-from sigprop.results import Plan
 from sigprop.results.init import KEEP
-from sigprop.results.junctions import LEARNED
 from sigprop.structure import Structure, read_structure
 
 

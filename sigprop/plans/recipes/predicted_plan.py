@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sigprop.errors import UnsupportedError
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import get_recipe
 from sigprop.plans.recipes.rows import draw_all, scale_rows
 from sigprop.plans.recipes.schemes.unit import start_variance
 from sigprop.plans.recipes.walk import Walk, correlation, variance
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Structure
 
 

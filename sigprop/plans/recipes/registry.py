@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.results import Plan
+from sigprop.plans.plan import Plan
 
 Function = Callable[..., Plan]
 _RECIPES: dict[str, Recipe] = {}

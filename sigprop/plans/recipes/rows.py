@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from sigprop.errors import UnsupportedError
-from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan
-from sigprop.results.application import APPLIED
+from sigprop.plans.application import APPLIED
+from sigprop.plans.hooks import LEARNED
+from sigprop.plans.plan import Plan
+from sigprop.plans.rows import JunctionPlan, ParameterPlan
+from sigprop.results import Init
 from sigprop.results.init import KEEP
-from sigprop.results.junctions import LEARNED
 from sigprop.results.roles import TABLES
 from sigprop.structure import Junction, Parameter, Part, Structure
 

@@ -13,7 +13,8 @@ from sigprop.capture.rows import token_correlation
 from sigprop.capture.skeleton import Distribution
 from sigprop.graph.evaluate import Evaluation, uses_of
 from sigprop.graph.graph import Node
-from sigprop.results import Init, Plan
+from sigprop.plans.plan import Plan
+from sigprop.results import Init
 from sigprop.structure import Structure
 from sigprop.theory.ops.residual import Residual
 

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from sigprop.errors import UnsupportedError
+from sigprop.plans.rows import ScalePlan
 from sigprop.plans.scaling.model_and_base import ModelAndBase
-from sigprop.results import ScalePlan
-from sigprop.results.application import plain_name, unwrap
-from sigprop.sites import ROOT
+from sigprop.sites import ROOT, plain_name, unwrap
 from sigprop.structure import Scores, Structure
 
 SAME = 1e-9

@@ -27,8 +27,8 @@ import math
 from dataclasses import dataclass, replace
 
 from sigprop.errors import UnsupportedError, require
-from sigprop.results import Plan
-from sigprop.results.suggestion import TARGETS
+from sigprop.plans.plan import Plan
+from sigprop.plans.suggestion import TARGETS
 
 SWEPT_STEPS = 300
 """Steps of the runs whose swept rates the suggestion was compared with."""

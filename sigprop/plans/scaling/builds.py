@@ -9,7 +9,7 @@ from torch import nn
 from sigprop.errors import InputError
 from sigprop.inputs.widths import config_of_width
 from sigprop.isolation import undisturbed
-from sigprop.results.application import unwrap
+from sigprop.sites import unwrap
 
 
 def build_base(model: nn.Module, base: Any) -> nn.Module:

@@ -18,10 +18,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import Recipe
 from sigprop.plans.recipes.rows import times
 from sigprop.plans.scaling.dimensions import Dimensions, pattern
-from sigprop.results import Plan
 from sigprop.results.roles import TABLES, WIDTH_CLASSES
 from sigprop.structure import Parameter, Structure
 

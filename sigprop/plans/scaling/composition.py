@@ -21,12 +21,15 @@ from typing import Any
 from torch import nn
 
 from sigprop.errors import InputError, SigpropError, UnsupportedError, require
+from sigprop.plans.multipliers import Sizes, multipliers
+from sigprop.plans.optimizers import MATRIX_ONLY, algorithm_of
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.fold import carrying
-from sigprop.plans.recipes.optimizers import Sizes, multipliers
 from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched
 from sigprop.plans.recipes.predicted_plan import initial_loss
 from sigprop.plans.recipes.registry import get_recipe
 from sigprop.plans.recipes.rows import times
+from sigprop.plans.rows import ParameterPlan, ScalePlan
 from sigprop.plans.scaling.attention import AttentionScales, attention_scales, reference_attention_scales
 from sigprop.plans.scaling.budget import run_settings, with_run
 from sigprop.plans.scaling.builds import build_base
@@ -41,10 +44,9 @@ from sigprop.plans.scaling.responses import responses
 from sigprop.plans.scaling.tables import frequencies_in, table_step
 from sigprop.plans.scaling.width import WidthRule, width_rule
 from sigprop.plans.scaling.zeros import with_zeros
-from sigprop.results import Init, ParameterPlan, Plan, ScalePlan
-from sigprop.results.application import plain_name, unwrap
-from sigprop.results.optimizers import MATRIX_ONLY, algorithm_of
-from sigprop.results.suggestion import ADAM_RATE, BESIDE_MUON, TARGETS, batch_factor
+from sigprop.plans.suggestion import ADAM_RATE, BESIDE_MUON, TARGETS, batch_factor
+from sigprop.results import Init
+from sigprop.sites import plain_name, unwrap
 from sigprop.structure import Parameter, Structure, read_structure
 from sigprop.theory.exponents import Alignment, read_optimizer
 

@@ -18,10 +18,10 @@ from functools import cache
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.plans.recipes.optimizers import Matrix
-from sigprop.results.application import parameter_names, plain_name, unwrap
-from sigprop.results.muon import matrix_shape
+from sigprop.plans.matrix_optimizers import matrix_shape
+from sigprop.plans.multipliers import Matrix
 from sigprop.results.roles import WIDTH_CLASSES
+from sigprop.sites import parameter_names, plain_name, unwrap
 from sigprop.structure import Structure
 
 ROLES = ("embedding", "hidden", "readout", "vector", "fixed")

@@ -10,11 +10,11 @@ from torch import nn
 
 from sigprop.errors import InputError
 from sigprop.isolation import cuda_devices, undisturbed
+from sigprop.plans.plan import Plan
 from sigprop.plans.scaling.composition import beside_of, own_plan
 from sigprop.plans.scaling.dimensions import Dimensions, compare
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.width import width_rule
-from sigprop.results import Plan
 
 PlanMaker = Callable[[nn.Module, nn.Module], "Plan | None"]
 

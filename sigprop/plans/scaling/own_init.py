@@ -17,7 +17,7 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.plans.scaling.dimensions import Dimensions, pattern
 from sigprop.results import Init
-from sigprop.results.application import plain_name, unwrap
+from sigprop.sites import plain_name, unwrap
 
 SCHEMES = ("fixed", "fan_in", "glorot", "fan_out", "width", "1/fan_in", "1/width")
 

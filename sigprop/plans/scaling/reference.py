@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from torch import nn
 
-from sigprop.plans.recipes.optimizers import Sizes
+from sigprop.plans.matrix_optimizers import matrix_shape
+from sigprop.plans.multipliers import Sizes
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.scaling.width import WidthRule
-from sigprop.results.application import plain_name
-from sigprop.results.muon import matrix_shape
 from sigprop.results.roles import WIDTH_CLASSES
+from sigprop.sites import plain_name
 from sigprop.structure import Parameter, Structure
 
 REFERENCE_WIDTH = 128

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sigprop.errors import InputError, require
-from sigprop.plans.recipes.optimizers import Sizes
+from sigprop.plans.multipliers import Sizes
 from sigprop.plans.scaling.attention import AttentionScales
 from sigprop.plans.scaling.depth import DEPTH_RULES, DepthFactors, branch_outputs, count_branches, depth_factors
 from sigprop.plans.scaling.dimensions import Dimensions, stack_of

@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from sigprop.plans.recipes.optimizers import muon_scale
+from sigprop.plans.multipliers import muon_scale
+from sigprop.plans.optimizers import MATRIX_ONLY, trained_by
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.walk import distribution_of
-from sigprop.results import ParameterPlan, Plan
-from sigprop.results.optimizers import MATRIX_ONLY, trained_by
+from sigprop.plans.rows import ParameterPlan
 from sigprop.results.roles import MATRICES, TABLES
 from sigprop.structure import Parameter, Structure
 

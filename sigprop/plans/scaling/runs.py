@@ -18,9 +18,9 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from sigprop.errors import SigpropError
 from sigprop.isolation import cuda_devices, undisturbed
+from sigprop.plans.plan import Plan
 from sigprop.plans.scaling.record import RecordedRun, SizeRecorder
 from sigprop.plans.scaling.training import make_optimizers
-from sigprop.results import Plan
 from sigprop.theory.exponents import read_optimizer
 
 SMALL = 500_000

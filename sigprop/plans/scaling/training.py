@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from sigprop.batches import as_batch, copied, first_batch, run
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice, first_signal, objective
-from sigprop.results import ParameterPlan, Plan
-from sigprop.results.application import plain_name
+from sigprop.plans.plan import Plan
+from sigprop.plans.rows import ParameterPlan
+from sigprop.sites import plain_name
 from sigprop.theory.exponents import read_optimizer
 
 DEFAULT_LR = {"sgd": 0.1, "momentum": 0.02, "adafactor": 0.03, "lion": 1e-3, "sign": 1e-3}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from sigprop.errors import UnknownNameError, require
-from sigprop.plans.recipes.optimizers import Sizes
+from sigprop.plans.multipliers import Sizes
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.theory.exponents import ALIGNMENTS, Alignment, Parametrization, exponents, read_alignment, solve
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sigprop.errors import UnknownNameError, UnsupportedError
-from sigprop.results import Init, Plan
+from sigprop.plans.plan import Plan
+from sigprop.results import Init
 from sigprop.structure import Structure
 
 ZEROS = ("readout", "query", "branch ends")

@@ -10,11 +10,12 @@ from typing import Any
 from sigprop.distributions import build
 from sigprop.inputs import ModelSource, open_source
 from sigprop.inputs.user_file import is_user_object, read_user_object
+from sigprop.plans import Plan
 from sigprop.plans.recipes.predicted_plan import PredictedPlan, predict_made
 from sigprop.plans.recipes.registry import get_recipe
 from sigprop.plans.recipes.rows import draw_all, scale_rows
 from sigprop.research.explorer.controls import ARCHITECTURES, ArchitectureControls, Choice, Range
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Structure, read_structure
 
 NAME = "own"

@@ -19,12 +19,12 @@ from torch.overrides import TorchFunctionMode
 
 from sigprop.errors import InputError, require
 from sigprop.losses import LossChoice
+from sigprop.plans import Plan
 from sigprop.plans.scaling.batching import RULES
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.stacked import Factors, Kind, Rows, StackedOptimizer
 from sigprop.research.lab.steps import WARM_UPS, Batch, Batches, Loss, called
 from sigprop.research.lab.trainer import EVALUATED, Run, loss_of
-from sigprop.results import Plan
 
 
 def train_many(

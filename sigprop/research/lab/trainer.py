@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from sigprop.errors import InputError
 from sigprop.losses import LossChoice
+from sigprop.plans import Plan
 from sigprop.plans.scaling.training import make_optimizers
 from sigprop.research.lab.checkpoint import append_to, load_run, save_run, write_file
 from sigprop.research.lab.ranks import Ranks, join, spread
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.steps import Batch, Batches, Loss, called, make_step
-from sigprop.results import Plan
 
 # -- Where a run broke: the first module, in order of execution, whose output is not finite
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sigprop.compat import Figure
 from sigprop.research.phase.diagram import PhaseDiagram
-from sigprop.results.figures.panels import COLOURS
+from sigprop.results.figures import COLOURS
 from sigprop.results.files import write_figure
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from sigprop.results.export.rows import folded, forward_rows, settings, spelled
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import ParameterPlan, Plan
+    from sigprop.plans.plan import Plan
+    from sigprop.plans.rows import ParameterPlan
 
 INSIDE, LAST = ("query_key", "value", "hidden", "router"), ("output",)
 TABLES, READOUT = ("embedding", "positional"), ("readout",)

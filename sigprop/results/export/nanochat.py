@@ -9,7 +9,7 @@ from sigprop.results.export.rows import commented, folded, forward_rows, setting
 from sigprop.results.export.torchtitan import HELPERS, call_of
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import Plan
+    from sigprop.plans.plan import Plan
 
 RATES = {"embedding_lr": ("embedding", "positional"), "unembedding_lr": ("readout",),
          "matrix_lr": ("query_key", "value", "hidden", "output"),

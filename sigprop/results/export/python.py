@@ -8,7 +8,7 @@ from sigprop.results.export.rows import commented, folded, hooked_rows, settings
 from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import Plan
+    from sigprop.plans.plan import Plan
 
 CODE = '''
 

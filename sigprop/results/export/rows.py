@@ -7,8 +7,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sigprop.plans.plan import Plan
+    from sigprop.plans.rows import ParameterPlan
     from sigprop.results.init import Init
-    from sigprop.results.plan import ParameterPlan, Plan
 
 
 def pattern(name: str) -> str:

@@ -13,7 +13,7 @@ from sigprop.results.export import megatron, nanochat, optax, python, torchtitan
 from sigprop.results.files import write_whole
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import Plan
+    from sigprop.plans.plan import Plan
 
 Writer = Callable[["Plan"], tuple[str, list[str]]]
 TARGETS: dict[str, Writer] = {

@@ -9,8 +9,8 @@ from torch import nn
 
 from sigprop.errors import UnknownNameError, UnsupportedError
 from sigprop.models import build
+from sigprop.plans import Plan
 from sigprop.plans.recipes import folded_multipliers, plan
-from sigprop.results import Plan
 
 STEPS = 200
 OPTIMIZERS = {

@@ -6,7 +6,7 @@ import torch
 import sigprop as sp
 from sigprop.errors import UnsupportedError
 from sigprop.models import build
-from sigprop.plans.recipes.optimizers import folded_multipliers
+from sigprop.plans.multipliers import folded_multipliers
 
 FACTOR, LR, DECAY, EPS, STEPS = 0.07, 0.03, 0.2, 1e-3, 12
 

@@ -12,9 +12,9 @@ import tests.plans.recipes
 from sigprop.capture.skeleton import build as build_on_meta
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
+from sigprop.plans import Plan
 from sigprop.plans.recipes import get_recipe, plan, recipe, recipes
 from sigprop.plans.recipes.predicted_plan import predict_plan
-from sigprop.results import Plan
 from tests.plans.recipes.shared import WIDTH, drawn, ids, model_of, raw, structure_of
 
 

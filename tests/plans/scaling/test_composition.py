@@ -10,9 +10,10 @@ import torch
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
+from sigprop.plans import ScalePlan
 from sigprop.plans.scaling.tables import table_step, zipf
 from sigprop.plans.scaling.training import make_optimizers, make_step
-from sigprop.results import Init, ScalePlan
+from sigprop.results import Init
 from sigprop.structure import read_structure
 
 OPTIMIZERS = ["adamw", "adam", "sgd", "momentum", "lion", "adafactor", "muon:shape", "muon:rms"]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.plans.recipes.optimizers import multipliers
+from sigprop.plans.multipliers import multipliers
 from sigprop.plans.scaling import GROUPS, depth_factors, family_factors, width_rule
 from sigprop.plans.scaling.dimensions import Dimensions
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.plans.recipes.optimizers import multipliers
+from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans.multipliers import multipliers
+from sigprop.plans.own_scale import Lion
 from sigprop.plans.scaling import width_rule
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.scaling.training import make_optimizers
-from sigprop.results import ParameterPlan, Plan
-from sigprop.results.lion import Lion
 from sigprop.theory.exponents import Parametrization, exponents, solve
 
 M = 4.0

@@ -9,9 +9,10 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
+from sigprop.plans import ScalePlan
 from sigprop.plans.scaling import parametrize
 from sigprop.plans.scaling.training import make_optimizers, make_step
-from sigprop.results import Init, ScalePlan
+from sigprop.results import Init
 
 
 def gpt(width=32, depth=2, heads=4, **settings):

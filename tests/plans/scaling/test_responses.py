@@ -11,7 +11,7 @@ import torch
 import sigprop as sp
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.models import build
-from sigprop.results import Plan
+from sigprop.plans import Plan
 
 
 def gpt(width=64, depth=2, **settings):

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from sigprop.errors import InputError
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all, with_junctions
 from sigprop.plans.recipes.running import outputs_of
 from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Junction, Structure
 
 

@@ -9,9 +9,9 @@ import torch
 
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.measurement.criticality import check_criticality
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import get_recipe, recipe
 from sigprop.plans.recipes.rows import scale_rows
-from sigprop.results import Plan
 from sigprop.structure import Structure
 
 SMALL_GAINS = (

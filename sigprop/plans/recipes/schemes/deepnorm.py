@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sigprop.errors import UnsupportedError
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all, with_junctions
 from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Junction, Parameter, Structure
 
 

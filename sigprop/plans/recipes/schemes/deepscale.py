@@ -27,11 +27,12 @@ from torch import Tensor
 
 from sigprop.capture.record import Field
 from sigprop.errors import UnsupportedError, require
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import Scales, draw_all, with_junctions
 from sigprop.plans.recipes.schemes.unit import branch_scales
 from sigprop.plans.recipes.walk import Walk
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Junction, Parameter, Structure
 from sigprop.theory import activations
 from sigprop.theory.ops.activation import Activation

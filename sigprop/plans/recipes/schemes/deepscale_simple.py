@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.schemes.deepscale import deepscale_plan, mlp_variances
 from sigprop.plans.recipes.schemes.unit import branch_scales
-from sigprop.results import Plan
 from sigprop.structure import Structure
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all, scale_rows
 from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Structure
 
 

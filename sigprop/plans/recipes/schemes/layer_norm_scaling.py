@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 
 from sigprop.errors import UnsupportedError
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from sigprop.batches import as_batch, run
 from sigprop.errors import InputError
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import scale_rows
 from sigprop.plans.recipes.schemes.orthogonal import orthogonal
-from sigprop.results import Plan
 from sigprop.structure import Structure
 
 

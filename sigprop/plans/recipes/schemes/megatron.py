@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.schemes.gpt2 import ends_over_root
-from sigprop.results import Plan
 from sigprop.structure import Structure
 
 

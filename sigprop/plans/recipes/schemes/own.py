@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import kept_row
-from sigprop.results import Plan
 from sigprop.structure import Structure
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sigprop.errors import UnsupportedError, require
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Structure
 
 

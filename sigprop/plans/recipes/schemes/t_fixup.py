@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all
 from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
 

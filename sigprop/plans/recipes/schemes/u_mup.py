@@ -17,9 +17,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all, with_junctions
-from sigprop.results import Init, ParameterPlan, Plan
+from sigprop.plans.rows import ParameterPlan
+from sigprop.results import Init
 from sigprop.results.roles import TABLES
 from sigprop.structure import Parameter, Structure
 

@@ -35,11 +35,12 @@ from sigprop.capture.replayed_heads import heads_of
 from sigprop.errors import UnsupportedError, require
 from sigprop.graph.graph import Node
 from sigprop.losses import LossChoice
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all, scale_rows, times, with_junctions
 from sigprop.plans.recipes.schemes.lecun import lecun_rule
 from sigprop.plans.recipes.walk import Walk, correlation, variance
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from sigprop.structure import Junction, Structure
 from sigprop.structure.attention import WithoutDropout
 from sigprop.structure.attention import score_variance as score_variance_of

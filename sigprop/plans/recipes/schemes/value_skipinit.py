@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sigprop.errors import UnsupportedError
+from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import draw_all, scale_row
 from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init, JunctionPlan, Plan
+from sigprop.plans.rows import JunctionPlan
+from sigprop.results import Init
 from sigprop.structure import Structure
 
 

@@ -8,10 +8,10 @@ import torch
 
 import sigprop as sp
 from sigprop.models import build
-from sigprop.results import Plan, shards
-from sigprop.results.application import _values
+from sigprop.plans import Plan, writing
+from sigprop.plans.application import _values
 from sigprop.results.init import Init
-from tests.results.sharded_plan import SETTINGS
+from tests.plans.sharded_plan import SETTINGS
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*launch, "-m", "tests.results.sharded_plan", str(folder)], capture_output=True, text=True, timeout=200
+        [*launch, "-m", "tests.plans.sharded_plan", str(folder)], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
@@ -43,12 +43,12 @@ def test_two_processes_have_the_numbers_of_one(folder, kind, seeded):
 
 
 @pytest.mark.parametrize("shape", [(5,), (40,), (33, 7), (64, 48), (100, 3, 3), (17, 1)])
-@pytest.mark.parametrize("kind", shards.STREAMED)
+@pytest.mark.parametrize("kind", writing.STREAMED)
 def test_pieces_are_the_whole(shape, kind, monkeypatch):
-    monkeypatch.setattr(shards, "PIECE", 64)
+    monkeypatch.setattr(writing, "PIECE", 64)
     whole = _values(Init(kind, std=0.5), shape, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
-    rows = shards._pieces(shape)
+    rows = writing._pieces(shape)
     assert sum(rows) == shape[0]
     pieces = [_values(Init(kind, std=0.5), (count, *shape[1:]), generator) for count in rows]
     assert torch.equal(torch.cat(pieces), whole)

@@ -11,10 +11,11 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from sigprop.errors import InputError
-from sigprop.results.application import attached, plain_name, unwrap
+from sigprop.plans.application import attached
+from sigprop.sites import plain_name, unwrap
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import Plan
+    from sigprop.plans.plan import Plan
 
 KEY = "sigprop_plan"
 

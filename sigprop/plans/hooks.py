@@ -16,7 +16,7 @@ from sigprop.compat import forward_hooks, own_parameters, remove_forward_hooks
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import JunctionPlan
+    from sigprop.plans.rows import JunctionPlan
 
 LEARNED = "branch_scale"
 UNREAD = "_sigprop_unread"

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import sigprop as sp
 from sigprop.models import build
-from sigprop.results import own_scale
+from sigprop.plans import own_scale
 
 IDS = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
 PLAIN = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
@@ -40,7 +40,7 @@ def many_groups(plan, model, optimizer, **options):
             group.pop("eps")
         return torch.optim.SGD(groups, lr=1.0, momentum=0.9 if optimizer == "momentum" else 0.0)
     if optimizer == "lion":
-        from sigprop.results.lion import Lion
+        from sigprop.plans.own_scale import Lion
 
         return Lion([{k: v for k, v in group.items() if k != "eps"} for group in groups])
     return PLAIN[optimizer](groups, **options)

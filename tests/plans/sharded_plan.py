@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from sigprop.models import build
-from sigprop.results import Plan, shards
+from sigprop.plans import Plan, writing
 
 SETTINGS = {"depth": 2, "width": 32, "heads": 4}
 
@@ -34,13 +34,13 @@ def main(folder: str) -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
     plan = Plan.from_json(Path(folder) / "plan.json")
-    shards.PIECE = 256
+    writing.PIECE = 256
     for kind in ("fsdp2", "tp"):
         for seeded in (True, False):
             model = sharded(kind, mesh)
             torch.manual_seed(7 + 100 * dist.get_rank())
             plan.apply_(model, torch.Generator().manual_seed(3) if seeded else None)
-            whole = {name: p.full_tensor() if shards.is_sharded(p) else p for name, p in model.named_parameters()}
+            whole = {name: p.full_tensor() if writing.is_sharded(p) else p for name, p in model.named_parameters()}
             if dist.get_rank() == 0:
                 torch.save(
                     {name: value.detach() for name, value in whole.items()}, Path(folder) / f"{kind}_{seeded}.pt"

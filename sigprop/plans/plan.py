@@ -9,114 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sigprop.errors import InputError, UnknownNameError, require
-from sigprop.results import application, checkpoint, junctions, optimizers, schedules, suggestion
+from sigprop.errors import InputError, UnknownNameError
+from sigprop.grid import Grid, Shown
+from sigprop.plans import application, checkpoint, hooks, optimizers, suggestion
+from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
 from sigprop.results.export import Export, export_plan
 from sigprop.results.files import Document, written
-from sigprop.results.init import KEEP, Init, is_finite
-from sigprop.results.plan_display import ShownPlan
 
 if TYPE_CHECKING:
     import torch
 
 PLAN_SCHEMA_VERSION = 1
-PLACES = ("input", "output")
-FACTORS = ("multiplier", "lr", "weight_decay", "eps")
-
-
-@dataclass(frozen=True)
-class ParameterPlan:
-    """One parameter: its draw, the factor it enters the forward pass with, and its optimizer multipliers.
-
-    `role`: see `results.roles`.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    init: Init = KEEP
-    multiplier: float = 1.0
-    lr: float = 1.0
-    weight_decay: float = 1.0
-    eps: float = 1.0
-    why: str = ""
-    role: str = ""
-
-    def __post_init__(self) -> None:
-        require(all(size >= 0 for size in self.shape), "shape", self.shape, "sizes that are not negative")
-        for name in FACTORS:
-            require(is_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
-        for name in ("lr", "weight_decay", "eps"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "a number that is not negative")
-
-
-@dataclass(frozen=True)
-class JunctionPlan:
-    """One residual junction, `skip * x + branch * f(x)`, named by the module that computes `f`.
-
-    `folded` says that the parameter rows already carry both scales; nothing is left to apply. Otherwise hooks on
-    this module and on `entry`, the module that takes `x` in, apply them, and a `learnable` branch scale of the
-    given `shape` becomes a parameter. `weights` are the last parameters of `f`, entering as `shift + w`; folded, they
-    carry the factor `branch / level`, `level` being the scale that the stream has gathered there (0: cannot be folded).
-    `own` is the factor that the model itself gives the skip, over that of what this module puts out; `dropped` says
-    that a dropout follows it, which would take the skip with it in training.
-    `place="input"` scales inside a branch instead: the input `f` of this module becomes `skip * v + branch * f`, with
-    `v` the output of `entry`.
-    """
-
-    name: str
-    skip: float = 1.0
-    branch: float = 1.0
-    folded: bool = True
-    entry: str = ""
-    weights: tuple[str, ...] = ()
-    shift: float = 0.0
-    level: float = 1.0
-    own: float = 1.0
-    dropped: bool = False
-    learnable: bool = False
-    shape: tuple[int, ...] = ()
-    place: str = "output"
-    why: str = ""
-
-    def __post_init__(self) -> None:
-        require(self.place in PLACES, "junction place", self.place, " or ".join(PLACES))
-        for name in ("skip", "branch", "shift", "level", "own"):
-            require(is_finite(getattr(self, name)), f"junction {name}", getattr(self, name), "a finite number")
-
-
-@dataclass(frozen=True)
-class ScalePlan:
-    """One module that multiplies its signal by `factor`: its `input`, its `output`, or, with
-    `place="attribute:NAME"`, one of its own numbers."""
-
-    module: str
-    factor: float
-    place: str = "input"
-    why: str = ""
-
-    def __post_init__(self) -> None:
-        known = self.place in PLACES or self.place.startswith("attribute:")
-        require(is_finite(self.factor), "scale factor", self.factor, "a finite number")
-        require(known, "scale place", self.place, f"one of {', '.join(PLACES)} or attribute:NAME")
-
-
-@dataclass(frozen=True)
-class PlanDifference:
-    """One field in which two plans differ; a side is None where that plan has no such row."""
-
-    name: str
-    field: str
-    left: Any
-    right: Any
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+MULTIPLIERS = {"forward": "multiplier", "lr": "lr", "decay": "weight_decay", "eps": "eps"}
+FOLLOWING = ("decay", "eps")
+"""Multipliers that follow from the learning rate's: in the table only when all is asked for."""
 
 
 @dataclass(repr=False)
-class Plan(ShownPlan):
+class Plan(Shown):
     """Rows for parameters, residual junctions and forward scales, with what produced them in `meta`."""
 
     parameters: list[ParameterPlan]
@@ -162,7 +79,7 @@ class Plan(ShownPlan):
         are parameters that a reload by other means leaves out: `weights` (the file, its folder, or a state dict) gives
         their values, and `verify` names those that were not loaded.
         """
-        names = junctions.learned_names(self.junctions)
+        names = hooks.learned_names(self.junctions)
         learned = None if weights is None else checkpoint.learned_values(weights, names)
         return application.attach_plan(self, model, learned)
 
@@ -243,13 +160,73 @@ class Plan(ShownPlan):
         self, optimizer: torch.optim.Optimizer, steps: int, warmup: float = 0.1, final: float = 0.1
     ) -> torch.optim.lr_scheduler.LambdaLR:
         """Warm-up and cosine down to `final` of each group's own rate, so that the plan's factors stay."""
-        return schedules.scheduler(optimizer, steps, warmup, final)
+        return optimizers.scheduler(optimizer, steps, warmup, final)
 
     def export(self, target: str, path: str | Path | None = None) -> Export:
         """This plan as code for `python`, `torchtitan`, `megatron`, `nanochat` or `optax`, also written to `path`.
 
         `.not_expressed` has every row that the target has no words for."""
         return export_plan(self, target, path)
+
+    def table(self, all: bool = False) -> Grid:
+        """What changes, rows that are alike up to numbers as one with first and last values; `all` shows every row."""
+        changed = [row for row in self.parameters if all or _changes(row)]
+        used = [key for key, name in MULTIPLIERS.items() if any(getattr(row, name) != 1.0 for row in changed)]
+        shown = [key for key in used if all or key not in FOLLOWING or "lr" not in used]
+        rows = [_parameter(row, shown) for row in changed]
+        rows += [_junction(row, len(shown)) for row in self.junctions if all or not row.folded or row.why]
+        scales = [f"{row.place} x {row.factor:.3g}" for row in self.scales]
+        rows += [
+            [f"module {row.module}", text, *[""] * len(shown), row.why]
+            for row, text in zip(self.scales, scales, strict=True)
+        ]
+        cells = rows if all else _collapsed(self._unprefixed(rows))
+        why = len(shown) + 2
+        kept = len(self.parameters) - len(changed)
+        notes = [f"{kept} more parameters keep what they have."] if kept else []
+        notes += ["Weight decay and epsilon are multiplied too: table(all=True)."] if shown != used else []
+        loss = self.meta.get("initial_loss")
+        notes += [f"The loss starts at {loss:.3g}, predicted for cross entropy."] if loss is not None else []
+        run = self.meta.get("run")
+        if run:
+            told = ", ".join(f"{key} {value:.3g}" for key, value in run.items() if isinstance(value, (int, float)))
+            notes += [f"A run of this length: {told}; betas {tuple(run['betas'])}."]
+        return Grid(["parameter", "init", *shown, "why"], cells, notes=notes, names=(0,), wrapped=(1, why))
+
+    def _unprefixed(self, rows: list[list[str]]) -> list[list[str]]:
+        """Reasons without the recipe's name before them, which the summary has said."""
+        prefix = f"{self.meta.get('recipe', '')}: "
+        return [[*row[:-1], row[-1].removeprefix(prefix)] for row in rows]
+
+    def explain(self) -> Grid:
+        """The plan as a table: `print(plan.explain())`."""
+        return self.table()
+
+    def summary(self) -> str:
+        """What the plan does, in a sentence."""
+        drawn = sum(row.init.kind != "keep" or row.init.value != 1.0 for row in self.parameters)
+        rates = sum(row.lr != 1.0 for row in self.parameters)
+        scaled = sum(not row.folded for row in self.junctions)
+        parts = [f"draws {drawn} of {len(self.parameters)} parameters"]
+        parts += [f"multiplies the learning rate of {rates}"] if rates else []
+        parts += [f"scales {scaled} residual junctions in the forward pass"] if scaled else []
+        parts += [f"scales {len(self.scales)} modules"] if self.scales else []
+        return f"{self.meta.get('recipe', 'plan')}: {', '.join(parts)}"
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat dict per parameter."""
+        return [
+            {"name": row.name, "shape": row.shape, "role": row.role, "init": str(row.init)}
+            | {name: getattr(row, name) for name in MULTIPLIERS.values()}
+            | {"why": row.why}
+            for row in self.parameters
+        ]
+
+    def plot(self, path: Any = None) -> Any:
+        """Standard deviation of the draw and learning-rate multiplier of every parameter, by role."""
+        from sigprop.results.figures import plan_figure
+
+        return plan_figure(self, path)
 
     def diff(self, other: Plan) -> list[PlanDifference]:
         """Every field in which this plan (left) differs from the other (right)."""
@@ -291,3 +268,57 @@ def _row_differences(name: str, left: Any, right: Any) -> list[PlanDifference]:
         for item in fields(left)
         if item.name != "why" and getattr(left, item.name) != getattr(right, item.name)
     ]
+
+
+def _changes(row: ParameterPlan) -> bool:
+    kept = row.init.kind == "keep" and row.init.value == 1.0
+    return not kept or any(getattr(row, name) != 1.0 for name in MULTIPLIERS.values())
+
+
+def _parameter(row: ParameterPlan, shown: list[str]) -> list[str]:
+    return [row.name, str(row.init), *(f"{getattr(row, MULTIPLIERS[key]):.3g}" for key in shown), row.why]
+
+
+def _junction(row: JunctionPlan, columns: int) -> list[str]:
+    where = "" if row.folded else ", as hooks"
+    scales = f"{row.skip:.3g} x + {row.branch:.3g} f(x){where}"
+    return [f"junction {row.name}", scales, *[""] * columns, row.why]
+
+
+def _collapsed(rows: list[list[str]]) -> list[list[str]]:
+    """Rows that say the same up to numbers, as one: their common name, and their first and last values."""
+    groups: dict[Any, list[list[str]]] = {}
+    for cells in rows:
+        kind = cells[0].startswith(("junction ", "module "))
+        groups.setdefault((kind, *(NUMBER.sub("*", cell) for cell in cells[1:])), []).append(cells)
+    found = []
+    for (*_, why), members in groups.items():
+        if len(members) == 1:
+            found.append(members[0])
+            continue
+        values = [_span(column) for column in list(zip(*members, strict=True))[1:-1]]
+        told = members[0][-1] if len({cells[-1] for cells in members}) == 1 else why
+        found.append([f"{_common([cells[0] for cells in members])} ({len(members)})", *values, told])
+    return found
+
+
+def _common(names: list[str]) -> str:
+    """`blocks.*.attention.*.weight` for names that share those parts; `*.weight` where only the end is shared."""
+    kind, space, _ = names[0].rpartition(" ")
+    split = [name.removeprefix(kind + space).split(".") for name in names]
+    return kind + space + _shared(split)
+
+
+def _shared(split: list[list[str]]) -> str:
+    if len({len(parts) for parts in split}) == 1:
+        return ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in zip(*split, strict=True))
+    return f"*.{split[0][-1]}" if len({parts[-1] for parts in split}) == 1 else "*"
+
+
+def _span(values: Sequence[str]) -> str:
+    """The value, or the first and the last of them, a shared first word said once."""
+    if len(set(values)) == 1:
+        return values[0]
+    first, last = values[0], values[-1]
+    word = first.split(" ")[0]
+    return f"{first} … {last.removeprefix(word + ' ')}"

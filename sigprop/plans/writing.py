@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from sigprop.compat import FORWARD_HOOKS, LOADING_HOOKS
+from sigprop.compat import FORWARD_HOOKS, LOADING_HOOKS, local_shape_and_offset
 
 
 class Saved:
@@ -84,3 +85,58 @@ def _restore(module: nn.Module, state: dict[str, Any]) -> None:
             present.update(value)
         else:
             module.__dict__[name] = value
+
+
+STREAMED = ("constant", "normal", "uniform")
+"""Initializations whose entries are drawn one after the other. Orthogonal matrices and truncated normals, which torch
+draws again where they fall outside, are made as a whole on every rank."""
+PIECE = 1 << 20
+BLOCK = 16
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    return getattr(parameter, "device_mesh", None) is not None
+
+
+def fill_pieces(parameter: Any, draw: Callable[[tuple[int, ...]], Tensor], zero_row: int | None = None) -> None:
+    """Let every rank keep its part of what `draw` gives, piece after piece along the first axis."""
+    shape = tuple(parameter.shape)
+    local = parameter.to_local()
+    _, offset = local_shape_and_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    begin, end = (offset[0], offset[0] + local.shape[0]) if local.numel() else (0, 0)
+    first = 0
+    for rows in _pieces(shape):
+        values = draw((rows, *shape[1:]))
+        if zero_row is not None and first <= zero_row < first + rows:
+            values[zero_row - first] = 0.0
+        low, high = max(begin, first), min(end, first + rows)
+        if low < high:
+            own = values[low - first : high - first]
+            for axis in range(1, len(shape)):
+                own = own.narrow(axis, offset[axis], local.shape[axis])
+            local[low - begin : high - begin].copy_(own)
+        first += rows
+
+
+def _pieces(shape: tuple[int, ...]) -> list[int]:
+    """Rows of each piece: whole blocks of the generator, and no last piece shorter than one."""
+    width = math.prod(shape[1:])
+    step = BLOCK // math.gcd(BLOCK, width)
+    rows = max(step, PIECE // max(width, 1) // step * step)
+    count, rest = divmod(shape[0], rows)
+    if count and rest * width < BLOCK:
+        return [*[rows] * (count - 1), rows + rest]
+    return [rows] * count + ([rest] if rest else [])
+
+
+def common_generator(model: nn.Module) -> torch.Generator | None:
+    """The numbers that the first rank would draw, for all; None where nothing is sharded."""
+    if not any(map(is_sharded, model.parameters())):
+        return None
+    state = torch.get_rng_state()
+    device = torch.device("cuda") if torch.distributed.get_backend() == "nccl" else torch.device("cpu")
+    shared = state.to(device)
+    torch.distributed.broadcast(shared, 0)
+    generator = torch.Generator()
+    generator.set_state(shared.cpu())
+    return generator

@@ -9,8 +9,7 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import UnsupportedError
 from sigprop.models import build
-from sigprop.results.hyperball import AdamH
-from sigprop.results.muon import MuonH, NorMuon
+from sigprop.plans.matrix_optimizers import AdamH, MuonH, NorMuon
 
 
 def gpt():

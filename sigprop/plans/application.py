@@ -18,14 +18,15 @@ from torch import nn
 
 from sigprop.compat import forward_hooks, remove_forward_hooks
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
-from sigprop.results import junctions, shards
+from sigprop.plans import hooks, writing
+from sigprop.plans.writing import Saved, all_or_nothing, fill
 from sigprop.results.init import KEEP, Init
-from sigprop.results.rollback import Saved, all_or_nothing, fill
+from sigprop.sites import parameter_names, plain_name, unwrap
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import ParameterPlan, Plan, ScalePlan
+    from sigprop.plans.plan import Plan
+    from sigprop.plans.rows import ParameterPlan, ScalePlan
 
-WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 TRUNCATED_STD = 0.9866
 """Standard deviation of a unit normal that is cut at three."""
 APPLIED = "_sigprop_plan"
@@ -51,33 +52,11 @@ class ScaleHook:
         return inputs, {**kwargs, first: kwargs[first] * self.factor}
 
 
-def plain_name(name: str) -> str:
-    """The qualified name without the prefixes that wrappers add."""
-    for prefix in WRAPPERS:
-        name = name.replace(prefix, "")
-    return name
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The module inside DataParallel or DistributedDataParallel; any other model as it is."""
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        return model.module
-    return model
-
-
-def parameter_names(model: nn.Module) -> dict[str, list[str]]:
-    """First name of every parameter -> all of its names (several when it is tied)."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in unwrap(model).named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(plain_name(name))
-    return {aliases[0]: aliases for aliases in names.values()}
-
-
 def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Parameter]]:
     """Every row with its parameter; raises when a parameter has no row, two rows, or another shape."""
     rows = {row.name: row for row in plan.parameters}
     parameters = {plain_name(name): parameter for name, parameter in unwrap(model).named_parameters()}
-    learned = junctions.learned_names(plan.junctions)
+    learned = hooks.learned_names(plan.junctions)
     pairs, missing, twice, shapes = [], [], [], []
     for first, aliases in parameter_names(model).items():
         found = [rows.pop(name) for name in aliases if name in rows]
@@ -113,9 +92,9 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
     if rescales and getattr(inner, APPLIED, None):
         raise InputError("this plan rescales the present values and a plan was already applied: build the model anew")
     padding = {id(m.weight): m.padding_idx for m in inner.modules() if isinstance(m, nn.Embedding)}
-    generator = shards.common_generator(inner) if generator is None else generator
+    generator = writing.common_generator(inner) if generator is None else generator
     with all_or_nothing(inner, generator) as saved, torch.no_grad():
-        junctions.install(plan.junctions, _modules(inner))
+        hooks.install(plan.junctions, _modules(inner))
         for row, parameter in match(plan, model):
             if row.init == KEEP:
                 continue
@@ -124,8 +103,8 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
                 parameter.mul_(row.init.value)
                 continue
             zero_row = padding.get(id(parameter))
-            if shards.is_sharded(parameter) and row.init.kind in shards.STREAMED:
-                shards.fill_pieces(parameter, partial(_values, row.init, generator=generator), zero_row)
+            if writing.is_sharded(parameter) and row.init.kind in writing.STREAMED:
+                writing.fill_pieces(parameter, partial(_values, row.init, generator=generator), zero_row)
                 continue
             values = _draw(row, generator)
             if zero_row is not None:
@@ -163,11 +142,11 @@ def _is_finite(parameter: nn.Parameter) -> bool:
 def attached(plan: Plan, model: nn.Module) -> Iterator[Saved]:
     """Hooks and changed numbers of modules put back on a model; whatever fails inside takes them off again."""
     inner = unwrap(model)
-    learned = junctions.learned_names(plan.junctions)
+    learned = hooks.learned_names(plan.junctions)
     values = {name: parameter for name, parameter in inner.named_parameters() if plain_name(name) in learned}
     with all_or_nothing(inner, None) as saved, torch.no_grad():
         match(plan, model)
-        junctions.install(plan.junctions, _modules(inner))
+        hooks.install(plan.junctions, _modules(inner))
         for name, parameter in values.items():
             inner.get_parameter(name).copy_(parameter)
         _apply_scales(plan, inner)
@@ -179,12 +158,12 @@ def attach_plan(plan: Plan, model: nn.Module, learned: Mapping[str, torch.Tensor
     """`attached`, with the values of learned scales; those that nobody gives are marked as not loaded."""
     inner = unwrap(model)
     modules = _modules(inner)
-    wanted = junctions.learned_names(plan.junctions)
-    present = {plain_name(name) for name, _ in inner.named_parameters()} - set(junctions.unread(modules))
+    wanted = hooks.learned_names(plan.junctions)
+    present = {plain_name(name) for name, _ in inner.named_parameters()} - set(hooks.unread(modules))
     with attached(plan, model) as saved:
         for name, value in (learned or {}).items():
-            saved.write(_modules(inner)[name.rpartition(".")[0]].get_parameter(junctions.LEARNED), value)
-        junctions.mark_unread(modules, wanted - present - set(learned or {}))
+            saved.write(_modules(inner)[name.rpartition(".")[0]].get_parameter(hooks.LEARNED), value)
+        hooks.mark_unread(modules, wanted - present - set(learned or {}))
     return model
 
 
@@ -198,17 +177,17 @@ def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
     modules = _modules(inner)
     lacking = [
         f"{name}: this learned scale was not loaded; give plan.attach_(model, weights=...) the file it was saved in"
-        for name in junctions.unread(modules)
+        for name in hooks.unread(modules)
     ]
     lacking += [f"{row.name}: not finite" for row, item in pairs if not item.is_meta and not _is_finite(item)]
     for row in _wanted_scales(plan, modules):
         if not _carries(modules.get(row.module), row):
             lacking.append(f"{row.module}: {row.place} is not multiplied by {row.factor:.4g}; call plan.attach_(model)")
-    installed = junctions.installed(modules)
+    installed = hooks.installed(modules)
     lacking += [
         f"{row.name}: the junction is not scaled; call plan.attach_(model)"
         for row in plan.junctions
-        if junctions.is_hooked(row) and row.name not in installed
+        if hooks.is_hooked(row) and row.name not in installed
     ]
     if drawn:
         lacking += [told for row, parameter in pairs if (told := _size_differs(row, parameter))]
@@ -270,7 +249,7 @@ def _values(init: Init, shape: tuple[int, ...], generator: torch.Generator | Non
 
 def fold_for_inference(plan: Plan, model: nn.Module) -> nn.Module:
     """The junctions' scales put into the weights; rows of the plan stay as they are."""
-    junctions.fold_for_inference(plan.junctions, _modules(unwrap(model)))
+    hooks.fold_for_inference(plan.junctions, _modules(unwrap(model)))
     return model
 
 
@@ -305,8 +284,8 @@ def _carries(module: nn.Module | None, row: ScalePlan) -> bool:
         attribute = row.place.partition(":")[2]
         originals = getattr(module, "_sigprop_originals", {})
         return attribute in originals and math.isclose(getattr(module, attribute), originals[attribute] * row.factor)
-    hooks = [hook for hook in forward_hooks(module) if isinstance(hook, ScaleHook)]
-    return any((hook.factor, hook.place) == (row.factor, row.place) for hook in hooks)
+    found = [hook for hook in forward_hooks(module) if isinstance(hook, ScaleHook)]
+    return any((hook.factor, hook.place) == (row.factor, row.place) for hook in found)
 
 
 def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import sigprop as sp
-from sigprop.results.muon import Muon, matrix_shape, orthogonal
+from sigprop.plans.matrix_optimizers import Muon, matrix_shape, orthogonal
 
 
 def matrices(*shape):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sigprop.errors import UnsupportedError, require
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import Plan
+    from sigprop.plans.plan import Plan
 
 TARGETS = 4096
 BATCH_EXPONENT = 0.25

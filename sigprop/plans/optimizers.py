@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
-from sigprop.results import own_scale
-from sigprop.results.application import match
-from sigprop.results.hyperball import AdamH
-from sigprop.results.muon import Muon, MuonH, NorMuon, groups_of
+from sigprop.plans import own_scale
+from sigprop.plans.application import match
+from sigprop.plans.matrix_optimizers import AdamH, Muon, MuonH, NorMuon, groups_of
+from sigprop.plans.suggestion import suggested_lr
 from sigprop.results.roles import ROLES, VECTORS, WIDTH_CLASSES
-from sigprop.results.suggestion import suggested_lr
 
 if TYPE_CHECKING:
-    from sigprop.results.plan import ParameterPlan, Plan
+    from sigprop.plans.plan import Plan
+    from sigprop.plans.rows import ParameterPlan
 
 Epsilon = float | tuple[float | None, float]
 TORCH_EPSILON = 1e-8
@@ -219,3 +220,21 @@ def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
             own = {"params": [parameter], "param_names": [name], "lr": group["lr"] * factor}
             found.append(group | own | {"weight_decay": group["weight_decay"] / factor})
     return found
+
+
+def cosine_factor(step: int, steps: int, warmup: float = 0.1, final: float = 0.1) -> float:
+    """Linear over the first share `warmup` of the steps, then a cosine down to `final` of the peak."""
+    warm = round(warmup * steps)
+    if step < warm:
+        return (step + 1) / warm
+    place = min((step - warm) / max(steps - warm, 1), 1.0)
+    return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * place))
+
+
+def scheduler(
+    optimizer: torch.optim.Optimizer, steps: int, warmup: float = 0.1, final: float = 0.1
+) -> torch.optim.lr_scheduler.LambdaLR:
+    """Warm-up and cosine for all groups; torch's own `eta_min` and a single `max_lr` give all groups one rate."""
+    require(steps >= 1, "steps", steps, "a positive number")
+    require(0 <= warmup < 1 and 0 <= final <= 1, "warmup, final", (warmup, final), "shares from 0 to 1")
+    return LambdaLR(optimizer, lambda step: cosine_factor(step, steps, warmup, final))

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
-from sigprop.results import Init, JunctionPlan, ParameterPlan, Plan, ScalePlan
+from sigprop.plans import JunctionPlan, ParameterPlan, Plan, ScalePlan
+from sigprop.results import Init
 
 
 class Tied(nn.Module):

@@ -1,4 +1,4 @@
-r"""Few optimizer groups for many learning rates: a weight that carries a factor is stepped in the scale it had without.
+"""Few optimizer groups for many learning rates: a weight that carries a factor is stepped in the scale it had without.
 
 A folded branch scale gives every layer's last weight a rate of its own, and torch runs one kernel for each group. But
 written as `p = s q`, the weight `q` takes the same rate, decay and epsilon as its neighbours (the table of
@@ -14,14 +14,13 @@ On a CPU, where kernels are not what a step waits for, each weight is stepped wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from sigprop.compat import foreach_div_, foreach_mul, foreach_mul_
-from sigprop.results import lion
 
 KEY = "own_scale"
 POWERS = {"adamw": 1, "adam": 1, "lion": 1, "sign": 1, "sgd": 2, "momentum": 2}
@@ -138,5 +137,40 @@ class SGD(InOwnScale, torch.optim.SGD):
     POWER = 2
 
 
-class Lion(InOwnScale, lion.Lion):
+class PlainLion(torch.optim.Optimizer):
+    r"""Lion, which torch does not ship: the sign of an interpolated gradient; with `betas=(0, 0)` sign descent.
+
+        u = sign(b1 m + (1 - b1) g),   w <- (1 - lr decay) w - lr u,   m <- b2 m + (1 - b2) g
+
+    Reference: Chen et al. 2023, Symbolic Discovery of Optimization Algorithms.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+                update = momentum.lerp(parameter.grad, 1 - first).sign_()
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"])
+                momentum.lerp_(parameter.grad, 1 - second)
+        return loss
+
+
+class Lion(InOwnScale, PlainLion):
     pass

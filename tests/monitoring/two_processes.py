@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from sigprop.monitoring import Watch
+from tests import gloo
 from tests.monitoring.shared import batches, language_loss, small_model
 
 STEPS = 4
@@ -54,8 +55,8 @@ def main(folder: str) -> None:
     dist.init_process_group("gloo")
     for kind in ("ddp", "fsdp2", "tp"):
         train(kind, Path(folder) / kind)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    gloo.leave()

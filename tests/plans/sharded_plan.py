@@ -1,6 +1,5 @@
 """Run by two gloo processes: a plan on a model built on meta and sharded, written as whole values by rank 0."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from sigprop.models import build
 from sigprop.plans import Plan, writing
+from tests import gloo
 
 SETTINGS = {"depth": 2, "width": 32, "heads": 4}
 
@@ -45,10 +45,8 @@ def main(folder: str) -> None:
                 torch.save(
                     {name: value.detach() for name, value in whole.items()}, Path(folder) / f"{kind}_{seeded}.pt"
                 )
-    dist.barrier()  # neither process leaves while the other still reads from it
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    os._exit(0)  # gloo's threads may outlive the group, and abort the process where it ends in the usual way
+    gloo.leave()

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from sigprop.models import build
 from sigprop.research.lab import Settings, train
 from sigprop.research.lab.data import TextBatches, zipf_tokens
+from tests import gloo
 
 
 class Stop(Exception):
@@ -36,8 +37,8 @@ def main(kind: str, folder: str, stop: int) -> None:
         return
     if dist.get_rank() == 0:
         print("LOSSES", json.dumps(losses))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    gloo.leave()

@@ -13,7 +13,7 @@ from sigprop.capture.skeleton import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.inputs import TOKENS, as_module, made_up_batch
 from sigprop.plans import Plan
-from sigprop.plans.recipes import recipes
+from sigprop.plans.recipes import RECIPES
 from sigprop.plans.scaling import WIDTH_RULES, compose
 from sigprop.prediction import predict as predict_model
 from sigprop.results import Profile
@@ -66,12 +66,12 @@ def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, bas
     Other options: `sigprop.plans.scaling.compose`.
     """
     name = recipe.lower()
-    if name in WIDTH_RULES or name.startswith("meta:"):
+    if name.partition(":")[0] in WIDTH_RULES:
         if width is not None:
             raise InputError(f"{recipe} is a width rule and so is {width}: give one, and a recipe before it")
         name, width = "own", name
-    if name not in recipes():
-        raise UnknownNameError("recipe", recipe, [*recipes(), *WIDTH_RULES])
+    if name not in RECIPES:
+        raise UnknownNameError("recipe", recipe, [*RECIPES, *WIDTH_RULES])
     if name == "own" and base is not None:
         width = width or "sp"
     return compose(model, name, width=width, base=base, **options)

@@ -19,7 +19,7 @@ import typer
 from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.models.data import sample_text, text_batch
-from sigprop.plans.recipes import read_structure, recipes
+from sigprop.plans.recipes import RECIPES, read_structure
 from sigprop.plans.recipes.predicted_plan import predict_plan
 from studies.recipes_shared import DATA
 
@@ -39,7 +39,7 @@ def main(
     """Predict every recipe that applies to each norm placement."""
     command = "python -m studies.recipe_table " + " ".join(sys.argv[1:])
     results = json.loads(out.read_text())["results"] if out.is_file() else {}
-    chosen = names.split(",") if names else [name for name in recipes() if name not in skip.split(",")]
+    chosen = names.split(",") if names else [name for name in RECIPES if name not in skip.split(",")]
     ids = text_batch(sample_text(), 1, tokens)
     for placement in placements.split(","):
         model = build(

@@ -10,7 +10,7 @@ import pytest
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-BASE = {"batches", "isolation", "compat", "errors", "grid", "losses", "results", "score_masks", "sites"}
+BASE = {"batches", "isolation", "compat", "errors", "grid", "losses", "registry", "results", "score_masks", "sites"}
 ALLOWED = {
     "isolation": {"compat"},
     "errors": set(),
@@ -20,7 +20,8 @@ ALLOWED = {
     "grid": {"errors"},
     "score_masks": set(),
     "sites": set(),
-    "results": {"compat", "errors", "grid", "isolation"},
+    "registry": {"errors"},
+    "results": {"compat", "errors", "grid", "isolation", "registry", "sites"},
     "theory": BASE,
     "distributions": BASE,
     "graph": BASE | {"theory", "distributions"},

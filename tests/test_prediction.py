@@ -105,7 +105,7 @@ def test_a_rule_that_fails_is_a_fault_and_a_function_that_does_is_none(batch, mo
     def broken(*args, **kwargs):
         raise KeyError("broken")
 
-    monkeypatch.setitem(capture._RULES, "relu", broken)
+    monkeypatch.setitem(capture.RULES._entries, "relu", broken)
     with pytest.raises(Fault, match="relu"):
         sp.predict(Stack, batch)
     with pytest.raises(InputError, match="could not be traced"):

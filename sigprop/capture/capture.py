@@ -30,6 +30,7 @@ from sigprop.errors import InputError, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Bound, Doubt, Graph, Node
 from sigprop.graph.shared_parts import SharedParts, WeightsBehind
+from sigprop.registry import Registry
 from sigprop.sites import ROOT, nth, part
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.drawn import Sampled
@@ -224,34 +225,16 @@ class Capture(ModuleSites):
 
 
 Rule = Callable[..., Any]
-_RULES: dict[str, Rule] = {}
+RULES: Registry[Rule] = Registry("rule of the torch function", "sigprop.capture.rules")
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Decorator: the rule of the torch functions with these names."""
-
-    def add(function: Rule) -> Rule:
-        for name in names:
-            if name in _RULES:
-                raise InputError(f"torch function {name!r} already has the rule {_RULES[name].__qualname__!r}")
-            _RULES[name] = function
-        return function
-
-    return add
-
-
-def find_rule(name: str) -> Rule | None:
-    return _RULES.get(name)
-
-
-def rule_names() -> list[str]:
-    """All torch functions that have a rule."""
-    return sorted(_RULES)
+rule = RULES.register
+"""Decorator: the rule of the torch functions with these names."""
 
 
 def by_rule(capture: Capture, call: Call) -> Any:
     """The result of a call that the model did not make itself, one of the steps that another call stands for."""
-    made = _RULES[call.name](capture, call, *call.args, **call.kwargs)
+    made = RULES[call.name](capture, call, *call.args, **call.kwargs)
     if isinstance(made, Field) and made.call is None:
         made.call = call
     return made

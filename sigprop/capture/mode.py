@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
-from sigprop.capture.capture import Capture, Rule, by_rule, find_rule
+from sigprop.capture.capture import RULES, Capture, Rule, by_rule
 from sigprop.capture.derived_weights import makes_fields, of_weights
 from sigprop.capture.fields.replayed import recorded, replayed
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
@@ -246,7 +246,7 @@ class CaptureMode(Mode):
         return self._capture.stopped[found]
 
     def _traced(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
-        rule = find_rule(name)
+        rule = RULES.get(name)
         if rule is None and inspect.isfunction(func) and func.__module__.startswith("torch.nn"):
             with self:
                 return own_body(func)(*args, **kwargs)

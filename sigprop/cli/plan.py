@@ -53,7 +53,7 @@ def plan_command(
     source = open_source(model, parse_settings(settings or []), batch=1, tokens=tokens)
     options = parse_settings(option or [])
     parts: dict[str, Any] = {"depth": depth, "base": base_width, "optimizer": optimizer}
-    if recipe in WIDTH_RULES or recipe.startswith("meta:"):
+    if recipe.partition(":")[0] in WIDTH_RULES:
         made, predicted = _parametrized(source, recipe, parts, options), []
     else:
         others = [name for name in compare.split(",") if name]
@@ -87,10 +87,10 @@ def _prescribed(
     """A recipe's plan, and what it and the others would do; recipes that draw from data get the model itself."""
     from sigprop.api import plan
     from sigprop.capture.skeleton import build
-    from sigprop.plans.recipes import get_recipe
+    from sigprop.plans.recipes import RECIPES
     from sigprop.structure import read_structure
 
-    needs_weights = any(get_recipe(name).data for name in (recipe, *others))
+    needs_weights = any(RECIPES[name].data for name in (recipe, *others))
     built = source.build() if needs_weights else build(source.build)
     structure = read_structure(built, source.batch)
     made = plan(built, recipe, structure=structure, **parts, **options)

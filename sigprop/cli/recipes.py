@@ -13,9 +13,9 @@ KEYS = ("name", "paper", "applies_to", "effect", "data")
 
 def recipes_command(json: Json = False) -> None:
     """List the recipes that `sigprop plan` knows."""
-    from sigprop.plans.recipes import recipes
+    from sigprop.plans.recipes import RECIPES
 
-    found = [{key: getattr(item, key) for key in KEYS} for item in recipes().values()]
+    found = [{key: getattr(item, key) for key in KEYS} for item in RECIPES.values()]
     if json:
         show(json_module.dumps(found, indent=1))
         return

@@ -21,7 +21,7 @@ from sigprop.inputs.batches import Wanted
 from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
 from sigprop.inputs.widths import config_of_width
 from sigprop.losses import LossChoice
-from sigprop.models import CONFIGS, REFERENCE, build, sample_text, text_batch
+from sigprop.models import REFERENCE, build, sample_text, text_batch
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _reference(name: str, settings: dict[str, Any], batch: int, tokens: int) -> 
         deep = {} if depth is None else {"depth": depth}
         return build(name, **{**settings, "width": width, **deep})
 
-    require_settings(CONFIGS[name], settings, name)
+    require_settings(REFERENCE[name].config, settings, name)
     generator = torch.Generator().manual_seed(0)
     if name == "transformer":
         vocabulary = settings.get("vocabulary", 256)

@@ -25,7 +25,7 @@ from sigprop.inputs import hugging_face
 from sigprop.inputs.batches import Wanted, read_data
 from sigprop.inputs.user_file import is_user_object, names_in, read_user_object, user_code
 from sigprop.losses import LossChoice
-from sigprop.models import CONFIGS, REFERENCE, build, load_text, sample_text, text_batch
+from sigprop.models import REFERENCE, build, load_text, sample_text, text_batch
 
 KINDS = "file.py:Model(width=256), a config.json, a checkpoint folder, or a cached hub id"
 
@@ -97,7 +97,7 @@ def as_module(model: Any, build: Callable[[Callable[[], nn.Module]], nn.Module])
 def _reference(name: str, settings: dict[str, Any], data: str | None, wanted: Wanted) -> ModelSource:
     make = lambda: build(name, **settings)  # noqa: E731
     make()
-    config: Any = CONFIGS[name](**settings)
+    config: Any = REFERENCE[name].config(**settings)
     if name == "transformer":
         words = sample_text() if data is None else load_text(data)
         ids = text_batch(words, wanted.batch, min(wanted.tokens, config.context), config.vocabulary)

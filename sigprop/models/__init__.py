@@ -1,6 +1,6 @@
 """Reference networks in plain PyTorch, with text and image loaders to feed them.
 
-`build("vit", depth=12, patch=4)` makes one by name; `REFERENCE` lists the builders, `CONFIGS` their settings.
+`build("vit", depth=12, patch=4)` makes one by name; `REFERENCE` lists the builders and their settings.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from sigprop.models.data import decode, encode, load_idx, load_text, normalized_
 from sigprop.models.layers import initialize_
 from sigprop.models.mixer import Mixer, MixerConfig, mixer
 from sigprop.models.mlp import MLP, MLPConfig, mlp
-from sigprop.models.registry import CONFIGS, REFERENCE, build
+from sigprop.models.registry import REFERENCE, build, reference
 from sigprop.models.resnet import ResNet, ResNetConfig, resnet
 from sigprop.models.transformer import EncoderDecoder, Transformer, TransformerConfig, transformer
 from sigprop.models.vit import ViT, ViTConfig, vit
 
 __all__ = [
-    "CONFIGS",
     "MLP",
     "REFERENCE",
     "EncoderDecoder",
@@ -37,6 +36,7 @@ __all__ = [
     "mixer",
     "mlp",
     "normalized_images",
+    "reference",
     "resnet",
     "sample_text",
     "text_batch",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import require
 from sigprop.models.layers import Residual, activation
+from sigprop.models.registry import reference
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Mixer(nn.Module):
         return self.head(self.final_norm(x).mean(dim=1))
 
 
+@reference("mixer", MixerConfig)
 def mixer(**settings) -> Mixer:
     """Build an MLP-Mixer from the settings of `MixerConfig`."""
     return Mixer(MixerConfig(**settings))

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 
 from sigprop.errors import require
 from sigprop.models.layers import Residual, activation
+from sigprop.models.registry import reference
 
 PLACEMENTS = ("none", "preactivation", "activation")
 
@@ -87,6 +88,7 @@ class MLP(nn.Module):
         return self.head(self.activation(h))
 
 
+@reference("mlp", MLPConfig)
 def mlp(**settings) -> MLP:
     """Build an MLP from the settings of `MLPConfig`."""
     return MLP(MLPConfig(**settings))

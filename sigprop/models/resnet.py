@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import require
 from sigprop.models.layers import Residual
+from sigprop.models.registry import reference
 
 NORMS = ("layer_norm", "batch_norm")
 
@@ -90,6 +91,7 @@ class ResNet(nn.Module):
         return self.head(self.relu(self.final_norm(x)).mean(dim=(2, 3)))
 
 
+@reference("resnet", ResNetConfig)
 def resnet(**settings) -> ResNet:
     """Build a ResNet from the settings of `ResNetConfig`."""
     return ResNet(ResNetConfig(**settings))

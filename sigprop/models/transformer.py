@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sigprop.errors import require
 from sigprop.models.layers import Residual, activation, norm, per_layer
+from sigprop.models.registry import reference
 
 KINDS = ("encoder", "decoder", "encoder_decoder")
 PLACEMENTS = ("pre", "post", "sandwich", "none")
@@ -304,6 +305,7 @@ class EncoderDecoder(_Embedded):
         return self.head(self.decoder(self.embed(target_tokens), None, memory, attention_mask))
 
 
+@reference("transformer", TransformerConfig)
 def transformer(**settings) -> Transformer | EncoderDecoder:
     """Build a Transformer from the settings of `TransformerConfig`."""
     config = TransformerConfig(**settings)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import require
+from sigprop.models.registry import reference
 from sigprop.models.transformer import TransformerConfig, final_norm, make_blocks
 
 
@@ -81,6 +82,7 @@ class ViT(nn.Module):
         return self.head(x.mean(dim=1))
 
 
+@reference("vit", ViTConfig)
 def vit(**settings) -> ViT:
     """Build a Vision Transformer from the settings of `ViTConfig`."""
     return ViT(ViTConfig(**settings))

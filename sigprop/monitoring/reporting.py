@@ -10,7 +10,7 @@ import torch
 
 import sigprop
 from sigprop.errors import InputError
-from sigprop.monitoring.findings import Circumstances, findings_of
+from sigprop.monitoring.findings.base import RunContext, findings_of
 from sigprop.monitoring.history import History, Sample
 from sigprop.monitoring.scalars import folded
 from sigprop.monitoring.sinks.jsonl import read_events
@@ -58,14 +58,14 @@ def recorded_run(folder: str | Path) -> tuple[Report, History]:
         raise InputError(f"{folder} has no recorded run: needs the folder that `sp.Watch(model, folder=...)` writes to")
     start = next((event for event in events if event["event"] == "run"), {})
     history, findings = History(), []
-    circumstances = Circumstances(fresh=not start.get("start"))
+    context = RunContext(fresh=not start.get("start"))
     for event in events:
         if event["event"] == "sample":
             history.add(Sample.from_dict(event))
         if event["event"] in ("sample", "loss") and "loss" in event:
             history.add_loss(int(event["step"]), float(event["loss"]))
         if event["event"] == "sample":
-            findings += findings_of(history, circumstances)
+            findings += findings_of(history, context)
     return report_of(str(start.get("model", folder)), history, findings), history
 
 

@@ -23,14 +23,15 @@ from sigprop.compat import is_compiled
 from sigprop.errors import InputError, NonFiniteError, SigpropError, require
 from sigprop.isolation import as_written
 from sigprop.measurement.layout import AxesRule, TokenAxes
-from sigprop.monitoring.findings import Circumstances, findings_of
+from sigprop.monitoring.findings.base import RunContext, findings_of
 from sigprop.monitoring.history import History, LossReader, Sample
 from sigprop.monitoring.ranks import StepRecord, join, ranks_of
 from sigprop.monitoring.recording import is_norm
 from sigprop.monitoring.reporting import report_of, write_crash, write_page
 from sigprop.monitoring.sampled_pass import SampledPass, modules_of, read_numbers
 from sigprop.monitoring.scalars import Scalars, everything, folded
-from sigprop.monitoring.sinks import JsonLines, Sink, open_sink, read_samples
+from sigprop.monitoring.sinks.base import Sink, open_sink
+from sigprop.monitoring.sinks.jsonl import JsonLines, read_samples
 from sigprop.monitoring.updates import UpdateMeter, trained_parameters
 from sigprop.results import Profile
 from sigprop.results.report import Finding, Report
@@ -103,7 +104,7 @@ class Watch:
         self._sinks: list[Sink] = []
         self._open(sinks, start)
         self.history = History(self.ranks.joined(self._saved(), lambda saved: saved[0]) if start else None)
-        self._circumstances = Circumstances(predicted=predicted, norms=_norm_gains(self.model), fresh=start == 0)
+        self._context = RunContext(predicted=predicted, norms=_norm_gains(self.model), fresh=start == 0)
         self._replace_other()
         self._arm_if_due()
 
@@ -249,7 +250,7 @@ class Watch:
     # what is said
 
     def _judge(self) -> None:
-        for finding in findings_of(self.history, self._circumstances):
+        for finding in findings_of(self.history, self._context):
             self.findings.append(finding)
             if self.ranks.first:
                 LOGGER.warning("%s. %s", finding.title, finding.cause)

@@ -10,7 +10,7 @@ from sigprop.cli.plan import plan_command
 from sigprop.cli.recipes import recipes_command
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.plans import Plan
-from sigprop.plans.recipes import recipes
+from sigprop.plans.recipes import RECIPES
 
 app = typer.Typer()
 app.command("plan")(plan_command)
@@ -25,7 +25,7 @@ def run(*arguments):
 def test_recipes_lists_all():
     table, data = run("recipes"), run("recipes", "--json")
     assert table.exit_code == data.exit_code == 0
-    assert {row["name"] for row in json.loads(data.output)} == set(recipes())
+    assert {row["name"] for row in json.loads(data.output)} == set(RECIPES)
     assert "DeepNet" in table.output
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sigprop.monitoring.findings import RULES, Circumstances, findings_of
+from sigprop.monitoring.findings.base import RULES, RunContext, findings_of
 from sigprop.monitoring.findings.dead_expert import expert_of
 from sigprop.monitoring.history import History, Sample
 from sigprop.monitoring.watching import Watch
@@ -42,20 +42,20 @@ def history(rows, table: str = "sites", losses=()) -> History:
     return found
 
 
-def names(found: History, **circumstances) -> list[str]:
-    return [finding.name for finding in findings_of(found, Circumstances(**circumstances))]
+def names(found: History, **context) -> list[str]:
+    return [finding.name for finding in findings_of(found, RunContext(**context))]
 
 
 def test_each_finding_is_told_once():
-    circumstances = Circumstances()
+    context = RunContext()
     found = history([{}], losses=[1.0, math.nan])
-    assert [finding.name for finding in findings_of(found, circumstances)] == ["nonfinite"]
-    assert findings_of(found, circumstances) == []
+    assert [finding.name for finding in findings_of(found, context)] == ["nonfinite"]
+    assert findings_of(found, context) == []
 
 
 def test_every_rule_is_silent_without_a_history():
-    for rule in RULES:
-        assert list(rule.find(History(), Circumstances())) == []
+    for rule in RULES.values():
+        assert list(rule(History(), RunContext())) == []
 
 
 def test_a_run_that_breaks_after_its_loss_has_risen_far_had_too_high_a_rate():
@@ -81,7 +81,7 @@ def test_entropy_counts_only_where_attention_had_a_choice_and_scores_grew():
 def test_a_jump_is_told_at_the_first_place_that_leaves_its_history():
     calm = [{"a": {"variance": 1.0}, "b": {"variance": 2.0 + 0.1 * i}, "c": {"variance": 1.0}} for i in range(8)]
     jumped = {"a": {"variance": 1.0}, "b": {"variance": 900.0}, "c": {"variance": 800.0}}
-    found = findings_of(history([*calm, jumped]), Circumstances())
+    found = findings_of(history([*calm, jumped]), RunContext())
     assert [(finding.name, finding.sites) for finding in found] == [("jump", ("b",))]
     assert names(history([*calm, {**jumped, "b": {"variance": 8.0}, "c": {"variance": 1.0}}])) == []
 
@@ -95,7 +95,7 @@ def test_gradients_that_overflow_now_and_then_are_a_scaler_at_work():
 def test_the_first_sample_is_held_against_the_prediction():
     predicted = Profile([SiteRow("a", 0, variance=1.0, status="exact"), SiteRow("b", 0, variance=1.0, status="exact")])
     measured = {"a": {"variance": 1.2}, "b": {"variance": 4.0}}
-    found = findings_of(history([measured]), Circumstances(predicted=predicted))
+    found = findings_of(history([measured]), RunContext(predicted=predicted))
     assert [(finding.name, finding.sites) for finding in found] == [("off_prediction", ("b",))]
     assert names(history([measured]), predicted=predicted, fresh=False) == []
     assert names(history([{"a": {"variance": 1.2}, "b": {"variance": 0.9}}]), predicted=predicted) == []

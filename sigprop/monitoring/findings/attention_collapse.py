@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, seen
+from sigprop.monitoring.findings.base import RunContext, finding, problem, seen
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -15,7 +15,8 @@ GROWTH = 5.0
 SCORE = 30.0
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("attention_collapse", "tokens", unless="rate_too_high")
+def attention_collapse(history: History, context: RunContext) -> Iterator[Finding]:
     if len(history) < 2:
         return
     now, names = history.samples[-1], []
@@ -32,10 +33,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
             names.append(name)
     if names:
         row = now.sites[names[0]]
-        yield Finding(
-            name="attention_collapse",
-            group="tokens",
-            severity="problem",
+        yield problem(
             title=f"step {now.step}: attention looks at one token only at {len(names)} places, first {names[0]}",
             cause="Scores have grown until the softmax is a choice without gradient (Zhai et al. 2023): "
             "normalize queries and keys, or lower their learning rate.",

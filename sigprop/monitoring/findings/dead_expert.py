@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, last, seen
+from sigprop.monitoring.findings.base import RunContext, finding, last, problem, seen
 from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
@@ -19,17 +19,15 @@ def expert_of(parameter: str) -> str | None:
     return f"{match.group(1)}.{match.group(2) or match.group(3)}" if match else None
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("dead_expert", "gradient")
+def dead_expert(history: History, context: RunContext) -> Iterator[Finding]:
     recent = last(history, SAMPLES)
     if not recent:
         return
     dead = set.intersection(*map(_idle, recent))
     if dead:
         names = tuple(sorted(dead))
-        yield Finding(
-            name="dead_expert",
-            group="gradient",
-            severity="problem",
+        yield problem(
             title=f"step {recent[-1].step}: {len(names)} experts get no gradient, first {names[0]}",
             cause="The router sends them no token; what gets no token gets no gradient and stays as it is "
             "(Fedus et al. 2022, section 2.2: a loss that balances the load).",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, last, seen
+from sigprop.monitoring.findings.base import RunContext, finding, last, problem, seen
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -15,20 +15,18 @@ INWARD = 0.5
 """Cosine between the step and the negative of the gain, above which the step mostly shrinks it."""
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("decayed_gain", "optimizer")
+def decayed_gain(history: History, context: RunContext) -> Iterator[Finding]:
     recent = last(history, SAMPLES)
     names = []
     for name in recent[-1].parameters if recent else ():
         rows = [sample.parameters.get(name, {}) for sample in recent]
-        if name in circumstances.norms and all(_shrinks(row) for row in rows) and _kept(history, name) < HALF:
+        if name in context.norms and all(_shrinks(row) for row in rows) and _kept(history, name) < HALF:
             names.append(name)
     if names:
         row = recent[-1].parameters[names[0]]
         kept = _kept(history, names[0])
-        yield Finding(
-            name="decayed_gain",
-            group="optimizer",
-            severity="problem",
+        yield problem(
             title=f"step {recent[-1].step}: weight decay has taken gains of {len(names)} norms to {kept:.2f} of their"
             f" size or less, first {names[0]}",
             cause="The step of a gain points at zero: decay moves it, not the gradient. A gain sets the scale of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, last, seen, smooth, weights
+from sigprop.monitoring.findings.base import RunContext, finding, last, problem, seen, smooth, weights
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -14,7 +14,8 @@ LEARNED = 0.01
 """Once the loss is this share of the first one, gradients vanish because the task is learned."""
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("epsilon_too_large", "optimizer")
+def epsilon_too_large(history: History, context: RunContext) -> Iterator[Finding]:
     recent = last(history, SAMPLES)
     losses = smooth(loss for _, loss in history.losses)
     if not recent or (losses and losses[-1] < LEARNED * losses[0]):
@@ -24,10 +25,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
     held = [name for name, row in weights(recent[-1]).items() if "denominator" in row]
     if names and len(names) >= SHARE * len(held):
         row = recent[-1].parameters[names[0]]
-        yield Finding(
-            name="epsilon_too_large",
-            group="optimizer",
-            severity="problem",
+        yield problem(
             title=f"step {recent[-1].step}: epsilon {row['eps']:.1g} exceeds the gradients of {len(names)} parameters",
             cause="Adam divides by sqrt(v) + eps. Where eps is the larger part the step shrinks with the gradient, "
             "and these parameters learn at a fraction of their rate (Everett et al. 2024, section 4).",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, seen
+from sigprop.monitoring.findings.base import RunContext, finding, problem, seen
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -14,7 +14,8 @@ OTHERS = 10.0
 GROWTH = 4.0
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("exploding_branch", "signal", unless="rate_too_high")
+def exploding_branch(history: History, context: RunContext) -> Iterator[Finding]:
     if len(history) < 2:
         return
     now = history.samples[-1]
@@ -25,10 +26,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
     others = statistics.median(value for name, value in ratios.items() if name != worst)
     series = history.series("sites", worst, "branch_ratio")
     if ratios[worst] > max(DROWNS, OTHERS * others) and ratios[worst] > GROWTH * series[0]:
-        yield Finding(
-            name="exploding_branch",
-            group="signal",
-            severity="problem",
+        yield problem(
             title=f"step {now.step}: the branch at {worst} is {ratios[worst]:.3g} times its skip",
             cause="What was carried to this block is lost in what the block adds; the others add "
             f"{others:.2g} of their skip. It started at {series[0]:.2g}.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, last, module_of, seen, weights
+from sigprop.monitoring.findings.base import RunContext, finding, last, module_of, problem, seen, weights
 from sigprop.monitoring.findings.dead_expert import expert_of
 from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
@@ -12,7 +12,8 @@ from sigprop.results.report import Finding
 SAMPLES = 3
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("frozen", "gradient")
+def frozen(history: History, context: RunContext) -> Iterator[Finding]:
     recent = last(history, SAMPLES)
     if not recent or not all(map(weights, recent)):
         return
@@ -23,10 +24,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
     ]
     if still:
         row = recent[-1].parameters[still[0]]
-        yield Finding(
-            name="frozen",
-            group="gradient",
-            severity="problem",
+        yield problem(
             title=f"step {recent[-1].step}: {len(still)} trained parameters do not move, first {still[0]}",
             cause=_cause(row),
             parameters=tuple(still),

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, seen
+from sigprop.monitoring.findings.base import RunContext, finding, seen, warning
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -15,7 +15,8 @@ FACTOR = 30.0
 DEVIATIONS = 12.0
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("jump", "signal", unless="rate_too_high")
+def jump(history: History, context: RunContext) -> Iterator[Finding]:
     if len(history) <= BEFORE or history.samples[-1].bad is not None:
         return
     now = history.samples[-1]
@@ -23,10 +24,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
         series = history.series("sites", name, "variance")
         if "variance" in row and _left(series):
             before = statistics.median(series[-1 - BEFORE : -1])
-            yield Finding(
-                name="jump",
-                group="signal",
-                severity="warning",
+            yield warning(
                 title=f"step {now.step}: the variance at {name} jumped from {before:.2g} to {series[-1]:.2g}",
                 cause="It is the first place on the forward pass to leave its own history.",
                 sites=(name,),

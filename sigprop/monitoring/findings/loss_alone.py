@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, seen
+from sigprop.monitoring.findings.base import RunContext, finding, seen, warning
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -19,16 +19,14 @@ TIMES = 2
 and does so `TIMES` times."""
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("loss_alone", "loss")
+def loss_alone(history: History, context: RunContext) -> Iterator[Finding]:
     losses = [(step, loss) for step, loss in history.losses if math.isfinite(loss)]
     jumps = _jumps(losses)
     if len(jumps) < TIMES or any(sample.bad for sample in history) or not _calm(history):
         return
     steps = [losses[place][0] for place in jumps]
-    yield Finding(
-        name="loss_alone",
-        group="loss",
-        severity="warning",
+    yield warning(
         title=f"the loss jumps and comes back ({len(steps)} times, first at step {steps[0]}), the signals do not",
         cause="No site or update has left its history. Batches that differ so much point at the order or the "
         "mixture of the data (not shuffled, sorted by class or source), not at initialization or optimizer.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, seen
+from sigprop.monitoring.findings.base import RunContext, finding, problem, seen
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -16,9 +16,8 @@ CAUSES = {
 }
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
-    if "overflow" in circumstances.told:
-        return
+@finding("nonfinite", "signal", unless="overflow")
+def nonfinite(history: History, context: RunContext) -> Iterator[Finding]:
     sample = history.samples[-1] if history.samples else None
     if sample is None or sample.bad is None:
         if history.first_bad_loss is not None:
@@ -31,10 +30,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
     if place.startswith("(input)"):
         cause = "The batch itself holds values that are not finite: the fault lies with the data, not with the model."
     is_parameter = kind.startswith("parameter")
-    yield Finding(
-        name="nonfinite",
-        group="signal",
-        severity="problem",
+    yield problem(
         title=f"step {sample.step}: {kind} not finite first at {place}{since}",
         cause=cause,
         sites=() if is_parameter else (place,),
@@ -47,10 +43,8 @@ def _loss(history: History) -> Finding:
     step = history.first_bad_loss
     before = [sample.step for sample in history if sample.bad is None and sample.step < step]  # type: ignore[operator]
     told = f"the sample of step {before[-1]} was finite everywhere" if before else "no sample before it was finite"
-    return Finding(
-        name="nonfinite",
+    return problem(
         group="loss",
-        severity="problem",
         title=f"step {step}: the loss is not finite",
         cause=f"Between samples only the loss is seen: {told}. The next step is sampled to find the place.",
         evidence=(seen("step", float(step or 0)),),

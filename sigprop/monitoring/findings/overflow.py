@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, last, module_of, seen
+from sigprop.monitoring.findings.base import RunContext, finding, last, module_of, problem, seen
 from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
@@ -13,7 +13,8 @@ GRADIENT_SAMPLES = 3
 """A loss scaler tries larger scales until gradients overflow; only a row of such samples is no trial."""
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("overflow", "precision")
+def overflow(history: History, context: RunContext) -> Iterator[Finding]:
     for sample in last(history, 1):
         for name, row in sample.sites.items():
             for narrow in ("fp16", "bf16"):
@@ -46,10 +47,7 @@ def _finding(history: History, step: int, name: str, narrow: str, prefix: str) -
     evidence = [seen(f"share of infinite entries ({narrow})", share, 0.0)]
     if before:
         evidence.append(seen("largest entry at the sample before, as a share of the largest number", before[-1]))
-    return Finding(
-        name="overflow",
-        group="precision",
-        severity="problem",
+    return problem(
         title=f"step {step}: the {what} overflows {narrow} first at {name}",
         cause=f"Entries exceed the largest number of {narrow}. "
         + ("The loss scale is too large for this place." if prefix else "bf16 has the range of float32."),

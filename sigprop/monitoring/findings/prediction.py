@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances
+from sigprop.monitoring.findings.base import RunContext, finding, warning
 from sigprop.monitoring.history import History
 from sigprop.results.report import Datum, Finding
 
@@ -13,9 +13,10 @@ BAND = {"exact": 1.5, "asymptotic": 1.5, "quadrature": 1.5, "sampled": 2.0, "fit
 """Factor by which one draw may differ from its expectation, by the status of the prediction."""
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
-    predicted = circumstances.predicted
-    if predicted is None or not circumstances.fresh or len(history) != 1:
+@finding("off_prediction", "signal")
+def off_prediction(history: History, context: RunContext) -> Iterator[Finding]:
+    predicted = context.predicted
+    if predicted is None or not context.fresh or len(history) != 1:
         return
     sample = history.samples[0]
     for row in predicted:
@@ -23,10 +24,7 @@ def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
         if not (row.variance > 0.0 and measured > 0.0):
             continue
         if abs(math.log(measured / row.variance)) > math.log(BAND.get(row.status, 4.0)):
-            yield Finding(
-                name="off_prediction",
-                group="signal",
-                severity="warning",
+            yield warning(
                 title=f"step {sample.step}: variance at {row.name} is {measured / row.variance:.2g} of the predicted",
                 cause="It is the first place to leave the predicted band: the weights are not drawn as the prediction "
                 "assumes, or they are trained already. `sigprop check` tells which.",

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, seen, smooth, weights
+from sigprop.monitoring.findings.base import RunContext, finding, problem, seen, smooth, weights
 from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
@@ -24,7 +24,8 @@ SAMPLES = 3
 """The middle matrix changes by `REPLACED` of its size at several samples, or by `AT_ONCE` at one."""
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("rate_too_high", "optimizer")
+def rate_too_high(history: History, context: RunContext) -> Iterator[Finding]:
     good = [sample for sample in history if sample.bad is None]
     if not good:
         return
@@ -61,10 +62,7 @@ def _worse_since(history: History, step: int) -> bool:
 def _changed(history: History, before: Sample, after: Sample, worst: str, ratio: float) -> Finding:
     group = max(after.groups, key=lambda name: after.groups[name].get("lr", 0.0))
     old, new = (sample.groups.get(group, {}).get("lr", math.nan) for sample in (before, after))
-    return Finding(
-        name="rate_too_high",
-        group="optimizer",
-        severity="problem",
+    return problem(
         title=f"step {after.step}: the learning rate went from {old:.3g} to {new:.3g} after step {before.step}, and "
         "the loss has risen since",
         cause=f"{worst} changes by {ratio:.2g} of its size in one step. Go back to the rate before, or raise it "
@@ -113,10 +111,7 @@ def _diverged(history: History) -> bool:
 
 def _finding(history: History, sample: Sample, worst: str, ratio: float, told: str) -> Finding:
     losses = smooth(loss for _, loss in history.losses)
-    return Finding(
-        name="rate_too_high",
-        group="optimizer",
-        severity="problem",
+    return problem(
         title=f"step {sample.step}: the learning rate is too high: {told}",
         cause=f"{worst} changes by {ratio:.2g} of its size in one step. Lower the rate or warm it up.",
         parameters=(worst,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import Circumstances, last, seen
+from sigprop.monitoring.findings.base import RunContext, finding, last, seen, warning
 from sigprop.monitoring.history import History
 from sigprop.results.report import Finding
 
@@ -12,16 +12,14 @@ SHARE = 0.5
 SAMPLES = 3
 
 
-def find(history: History, circumstances: Circumstances) -> Iterator[Finding]:
+@finding("underflow", "precision")
+def underflow(history: History, context: RunContext) -> Iterator[Finding]:
     recent = last(history, SAMPLES)
     for narrow in ("fp16", "bf16"):
         key = f"grad_{narrow}_underflow"
         names = [name for name in (recent[-1].sites if recent else ()) if _low(recent, name, key)]
         if names:
-            yield Finding(
-                name="underflow",
-                group="precision",
-                severity="warning",
+            yield warning(
                 title=f"step {recent[-1].step}: most of the gradient at {names[0]} is subnormal in {narrow}",
                 cause=f"Entries below {narrow}'s smallest normal number keep few bits or none: scale the loss up.",
                 sites=tuple(names),

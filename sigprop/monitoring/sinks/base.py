@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
+
+from sigprop.registry import Registry
 
 
 class Sink(Protocol):
@@ -11,7 +14,7 @@ class Sink(Protocol):
     name: str
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """The numbers of one sampled step; keys are bounded, see `folding.py`."""
+        """The numbers of one sampled step; keys are bounded, see `scalars.py`."""
         ...
 
     def tell(self, step: int, finding: Any) -> None:
@@ -19,3 +22,17 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+SINKS: Registry[Any] = Registry("sink", __package__ or "")
+
+
+def sink(kind: Any) -> Any:
+    """Decorator: a class that is opened by its `name`, with the folder of the run."""
+    SINKS.add(kind.name, kind)
+    return kind
+
+
+def open_sink(chosen: str | Sink, folder: str | Path) -> Sink:
+    """A sink by its name, or one that the user has opened already."""
+    return SINKS[chosen](folder) if isinstance(chosen, str) else chosen

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from sigprop.monitoring.sinks.base import sink
+
 FORBIDDEN = re.compile(r"[^\w\-./ :]")
 
 
+@sink
 class Mlflow:
     """Metrics under `sigprop/...`; characters that MLflow refuses become underscores."""
 

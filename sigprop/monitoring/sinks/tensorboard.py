@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sigprop.monitoring.sinks.base import sink
 
+
+@sink
 class TensorBoard:
     """Scalars under their keys, findings as text."""
 

@@ -6,7 +6,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from sigprop.monitoring.sinks.base import sink
 
+
+@sink
 class Trackio:
     """Scalars as `sigprop/...`, in a run of its own unless one is given."""
 

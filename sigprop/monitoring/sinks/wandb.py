@@ -6,9 +6,12 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from sigprop.monitoring.sinks.base import sink
+
 STEP = "sigprop/step"
 
 
+@sink
 class Wandb:
     """Scalars as `sigprop/...` against their own step, so that they do not disturb the user's counting."""
 

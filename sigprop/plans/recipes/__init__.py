@@ -13,10 +13,11 @@
 
 from sigprop.plans.multipliers import Multipliers, Sizes, folded_multipliers, multipliers
 from sigprop.plans.recipes.planning import plan
-from sigprop.plans.recipes.registry import Recipe, get_recipe, recipe, recipes
+from sigprop.plans.recipes.registry import RECIPES, Recipe, recipe
 from sigprop.structure import Junction, Parameter, Structure, read_structure
 
 __all__ = [
+    "RECIPES",
     "Junction",
     "Multipliers",
     "Parameter",
@@ -24,10 +25,8 @@ __all__ = [
     "Sizes",
     "Structure",
     "folded_multipliers",
-    "get_recipe",
     "multipliers",
     "plan",
     "read_structure",
     "recipe",
-    "recipes",
 ]

@@ -24,7 +24,7 @@ from sigprop.isolation import seed_all, undisturbed
 from sigprop.plans.hooks import LEARNED
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.fold import carrying, fold, with_levels
-from sigprop.plans.recipes.registry import get_recipe
+from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import scale_row
 from sigprop.results.init import KEEP
 from sigprop.structure import Structure, read_structure
@@ -52,7 +52,7 @@ def plan(
     """
     with reproducibly():
         structure = read_structure(model, batch) if structure is None else structure
-        made = get_recipe(recipe)(structure, **options)
+        made = RECIPES[recipe](structure, **options)
         return completed(made, structure, optimizer, surgery, learnable, match_epsilon)
 
 

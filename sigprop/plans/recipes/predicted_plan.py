@@ -8,7 +8,7 @@ from typing import Any
 
 from sigprop.errors import UnsupportedError
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import get_recipe
+from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import draw_all, scale_rows
 from sigprop.plans.recipes.schemes.unit import start_variance
 from sigprop.plans.recipes.walk import Walk, correlation, variance
@@ -68,7 +68,7 @@ def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = Fa
         made = draw_all(structure, lambda item, role, size: Init("keep"), embedding=None)
         rows = [type(row)(row.name, row.shape, Init("keep")) for row in made.parameters]
         return predict_made(structure, Plan(rows), "as it is")
-    made = get_recipe(recipe)(structure, **options)
+    made = RECIPES[recipe](structure, **options)
     if unit_start:
         factor = 1.0 / math.sqrt(start_variance(structure, made))
         made = scale_rows(made, dict.fromkeys(structure.starting, factor))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from inspect import signature
-from pkgutil import iter_modules
 from typing import Any
 
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import InputError
 from sigprop.plans.plan import Plan
+from sigprop.registry import Registry
 
 Function = Callable[..., Plan]
-_RECIPES: dict[str, Recipe] = {}
 
 
 @dataclass(frozen=True)
@@ -47,30 +45,16 @@ class Recipe:
         return plan
 
 
+RECIPES: Registry[Recipe] = Registry("recipe", f"{__package__}.schemes", "`sigprop recipes` lists them all.")
+
+
 def recipe(
     name: str, *, paper: str, applies_to: str, effect: str, data: bool = False, solves: bool = False
 ) -> Callable[[Function], Function]:
     """Decorator: register a scheme under a name."""
 
     def add(function: Function) -> Function:
-        if name in _RECIPES:
-            raise InputError(f"recipe {name!r} is already registered by {_RECIPES[name].function.__module__}")
-        _RECIPES[name] = Recipe(name, function, paper, applies_to, effect, data, solves)
+        RECIPES.add(name, Recipe(name, function, paper, applies_to, effect, data, solves))
         return function
 
     return add
-
-
-def recipes() -> dict[str, Recipe]:
-    """All recipes, in alphabetical order."""
-    room = import_module(f"{__package__}.schemes")
-    for module in iter_modules(room.__path__):
-        import_module(f"{room.__name__}.{module.name}")
-    return dict(sorted(_RECIPES.items()))
-
-
-def get_recipe(name: str) -> Recipe:
-    known = recipes()
-    if name not in known:
-        raise UnknownNameError("recipe", name, known, "`sigprop recipes` lists them all.")
-    return known[name]

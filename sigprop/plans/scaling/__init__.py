@@ -9,7 +9,7 @@ from sigprop.plans.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
 from sigprop.plans.scaling.dimensions import ROLES, Dimensions, compare
 from sigprop.plans.scaling.family import GROUPS, GroupFactors, family_factors
 from sigprop.plans.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH
-from sigprop.plans.scaling.width import WIDTH_RULES, WidthRule, width_rule
+from sigprop.plans.scaling.width_rules import WIDTH_RULES, WidthRule, width_rule
 
 __all__ = [
     "DEPTH_RULES",

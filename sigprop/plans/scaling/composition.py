@@ -27,7 +27,7 @@ from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.fold import carrying
 from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched
 from sigprop.plans.recipes.predicted_plan import initial_loss
-from sigprop.plans.recipes.registry import get_recipe
+from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import times
 from sigprop.plans.rows import ParameterPlan, ScalePlan
 from sigprop.plans.scaling.attention import AttentionScales, attention_scales, reference_attention_scales
@@ -42,7 +42,7 @@ from sigprop.plans.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, r
 from sigprop.plans.scaling.relative import depths_of, relative_sizes
 from sigprop.plans.scaling.responses import responses
 from sigprop.plans.scaling.tables import frequencies_in, table_step
-from sigprop.plans.scaling.width import WidthRule, width_rule
+from sigprop.plans.scaling.width_rules import WidthRule, width_rule
 from sigprop.plans.scaling.zeros import with_zeros
 from sigprop.plans.suggestion import ADAM_RATE, BESIDE_MUON, TARGETS, batch_factor
 from sigprop.results import Init
@@ -256,7 +256,7 @@ def _own(beside: Beside, optimizer: str, scheme: str | None) -> Plan:
 
 def _drawn(beside: Beside, recipe: str, optimizer: str, options: dict[str, Any]) -> Plan:
     """The recipe's rows at this width, and their exact moves, junctions not folded yet."""
-    scheme, structure = get_recipe(recipe), beside.pair.required
+    scheme, structure = RECIPES[recipe], beside.pair.required
     made = scheme(structure, **options)
     if beside.rule is None:
         return made
@@ -406,7 +406,7 @@ def _with_initial_loss(made: Plan, structure: Structure) -> Plan:
         found = initial_loss(structure, made)
     except SigpropError:
         return made
-    if found is None:
+    if found is None or math.isnan(found[1]):
         return made
     loss, excess = found
     if excess <= LARGEST_EXCESS or made.meta["recipe"] == "own":
@@ -431,7 +431,7 @@ def _with_branch_exponent(recipe: str, depth: str, options: dict[str, Any]) -> d
     """A recipe whose branches follow `b^2 = k / N^alpha` takes the exponent of the depth rule."""
     if depth != "linear" or recipe not in ("unit", "depth_scaling") or "alpha" in options:
         return options
-    k = options.get("k", get_recipe(recipe).default("k"))
+    k = options.get("k", RECIPES[recipe].default("k"))
     return {**options, "alpha": 2.0, "k": k * REFERENCE_LAYERS}
 
 

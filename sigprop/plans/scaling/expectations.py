@@ -15,7 +15,7 @@ from sigprop.plans.scaling.factories import Given
 from sigprop.plans.scaling.fit import fit_exponents
 from sigprop.plans.scaling.record import OUTPUT
 from sigprop.plans.scaling.relative import output_scales
-from sigprop.plans.scaling.width import width_rule
+from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.theory.exponents import read_optimizer
 
 Rows = dict[str, dict[str, float]]

@@ -14,7 +14,7 @@ from sigprop.plans.plan import Plan
 from sigprop.plans.scaling.composition import beside_of, own_plan
 from sigprop.plans.scaling.dimensions import Dimensions, compare
 from sigprop.plans.scaling.model_and_base import ModelAndBase
-from sigprop.plans.scaling.width import width_rule
+from sigprop.plans.scaling.width_rules import width_rule
 
 PlanMaker = Callable[[nn.Module, nn.Module], "Plan | None"]
 

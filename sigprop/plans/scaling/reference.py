@@ -22,7 +22,7 @@ from torch import nn
 from sigprop.plans.matrix_optimizers import matrix_shape
 from sigprop.plans.multipliers import Sizes
 from sigprop.plans.scaling.dimensions import Dimensions
-from sigprop.plans.scaling.width import WidthRule
+from sigprop.plans.scaling.width_rules import WidthRule
 from sigprop.results.roles import WIDTH_CLASSES
 from sigprop.sites import plain_name
 from sigprop.structure import Parameter, Structure

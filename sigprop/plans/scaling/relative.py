@@ -14,7 +14,7 @@ from sigprop.plans.scaling.attention import AttentionScales
 from sigprop.plans.scaling.depth import DEPTH_RULES, DepthFactors, branch_outputs, count_branches, depth_factors
 from sigprop.plans.scaling.dimensions import Dimensions, stack_of
 from sigprop.plans.scaling.model_and_base import ModelAndBase
-from sigprop.plans.scaling.width import WidthRule
+from sigprop.plans.scaling.width_rules import WidthRule
 
 
 def relative_sizes(

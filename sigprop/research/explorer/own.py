@@ -12,7 +12,7 @@ from sigprop.inputs import ModelSource, open_source
 from sigprop.inputs.user_file import is_user_object, read_user_object
 from sigprop.plans import Plan
 from sigprop.plans.recipes.predicted_plan import PredictedPlan, predict_made
-from sigprop.plans.recipes.registry import get_recipe
+from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import draw_all, scale_rows
 from sigprop.research.explorer.controls import ARCHITECTURES, ArchitectureControls, Choice, Range
 from sigprop.results import Init
@@ -20,7 +20,7 @@ from sigprop.structure import Structure, read_structure
 
 NAME = "own"
 AS_IT_IS = "as it is"
-RECIPES = (AS_IT_IS, "unit", "deepscale", "xavier", "gpt2", "kaiming", "lecun")
+OFFERED = (AS_IT_IS, "unit", "deepscale", "xavier", "gpt2", "kaiming", "lecun")
 FACTOR = Range(0.05, 5.0, 0.05)
 VECTORS = ("norm gain", "gain", "bias", "scale", "vector", "unused", "fixed")
 TOKENS = 32
@@ -71,7 +71,7 @@ class OwnModel:
             made = draw_all(structure, lambda item, role, size: Init("keep"), embedding=None)
             made = Plan([type(row)(row.name, row.shape, Init("keep"), role=row.role) for row in made.parameters])
         else:
-            made = get_recipe(recipe)(structure)
+            made = RECIPES[recipe](structure)
         roles = {item.name: item.role for item in structure}
         return structure, scale_rows(made, {name: (factors or {}).get(role, 1.0) for name, role in roles.items()})
 
@@ -94,7 +94,7 @@ class OwnModel:
 
 def register(model: OwnModel) -> Any:
     """Let the explorer show a model, in front of the reference networks; refused with the reason where it cannot."""
-    controls: dict[str, Any] = {key: SIZES[key] for key in model.sizes} | {"recipe": Choice(RECIPES)}
+    controls: dict[str, Any] = {key: SIZES[key] for key in model.sizes} | {"recipe": Choice(OFFERED)}
     keys = {f"std_{role.replace(' ', '_')}": role for role in model.roles}
     controls |= dict.fromkeys(keys, FACTOR)
     starts = {"architecture": NAME, **model.sizes, "recipe": AS_IT_IS, **dict.fromkeys(keys, 1.0)}

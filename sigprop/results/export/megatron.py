@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from sigprop.results.export.rows import folded, forward_rows, settings, spelled
+from sigprop.results.export.targets import TARGETS
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
@@ -15,6 +16,7 @@ INSIDE, LAST = ("query_key", "value", "hidden", "router"), ("output",)
 TABLES, READOUT = ("embedding", "positional"), ("readout",)
 
 
+@TARGETS.register("megatron")
 def written(plan: Plan) -> tuple[str, list[str]]:
     """Groups by role; what a group has most is written, what differs from it is a row not expressed."""
     missing = forward_rows(plan)

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from sigprop.results.export.rows import commented, folded, forward_rows, settings, spelled
+from sigprop.results.export.targets import TARGETS
 from sigprop.results.export.torchtitan import HELPERS, call_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def init_weights(self):
 '''
 
 
+@TARGETS.register("nanochat")
 def written(plan: Plan) -> tuple[str, list[str]]:
     missing = forward_rows(plan)
     lines = [HELPERS, "INIT = {"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sigprop.results.export.rows import commented, folded, forward_rows, settings, spelled
+from sigprop.results.export.targets import TARGETS
 from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def optimizer(params, lr, weight_decay=0.0, b1=0.9, b2=0.95, eps=1e-8):
 '''
 
 
+@TARGETS.register("optax")
 def written(plan: Plan) -> tuple[str, list[str]]:
     missing = forward_rows(plan)
     if plan.meta.get("optimizer", "adamw") != "adamw":

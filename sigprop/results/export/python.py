@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sigprop.results.export.rows import commented, folded, hooked_rows, settings, spelled
+from sigprop.results.export.targets import TARGETS
 from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def param_groups(model, lr, weight_decay=0.0, eps=None, **options):
 '''
 
 
+@TARGETS.register("python")
 def written(plan: Plan) -> tuple[str, list[str]]:
     from_roles = folded(plan, lambda row: (*settings(row), row.role in VECTORS))
     lines = ["import math", "", "import torch", "from torch import nn", ""]

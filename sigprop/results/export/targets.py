@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sigprop.errors import InputError, UnknownNameError
-from sigprop.results.export import megatron, nanochat, optax, python, torchtitan
+from sigprop.errors import InputError
+from sigprop.registry import Registry
 from sigprop.results.files import write_whole
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
 
 Writer = Callable[["Plan"], tuple[str, list[str]]]
-TARGETS: dict[str, Writer] = {
-    "python": python.written, "torchtitan": torchtitan.written, "megatron": megatron.written,
-    "nanochat": nanochat.written, "optax": optax.written,
-}  # fmt: skip
+TARGETS: Registry[Writer] = Registry("export target", __package__ or "")
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,10 @@ class Export:
 
 def export_plan(plan: Plan, target: str, path: str | Path | None = None) -> Export:
     """The plan as code of a target; also written to `path` when given."""
-    if target not in TARGETS:
-        raise UnknownNameError("export target", target, TARGETS)
+    writer = TARGETS[target]
     if not plan.parameters:
         raise InputError("the plan has no parameters: there is nothing to export")
-    body, missing = TARGETS[target](plan)
+    body, missing = writer(plan)
     optimizer = plan.meta.get("optimizer", "adamw")
     recipe = plan.meta.get("recipe", "own")
     head = [f"Initialization and learning rates of the plan {recipe!r} for {optimizer}, {len(plan)} parameters.", "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sigprop.results.export.rows import as_regex, commented, folded, forward_rows, pattern, settings, spelled
+from sigprop.results.export.targets import TARGETS
 from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def blocks(parameter, axis, sizes, parts):
 '''
 
 
+@TARGETS.register("torchtitan")
 def written(plan: Plan) -> tuple[str, list[str]]:
     missing = forward_rows(plan)
     if plan.meta.get("optimizer", "adamw").partition(":")[0] not in ("adam", "adamw"):

@@ -6,13 +6,7 @@ forms where they exist (`status == "exact"`); otherwise one-dimensional moments 
 a row in the test battery.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from sigprop.theory.activations.base import ActivationFunction
 from sigprop.theory.activations.registry import get, names, register
 
 __all__ = ["ActivationFunction", "get", "names", "register"]
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")

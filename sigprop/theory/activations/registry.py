@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import InputError
+from sigprop.registry import Registry
 from sigprop.theory.activations.base import ActivationFunction
 
 Function = Callable[[Tensor], Tensor]
 Factory = TypeVar("Factory", bound=Callable[..., ActivationFunction])
 
-_BY_NAME: dict[str, Callable[..., ActivationFunction]] = {}
+ACTIVATIONS: Registry[Callable[..., ActivationFunction]] = Registry("activation", __package__ or "")
 _BY_CALLABLE: dict[Hashable, str] = {}
 
 
@@ -22,9 +23,7 @@ def register(name: str, *callables: Hashable) -> Callable[[Factory], Factory]:
     """Decorator: make an ActivationFunction class (or a factory of one) known by name and by torch functions."""
 
     def add(factory: Factory) -> Factory:
-        if name in _BY_NAME:
-            raise InputError(f"activation {name!r} is already registered: choose another name")
-        _BY_NAME[name] = factory
+        ACTIVATIONS.add(name, factory)
         _BY_CALLABLE.update(dict.fromkeys(callables, name))
         return factory
 
@@ -33,7 +32,7 @@ def register(name: str, *callables: Hashable) -> Callable[[Factory], Factory]:
 
 def names() -> list[str]:
     """All registered names."""
-    return sorted(_BY_NAME)
+    return list(ACTIVATIONS)
 
 
 def get(activation: str | ActivationFunction | Function, **parameters: Any) -> ActivationFunction:
@@ -44,17 +43,16 @@ def get(activation: str | ActivationFunction | Function, **parameters: Any) -> A
     if isinstance(activation, ActivationFunction):
         return activation
     if isinstance(activation, str):
-        if activation not in _BY_NAME:
-            raise UnknownNameError("activation", activation, _BY_NAME)
+        factory = ACTIVATIONS[activation]
         try:
-            return _BY_NAME[activation](**parameters)
+            return factory(**parameters)
         except TypeError as error:
             raise InputError(f"activation {activation!r} does not take {sorted(parameters)}: {error}") from None
     if not callable(activation):
         raise InputError(f"activation = {activation!r} is not allowed: needs a name or an elementwise callable")
-    known = _BY_CALLABLE.get(activation) if isinstance(activation, Hashable) else None
+    known = _BY_CALLABLE.get(activation) if len(ACTIVATIONS) and isinstance(activation, Hashable) else None
     if known is not None:
-        return _BY_NAME[known](**parameters)
+        return ACTIVATIONS[known](**parameters)
     return UserActivation(activation, **parameters)
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from sigprop.models import build
-from sigprop.plans.recipes import get_recipe, read_structure
+from sigprop.plans.recipes import RECIPES, read_structure
 
 WIDTH, DEPTH, HEADS = 32, 4, 4
 _STRUCTURES = {}
@@ -37,7 +37,7 @@ def structure_of(placement="pre"):
 
 def raw(name, placement="pre", **options):
     """What the recipe itself returns, before folding."""
-    return get_recipe(name)(structure_of(placement), **options)
+    return RECIPES[name](structure_of(placement), **options)
 
 
 def stds(made):

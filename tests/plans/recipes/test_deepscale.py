@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.plans.recipes import get_recipe, plan, read_structure
+from sigprop.plans.recipes import RECIPES, plan, read_structure
 from tests.plans.recipes.shared import DEPTH, WIDTH, identity, ids, model_of, raw, stds
 
 
@@ -26,7 +26,7 @@ def pseudo_code(r, layers, p=0.0):
 def test_deepscale_is_the_papers_pseudo_code():
     for p in (0.0, 0.1):
         model = model_of(dropout=p).train()
-        made = get_recipe("deepscale")(read_structure(model, ids()), input_correlation=0.2, finite=False)
+        made = RECIPES["deepscale"](read_structure(model, ids()), input_correlation=0.2, finite=False)
         variances = {name: std**2 for name, std in stds(made).items()}
         for layer, r in enumerate(pseudo_code(0.2, DEPTH, p)):
             expected = math.sqrt((1 - p) / r) / WIDTH
@@ -41,8 +41,8 @@ def test_deepscale_is_the_papers_pseudo_code():
 
 def test_deepscale_reads_the_correlation_of_repeated_tokens():
     same = read_structure(model_of(), torch.full((1, 24), 5))
-    made = get_recipe("deepscale")(same)
-    varied = get_recipe("deepscale")(read_structure(model_of(), torch.arange(24)[None]))
+    made = RECIPES["deepscale"](same)
+    varied = RECIPES["deepscale"](read_structure(model_of(), torch.arange(24)[None]))
     first = "blocks.0.attention.value.weight"
     assert made[first].init.std < varied[first].init.std
     expected = math.sqrt(1 / (0.5 + 0.5 / 24 * math.exp(0.5))) / WIDTH
@@ -53,7 +53,7 @@ def test_deepscale_counts_tokens_that_repeat():
     """Two tokens in turn: the attended variance of each, by the sum over all pairs of keys."""
     batch = torch.arange(2).repeat(12)[None]
     structure = read_structure(model_of(), batch)
-    found = get_recipe("deepscale")(structure)["blocks.0.attention.value.weight"].init.std ** 2
+    found = RECIPES["deepscale"](structure)["blocks.0.attention.value.weight"].init.std ** 2
     kernel = 0.5 * torch.eye(24) + 0.5 * (batch[0][:, None] == batch[0])
     weights = kernel.exp()
     attended = float((weights * kernel).sum() / weights.sum())
@@ -86,7 +86,7 @@ def test_gated_mlps_are_sent_to_unit():
 def test_the_share_of_branches_follows_any_power_of_depth():
     """App. L: b^2 = k / N^alpha."""
     structure = read_structure(model_of(), ids())
-    made = get_recipe("deepscale")(structure, k=0.5, alpha=2.0)
+    made = RECIPES["deepscale"](structure, k=0.5, alpha=2.0)
     (share,) = {row.branch**2 for row in made.junctions}
     assert share == pytest.approx(0.5 / structure.layers(0) ** 2)
     assert "N^2" in made.junctions[0].why
@@ -94,7 +94,7 @@ def test_the_share_of_branches_follows_any_power_of_depth():
 
 def test_dropout_is_that_of_training_in_either_mode():
     model = model_of(dropout=0.2)
-    plans = [get_recipe("deepscale")(read_structure(model.train(mode), ids())) for mode in (True, False)]
+    plans = [RECIPES["deepscale"](read_structure(model.train(mode), ids())) for mode in (True, False)]
     assert [made.meta["dropout"] for made in plans] == [0.2, 0.2]
     first = "blocks.0.mlp.up.weight"
     assert plans[0][first].init == plans[1][first].init

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError, UnsupportedError
-from sigprop.plans.recipes import get_recipe, plan, read_structure
+from sigprop.plans.recipes import RECIPES, plan, read_structure
 from tests.plans.recipes.shared import DEPTH, HEADS, WIDTH, drawn, identity, ids, model_of, raw, stds
 
 
@@ -31,14 +31,14 @@ def test_pytorch_draws_as_torch_does():
 @identity("xavier")
 def test_xavier_counts_fans_per_matrix_part_or_head():
     structure = read_structure(model_of(fused_qkv=True), ids())
-    whole, part, head = (get_recipe("xavier")(structure, per=per)["blocks.0.attention.qkv.weight"].init for per in
+    whole, part, head = (RECIPES["xavier"](structure, per=per)["blocks.0.attention.qkv.weight"].init for per in
                          ("matrix", "part", "head"))  # fmt: skip
     assert whole.std**2 == pytest.approx(2 / (4 * WIDTH))
     assert part.std**2 == pytest.approx(1 / WIDTH)
     assert head.std**2 == pytest.approx(2 / (WIDTH + WIDTH / HEADS))
-    assert get_recipe("xavier")(structure)["blocks.0.mlp.up.weight"].init.std ** 2 == pytest.approx(2 / (5 * WIDTH))
+    assert RECIPES["xavier"](structure)["blocks.0.mlp.up.weight"].init.std ** 2 == pytest.approx(2 / (5 * WIDTH))
     with pytest.raises(InputError, match="matrix or part or head"):
-        get_recipe("xavier")(structure, per="row")
+        RECIPES["xavier"](structure, per="row")
 
 
 @identity("kaiming", "lecun", "fixed")
@@ -100,7 +100,7 @@ def test_own_keeps_what_the_model_has():
 
 @identity("mitchell", "megatron")
 def test_branch_outputs_of_mitchell_and_megatron():
-    mitchell, megatron = (get_recipe(name)(read_structure(model_of(), ids())) for name in ("mitchell", "megatron"))
+    mitchell, megatron = (RECIPES[name](read_structure(model_of(), ids())) for name in ("mitchell", "megatron"))
     for layer in range(DEPTH):
         row = mitchell[f"blocks.{layer}.mlp.down.weight"]
         assert row.init.kind == "truncated"

@@ -13,7 +13,7 @@ from sigprop.capture.skeleton import build as build_on_meta
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan
-from sigprop.plans.recipes import get_recipe, plan, recipe, recipes
+from sigprop.plans.recipes import RECIPES, plan, recipe
 from sigprop.plans.recipes.predicted_plan import predict_plan
 from tests.plans.recipes.shared import WIDTH, drawn, ids, model_of, raw, structure_of
 
@@ -24,8 +24,8 @@ def test_every_recipe_has_a_test_and_a_description():
         for item in pkgutil.iter_modules(tests.plans.recipes.__path__)
     ]
     marks = [getattr(value, "recipes", ()) for module in modules for value in vars(module).values() if callable(value)]
-    assert set(recipes()) == {name for names in marks for name in names}
-    for item in recipes().values():
+    assert set(RECIPES) == {name for names in marks for name in names}
+    for item in RECIPES.values():
         assert item.paper
         assert item.applies_to
         assert item.effect
@@ -36,7 +36,7 @@ def test_registry_refuses_duplicates_and_unknown_names():
     with pytest.raises(InputError, match="already registered"):
         recipe("xavier", paper="", applies_to="", effect="")(lambda structure: Plan([]))
     with pytest.raises(UnknownNameError, match="deepscale"):
-        get_recipe("deepscael")
+        RECIPES["deepscael"]
 
 
 def test_unknown_options_are_named():

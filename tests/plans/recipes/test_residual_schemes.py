@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.plans.recipes import get_recipe, plan, read_structure
+from sigprop.plans.recipes import RECIPES, plan, read_structure
 from sigprop.plans.recipes.schemes.deepnorm import deepnorm_constants
 from sigprop.plans.recipes.schemes.layer_scale import layer_scale_start
 from tests.plans.recipes.shared import DEPTH, WIDTH, drawn, identity, ids, model_of, raw, stds
@@ -33,7 +33,7 @@ def test_deepnorm_constants_and_gains():
 
 def test_deepnorm_of_an_encoder_decoder():
     model = model_of("post", kind="encoder_decoder", depth=3)
-    made = get_recipe("deepnorm")(read_structure(model, (ids(), ids())))
+    made = RECIPES["deepnorm"](read_structure(model, (ids(), ids())))
     skips = {row.name.partition(".")[0]: row.skip for row in made.junctions}
     assert skips == {"encoder": pytest.approx(0.81 * 3 ** (5 / 16)), "decoder": pytest.approx(9**0.25)}
 
@@ -120,8 +120,8 @@ def test_branches_beside_a_projected_skip_are_branches_too():
 
 @identity("t_fixup")
 def test_t_fixup_factors():
-    encoder = get_recipe("t_fixup")(read_structure(model_of("none"), ids()))
-    decoder = get_recipe("t_fixup")(read_structure(model_of("none", kind="decoder"), ids()))
+    encoder = RECIPES["t_fixup"](read_structure(model_of("none"), ids()))
+    decoder = RECIPES["t_fixup"](read_structure(model_of("none", kind="decoder"), ids()))
     name, xavier = "blocks.1.attention.value.weight", WIDTH**-0.5
     assert encoder[name].init.std == pytest.approx(0.67 * DEPTH**-0.25 * xavier)
     assert decoder[name].init.std == pytest.approx((9 * DEPTH) ** -0.25 * xavier)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError
@@ -252,3 +253,9 @@ def test_a_run_has_all_its_numbers_from_one_call():
     }
     with pytest.raises(InputError, match="at least those of one batch"):
         sp.plan(model, "unit", width="mup", batch=tokens(), tokens=10, batch_tokens=4096)
+
+
+def test_a_batch_of_zeros_has_no_predicted_loss_and_a_plan():
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
+    made = sp.plan(model, "lecun", width="mup", batch=torch.zeros(2, 16))
+    assert made["2.weight"].init.std > 0

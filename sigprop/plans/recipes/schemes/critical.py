@@ -10,7 +10,7 @@ import torch
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.measurement.criticality import check_criticality
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import get_recipe, recipe
+from sigprop.plans.recipes.registry import RECIPES, recipe
 from sigprop.plans.recipes.rows import scale_rows
 from sigprop.structure import Structure
 
@@ -31,7 +31,7 @@ def critical(structure: Structure, base: str = "lecun", data: Any = None, probes
     """The `base` recipe with all matrices of the repeated blocks times `g`, `chi_J(g) = 1` by search."""
     if structure.model is None or any(p.is_meta for p in structure.model.parameters()):
         raise InputError("critical measures partial Jacobians: the model's parameters must not be on the meta device")
-    plan = get_recipe(base)(structure)
+    plan = RECIPES[base](structure)
     if plan.junctions:
         raise InputError(f"base = {base!r} is not allowed: needs a recipe that does not scale junctions")
     twin = copy.deepcopy(structure.model)

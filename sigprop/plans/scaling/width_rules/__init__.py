@@ -15,13 +15,13 @@ References: Stratos, eqs. (6) to (24); Dinan, Yaida, Zhang, Effective Theory of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from sigprop.errors import UnknownNameError, require
 from sigprop.plans.multipliers import Sizes
 from sigprop.plans.scaling.dimensions import Dimensions
-from sigprop.theory.exponents import ALIGNMENTS, Alignment, Parametrization, exponents, read_alignment, solve
+from sigprop.registry import Registry
+from sigprop.theory.exponents import Alignment, read_alignment
 
 
 @dataclass(frozen=True)
@@ -53,36 +53,11 @@ class WidthRule:
         return fan_in**-self.readout
 
 
+WIDTH_RULES: Registry[Callable[..., WidthRule]] = Registry("parametrization", __name__, "Of a family: meta:1/2.")
+
+
 def width_rule(name: str, alignment: Alignment | str | None = None) -> WidthRule:
-    """`mup`, `neural_tangent`, `sp`, or `meta:s` with s between 0 and 1.
-
-    `sp` keeps the standard initialization and takes the learning rates that full alignment allows, with an
-    unaligned readout (Everett et al.); the others assume that the readout aligns.
-    """
-    if name == "sp":
-        outer, assumed = Fraction(1, 2), ALIGNMENTS["full"]
-    else:
-        outer, assumed = (1 + _meta_parameter(name)) / 2, ALIGNMENTS["readout"]
-    if alignment is not None:
-        assumed = read_alignment(alignment) if isinstance(alignment, str) else alignment
-    parametrization = Parametrization(exponents(0, 0, 0), exponents(0, "1/2", outer))
-    solution = solve(parametrization, "adam", assumed)
-    change = solution.feature_change
-    return WidthRule(name, float(outer), float(change), float(solution.c.hidden - change), float(solution.c.readout))
-
-
-WIDTH_RULES = ("mup", "neural_tangent", "sp")
-
-
-def _meta_parameter(name: str) -> Fraction:
-    known = {"mup": Fraction(1), "neural_tangent": Fraction(0)}
-    if name in known:
-        return known[name]
-    if not name.startswith("meta:"):
-        raise UnknownNameError("parametrization", name, [*WIDTH_RULES, "meta:1/2"])
-    try:
-        s = Fraction(name.partition(":")[2])
-    except (ValueError, ZeroDivisionError):
-        s = Fraction(-1)
-    require(0 <= s <= 1, "meta-parameter s", name, "meta:s with s between 0 and 1, like meta:1/2")
-    return s
+    """A rule by name: `mup`, `neural_tangent`, `sp`, or `meta:s` with s between 0 and 1."""
+    kind, _, argument = name.partition(":")
+    assumed = read_alignment(alignment) if isinstance(alignment, str) else alignment
+    return WIDTH_RULES[kind](assumed, *[argument] * bool(argument))

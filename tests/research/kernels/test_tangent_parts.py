@@ -32,7 +32,8 @@ class Block(nn.Module):
         self.heads, self.embedding, self.head = heads, linear(PATCH, width, 1.0), linear(width, 2, 1.0)
         for name in "QKVU":
             setattr(self, name, linear(width, width, variances[name]))
-        self.W, self.X = linear(width, EXPANSION * width, C["W"]), linear(EXPANSION * width, width, C["X"])
+        self.W = linear(width, EXPANSION * width, C["W"])
+        self.X = linear(EXPANSION * width, width, C["X"])
 
     def forward(self, x):
         z = self.embedding(x)

@@ -4,7 +4,7 @@ Layers from the ground up; a file imports only from its own layer and those befo
 
 1. Tensors: `passes`, `layout`, `skeleton`, `record`, `functions`.
    A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
-2. Random numbers: `replay`, `reverse`, `replayed_heads`, `replayed_function`.
+2. Random numbers: `ensemble`, `replay`, `replayed_heads`, `replayed_function`.
    Sampled from predicted states by replaying the model's functions, for ops that are evaluated so.
 3. Run: `capture`. What a run has found: the graph, records, sites; and the rules by name.
 4. Results: `derived_weights`, `sums`, `fields/`. What rules share: how a result is made.

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
 from sigprop.capture.record import Call, Field, Record, Weight, attach, attached, fields_made
-from sigprop.capture.replay import Replay, joined, tied
+from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.capture.skeleton import law_of
 from sigprop.compat import DisableTorchFunction
@@ -206,10 +207,10 @@ class Capture(ModuleSites):
         """The tensor, `target` where it fits, that stands for what a call has made."""
         if record.call is None and not isinstance(record, Weight):
             record.call = call
-        if record not in call.records():
+        if record not in call.records:
             record.without_gradient = not torch.is_grad_enabled()
             differentiated = call.name != "detach" and not record.without_gradient
-            record.requires_grad = differentiated and any(item.requires_grad for item in call.records())
+            record.requires_grad = differentiated and any(item.requires_grad for item in call.records)
         if target is None or tuple(target.shape) != tuple(record.shape):
             target = torch.empty(record.shape, dtype=record.dtype, device="meta")
         self.attach(target, record)

@@ -31,7 +31,7 @@ OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
 def makes_fields(call: Call) -> bool:
     """Whether a call on weights and real numbers is a function of the input; a product of a weight with itself is a
     function of the weight."""
-    roots = [{name for name, _ in item.roots()} for item in call.records() if isinstance(item, Weight)]
+    roots = [{name for name, _ in item.roots()} for item in call.records if isinstance(item, Weight)]
     if any(one & other for number, other in enumerate(roots) for one in roots[:number]):
         return False
     return call.name in MAKE_FIELDS or (call.name in OF_THE_INPUT and not isinstance(call.args[0], Weight))
@@ -39,7 +39,7 @@ def makes_fields(call: Call) -> bool:
 
 def of_weights(capture: Capture, call: Call) -> Any:
     """Weights for the results of a call on weights and real tensors."""
-    parents = [item for item in call.records() if isinstance(item, Weight)]
+    parents = [item for item in call.records if isinstance(item, Weight)]
     result = made_on_meta(call)
     if isinstance(result, Tensor):
         return _weight(capture, call, result, parents, None)
@@ -134,7 +134,7 @@ def _law(
 
 def _moved(call: Call, parent: Weight, law: Distribution, output: int | None) -> Distribution:
     """The law of moved entries; parts of a table are tables of their own."""
-    if law.numbers is None or any(isinstance(item, Weight) and item is not parent for item in call.records()):
+    if law.numbers is None or any(isinstance(item, Weight) and item is not parent for item in call.records):
         return law
     moves = replace(call, function=torch.Tensor.reshape) if call.name == "view" else call
     made = moves.on(law.numbers, parent)

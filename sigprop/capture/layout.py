@@ -120,20 +120,28 @@ class Layout:
         """Kernel row of every entry, at the tensor's full shape."""
         return self.from_rows(torch.arange(self.positions)[:, None].expand(-1, self.channels))
 
-    def to_rows(self, values: Tensor) -> Tensor:
-        """A tensor of this shape as `[positions, channels]`, in the kernel's order."""
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int]]:
+        """Sizes of all axes as they stand, and where those that count positions, in the kernel's order, and the others
+        are."""
         flat = [axis for dim in self.dims for axis in dim]
         places = [flat.index(axis) for axis in self.order]
         places += [place for place, axis in enumerate(flat) if not axis.is_position]
-        return values.reshape([axis.size for axis in flat]).permute(places).reshape(self.positions, -1)
+        return [axis.size for axis in flat], places
+
+    def to_rows(self, values: Tensor) -> Tensor:
+        """A tensor of this shape as `[positions, channels]`, in the kernel's order; or a stack of such."""
+        (sizes, places), stack = self._places, values.shape[: values.dim() - len(self.dims)]
+        more = list(range(len(stack)))
+        found = values.reshape([*stack, *sizes]).permute([*more, *(len(more) + place for place in places)])
+        return found.reshape(*stack, self.positions, -1)
 
     def from_rows(self, rows: Tensor) -> Tensor:
         """The inverse of `to_rows`."""
-        flat = [axis for dim in self.dims for axis in dim]
-        channels = [axis for axis in flat if not axis.is_position]
-        ordered = [*self.order, *channels]
-        values = rows.reshape([axis.size for axis in ordered]).permute([ordered.index(axis) for axis in flat])
-        return values.reshape(self.shape)
+        (sizes, places), stack = self._places, rows.shape[:-2]
+        more, back = list(range(len(stack))), sorted(range(len(places)), key=places.__getitem__)
+        found = rows.reshape([*stack, *(sizes[place] for place in places)])
+        return found.permute([*more, *(len(more) + place for place in back)]).reshape(*stack, *self.shape)
 
 
 def size(dim: Dim) -> int:

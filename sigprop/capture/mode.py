@@ -230,7 +230,7 @@ class CaptureMode(Mode):
             return NotImplemented
         given, named = mapped((args, kwargs), self._argument)
         call = Call(kind.apply, kind.__name__, given, named, self._capture.module)
-        if all(isinstance(item, Weight) for item in call.records()):
+        if all(isinstance(item, Weight) for item in call.records):
             return NotImplemented
         return self._attach(call, (), custom(self._capture, call))
 
@@ -294,9 +294,9 @@ class CaptureMode(Mode):
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)
-        if not makes_fields(call) and not into_numbers and all(isinstance(i, Weight) for i in call.records()):
+        if not makes_fields(call) and not into_numbers and all(isinstance(i, Weight) for i in call.records):
             return of_weights(self._capture, call)
-        if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records()):
+        if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records):
             return recorded(self._capture, call)
         return rule(self._capture, call, *call.args, **call.kwargs) if rule else replayed(self._capture, call)
 

@@ -17,7 +17,7 @@ PASSES = {
     SEQUENCES: "of 4 sequences or more two are followed: 12 % of what all share, else less (sequences.py)",
     LONG: "sequences beyond `tokens` are continued from shorter ones: rows are assumed (length.py)",
     EXPERTS: "of stacked experts one is followed: none in expectation, for weights of mean zero (experts.py)",
-    THINNED: "of many heads a part is drawn: the standard errors of the draws (replayed_heads.py)",
+    THINNED: "of many heads a part is drawn: the standard errors of the draws (replay.py)",
 }
 """Each with what it does, its error, and its file in `sigprop/capture`."""
 

@@ -103,6 +103,7 @@ class Field(Record):
         self.number = _NUMBERS.next()
         if self.sources is None:
             self.sources = (Source(self),)
+        self.is_source = len(self.sources) == 1 and self.sources[0].field is self
 
     @property
     def node(self) -> Node:
@@ -113,10 +114,6 @@ class Field(Record):
     @property
     def base(self) -> Field:
         return self if self.root is None else self.root
-
-    @property
-    def is_source(self) -> bool:
-        return len(self.sources) == 1 and self.sources[0].field is self
 
     @cached_property
     def is_curved(self) -> bool:

@@ -1,164 +1,36 @@
-"""Replay: run the model's own functions on numbers drawn from the predicted states.
+"""Replay: run the model's own functions on numbers drawn from the predicted states, and go backward through them.
 
 A tensor is drawn by drawing its sources from their kernels, at their real shapes, and calling again the functions
 that lead from them to it. Rotary positions, masks, biases, norms of queries and keys, routing and whatever else a
 model does between its linear maps need no rule of their own.
 
-Kernels of finite width, drawn together for several replays.
-
-The kernel of `d` drawn channels fluctuates by 1/sqrt(d) about its expectation. Where only effects of second order are
-wanted, what is linear in the fluctuations is noise: it is removed by making their average over the replicas zero.
+Thinned replays: a wide model's heads are alike, so a part of them is enough. Head axes keep one in `factor` of their
+entries, from the sources on. What is left of several replicas is replayed at once, one replica after the other along
+the head axis. Views are replayed by their layouts instead of by the sizes they were called with; a call that names the
+full number of heads cannot be thinned.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigprop.capture.layout import Layout
-from sigprop.capture.record import Call, Field, Record, Weight, mapped, no_rule
-from sigprop.compat import standard_gamma
+from sigprop.capture.ensemble import Ensemble, Joint
+from sigprop.capture.layout import Axis, Layout
+from sigprop.capture.record import Call, Field, Record, Weight, no_rule
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
-from sigprop.graph.shared_parts import IN_STEP
-from sigprop.theory.drawing import DTYPE, drawn_rows, root_of
-from sigprop.theory.ops.cat import CatPositions
-from sigprop.theory.ops.linear import Linear
-from sigprop.theory.ops.residual import Piece
+from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
+from sigprop.theory.ops.base import ParameterState
 
-ENTANGLED = "functions of one tensor, taken as independent"
-
-
-@dataclass(frozen=True)
-class Joint:
-    """Sources that are drawn from the state of one node, each at its positions."""
-
-    node: Node
-    spans: dict[Field, slice]
-
-
-def joined(states: Evaluation, nodes: Sequence[Node]) -> tuple[CatPositions, list[Node]]:
-    """The op that puts positions of several tensors one after another, with its inputs; in doubt where they have more
-    in common than parts: outputs of one weight, functions of one tensor."""
-    parts, behind = states.shared_parts, states.weights_behind
-    found: list[tuple[Node, tuple[int, Piece, int, Piece]]] = []
-    doubt = ""
-    for second, other in enumerate(nodes):
-        for first, node in enumerate(nodes[:second]):
-            if parts.of(node) & parts.of(other):
-                found += [(part, (first, one, second, two)) for part, one, two in parts.in_common(node, other)]
-            if behind.in_common(node, other):
-                doubt = IN_STEP
-            elif parts.beyond(node, other):
-                doubt = doubt or ENTANGLED
-    return CatPositions(len(nodes), tuple(pieces for _, pieces in found), doubt), [*nodes, *(part for part, _ in found)]
-
-
-def tied(states: Evaluation, sources: dict[Field, list[Field]]) -> list[Field]:
-    """Sources drawn as a whole that have something in common with another one of as many channels."""
-    whole, reached = [item for item, drawn in sources.items() if drawn == [item]], states.shared_parts.reached
-    return [
-        item
-        for item in whole
-        if any(
-            other.node is not item.node
-            and other.layout.channels == item.layout.channels
-            and not reached(item.node).isdisjoint(reached(other.node))
-            for other in whole
-        )
-    ]
-
-
-# -- Kernels of finite width, drawn together for several replays
-
-
-class Ensemble:
-    """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
-
-    def __init__(self, states: Evaluation, replicas: int, generator: torch.Generator):
-        self.replicas = replicas
-        self._states = states
-        self._generator = generator
-        self._expected: dict[Node, Tensor] = {}
-        self._drawn: dict[Node, Tensor] = {}
-        self._without: dict[Node, Tensor] = {}
-
-    def again(self, generator: torch.Generator) -> Ensemble:
-        """Other draws about the same expectations."""
-        made = Ensemble(self._states, self.replicas, generator)
-        made._expected, made._without = self._expected, self._without
-        return made
-
-    def expected(self, node: Node) -> Tensor:
-        """`R` with `R R^T` the covariance of a node."""
-        if node not in self._expected:
-            self._expected[node] = root_of(self._states.signal(node).covariance.values)
-        return self._expected[node]
-
-    def without(self, node: Node, bias: float) -> Tensor:
-        """`R` with `R R^T` the covariance of a node less that of a bias, which is the same for all tokens."""
-        if node not in self._without:
-            self._without[node] = root_of(self._states.signal(node).covariance.values - bias)
-        return self._without[node]
-
-    def drawn(self, node: Node) -> Tensor:
-        """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
-        if node not in self._drawn:
-            signal, root = self._states.signal(node), self.expected(node)
-            noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
-            made = root.to(DTYPE) @ noise
-            made[..., -1] += signal.mean.to(DTYPE)
-            if isinstance(signal.fluctuation.norm, float) and signal.fluctuation.norm == 0.0:
-                level = signal.kernel.diagonal.clamp_min(0.0).to(DTYPE)
-                made *= (level / made.square().sum(-1).clamp_min(torch.finfo(DTYPE).tiny)).sqrt()[..., None]
-            self._drawn[node] = made
-        return self._drawn[node]
-
-
-def channel_noise(positions: int, width: int, replicas: int, generator: torch.Generator) -> Tensor:
-    """`N` of every replica, `N N^T` the mean square over `width` channels of standard normal numbers, the last column
-    their mean.
-
-    Where there are channels enough, the replicas are recentred so that `N N^T` is the identity on average over them,
-    exactly, and the last column zero. They are drawn with `width (1 - 1/replicas)` channels, so that their variance
-    after it is that of `width` channels.
-    """
-    balanced = replicas >= fewest_balanced(positions, width)
-    channels = width * (1.0 - 1.0 / replicas) if balanced else float(width)
-    made = torch.stack([_columns(positions, channels, generator) for _ in range(replicas)])
-    if balanced:
-        made[..., -1] -= made[..., -1].mean(0)
-        average = (made @ made.mT).mean(0)
-        made = torch.linalg.solve_triangular(torch.linalg.cholesky(average), made, upper=False)
-    return made
-
-
-def fewest_balanced(positions: int, width: int) -> int:
-    """Replicas that have channels enough to be balanced, twice as many as there are positions."""
-    return 1 + math.ceil(2 * positions / width)
-
-
-def _columns(positions: int, channels: float, generator: torch.Generator) -> Tensor:
-    """With more channels than positions by Bartlett's decomposition: `sum (z - mean)(z - mean)^T = B B^T`, `B` lower
-    triangular with standard normal entries and chi on its diagonal."""
-    if channels <= positions + 1:
-        count = max(1, round(channels))
-        noise = torch.randn(positions, count, generator=generator, dtype=DTYPE)
-        average = noise.mean(1, keepdim=True)
-        return torch.cat(((noise - average) / count**0.5, average), 1)
-    noise = torch.randn(positions, positions + 1, generator=generator, dtype=DTYPE)
-    freedom = channels - 1.0 - torch.arange(positions, dtype=DTYPE)
-    chi = (2.0 * standard_gamma(freedom / 2.0, generator=generator)).sqrt()
-    return torch.cat((noise[:, :-1].tril(-1) + chi.diag(), noise[:, -1:]), 1) / channels**0.5
-
-
-NARROW = 50.0
+SIZED_VIEWS = ("view", "reshape", "flatten", "unflatten", "expand")
+FEW = 12
+"""Replicas that tell how much they scatter."""
 
 
 class Replay:
@@ -209,11 +81,12 @@ class Replay:
             if current in self.values:
                 stack.pop()
                 continue
-            waiting = [] if self._is_leaf(current) else [r for r in _needed(current) if r not in self.values]
+            leaf = self._is_leaf(current)
+            waiting = [] if leaf else [r for r in current.call.records if r not in self.values]  # type: ignore[union-attr]
             if waiting:
                 stack.extend(waiting)
                 continue
-            self.values[current] = self._leaf(current) if self._is_leaf(current) else self._call(current)
+            self.values[current] = self._leaf(current) if leaf else self._call(current)
             stack.pop()
 
     def _is_leaf(self, record: Record) -> bool:
@@ -232,11 +105,7 @@ class Replay:
     def _call(self, record: Record) -> Tensor:
         call = record.call
         assert call is not None
-
-        def value(item: Any) -> Any:
-            return self.values[item] if isinstance(item, Record) else item
-
-        args, kwargs = mapped(call.args, value), mapped(call.kwargs, value)
+        args, kwargs = call.filled(self.values)
         if call.in_place and args and isinstance(args[0], Tensor):
             args = (args[0].clone(), *args[1:])
         if call.name == "as_strided":  # by strides of the tensor that stood for it, which is contiguous
@@ -252,12 +121,12 @@ class Replay:
         if self.joint is not None and source in self.joint.spans:
             return self.from_rows(item, self._drawn_together(self.joint, item)[:, self.joint.spans[source]])
         node = source.node
-        rows = drawn_rows(self.roots(node), self.layout(item).channels, self.generator)
+        rows = drawn_rows(self.ensemble.roots(node, self.replicas), self.layout(item).channels, self.generator)
         return self.from_rows(item, rows + self.states.signal(node).mean.to(DTYPE)[:, None])
 
     def _drawn_together(self, joint: Joint, item: Field) -> Tensor:
         if self._together is None:
-            rows = drawn_rows(self.roots(joint.node), item.layout.channels, self.generator)
+            rows = drawn_rows(self.ensemble.roots(joint.node, self.replicas), item.layout.channels, self.generator)
             self._together = rows + self.states.signal(joint.node).mean.to(DTYPE)[:, None]
         return self._together
 
@@ -278,30 +147,8 @@ class Replay:
         return item.layout.to_rows(values)[None]
 
     def roots(self, node: Node) -> Tensor:
-        """For every replica `R` with `R R^T` the covariance in one initialization: that of a linear map follows the
-        drawn kernel of its input.
-
-        Queries, keys and values made from one input of finite width share its fluctuations, which are of order
-        1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
-        """
-        picked = self.states.op(node).picks
-        if picked is not None:
-            return self.roots(node.inputs[0])[:, picked]
-        if not is_narrow(self.states, node):
-            return self.ensemble.expected(node).expand(self.replicas.stop - self.replicas.start, -1, -1)
-        op = self.states.op(node)
-        assert isinstance(op, Linear)
-        inside = self.ensemble.drawn(node.inputs[0])[self.replicas] * (op.fan_in * op.variance) ** 0.5
-        if not op.bias_variance:
-            return inside
-        return torch.cat((inside, torch.full_like(inside[..., :1], float(op.bias_variance) ** 0.5)), -1)
-
-    def fluctuation(self, node: Node) -> Tensor | None:
-        """How far the drawn kernels of a linear map's input are from their expectation; None where none is drawn."""
-        if not is_narrow(self.states, node):
-            return None
-        roots = self.ensemble.drawn(node.inputs[0])[self.replicas]
-        return roots @ roots.mT - self.states.signal(node.inputs[0]).kernel.values
+        """For every replica `R` with `R R^T` the covariance in one initialization."""
+        return self.ensemble.roots(node, self.replicas)
 
 
 def _called(call: Call, function: Any, args: Any, kwargs: Any) -> Any:
@@ -314,64 +161,164 @@ def _called(call: Call, function: Any, args: Any, kwargs: Any) -> Any:
         raise no_rule(call, f"it fails on drawn numbers: {type(error).__name__}: {error}") from error
 
 
-def is_narrow(states: Evaluation, node: Node) -> bool:
-    """A linear map of channels, position by position, whose input has so few that its kernel fluctuates."""
-    op = states.op(node)
-    if op.picks is not None:
-        return is_narrow(states, node.inputs[0])
-    return isinstance(op, Linear) and op.by_position and NARROW * states.positions(node) >= op.fan_in
+class Thinning:
+    """Which axes are thinned, and layouts with the sizes that are left in `replicas` replicas."""
+
+    def __init__(self, heads: list[Axis], factor: int, replicas: int = 1):
+        self.factor = factor
+        self.heads = heads
+        self.replicas = replicas
+        self.single = self if replicas == 1 else Thinning(heads, factor)
+        self._axes: dict[Axis, Axis] = {}
+        self._layouts: dict[Layout, Layout] = {}
+
+    def axis(self, axis: Axis) -> Axis:
+        if axis not in self._axes:
+            size = self._size(axis)
+            self._axes[axis] = axis if size == axis.size else Axis(size, axis.role)
+        return self._axes[axis]
+
+    def _size(self, axis: Axis) -> int:
+        if axis in self.heads:
+            return axis.size // self.factor * self.replicas
+        for parts in axis.splits.values():
+            sizes = [self.axis(part).size for part in parts]
+            if sizes != [part.size for part in parts]:
+                return math.prod(sizes)
+        return axis.size
+
+    def layout(self, layout: Layout) -> Layout:
+        if layout not in self._layouts:
+            dims = tuple(tuple(self.axis(axis) for axis in dim) for dim in layout.dims)
+            self._layouts[layout] = Layout(dims, tuple(self.axis(axis) for axis in layout.order))
+        return self._layouts[layout]
+
+    def place(self, layout: Layout) -> int | None:
+        """The dimension along which replicas follow each other: that in which heads come first."""
+        return next((place for place, dim in enumerate(layout.dims) if dim and self._leads(dim[0])), None)
+
+    def _leads(self, axis: Axis) -> bool:
+        return axis in self.heads or any(self._leads(parts[0]) for parts in axis.splits.values())
 
 
-def balanced_replicas(states: Evaluation, node: Node) -> int:
-    """How many replicas are needed for the fluctuations of a node to balance."""
-    if states.op(node).picks is not None:
-        return balanced_replicas(states, node.inputs[0])
-    if not is_narrow(states, node):
-        return 1
-    return fewest_balanced(states.positions(node), states.signal(node.inputs[0]).independent_channels)
+class ThinReplay(Replay):
+    """A replay on thinned layouts, of all replicas of its ensemble at once."""
+
+    def __init__(self, thinning: Thinning, *args: Any):
+        super().__init__(*args)
+        self.thinning = thinning
+        self.replicas = slice(self.replicas.start, self.replicas.start + thinning.replicas)
+        self.weight_share = 1.0 / thinning.factor
+
+    def layout(self, item: Field) -> Layout:
+        return self.thinning.single.layout(item.layout)
+
+    def heads_left_out(self, item: Field) -> float:
+        """Of one that all heads share: a key of all queries, or a part of all keys."""
+        return self.thinning.factor if self.layout(item).channels == item.layout.channels else 1.0
+
+    def from_rows(self, item: Field, rows: Tensor) -> Tensor:
+        place = self.thinning.place(item.layout) or 0
+        return self.layout(item).from_rows(rows).movedim(0, place).flatten(place, place + 1)
+
+    def to_rows(self, item: Field, values: Tensor) -> Tensor:
+        place = self.thinning.place(item.layout) or 0
+        return self.layout(item).to_rows(values.unflatten(place, (self.thinning.replicas, -1)).movedim(place, 0))
+
+    def _call(self, record: Record) -> Tensor:
+        call = record.call
+        if call is not None and call.name in SIZED_VIEWS and isinstance(record, Field):
+            source: Any = self.values[record.inputs[0]]
+            shape = self.thinning.layout(record.layout).shape
+            with torch.set_grad_enabled(self.gradients):
+                return source.expand(shape) if call.name == "expand" else source.reshape(shape)
+        return super()._call(record)
 
 
-def _needed(record: Record) -> list[Record]:
-    return record.call.records() if record.call is not None else []
+def generator_of(seed: int, replica: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed * 1009 + replica)
 
 
-def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
-    """For each source of a field what must be drawn of it: itself, or the slices that the field uses, if disjoint."""
-    parts: dict[Field, list[Field]] = {source.field: [] for source in target.sources}
-    stack, seen = [target], set()
-    while stack:
-        record = stack.pop()
-        if record in seen or not isinstance(record, Field):
-            continue
-        seen.add(record)
-        source = record.sources[0] if len(record.sources) == 1 else None
-        if source is not None and (record.is_source or (source.ranges and not _is_sliced(record.inputs[0]))):
-            parts.setdefault(source.field, []).append(record)
-        else:
-            stack.extend(_needed(record))  # type: ignore[arg-type]
-    return {source: found if _are_disjoint(found) else [source] for source, found in parts.items()}
+class Reverse:
+    """Gradients at the sources and the weights of replays: added one by one, then averaged.
 
+    `corrections`: what the gradient of a linear source's weight gains because its input and its gradient fluctuate
+    together, per entry: the average of `sum G (K - E K)` over replicas. `passed`: kernels at sites on the way.
+    """
 
-def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]:
-    """Sites that a replay passes on the way to a target, neither drawn nor the target itself."""
-    return [record for record in records_between(target, parts) if isinstance(record, Field) and record.is_site]
+    def __init__(self, parts: dict[Field, list[Field]], sites: Sequence[Field] = (), joint: Joint | None = None):
+        self.parts, self._joint = parts, joint
+        self._alone = [source for source in parts if joint is None or source not in joint.spans]
+        self.passed: dict[Field, Tensor] = dict.fromkeys(sites, torch.zeros(()))
+        self.kernels: list[Tensor | None] = [None] * (len(self._alone) + (joint is not None))
+        self.weights: dict[Weight, float] = {}
+        self.corrections: dict[Node, float] = {}
+        self._energies: list[list[Tensor]] = [[] for _ in self.kernels]
 
+    def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
+        weights = list(replay.weights)
+        drawn = [part for parts in self.parts.values() for part in parts]
+        inputs = [replay(part) for part in drawn] + [replay.weights[w] for w in weights]
+        on_way = [site for site in self.passed if replay(site).requires_grad]
+        found = torch.autograd.grad(output, [*inputs, *map(replay, on_way)], gradient, allow_unused=True)
+        for site, value in zip(on_way, found[len(inputs) :], strict=True):
+            if value is not None:
+                self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
+        arrived = dict(zip(drawn, found, strict=False))
+        for place, source in enumerate(self._alone):
+            parts = self.parts[source]
+            kernels = [
+                kernel_of(replay.to_rows(part, value))
+                * (replay.heads_left_out(part) * part.layout.channels / source.layout.channels)
+                for part in parts
+                if (value := arrived[part]) is not None
+            ]
+            if kernels:
+                self._receive(place, replay, source.node, torch.stack(kernels).sum(0))
+        if self._joint is not None:
+            rows = torch.zeros(())
+            for source, span in self._joint.spans.items():
+                if (value := arrived[source]) is not None:
+                    own = replay.to_rows(source, value)
+                    after = replay.states.positions(self._joint.node) - span.stop
+                    rows = rows + torch.nn.functional.pad(own, (0, 0, span.start, after))
+            if rows.ndim:
+                self._receive(-1, replay, self._joint.node, kernel_of(rows))
+        for weight, value in zip(weights, found[len(drawn) : len(inputs)], strict=True):
+            if value is not None:
+                total = float(value.double().square().sum()) / replay.weight_share
+                self.weights[weight] = self.weights.get(weight, 0.0) + total
 
-def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Record]:
-    """What a replay passes on the way to a target, neither drawn nor the target itself."""
-    drawn = {part for found in parts.values() for part in found}
-    stack, seen = list(_needed(target)), set()
-    while stack:
-        record = stack.pop()
-        if record not in seen and record not in drawn:
-            seen.add(record)
-            stack.extend(_needed(record))
-    return seen
+    def _receive(self, place: int, replay: Replay, node: Node, kernels: Tensor) -> None:
+        """The kernels that arrive at a source, one for every replica."""
+        before, kernel = self.kernels[place], kernels.sum(0)
+        self.kernels[place] = kernel if before is None else before + kernel
+        shared = replay.ensemble.fluctuation(node, replay.replicas)
+        if shared is not None:
+            change = (kernels * shared).sum((1, 2))
+            self._energies[place].append(
+                change + (kernels * replay.states.signal(node.inputs[0]).kernel.values).sum((1, 2))
+            )
+            self.corrections[node] = self.corrections.get(node, 0.0) + float(change.sum())
 
+    def is_steady(self, error: float) -> bool:
+        """Whether the weight gradients of all linear sources are known to a relative standard error.
 
-def _is_sliced(record: Record) -> bool:
-    return not isinstance(record, Field) or len(record.sources) != 1 or bool(record.sources[0].ranges)
+        Replicas are taken as independent, which is cautious: in groups their fluctuations cancel.
+        """
+        found = [torch.cat(energies) for energies in self._energies if energies]
+        steady = [len(e) >= FEW and float(e.std()) <= error * float(e.mean()) * len(e) ** 0.5 for e in found]
+        return bool(steady) and all(steady)
 
+    def scale(self, factor: float) -> None:
+        """Multiply all that was added."""
+        self.kernels = [None if kernel is None else kernel * factor for kernel in self.kernels]
+        self.passed = {site: kernel * factor for site, kernel in self.passed.items()}
+        self.weights = {weight: total * factor for weight, total in self.weights.items()}
+        self.corrections = {node: change * factor for node, change in self.corrections.items()}
 
-def _are_disjoint(fields: list[Field]) -> bool:
-    return all(a.sources[0].disjoint(b.sources[0]) for n, a in enumerate(fields) for b in fields[:n])
+    def states(self) -> list[ParameterState]:
+        return [
+            ParameterState(str(number), weight.shape, "", 0.0, torch.tensor(total / math.prod(weight.shape)))
+            for number, (weight, total) in enumerate(self.weights.items())
+        ]

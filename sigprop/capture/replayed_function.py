@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sigprop.capture.ensemble import Ensemble, Joint, parts_of_sources, records_between, sites_between
 from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
-from sigprop.capture.replay import Ensemble, Joint, Replay, parts_of_sources, records_between, sites_between
-from sigprop.capture.reverse import Reverse, generator_of
+from sigprop.capture.replay import Replay, Reverse, generator_of
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.drawn import Sampled

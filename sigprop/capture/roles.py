@@ -120,7 +120,7 @@ def _role(item: Field, weight: Weight, place: int) -> str:
 def _is_normalized(item: Field) -> bool:
     if item.call is None:
         return False
-    records = [source for source in item.call.records() if isinstance(source, Field)]
+    records = [source for source in item.call.records if isinstance(source, Field)]
     return any(source.statistic is not None for source in records)
 
 

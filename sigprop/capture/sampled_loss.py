@@ -12,9 +12,9 @@ import math
 import torch
 from torch import Tensor
 
+from sigprop.capture.ensemble import Ensemble, parts_of_sources, sites_between
 from sigprop.capture.record import Field, Weight
-from sigprop.capture.replay import Ensemble, Replay, parts_of_sources, sites_between
-from sigprop.capture.reverse import generator_of
+from sigprop.capture.replay import Replay, generator_of
 from sigprop.errors import InputError, NoRule, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import Node

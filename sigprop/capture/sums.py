@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.replay import joined
+from sigprop.capture.ensemble import joined
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Doubt, Node
 from sigprop.graph.shared_parts import IN_STEP, MATTERS, Entries, own_entries

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,14 +29,15 @@ class Call:
     kwargs: dict[str, Any]
     module: str
     in_place: bool = False
+    records: list[Record] = field(init=False)
+    """Those among the arguments."""
 
-    @cached_property
-    def _records(self) -> list[Record]:
-        return [item for item in leaves((self.args, self.kwargs)) if isinstance(item, Record)]
+    def __post_init__(self) -> None:
+        self.records = [item for item in leaves((self.args, self.kwargs)) if isinstance(item, Record)]
 
-    def records(self) -> list[Record]:
-        """The records among the arguments."""
-        return self._records
+    def filled(self, values: Mapping[Any, Any]) -> tuple[tuple, dict[str, Any]]:
+        """The arguments with values in place of records."""
+        return mapped((self.args, self.kwargs), lambda item: values[item] if isinstance(item, Record) else item)
 
     def on(self, value: Any, record: Record) -> Any:
         """What the function gives with a value in place of one of its arguments."""

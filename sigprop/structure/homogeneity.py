@@ -81,7 +81,7 @@ class Readers:
 
 def arguments(item: Field) -> list[Record]:
     """The records that a field was made from."""
-    called = item.call.records() if item.call is not None else []
+    called = item.call.records if item.call is not None else []
     behind = [item.statistic.field] if item.statistic is not None and item.root is None else []
     return [*called, *item.inputs, *behind]
 

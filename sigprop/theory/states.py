@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.corrections import applies
+from sigprop.theory.corrections import ACTIVE
 from sigprop.theory.corrections.along_signal import crossed
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.parts import GIVEN, AlongSignal, Common, Directions, Fluctuation, Number, ThroughActivation
 from sigprop.theory.status import EXACT, Evidence, Status
 
+CORRECTED = {"directions": "finite_width", "along_signal": "along_signal", "through_activation": "gates"}
+"""Parts of a gradient, by the correction that they belong to."""
 ROUNDING = 1e-7
 """Of the sum over tokens of a gradient, against that of tokens alike: what cancels to less is rounding."""
 
@@ -33,7 +35,7 @@ class Signal:
     evidence: Evidence = EXACT
 
     def __post_init__(self) -> None:
-        if not applies("pairs"):
+        if "pairs" not in ACTIVE.get():
             object.__setattr__(self, "fluctuation", Fluctuation(self.fluctuation.norm, GIVEN.pair))
 
     @property
@@ -54,6 +56,8 @@ class Signal:
 
     def note(self, status: Status, reason: str) -> Signal:
         """The same state with the evidence worsened."""
+        if status <= self.evidence.status:
+            return self
         return replace(self, evidence=self.evidence.join(Evidence(status, reason)))
 
     def dense(self) -> Signal:
@@ -89,9 +93,9 @@ class Gradient:
     evidence: Evidence = EXACT
 
     def __post_init__(self) -> None:
-        parts = {"directions": "finite_width", "along_signal": "along_signal", "through_activation": "gates"}
-        for part, correction in parts.items():
-            if not applies(correction):
+        active = ACTIVE.get()
+        for part, correction in CORRECTED.items():
+            if correction not in active:
                 object.__setattr__(self, part, type(getattr(self, part))())
 
     def __add__(self, other: Gradient) -> Gradient:
@@ -144,7 +148,12 @@ class Gradient:
         return torch.where(total > ROUNDING * most, total, torch.zeros_like(total))
 
     def note(self, status: Status, reason: str) -> Gradient:
-        return replace(self, evidence=self.evidence.join(Evidence(status, reason)))
+        """The same state with the evidence worsened."""
+        return (
+            self
+            if status <= self.evidence.status
+            else replace(self, evidence=self.evidence.join(Evidence(status, reason)))
+        )
 
     def summary(self) -> tuple[Tensor, Tensor]:
         """Mean square over all entries and token correlation."""

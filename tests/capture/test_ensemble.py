@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sigprop.capture import trace
-from sigprop.capture.replay import Ensemble, channel_noise, fewest_balanced
+from sigprop.capture.ensemble import Ensemble, channel_noise, fewest_balanced
 from sigprop.capture.replayed_heads import FEWEST, HEADS, NARROW, ReplayedHeads, heads_of
 from sigprop.errors import UnsupportedError
 from sigprop.graph.evaluate import Evaluation

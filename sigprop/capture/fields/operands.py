@@ -107,7 +107,7 @@ def entry_labels(weight: Weight) -> Tensor | None:
     if len(weight.parents) != 1:
         return None
     parent = weight.parents[0][0]
-    if parent not in weight.call.records():
+    if parent not in weight.call.records:
         return None
     labels = entry_labels(parent)
     if labels is None:

@@ -15,7 +15,7 @@ from sigprop.capture.record import Call, Field, Weight, leaves, made_on_meta, ma
 
 def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
     """Records for the results of a call, each with the layout of the operand it looks like."""
-    records = call.records()
+    records = call.records
     fields = [item for item in records if isinstance(item, Field)]
     if not fields:
         return of_weights(capture, call)
@@ -52,7 +52,7 @@ def recorded(capture: Capture, call: Call) -> Any:
 
 
 def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> Field:
-    fields = [item for item in call.records() if isinstance(item, Field)]
+    fields = [item for item in call.records if isinstance(item, Field)]
     layout = of_roles(tuple(result.shape), [CHANNEL] * result.dim())
     made = _field(capture, call, layout, fields, output, f"{call.name} sampled on the predicted state")
     made.dtype = result.dtype
@@ -61,7 +61,7 @@ def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> F
 
 def kept(capture: Capture, call: Call) -> Field:
     """The record of a call that gives no floating-point numbers, to be replayed only."""
-    fields = [item for item in call.records() if isinstance(item, Field)]
+    fields = [item for item in call.records if isinstance(item, Field)]
     layout = _layout(call, tuple(made_on_meta(call).shape), fields)
     return _field(capture, call, layout, fields, None, f"{call.name} sampled on the predicted state")
 

@@ -70,7 +70,7 @@ def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:
 def write(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     if call.name == "copy":
         return _copied(capture, call, input, args[0])
-    fields = [item for item in call.records() if isinstance(item, Field)]
+    fields = [item for item in call.records if isinstance(item, Field)]
     return written(capture, call, input, fields)
 
 

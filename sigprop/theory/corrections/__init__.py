@@ -20,12 +20,13 @@ from contextvars import ContextVar
 from sigprop.errors import UnknownNameError
 
 NAMES = ("finite_width", "pairs", "along_signal", "gates")
-_ACTIVE: ContextVar[frozenset[str]] = ContextVar("corrections", default=frozenset(NAMES))
+ACTIVE: ContextVar[frozenset[str]] = ContextVar("corrections", default=frozenset(NAMES))
+"""Those that are on."""
 
 
 def applies(name: str) -> bool:
     """Whether a correction is on."""
-    return name in _ACTIVE.get()
+    return name in ACTIVE.get()
 
 
 @contextmanager
@@ -35,8 +36,8 @@ def correcting(names: Iterable[str] | None = None) -> Iterator[None]:
     for name in chosen:
         if name not in NAMES:
             raise UnknownNameError("correction", name, NAMES)
-    before = _ACTIVE.set(frozenset(chosen))
+    before = ACTIVE.set(frozenset(chosen))
     try:
         yield
     finally:
-        _ACTIVE.reset(before)
+        ACTIVE.reset(before)

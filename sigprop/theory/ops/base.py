@@ -132,15 +132,11 @@ class Op(ABC):
         """The op at a node, for the states and laws of an evaluation; itself unless it looks beyond its inputs."""
         return self
 
-    @property
-    def gradients_read(self) -> Sequence[Any]:
-        """Nodes whose gradients it reads, beside that of its output."""
-        return ()
+    gradients_read: Sequence[Any] = ()
+    """Nodes whose gradients it reads, beside that of its output."""
 
-    @property
-    def received(self) -> ReceivedByDraws | None:
-        """What its draws have received going backward; None where nothing is drawn."""
-        return None
+    received: ReceivedByDraws | None = None
+    """What its draws have received going backward; None where nothing is drawn."""
 
     def gradient_evidence(self, gradient: Gradient) -> Evidence:
         """What is known of the gradients that draws send to their sources and to places between."""
@@ -150,10 +146,8 @@ class Op(ABC):
         """The fluctuation of the norms of groups of channels, as heads are; None where it is that of all channels."""
         return None
 
-    @property
-    def picks(self) -> Tensor | slice | None:
-        """Positions of its one input that the output consists of, as they are; None where it is made otherwise."""
-        return None
+    picks: Tensor | slice | None = None
+    """Positions of its one input that the output consists of, as they are; None where it is made otherwise."""
 
     def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor] | None:
         """What numbers of the first input become, and the slopes there; None where others of it take part."""

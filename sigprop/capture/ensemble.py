@@ -1,0 +1,245 @@
+"""What a replay draws: its sources, and kernels of finite width, together for several replays.
+
+The kernel of `d` drawn channels fluctuates by 1/sqrt(d) about its expectation. Where only effects of second order are
+wanted, what is linear in the fluctuations is noise: it is removed by making their average over the replicas zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sigprop.capture.record import Field, Record
+from sigprop.compat import standard_gamma
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Node
+from sigprop.graph.shared_parts import IN_STEP
+from sigprop.theory.drawing import DTYPE, root_of
+from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.cat import CatPositions
+from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.residual import Piece
+
+ENTANGLED = "functions of one tensor, taken as independent"
+NARROW = 50.0
+"""Positions, times which a linear map has fewer inputs where their kernel is drawn and not the expected one."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Sources that are drawn from the state of one node, each at its positions."""
+
+    node: Node
+    spans: dict[Field, slice]
+
+
+def joined(states: Evaluation, nodes: Sequence[Node]) -> tuple[CatPositions, list[Node]]:
+    """The op that puts positions of several tensors one after another, with its inputs; in doubt where they have more
+    in common than parts: outputs of one weight, functions of one tensor."""
+    parts, behind = states.shared_parts, states.weights_behind
+    found: list[tuple[Node, tuple[int, Piece, int, Piece]]] = []
+    doubt = ""
+    for second, other in enumerate(nodes):
+        for first, node in enumerate(nodes[:second]):
+            if parts.of(node) & parts.of(other):
+                found += [(part, (first, one, second, two)) for part, one, two in parts.in_common(node, other)]
+            if behind.in_common(node, other):
+                doubt = IN_STEP
+            elif parts.beyond(node, other):
+                doubt = doubt or ENTANGLED
+    return CatPositions(len(nodes), tuple(pieces for _, pieces in found), doubt), [*nodes, *(part for part, _ in found)]
+
+
+def tied(states: Evaluation, sources: dict[Field, list[Field]]) -> list[Field]:
+    """Sources drawn as a whole that have something in common with another one of as many channels."""
+    whole, reached = [item for item, drawn in sources.items() if drawn == [item]], states.shared_parts.reached
+    return [
+        item
+        for item in whole
+        if any(
+            other.node is not item.node
+            and other.layout.channels == item.layout.channels
+            and not reached(item.node).isdisjoint(reached(other.node))
+            for other in whole
+        )
+    ]
+
+
+class Ensemble:
+    """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
+
+    def __init__(self, states: Evaluation, replicas: int, generator: torch.Generator):
+        self.replicas = replicas
+        self._states = states
+        self._generator = generator
+        self._expected: dict[Node, Tensor] = {}
+        self._drawn: dict[Node, Tensor] = {}
+        self._without: dict[Node, Tensor] = {}
+        self._kinds: dict[Node, tuple[Op, bool]] = {}
+
+    def again(self, generator: torch.Generator) -> Ensemble:
+        """Other draws about the same expectations."""
+        made = Ensemble(self._states, self.replicas, generator)
+        made._expected, made._without, made._kinds = self._expected, self._without, self._kinds
+        return made
+
+    def expected(self, node: Node) -> Tensor:
+        """`R` with `R R^T` the covariance of a node."""
+        if node not in self._expected:
+            self._expected[node] = root_of(self._states.signal(node).covariance.values)
+        return self._expected[node]
+
+    def _kind(self, node: Node) -> tuple[Op, bool]:
+        """The op of a node, and whether the kernel of its input is drawn."""
+        if node not in self._kinds:
+            self._kinds[node] = self._states.op(node), is_narrow(self._states, node)
+        return self._kinds[node]
+
+    def roots(self, node: Node, replicas: slice) -> Tensor:
+        """For each of the replicas `R` with `R R^T` the covariance in one initialization: that of a linear map follows
+        the drawn kernel of its input.
+
+        Queries, keys and values made from one input of finite width share its fluctuations, which are of order
+        1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
+        """
+        op, narrow = self._kind(node)
+        if op.picks is not None:
+            return self.roots(node.inputs[0], replicas)[:, op.picks]
+        if not narrow:
+            return self.expected(node).expand(replicas.stop - replicas.start, -1, -1)
+        assert isinstance(op, Linear)
+        inside = self.drawn(node.inputs[0])[replicas] * (op.fan_in * op.variance) ** 0.5
+        if not op.bias_variance:
+            return inside
+        return torch.cat((inside, torch.full_like(inside[..., :1], float(op.bias_variance) ** 0.5)), -1)
+
+    def fluctuation(self, node: Node, replicas: slice) -> Tensor | None:
+        """How far the drawn kernels of a linear map's input are from their expectation; None where none is drawn."""
+        if not self._kind(node)[1]:
+            return None
+        roots = self.drawn(node.inputs[0])[replicas]
+        return roots @ roots.mT - self._states.signal(node.inputs[0]).kernel.values
+
+    def without(self, node: Node, bias: float) -> Tensor:
+        """`R` with `R R^T` the covariance of a node less that of a bias, which is the same for all tokens."""
+        if node not in self._without:
+            self._without[node] = root_of(self._states.signal(node).covariance.values - bias)
+        return self._without[node]
+
+    def drawn(self, node: Node) -> Tensor:
+        """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
+        if node not in self._drawn:
+            signal, root = self._states.signal(node), self.expected(node)
+            noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
+            made = root.to(DTYPE) @ noise
+            made[..., -1] += signal.mean.to(DTYPE)
+            if isinstance(signal.fluctuation.norm, float) and signal.fluctuation.norm == 0.0:
+                level = signal.kernel.diagonal.clamp_min(0.0).to(DTYPE)
+                made *= (level / made.square().sum(-1).clamp_min(torch.finfo(DTYPE).tiny)).sqrt()[..., None]
+            self._drawn[node] = made
+        return self._drawn[node]
+
+
+def channel_noise(positions: int, width: int, replicas: int, generator: torch.Generator) -> Tensor:
+    """`N` of every replica, `N N^T` the mean square over `width` channels of standard normal numbers, the last column
+    their mean.
+
+    Where there are channels enough, the replicas are recentred so that `N N^T` is the identity on average over them,
+    exactly, and the last column zero. They are drawn with `width (1 - 1/replicas)` channels, so that their variance
+    after it is that of `width` channels.
+    """
+    balanced = replicas >= fewest_balanced(positions, width)
+    channels = width * (1.0 - 1.0 / replicas) if balanced else float(width)
+    made = torch.stack([_columns(positions, channels, generator) for _ in range(replicas)])
+    if balanced:
+        made[..., -1] -= made[..., -1].mean(0)
+        average = (made @ made.mT).mean(0)
+        made = torch.linalg.solve_triangular(torch.linalg.cholesky(average), made, upper=False)
+    return made
+
+
+def fewest_balanced(positions: int, width: int) -> int:
+    """Replicas that have channels enough to be balanced, twice as many as there are positions."""
+    return 1 + math.ceil(2 * positions / width)
+
+
+def _columns(positions: int, channels: float, generator: torch.Generator) -> Tensor:
+    """With more channels than positions by Bartlett's decomposition: `sum (z - mean)(z - mean)^T = B B^T`, `B` lower
+    triangular with standard normal entries and chi on its diagonal."""
+    if channels <= positions + 1:
+        count = max(1, round(channels))
+        noise = torch.randn(positions, count, generator=generator, dtype=DTYPE)
+        average = noise.mean(1, keepdim=True)
+        return torch.cat(((noise - average) / count**0.5, average), 1)
+    noise = torch.randn(positions, positions + 1, generator=generator, dtype=DTYPE)
+    freedom = channels - 1.0 - torch.arange(positions, dtype=DTYPE)
+    chi = (2.0 * standard_gamma(freedom / 2.0, generator=generator)).sqrt()
+    return torch.cat((noise[:, :-1].tril(-1) + chi.diag(), noise[:, -1:]), 1) / channels**0.5
+
+
+def is_narrow(states: Evaluation, node: Node) -> bool:
+    """A linear map of channels, position by position, whose input has so few that its kernel fluctuates."""
+    op = states.op(node)
+    if op.picks is not None:
+        return is_narrow(states, node.inputs[0])
+    return isinstance(op, Linear) and op.by_position and NARROW * states.positions(node) >= op.fan_in
+
+
+def balanced_replicas(states: Evaluation, node: Node) -> int:
+    """How many replicas are needed for the fluctuations of a node to balance."""
+    if states.op(node).picks is not None:
+        return balanced_replicas(states, node.inputs[0])
+    if not is_narrow(states, node):
+        return 1
+    return fewest_balanced(states.positions(node), states.signal(node.inputs[0]).independent_channels)
+
+
+def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
+    """For each source of a field what must be drawn of it: itself, or the slices that the field uses, if disjoint."""
+    parts: dict[Field, list[Field]] = {source.field: [] for source in target.sources}
+    stack: list[Record] = [target]
+    seen: set[Record] = set()
+    while stack:
+        record = stack.pop()
+        if record in seen or not isinstance(record, Field):
+            continue
+        seen.add(record)
+        source = record.sources[0] if len(record.sources) == 1 else None
+        if source is not None and (record.is_source or (source.ranges and not _is_sliced(record.inputs[0]))):
+            parts.setdefault(source.field, []).append(record)
+        else:
+            stack.extend(_needed(record))
+    return {source: found if _are_disjoint(found) else [source] for source, found in parts.items()}
+
+
+def sites_between(target: Field, parts: dict[Field, list[Field]]) -> list[Field]:
+    """Sites that a replay passes on the way to a target, neither drawn nor the target itself."""
+    return [record for record in records_between(target, parts) if isinstance(record, Field) and record.is_site]
+
+
+def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Record]:
+    """What a replay passes on the way to a target, neither drawn nor the target itself."""
+    drawn = {part for found in parts.values() for part in found}
+    stack, seen = list(_needed(target)), set()
+    while stack:
+        record = stack.pop()
+        if record not in seen and record not in drawn:
+            seen.add(record)
+            stack.extend(_needed(record))
+    return seen
+
+
+def _is_sliced(record: Record) -> bool:
+    return not isinstance(record, Field) or len(record.sources) != 1 or bool(record.sources[0].ranges)
+
+
+def _are_disjoint(fields: list[Field]) -> bool:
+    return all(a.sources[0].disjoint(b.sources[0]) for n, a in enumerate(fields) for b in fields[:n])
+
+
+def _needed(record: Record) -> list[Record]:
+    return record.call.records if record.call is not None else []

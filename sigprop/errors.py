@@ -75,6 +75,14 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
         raise InputError(f"{key} = {value!r} is not allowed: needs {allowed}")
 
 
+def require_names(known: Iterable[str], given: Iterable[str], kind: str) -> None:
+    """Raise for the first name that is not known."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+
+
 LARGEST = 2**31 - 1
 MAY_BE_ZERO = ("depth", "key_value_heads", "seed")
 WORDS = {int: "a whole number", float: "a finite number", str: "a name", bool: "true or false"}
@@ -83,10 +91,8 @@ WORDS = {int: "a whole number", float: "a finite number", str: "a name", bool: "
 def require_settings(kind: type, settings: Mapping[str, Any], owner: str) -> None:
     """Raise for settings that a dataclass has no field for, or whose value is of another type than the field's."""
     hints = get_type_hints(kind)
-    known = [item.name for item in fields(kind)]
+    require_names([item.name for item in fields(kind)], settings, f"setting of {owner}")
     for key, value in settings.items():
-        if key not in known:
-            raise UnknownNameError(f"setting of {owner}", key, known)
         wanted = hints[key]
         types = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
         needed = " or ".join(WORDS[item] for item in types if item in WORDS)

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 from sigprop.models import build, sample_text, text_batch
 from sigprop.plans.scaling import coord_check, parametrize
 from sigprop.plans.scaling.fit import fit_exponent, fit_two_parts
-from sigprop.plans.scaling.runs import Training
-from sigprop.plans.scaling.training import make_optimizers, make_step
+from sigprop.plans.scaling.training import Training, make_optimizers, make_step
 from sigprop.results import CoordinateReport
 from sigprop.results.coordinates import Exponent
 

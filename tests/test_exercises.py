@@ -69,13 +69,13 @@ def radians(capture, call, input):
         RECIPES,
         """
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 
 
 @recipe("two_thirds", paper="Me 2027", applies_to="any model", effect="variance 2 / (3 fan_in)")
 def two_thirds(structure):
-    return draw_all(structure, lambda item, role, size: Init("normal", std=(2 / 3 / item.fan_in) ** 0.5))
+    return init_all(structure, lambda item, role, size: Init("normal", std=(2 / 3 / item.fan_in) ** 0.5))
 """,
     ),
     "a width rule": (

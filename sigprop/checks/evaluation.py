@@ -20,7 +20,7 @@ from sigprop.isolation import as_written
 from sigprop.losses import LossChoice
 from sigprop.measurement import measure
 from sigprop.plans import Plan
-from sigprop.plans.recipes.walk import distribution_of
+from sigprop.plans.recipes.planned_states import distribution_of
 from sigprop.results import Profile
 from sigprop.sites import parameter_names, plain_name, unwrap
 from sigprop.verification import Simulation

@@ -16,7 +16,7 @@ from sigprop.distributions import Distribution
 from sigprop.graph.evaluate import Evaluation, evaluate
 from sigprop.models import build as reference
 from sigprop.plans.recipes import plan
-from sigprop.plans.recipes.walk import Walk
+from sigprop.plans.recipes.planned_states import PlannedStates
 from sigprop.results import Init
 from sigprop.structure import read_structure
 from tests.capture.networks import NETWORKS
@@ -108,9 +108,9 @@ def test_the_prediction_of_a_plan_is_that_of_the_model_under_it(recipe: str):
     structure = read_structure(transformer(), IDS)
     made = plan(structure.model, recipe, structure=structure)
     made = replace(made, junctions=[], parameters=[replace(row, multiplier=1.0) for row in made.parameters])
-    walk = Walk.under(structure, made)
+    states = PlannedStates.under(structure, made)
     planned = trace(planned_skeleton(structure.model, made), IDS)
-    agree(walk, planned.states)
+    agree(states, planned.states)
 
 
 def test_weights_made_of_parameters_follow_their_laws():
@@ -118,8 +118,8 @@ def test_weights_made_of_parameters_follow_their_laws():
     structure = read_structure(model, x)
     rows = [replace(row, init=Init("normal", std=0.03)) for row in plan(model, "own", structure=structure).parameters]
     made = replace(plan(model, "own", structure=structure), parameters=rows, junctions=[])
-    walk = Walk.under(structure, made)
-    agree(walk, trace(planned_skeleton(model, made), x).states)
+    states = PlannedStates.under(structure, made)
+    agree(states, trace(planned_skeleton(model, made), x).states)
 
 
 def test_rows_of_a_table_that_stay_zero_stay_zero_under_a_plan():
@@ -129,8 +129,8 @@ def test_rows_of_a_table_that_stay_zero_stay_zero_under_a_plan():
     ids = torch.tensor([[1, 2, 3, 5]])
     structure = read_structure(make(), ids)
     made = plan(structure.model, "lecun", structure=structure)
-    walk = Walk.under(structure, replace(made, junctions=[]))
-    level = walk.signal(walk.nodes[0]).kernel.diagonal
+    states = PlannedStates.under(structure, replace(made, junctions=[]))
+    level = states.signal(states.nodes[0]).kernel.diagonal
     assert level[1] == 0.0
     assert float(level[0]) == pytest.approx(made["0.weight"].init.std ** 2, rel=1e-12)
-    agree(walk, trace(planned_skeleton(structure.model, replace(made, junctions=[])), ids).states)
+    agree(states, trace(planned_skeleton(structure.model, replace(made, junctions=[])), ids).states)

@@ -4,9 +4,8 @@
 |---|---|
 | `schemes/` | one scheme each |
 | `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
-| `fold` | scales carried by unmodified models, exactly |
-| `optimizers` | the one table: what lr, decay and epsilon are multiplied by, for every optimizer |
-| `walk` | predicted states under other draws, which the solvers stand on |
+| `folding` | scales carried by unmodified models, exactly |
+| `planned_states` | predicted states under a plan, which the solvers stand on |
 | `predicted_plan` | what a recipe would do to a model, predicted |
 | `planning` | `plan(model, recipe)`; junctions hooked, tied readouts, frozen weights |
 """

@@ -1,6 +1,6 @@
 r"""`plan`: any registered recipe, for any model, as a `Plan`, and what follows a recipe.
 
-Junctions are folded (`fold.py`), or scaled by hooks on the modules that compute a branch and take the stream in
+Junctions are folded (`folding.py`), or scaled by hooks on the modules that compute a branch and take the stream in
 (`plans/hooks.py`); no class is changed and no module replaced.
 
 A table that is drawn for the start of the stream with std `s` and is also the readout would give logits of std
@@ -23,7 +23,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.isolation import seed_all, undisturbed
 from sigprop.plans.hooks import LEARNED
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.fold import carrying, fold, with_levels
+from sigprop.plans.recipes.folding import carrying, fold, with_levels
 from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import scale_row
 from sigprop.results.init import KEEP

@@ -6,14 +6,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sigprop.errors import UnsupportedError
+from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.plans.plan import Plan
+from sigprop.plans.recipes.planned_states import PlannedStates, correlation, variance
 from sigprop.plans.recipes.registry import RECIPES
-from sigprop.plans.recipes.rows import draw_all, scale_rows
+from sigprop.plans.recipes.rows import init_all, scale_rows, times
 from sigprop.plans.recipes.schemes.unit import start_variance
-from sigprop.plans.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init
 from sigprop.structure import Structure
+
+LARGEST_EXCESS = 1.05
+"""How far above ln(classes) the predicted loss of a recipe may start."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = Fa
     """
     structure.require_junctions("a predict_plan")
     if recipe is None:
-        made = draw_all(structure, lambda item, role, size: Init("keep"), embedding=None)
+        made = init_all(structure, lambda item, role, size: Init("keep"), embedding=None)
         rows = [type(row)(row.name, row.shape, Init("keep")) for row in made.parameters]
         return predict_made(structure, Plan(rows), "as it is")
     made = RECIPES[recipe](structure, **options)
@@ -79,30 +82,30 @@ def predict_made(structure: Structure, made: Plan, name: str) -> PredictedPlan:
     """The same graph evaluated under the distributions and scales of a plan that is made already."""
     if any(row.place == "input" for row in made.junctions):
         raise UnsupportedError(f"{name} changes attention itself: measure it, no prediction is made for it")
-    walk = Walk.under(structure, made)
+    states = PlannedStates.under(structure, made)
     scales = dict.fromkeys(range(len(structure.sums)), (1.0, 1.0))
     if made.junctions:
         scales = {place: (row.skip, row.branch) for place, row in enumerate(made.junctions)}
     pairs = zip(structure.junctions, structure.sums, strict=True)
     sums = [spot.total for junction, spot in pairs if not junction.parallel]
     nodes = [total.node for total in sums]
-    walk.backward(structure.traced.differentiate(None, walk)[0])
-    found = [walk.gradients.get(node) for node in nodes]
+    states.backward(structure.traced.differentiate(None, states)[0])
+    found = [states.gradients.get(node) for node in nodes]
     return PredictedPlan(
         name,
-        [variance(node, walk) for node in nodes],
-        [correlation(total, walk) for total in sums],
+        [variance(node, states) for node in nodes],
+        [correlation(total, states) for total in sums],
         [math.nan if gradient is None else float(gradient.summary()[0]) for gradient in found],
-        _sensitivity(structure, walk, scales),
+        _sensitivity(structure, states, scales),
     )
 
 
-def _sensitivity(structure: Structure, walk: Walk, scales: dict[int, tuple[float, float]]) -> float:
+def _sensitivity(structure: Structure, states: PlannedStates, scales: dict[int, tuple[float, float]]) -> float:
     total = 0.0
     for place, spot in enumerate(structure.sums):
         skip, branch = scales[place]
-        own = variance(spot.skip.node, walk)
-        total += (branch / skip) ** 2 * variance(spot.branch.node, walk) / own if own > 0 and not spot.scaled else 0.0
+        own = variance(spot.skip.node, states)
+        total += (branch / skip) ** 2 * variance(spot.branch.node, states) / own if own > 0 and not spot.scaled else 0.0
     return total
 
 
@@ -120,5 +123,32 @@ def initial_loss(structure: Structure, plan: Plan) -> tuple[float, float] | None
     if any(row.place == "input" for row in plan.junctions):
         return None
     applied = replace(plan, junctions=[row for row in plan.junctions if not row.folded])
-    excess = variance(output.node, Walk.under(structure, applied)) / 2
+    excess = variance(output.node, PlannedStates.under(structure, applied)) / 2
     return math.log(output.shape[-1]) + excess, excess
+
+
+def with_initial_loss(made: Plan, structure: Structure) -> Plan:
+    """The plan with its predicted loss; a recipe whose logits start too large has them made smaller, and says so."""
+    try:
+        found = initial_loss(structure, made)
+    except SigpropError:
+        return made
+    if found is None or math.isnan(found[1]):
+        return made
+    loss, excess = found
+    if excess <= LARGEST_EXCESS or made.meta["recipe"] == "own":
+        return replace(made, meta={**made.meta, "initial_loss": loss})
+    factor = math.sqrt(0.5 / excess)
+    told = f"draw x{factor:.3g}: the loss would start {excess:.3g} above ln(classes)"
+    rows = [
+        replace(row, init=times(row.init, factor), why=f"{row.why}; {told}") if row.role == "readout" else row
+        for row in made.parameters
+    ]
+    repaired = replace(made, parameters=rows)
+    again = initial_loss(structure, repaired)
+    if again is None or again[1] > LARGEST_EXCESS:
+        raise UnsupportedError(
+            f"{made.meta['recipe']}: the loss would start at {loss:.3g}, {excess:.3g} above ln(classes), and a smaller "
+            "readout does not mend that; choose another recipe"
+        )
+    return replace(repaired, meta={**made.meta, "initial_loss": again[0], "readout_factor": factor})

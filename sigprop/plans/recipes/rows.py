@@ -5,12 +5,18 @@ The usual choices are made here once: biases zero, gains at what the model sets 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sigprop.errors import UnsupportedError
+import torch
+from torch import nn
+
+from sigprop.errors import InputError, UnsupportedError
 from sigprop.plans.application import APPLIED
 from sigprop.plans.hooks import LEARNED
+from sigprop.plans.multipliers import Matrix, Sizes, multipliers
+from sigprop.plans.optimizers import algorithm_of
 from sigprop.plans.plan import Plan
 from sigprop.plans.rows import JunctionPlan, ParameterPlan
 from sigprop.results import Init
@@ -30,7 +36,7 @@ NAMES = {
 }
 
 
-def draw_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
+def init_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
     """A plan that draws every parameter: matrices by the rule, embeddings with one std, biases zero, gains as set.
 
     The rule gets the parameter, the role of the piece (a fused matrix has several) and the piece's outputs.
@@ -95,6 +101,24 @@ def times(init: Init, factor: float, shift: float = 0.0) -> Init:
     return replace(init, std=init.std * factor)
 
 
+def multiplied(
+    row: ParameterPlan, sizes: Sizes, optimizer: str, matrix: Matrix | None = None, alpha: float = 1.0
+) -> ParameterPlan:
+    """The row with the settings that these sizes ask of what trains it; `matrix` for the plan's own optimizer."""
+    algorithm = algorithm_of(optimizer, row.role, row.shape)
+    lr, decay, eps = multipliers(sizes, algorithm, matrix if algorithm == optimizer else None, alpha)
+    return replace(row, lr=row.lr * lr, weight_decay=row.weight_decay * decay, eps=row.eps * eps)
+
+
+def with_inits(plan: Plan, inits: Mapping[str, Init], why: str = "") -> Plan:
+    """The plan with other initializations of some parameters; `why` is added to theirs."""
+    rows = [
+        replace(row, init=inits[row.name], why=f"{row.why}{why}") if row.name in inits else row
+        for row in plan.parameters
+    ]
+    return replace(plan, parameters=rows)
+
+
 def with_junctions(plan: Plan, structure: Structure, scales: Scales, why: str, learnable: str = "") -> Plan:
     """The plan with `skip * x + branch * f(x)` at every junction; `learnable` is `""`, `scalar` or `channel`.
 
@@ -126,6 +150,15 @@ def with_junctions(plan: Plan, structure: Structure, scales: Scales, why: str, l
         )
     added = [scale_row(row) for row in rows if row.learnable]
     return replace(plan, parameters=plan.parameters + added, junctions=rows)
+
+
+def initialized_copy(structure: Structure, plan: Plan, seed: int) -> nn.Module:
+    """A copy of the model under a plan, for recipes that measure."""
+    if structure.model is None or any(parameter.is_meta for parameter in structure.model.parameters()):
+        raise InputError("this recipe measures: the model's parameters must be real, not on the meta device")
+    made = copy.deepcopy(structure.model)
+    plan.apply_(made, torch.Generator().manual_seed(seed))
+    return made
 
 
 def scale_row(row: JunctionPlan) -> ParameterPlan:

@@ -18,21 +18,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sigprop.errors import UnknownNameError, require
+from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.plans.scaling.dimensions import Dimensions, pattern, stack_of
+from sigprop.plans.scaling.model_and_base import ModelAndBase
+from sigprop.structure import Structure
 
 DEPTH_RULES = ("none", "sqrt", "linear", "dslm")
 
 
 @dataclass(frozen=True)
 class DepthFactors:
-    """Relative to the base depth: the branch scale, and the sizes of update and gradient inside a branch."""
+    """Relative to the base depth: the branch scale, and the sizes of update and gradient inside a branch.
+
+    `ends`: the parameter ends its branch as a factor, and takes the scale.
+    """
 
     branch: float = 1.0
     update: float = 1.0
     gradient: float = 1.0
+    ends: bool = False
+
+    @property
+    def weight(self) -> float:
+        """What the branch scale makes of this parameter's size."""
+        return self.branch if self.ends else 1.0
 
 
 def depth_factors(rule: str, depth: float, base_depth: float) -> DepthFactors:
@@ -50,7 +61,7 @@ def depth_factors(rule: str, depth: float, base_depth: float) -> DepthFactors:
     return DepthFactors(ratio**-alpha, ratio ** (alpha - 1), ratio**-alpha)
 
 
-def branch_outputs(dims: Sequence[Dimensions], branches: Sequence[str]) -> set[str]:
+def _branch_outputs(dims: Sequence[Dimensions], branches: Sequence[str]) -> set[str]:
     """Weights and biases that end a residual branch, by the module patterns that the user gives."""
     owners = {item.name: pattern(item.name).rpartition(".")[0] for item in dims if item.depth != 1.0}
     for branch in branches:
@@ -59,7 +70,7 @@ def branch_outputs(dims: Sequence[Dimensions], branches: Sequence[str]) -> set[s
     return {name for name, owner in owners.items() if owner in branches}
 
 
-def count_branches(dims: Sequence[Dimensions], ends: set[str]) -> dict[str, tuple[float, float]]:
+def _count_branches(dims: Sequence[Dimensions], ends: set[str]) -> dict[str, tuple[float, float]]:
     """(branches in the model, branches in the base) of every stack."""
     counts: dict[str, tuple[float, float]] = {}
     for item in dims:
@@ -67,3 +78,50 @@ def count_branches(dims: Sequence[Dimensions], ends: set[str]) -> dict[str, tupl
             model, base = counts.get(stack_of(item.name), (0.0, 0.0))
             counts[stack_of(item.name)] = (model + 1, base + 1 / item.depth)
     return counts
+
+
+def depths_beside_base(
+    dims: Sequence[Dimensions], rule: str, branches: Sequence[str] | None, pair: ModelAndBase
+) -> dict[str, DepthFactors]:
+    """The depth factors of every parameter inside a branch.
+
+    Branches are read from the traces, or named by the user where there are none.
+    """
+    require(rule in DEPTH_RULES, "depth", rule, " or ".join(DEPTH_RULES))
+    if rule == "none":
+        return {}
+    if branches is None and pair.ends():
+        shifts = pair.ends()
+        counts = {item.name: pair.branches(item.name) for item in dims}
+        return {
+            name: replace(depth_factors(rule, *count), ends=shifts.get(name) == 0.0)
+            for name, count in counts.items()
+            if count is not None and count[0] != count[1]
+        }
+    if branches is None and all(item.depth == 1.0 for item in dims):
+        return {}
+    if branches is None:
+        raise InputError(
+            f"no residual branch is known ({pair.reason or 'the trace has none'}): pass branches=[module patterns like "
+            "'layers.*.mlp.down_proj'], the modules that end one"
+        )
+    ends = _branch_outputs(dims, branches)
+    counted = _count_branches(dims, ends)
+    return {
+        item.name: replace(depth_factors(rule, *counted[stack_of(item.name)]), ends=item.name in ends)
+        for item in dims
+        if item.depth != 1.0 and stack_of(item.name) in counted
+    }
+
+
+def depths_beside_reference(structure: Structure, dims: Sequence[Dimensions], rule: str) -> dict[str, DepthFactors]:
+    """The same beside the reference stack, read from the trace."""
+    found = {}
+    ends = {name for junction in structure.junctions for name in junction.weights if junction.shift == 0.0}
+    for item in dims:
+        junction = structure.junction_of(structure.parameters[item.name])
+        if rule == "none" or junction is None or item.depth == 1.0:
+            continue
+        branches = len(structure.streams[junction.stream])
+        found[item.name] = replace(depth_factors(rule, branches, branches / item.depth), ends=item.name in ends)
+    return found

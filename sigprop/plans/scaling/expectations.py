@@ -9,13 +9,12 @@ import numpy as np
 from torch import nn
 
 from sigprop.plans.scaling.attention import attention_scales
-from sigprop.plans.scaling.composition import Beside, beside_of, tied_factor
+from sigprop.plans.scaling.beside import Beside, Rules, beside_of
 from sigprop.plans.scaling.dimensions import Dimensions, pattern
-from sigprop.plans.scaling.factories import Given
 from sigprop.plans.scaling.fit import fit_exponents
+from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.record import OUTPUT
-from sigprop.plans.scaling.relative import output_scales
-from sigprop.plans.scaling.width_rules import width_rule
+from sigprop.plans.scaling.tied import tied_factor
 from sigprop.theory.exponents import read_optimizer
 
 Rows = dict[str, dict[str, float]]
@@ -41,9 +40,7 @@ class Expectations:
     along_depth: bool
 
     @classmethod
-    def of_rows(
-        cls, rows: Sequence[Rows], scales: list[int], rule: str, depth_rule: str, along_depth: bool
-    ) -> Expectations:
+    def of_rows(cls, rows: Sequence[Rows], scales: list[int], rules: Rules, along_depth: bool) -> Expectations:
         """From the sizes of the build at every scale."""
         fits: dict[str, dict[str, float]] = {}
         for quantity in rows[0]:
@@ -55,19 +52,10 @@ class Expectations:
             sizes = np.array([[[table[name] for table in tables]] for name in names]).reshape(len(names), 1, -1)
             slopes, _, _ = fit_exponents(scales, sizes)
             fits[quantity] = dict(zip(names, slopes.tolist(), strict=True))
-        weights = fits["weight"] if depth_rule != "none" or not along_depth else {}
-        change = width_rule(rule).change
-        return cls(
-            scales,
-            weights,
-            fits["update"],
-            fits["rate"],
-            fits["decay"],
-            fits["site"],
-            fits["vector"],
-            change,
-            along_depth,
-        )
+        weights = fits["weight"] if rules.depth != "none" or not along_depth else {}
+        others = {name: fits[name] for name in ("update", "rate", "decay", "site", "vector")}
+        assert rules.width is not None
+        return cls(scales, weights, **others, change=rules.width.change, along_depth=along_depth)
 
     def of(
         self, quantity: str, name: str, step: int, finite: bool, end: str | None = None
@@ -101,16 +89,17 @@ class Expectations:
 
 
 def expected_rows(
-    model: nn.Module, base: nn.Module, dims: list[Dimensions], rule: str, optimizer: str, given: Given
+    model: nn.Module, base: nn.Module, dims: list[Dimensions], optimizer: str, pair: ModelAndBase, rules: Rules
 ) -> Rows:
     """What the rule asks of one build relative to the base: `rows[quantity][parameter or site]`."""
-    width, orthogonal = width_rule(rule), read_optimizer(optimizer).orthogonal
-    beside = beside_of(model, base, dims, given.pair, width, given.depth, given.attention, given.branches)
+    assert rules.width is not None
+    orthogonal = read_optimizer(optimizer).orthogonal
+    beside = beside_of(model, base, dims, pair, rules)
     tied = _tied_gauges(beside)
     beside.scores.gauges |= tied
     sizes = beside.sizes()
-    found = attention_scales(model, given.pair) if given.pair.scores() else beside.scores
-    power = -0.5 if width.scales_attention and given.attention != "keep" else 0.0
+    found = attention_scales(model, pair) if pair.scores() else beside.scores
+    power = -0.5 if _aligns(rules) else 0.0
     alone = {name: ratio for name, ratio in found.heads.items() if name not in found.biased}
     random_scores = {f"{name}.scores": ratio**power for name, ratio in alone.items()}
     return {
@@ -119,10 +108,15 @@ def expected_rows(
         "update": {item.name: sizes[item.name].update for item in dims if not orthogonal or item.role != "hidden"},
         "rate": {name: item.update / item.gradient for name, item in sizes.items()},
         "decay": {item.name: 1.0 for item in dims if read_optimizer(optimizer).name != "adam"},
-        "site": output_scales(dims, beside.scores, dict(beside.depths), given.pair)
+        "site": beside.output_scales()
         | {name.rpartition(".")[0]: factor for name, factor in tied.items()}
         | random_scores,
     }
+
+
+def _aligns(rules: Rules) -> bool:
+    """Whether scores go like 1/d: queries and keys align under the rule, unless the model's own scale is kept."""
+    return rules.width is not None and rules.width.scales_attention and rules.attention != "keep"
 
 
 def _tied_gauges(beside: Beside) -> dict[str, float]:
@@ -132,8 +126,8 @@ def _tied_gauges(beside: Beside) -> dict[str, float]:
     return dict.fromkeys(names, found[1]) if found is not None else {}
 
 
-def query_owners(model: nn.Module, rule: str, given: Given) -> dict[str, str]:
+def query_owners(model: nn.Module, pair: ModelAndBase, rules: Rules) -> dict[str, str]:
     """By parameter that carries an attention's 1/d: the module of that attention."""
-    if not width_rule(rule).scales_attention or given.attention == "keep":
+    if not _aligns(rules):
         return {}
-    return {name: owner for name, owner in attention_scales(model, given.pair).owners.items() if owner}
+    return {name: owner for name, owner in attention_scales(model, pair).owners.items() if owner}

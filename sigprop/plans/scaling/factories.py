@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -11,7 +11,8 @@ from torch import nn
 from sigprop.errors import InputError
 from sigprop.isolation import cuda_devices, undisturbed
 from sigprop.plans.plan import Plan
-from sigprop.plans.scaling.composition import beside_of, own_plan
+from sigprop.plans.scaling.beside import Rules, beside_of
+from sigprop.plans.scaling.composition import own_plan
 from sigprop.plans.scaling.dimensions import Dimensions, compare
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.width_rules import width_rule
@@ -26,16 +27,6 @@ def build_seeded(build: Callable[..., nn.Module], shape: tuple[int, ...], seed: 
     if not isinstance(built, nn.Module):
         raise InputError(f"the factory returned {type(built).__name__} for {shape}: it has to return the model")
     return built
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a user says of the rules beyond their names, and the traces of model and base."""
-
-    depth: str = "none"
-    branches: Sequence[str] | None = None
-    attention: str | None = None
-    pair: ModelAndBase = field(default_factory=ModelAndBase)
 
 
 def compare_known(
@@ -58,13 +49,11 @@ def make_plan(
     base: nn.Module,
     dims: list[Dimensions],
     optimizer: str,
-    given: Given | None = None,
+    pair: ModelAndBase | None = None,
+    rules: Rules | None = None,
 ) -> Plan | None:
     """A rule's name, a function (model, base) -> Plan, or None, as a plan for the model."""
     if isinstance(plan, str):
-        told = Given() if given is None else given
-        rule = width_rule(plan)
-        return own_plan(
-            beside_of(model, base, dims, told.pair, rule, told.depth, told.attention, told.branches), optimizer
-        )
+        asked = replace(rules or Rules(), width=width_rule(plan))
+        return own_plan(beside_of(model, base, dims, pair or ModelAndBase(), asked), optimizer)
     return plan(model, base) if plan is not None else None

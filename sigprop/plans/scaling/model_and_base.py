@@ -9,8 +9,11 @@ from torch import nn
 
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.roles import CONTRACTIONS
-from sigprop.errors import SigpropError, UnsupportedError
+from sigprop.errors import InputError, SigpropError, UnsupportedError
+from sigprop.inputs.widths import config_of_width
+from sigprop.isolation import undisturbed
 from sigprop.plans.scaling.dimensions import pattern
+from sigprop.sites import unwrap
 from sigprop.structure import Parameter, Scores, Structure, read_structure
 from sigprop.structure.residual import CARRIED, SCALINGS, core, factor
 
@@ -117,3 +120,22 @@ def read_model_and_base(
         return ModelAndBase(structure or read_structure(model, batch), read_structure(base, batch))
     except SigpropError as error:
         return ModelAndBase(reason=str(error).splitlines()[0])
+
+
+def build_base(model: nn.Module, base: Any) -> nn.Module:
+    """The base (module, factory, configuration or width) as a module, drawn without touching the global seed."""
+    if isinstance(base, nn.Module):
+        return base
+    with undisturbed() as interrupts, interrupts.let_through():
+        if isinstance(base, int):
+            base = config_of_width(getattr(unwrap(model), "config", None), base)
+        if callable(base) and not hasattr(base, "to_dict"):
+            built: Any = base()
+            return built
+        kind = type(unwrap(model))
+        try:
+            return kind(base)
+        except TypeError as error:
+            raise InputError(
+                f"{kind.__name__} cannot be built from {type(base).__name__}: pass the base model"
+            ) from error

@@ -21,7 +21,7 @@ from statistics import median
 from sigprop.plans.multipliers import muon_scale
 from sigprop.plans.optimizers import MATRIX_ONLY, trained_by
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.walk import distribution_of
+from sigprop.plans.recipes.planned_states import distribution_of
 from sigprop.plans.rows import ParameterPlan
 from sigprop.results.roles import MATRICES, TABLES
 from sigprop.structure import Parameter, Structure

@@ -1,4 +1,4 @@
-r"""The rate of a table of tokens, from how often its rows are seen.
+r"""Rates of tables and of experts; that of a table of tokens from how often its rows are seen.
 
 Adam steps the entries of a row by its rate, divided by the root of how often the row is seen; a batch of `B` tokens
 holds `n = B p` copies of a token of frequency `p`. One token's gradient agrees with the average one by a share
@@ -22,13 +22,23 @@ kappa was set on stored runs of 256 to 16,384 tokens, width 128, 1,024 tokens a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.errors import require
+from sigprop.plans.multipliers import Sizes
+from sigprop.plans.optimizers import MATRIX_ONLY
+from sigprop.plans.plan import Plan
+from sigprop.plans.recipes.rows import multiplied
+from sigprop.plans.rows import ParameterPlan
+from sigprop.plans.suggestion import ADAM_RATE, BESIDE_MUON, batch_factor
+from sigprop.structure import Structure
+from sigprop.theory.exponents import read_optimizer
 
 AGREEMENT = 0.25
 LARGEST_STEP = 0.5
@@ -59,3 +69,71 @@ def table_step(frequencies: Tensor, tokens: int) -> float:
     require(tokens >= 1, "tokens of a batch", tokens, "one or more")
     agreement = (AGREEMENT * (tokens * frequencies).sqrt()).clamp_max(1.0)
     return min(LARGEST_STEP, AGREEMENT / float((frequencies * agreement).sum()))
+
+
+def with_table_scale(row: ParameterPlan, structure: Structure, optimizer: str) -> ParameterPlan:
+    """Rates of a table whose rows the model multiplies by a number: those of the rows that then enter the stream."""
+    if row.name not in structure.table_scales:
+        return row
+    number = structure.table_scales[row.name].number
+    row = multiplied(row, Sizes().gauged(1.0 / number), optimizer)
+    return replace(row, why=f"{row.why}; the model multiplies its rows by {number:.4g}")
+
+
+def with_shaping_rate(
+    row: ParameterPlan, structure: Structure, optimizer: str, reference_width: int, drawn_as_readout: bool
+) -> ParameterPlan:
+    r"""Rates of the tables that training has to shape: positions, and a table that is also the readout.
+
+    A step changes their entries by the share of their size by which it changes those of the reference layer, which
+    have the size `128^{-1/2}`. Rows of tokens that are only looked up are as good as drawn, and keep the rate one; so
+    do all with SGD, whose steps follow the gradient.
+    """
+    tied = structure.tied_table is not None and structure.tied_table.name == row.name
+    shaped = tied and not drawn_as_readout if row.role == "embedding" else row.role == "positional"
+    if not shaped or row.name not in structure.starting or row.init.std == 0.0 or read_optimizer(optimizer).gradient:
+        return row
+    number = structure.table_scales[row.name].number if row.name in structure.table_scales else 1.0
+    size = row.init.std * number * math.sqrt(reference_width)
+    row = multiplied(row, Sizes(size, size), optimizer)
+    told = "also the readout" if tied else "positions"
+    return replace(row, why=f"{row.why}; {told}: size x{size:.4g} of the reference layer's")
+
+
+def with_seen_tables(made: Plan, structure: Structure, optimizer: str, tokens: int) -> Plan:
+    """Rates of tables of tokens that are only looked up, by how often their rows are seen; Adam's alone follow it."""
+    kind = optimizer.partition(":")[0]
+    if kind not in ("adam", "adamw", *MATRIX_ONLY):
+        return made
+    rate = ADAM_RATE if kind in ("adam", "adamw", "adamh") else BESIDE_MUON
+    rows = []
+    for row in made.parameters:
+        item = structure.parameters.get(row.name)
+        looked_up = item is not None and row.role == "embedding" and not (item.tied or item.frozen)
+        if not looked_up or row.name not in structure.starting or row.init.size == 0.0 or row.init.kind == "keep":
+            rows.append(row)
+            continue
+        number = structure.table_scales[row.name].number if row.name in structure.table_scales else 1.0
+        step = table_step(frequencies_in(structure.batch, row.shape[0]), tokens)
+        row = multiplied(row, Sizes(1.0, step * row.init.size * number / rate), "adamw")
+        rows.append(replace(row, why=f"{row.why}; a step changes rows by x{step:.3g} of their size, as often as seen"))
+    return replace(made, parameters=rows)
+
+
+def with_expert_rates(made: Plan, structure: Structure, optimizer: str, tokens: int) -> Plan:
+    """An expert sees its share of the batch, and takes the rate of a batch of that size; routers see all of it.
+
+    The rule for batches is `suggestion.batch_factor`, swept on dense models; on experts it was not.
+    """
+    share = structure.expert_share
+    if share == 1.0 or optimizer.partition(":")[0] not in ("adam", "adamw", *MATRIX_ONLY):
+        return made
+    factor = batch_factor(max(1, round(tokens * share))) / batch_factor(tokens)
+    rows = []
+    for row in made.parameters:
+        item = structure.parameters.get(row.name)
+        if item is not None and item.expert and not item.frozen and factor != 1.0:
+            row = multiplied(row, Sizes(1.0, factor), optimizer)
+            row = replace(row, why=f"{row.why}; an expert sees x{share:.3g} of the tokens")
+        rows.append(row)
+    return replace(made, parameters=rows)

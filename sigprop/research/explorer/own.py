@@ -13,7 +13,7 @@ from sigprop.inputs.user_file import is_user_object, read_user_object
 from sigprop.plans import Plan
 from sigprop.plans.recipes.predicted_plan import PredictedPlan, predict_made
 from sigprop.plans.recipes.registry import RECIPES
-from sigprop.plans.recipes.rows import draw_all, scale_rows
+from sigprop.plans.recipes.rows import init_all, scale_rows
 from sigprop.research.explorer.controls import ARCHITECTURES, ArchitectureControls, Choice, Range
 from sigprop.results import Init
 from sigprop.structure import Structure, read_structure
@@ -68,7 +68,7 @@ class OwnModel:
     ) -> tuple[Structure, Plan]:
         structure = self.structure(*({**self.sizes, **sizes}).values())
         if recipe == AS_IT_IS:
-            made = draw_all(structure, lambda item, role, size: Init("keep"), embedding=None)
+            made = init_all(structure, lambda item, role, size: Init("keep"), embedding=None)
             made = Plan([type(row)(row.name, row.shape, Init("keep"), role=row.role) for row in made.parameters])
         else:
             made = RECIPES[recipe](structure)

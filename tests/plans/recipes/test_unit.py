@@ -10,10 +10,10 @@ from sigprop.errors import InputError, UnsupportedError
 from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.plans.recipes import plan, read_structure
+from sigprop.plans.recipes.planned_states import PlannedStates, variance
 from sigprop.plans.recipes.predicted_plan import predict_plan
 from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.schemes.unit import _gradient_growth
-from sigprop.plans.recipes.walk import Walk, variance
 from sigprop.structure.attention import score_variance
 from studies.recipes_shared import measure_stream
 from studies.unit_profiles import batch_for, family, loss_of
@@ -92,8 +92,8 @@ def test_another_trace_of_the_drawn_model_agrees():
 def test_ratio_of_branch_to_skip():
     structure = read_structure(model_of(), ids())
     for ratio in (0.5, 2.0):
-        walk = Walk.under(structure, RECIPES["unit"](structure, ratio=ratio))
-        shares = [variance(spot.branch.node, walk) / variance(spot.skip.node, walk) for spot in structure.sums]
+        states = PlannedStates.under(structure, RECIPES["unit"](structure, ratio=ratio))
+        shares = [variance(spot.branch.node, states) / variance(spot.skip.node, states) for spot in structure.sums]
         assert shares == pytest.approx([ratio] * 12, rel=1e-9)
 
 
@@ -146,8 +146,8 @@ def test_scores_without_a_scale_are_capped():
     made = plan(model, "unit", structure=structure, k=1.0)
     query = made["encoder.block.1.layer.0.SelfAttention.q.weight"].init.std
     assert 0.9 * 64**-0.5 * 16**-0.25 < query < 0.7 * 64**-0.5
-    walk = Walk.under(structure, RECIPES["unit"](structure, k=1.0))
-    drawn = [score_variance(spot.attention.draw(walk)) for spot in structure.sums if spot.attention is not None]
+    states = PlannedStates.under(structure, RECIPES["unit"](structure, k=1.0))
+    drawn = [score_variance(spot.attention.draw(states)) for spot in structure.sums if spot.attention is not None]
     assert len(drawn) == 9
     assert drawn == pytest.approx([1.0] * 9, abs=0.3)
 
@@ -188,7 +188,7 @@ def test_the_gradient_ratio_is_kept_for_the_loss_at_hand():
     growths = {}
     for loss in ("noise", "cross_entropy"):
         made = RECIPES["unit"](structure, k=2.0, gradient_ratio=1.3, loss=loss)
-        growths[loss] = _gradient_growth(structure, Walk.under(structure, made), loss)
+        growths[loss] = _gradient_growth(structure, PlannedStates.under(structure, made), loss)
     assert all(abs(math.log(growth)) <= math.log(1.3) + 1e-6 for growth in growths.values())
 
 

@@ -7,8 +7,7 @@ from torch import nn
 from sigprop.errors import InputError
 from sigprop.models import build
 from sigprop.plans.scaling import coord_check, parametrize
-from sigprop.plans.scaling.runs import Training, worth_stacking
-from sigprop.plans.scaling.training import make_step
+from sigprop.plans.scaling.training import Training, make_step, worth_stacking
 
 OPTIMIZERS = ["sgd", "momentum", "adam", "adamw", "sign", "lion", "adafactor", "muon:shape", "muon:rms"]
 

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from sigprop.errors import InputError
+from sigprop.batches import run
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
-from sigprop.plans.recipes.running import outputs_of
-from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init
+from sigprop.plans.recipes.rows import initialized_copy, with_junctions
+from sigprop.plans.recipes.schemes.xavier import xavier
 from sigprop.structure import Junction, Structure
+
+
+def outputs_of(model: nn.Module, batch: Any, names: Iterable[str]) -> dict[str, Tensor]:
+    """The (first) output of each named module in one run."""
+    found: dict[str, Tensor] = {}
+    handles = []
+
+    def watch(name: str):
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            found[name] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    try:
+        for name in dict.fromkeys(names):
+            handles.append(model.get_submodule(name).register_forward_hook(watch(name)))
+        run(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
 
 
 @recipe(
@@ -29,11 +49,8 @@ def admin(structure: Structure, data: Any = None, seed: int = 0) -> Plan:
     """`w_i^2 = 1 + sum_{j<i} Var f_j`, the variances measured on a Xavier draw with all `w = 1`; `w` is not learned."""
     structure.require_transformer("admin")
     structure.require_placement("admin", "post")
-    if structure.model is None or any(p.is_meta for p in structure.model.parameters()):
-        raise InputError("admin profiles real outputs: the model's parameters must not be on the meta device")
-    plan = draw_all(structure, lambda item, role, size: Init("normal", std=xavier_std(item, role)))
-    twin = copy.deepcopy(structure.model)
-    plan.apply_(twin, torch.Generator().manual_seed(seed))
+    plan = xavier(structure)
+    twin = initialized_copy(structure, plan, seed)
     with torch.no_grad():
         outputs = outputs_of(
             twin, structure.batch if data is None else data, (junction.exit for junction in structure.junctions)

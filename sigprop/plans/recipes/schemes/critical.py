@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
-
-import torch
 
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.measurement.criticality import check_criticality
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import RECIPES, recipe
-from sigprop.plans.recipes.rows import scale_rows
+from sigprop.plans.recipes.rows import initialized_copy, scale_rows
 from sigprop.structure import Structure
 
 SMALL_GAINS = (
@@ -29,13 +26,10 @@ SMALL_GAINS = (
 )
 def critical(structure: Structure, base: str = "lecun", data: Any = None, probes: int = 8, seed: int = 0) -> Plan:
     """The `base` recipe with all matrices of the repeated blocks times `g`, `chi_J(g) = 1` by search."""
-    if structure.model is None or any(p.is_meta for p in structure.model.parameters()):
-        raise InputError("critical measures partial Jacobians: the model's parameters must not be on the meta device")
     plan = RECIPES[base](structure)
     if plan.junctions:
         raise InputError(f"base = {base!r} is not allowed: needs a recipe that does not scale junctions")
-    twin = copy.deepcopy(structure.model)
-    plan.apply_(twin, torch.Generator().manual_seed(seed))
+    twin = initialized_copy(structure, plan, seed)
     found = check_criticality(twin, structure.batch if data is None else data, probes=probes, seed=seed)
     if found.gain is None:
         hint = "" if not structure.junctions or "above" not in found.notes[-1] else SMALL_GAINS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sigprop.errors import UnsupportedError
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
+from sigprop.plans.recipes.rows import init_all, with_junctions
 from sigprop.plans.recipes.schemes.xavier import xavier_std
 from sigprop.results import Init
 from sigprop.structure import Junction, Parameter, Structure
@@ -47,7 +47,7 @@ def deepnorm(structure: Structure) -> Plan:
     def scales(junction: Junction) -> tuple[float, float]:
         return constants[junction.stream][0], 1.0
 
-    return with_junctions(draw_all(structure, rule), structure, scales, "alpha x + f(x)")
+    return with_junctions(init_all(structure, rule), structure, scales, "alpha x + f(x)")
 
 
 def _by_stream(structure: Structure) -> list[tuple[float, float]]:

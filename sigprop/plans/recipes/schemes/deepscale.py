@@ -28,10 +28,10 @@ from torch import Tensor
 from sigprop.capture.record import Field
 from sigprop.errors import UnsupportedError, require
 from sigprop.plans.plan import Plan
+from sigprop.plans.recipes.planned_states import PlannedStates
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import Scales, draw_all, with_junctions
+from sigprop.plans.recipes.rows import Scales, init_all, with_junctions
 from sigprop.plans.recipes.schemes.unit import branch_scales
-from sigprop.plans.recipes.walk import Walk
 from sigprop.results import Init
 from sigprop.structure import Junction, Parameter, Structure
 from sigprop.theory import activations
@@ -77,7 +77,7 @@ def deepscale_plan(structure: Structure, variances: dict[str, tuple[float, float
         inside, last = variances[junction.weights[0]]
         return Init("normal", std=math.sqrt(last if role == "output" else inside))
 
-    plan = draw_all(structure, rule, embedding=math.sqrt((1.0 - structure.dropout) / kinds))
+    plan = init_all(structure, rule, embedding=math.sqrt((1.0 - structure.dropout) / kinds))
     plan.meta["dropout"] = structure.dropout
     return with_junctions(plan, structure, scales, why)
 
@@ -119,11 +119,11 @@ def _variances(
 
 def _input_correlations(structure: Structure) -> Tensor:
     """Correlations of all pairs of tokens of each sequence at the start of the first stream, for equal embeddings."""
-    walk = Walk(structure)
-    walk.draw_all(draw_all(structure, lambda item, role, size: Init("normal", std=item.fan_in**-0.5), embedding=1.0))
+    states = PlannedStates(structure)
+    states.set_plan(init_all(structure, lambda item, role, size: Init("normal", std=item.fan_in**-0.5), embedding=1.0))
     start = structure.sums[0].source.node
-    walk.run(walk.nodes[: walk.place[start] + 1])
-    kernel, tokens = walk.signal(start).kernel.normalized().dense().values, structure.sums[0].source.shape[-2]
+    states.run(states.nodes[: states.place[start] + 1])
+    kernel, tokens = states.signal(start).kernel.normalized().dense().values, structure.sums[0].source.shape[-2]
     blocks = kernel.reshape(-1, tokens, len(kernel) // tokens, tokens).diagonal(dim1=0, dim2=2)
     return blocks.permute(2, 0, 1).clamp(0.0, 0.999)
 

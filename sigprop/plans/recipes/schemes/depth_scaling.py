@@ -7,9 +7,8 @@ import math
 from sigprop.errors import require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
-from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init
+from sigprop.plans.recipes.rows import with_junctions
+from sigprop.plans.recipes.schemes.xavier import xavier
 from sigprop.structure import Junction, Structure
 
 
@@ -31,5 +30,5 @@ def depth_scaling(structure: Structure, k: float = 2.0, alpha: float = 1.0, skip
             require(squared < 1, "k / N^alpha", f"{squared:.3g}", "less than 1 with a unit skip")
         return (math.sqrt(1.0 - squared) if skip == "unit" else 1.0), math.sqrt(squared)
 
-    plan = draw_all(structure, lambda item, role, size: Init("normal", std=xavier_std(item, role)))
+    plan = xavier(structure)
     return with_junctions(plan, structure, scales, f"b^2 = {k:g}/N^{alpha:g}")

@@ -6,7 +6,7 @@ import math
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, scale_rows
+from sigprop.plans.recipes.rows import init_all, scale_rows
 from sigprop.plans.recipes.schemes.xavier import xavier_std
 from sigprop.results import Init
 from sigprop.structure import Structure
@@ -21,7 +21,7 @@ from sigprop.structure import Structure
 def ds_init(structure: Structure, alpha: float = 1.0) -> Plan:
     """`W ~ U` with Xavier's variance times `alpha^2 / l` in layer l."""
     structure.require_transformer("ds_init")
-    plan = draw_all(structure, lambda item, role, size: Init("uniform", std=xavier_std(item, role)))
+    plan = init_all(structure, lambda item, role, size: Init("uniform", std=xavier_std(item, role)))
     places = {item.name: structure.junction_of(item) for item in structure if item.is_matrix}
     factors = {
         name: alpha / math.sqrt(structure.layer_of(place)) for name, place in places.items() if place is not None

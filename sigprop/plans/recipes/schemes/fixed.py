@@ -5,7 +5,7 @@ from __future__ import annotations
 from sigprop.errors import require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Structure
 
@@ -19,4 +19,4 @@ from sigprop.structure import Structure
 def fixed(structure: Structure, std: float = 0.02) -> Plan:
     """`W ~ N(0, std^2)`."""
     require(std > 0, "std", std, "a positive number")
-    return draw_all(structure, lambda item, role, size: Init("normal", std=std), embedding=std)
+    return init_all(structure, lambda item, role, size: Init("normal", std=std), embedding=std)

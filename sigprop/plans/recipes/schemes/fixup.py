@@ -6,7 +6,7 @@ import math
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
+from sigprop.plans.recipes.rows import init_all, with_junctions
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -38,7 +38,7 @@ def fixup(structure: Structure, multiplier: bool = False) -> Plan:
         branches = len(structure.streams[junction.stream])
         return Init("normal", std=std * branches ** (-1.0 / (2 * weights - 2)) if weights > 1 else std)
 
-    plan = draw_all(structure, rule)
+    plan = init_all(structure, rule)
     if not multiplier:
         return plan
     return with_junctions(plan, structure, lambda junction: (1.0, 1.0), "learned from 1", learnable="scalar")

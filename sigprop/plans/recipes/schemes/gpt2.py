@@ -6,7 +6,7 @@ import math
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -32,4 +32,4 @@ def ends_over_root(structure: Structure, std: float) -> Plan:
             return Init("normal", std=std)
         return Init("normal", std=std / math.sqrt(len(structure.streams[junction.stream])))
 
-    return draw_all(structure, rule, embedding=std)
+    return init_all(structure, rule, embedding=std)

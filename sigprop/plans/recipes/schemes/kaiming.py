@@ -7,7 +7,7 @@ import math
 from sigprop.errors import require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -25,4 +25,4 @@ def kaiming(structure: Structure, mode: str = "fan_in", embedding: float = 0.02)
     def rule(item: Parameter, role: str, size: int) -> Init:
         return Init("normal", std=math.sqrt(2.0 / getattr(item, mode)))
 
-    return draw_all(structure, rule, embedding)
+    return init_all(structure, rule, embedding)

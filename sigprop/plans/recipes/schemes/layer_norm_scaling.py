@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from sigprop.errors import UnsupportedError
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
-from sigprop.results import Init
-from sigprop.structure import Parameter, Structure
+from sigprop.plans.recipes.rows import times, with_inits
+from sigprop.plans.recipes.schemes.fixed import fixed
+from sigprop.structure import Structure
 
 
 @recipe(
@@ -25,18 +24,11 @@ def layer_norm_scaling(structure: Structure, std: float = 0.02) -> Plan:
     structure.require_transformer("layer_norm_scaling")
     structure.require_placement("layer_norm_scaling", "pre")
 
-    def rule(item: Parameter, role: str, size: int) -> Init:
-        return Init("normal", std=std)
-
-    plan = draw_all(structure, rule, embedding=std)
+    plan = fixed(structure, std)
     layers = {item.name: structure.junction_of(item) for item in structure if item.role == "norm gain"}
     scaled = {name: structure.layer_of(junction) for name, junction in layers.items() if junction is not None}
     if not scaled:
         raise UnsupportedError("layer_norm_scaling: the norms of this model have no gains to carry the factor")
-    rows = []
-    for row in plan.parameters:
-        if row.name in scaled and row.init.kind == "constant":
-            value = row.init.value / math.sqrt(scaled[row.name])
-            row = replace(row, init=Init("constant", value=value), why=f"{row.why}, over sqrt(layer)")
-        rows.append(row)
-    return replace(plan, parameters=rows)
+    gains = {name: plan[name].init for name in scaled if plan[name].init.kind == "constant"}
+    inits = {name: times(init, 1.0 / math.sqrt(scaled[name])) for name, init in gains.items()}
+    return with_inits(plan, inits, ", over sqrt(layer)")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
-from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init
+from sigprop.plans.recipes.rows import with_junctions
+from sigprop.plans.recipes.schemes.xavier import xavier
 from sigprop.structure import Structure
 
 
@@ -25,7 +24,7 @@ def layer_scale(structure: Structure, start: float | None = None) -> Plan:
     """`x + diag(g) f(x)`, `g` learnable, one per channel, from a start that falls with depth; Xavier weights."""
     structure.require_transformer("layer_scale")
     structure.require_placement("layer_scale", "pre")
-    plan = draw_all(structure, lambda item, role, size: Init("normal", std=xavier_std(item, role)))
+    plan = xavier(structure)
 
     def first(stream: int) -> float:
         return layer_scale_start(structure.layers(stream)) if start is None else start

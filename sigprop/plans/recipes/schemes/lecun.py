@@ -6,7 +6,7 @@ import math
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -24,4 +24,4 @@ def lecun_rule(item: Parameter, role: str, size: int) -> Init:
 )
 def lecun(structure: Structure, embedding: float = 0.02) -> Plan:
     """`Var W = 1 / fan_in`."""
-    return draw_all(structure, lecun_rule, embedding)
+    return init_all(structure, lecun_rule, embedding)

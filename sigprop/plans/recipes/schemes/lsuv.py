@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -13,7 +12,7 @@ from sigprop.batches import as_batch, run
 from sigprop.errors import InputError
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import scale_rows
+from sigprop.plans.recipes.rows import initialized_copy, scale_rows
 from sigprop.plans.recipes.schemes.orthogonal import orthogonal
 from sigprop.structure import Structure
 
@@ -30,11 +29,8 @@ def lsuv(structure: Structure, data: Any = None, seed: int = 0) -> Plan:
 
     The output is linear in the matrix, so that one correction per layer is exact for the draw that was measured.
     """
-    if structure.model is None or any(p.is_meta for p in structure.model.parameters()):
-        raise InputError("lsuv measures real outputs: the model's parameters must not be on the meta device")
     plan = orthogonal(structure)
-    twin = copy.deepcopy(structure.model)
-    plan.apply_(twin, torch.Generator().manual_seed(seed))
+    twin = initialized_copy(structure, plan, seed)
     names = {id(module): name for name, module in twin.named_modules()}
     factors: dict[str, float] = {}
 

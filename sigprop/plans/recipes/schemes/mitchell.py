@@ -6,7 +6,7 @@ import math
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -26,4 +26,4 @@ def mitchell(structure: Structure) -> Plan:
         layer = 2.0 * structure.layer_of(junction) if role == "output" and junction is not None else 1.0
         return Init("truncated", std=1.0 / math.sqrt(item.fan_in * layer))
 
-    return draw_all(structure, rule, embedding=1.0 / math.sqrt(structure.width), kind="truncated")
+    return init_all(structure, rule, embedding=1.0 / math.sqrt(structure.width), kind="truncated")

@@ -7,7 +7,7 @@ import math
 from sigprop.errors import require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
+from sigprop.plans.recipes.rows import init_all, with_junctions
 from sigprop.plans.recipes.schemes.xavier import xavier_std
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
@@ -28,5 +28,5 @@ def noci(structure: Structure, inverse_temperature: float = 1.0) -> Plan:
         gain = math.sqrt(inverse_temperature) if role == "query_key" else 1.0
         return Init("normal", std=xavier_std(item, role, gain=gain))
 
-    plan = draw_all(structure, rule)
+    plan = init_all(structure, rule)
     return with_junctions(plan, structure, lambda j: (1.0, structure.layers(j.stream) ** -0.5), "branch over sqrt(N)")

@@ -7,7 +7,7 @@ import math
 from sigprop.errors import require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -27,4 +27,4 @@ def orthogonal(structure: Structure, gain: float = 1.0, embedding: float = 0.02)
         columns = math.prod(item.shape) // item.shape[0] if not item.parts else item.fan_in
         return Init("orthogonal", std=gain / math.sqrt(max(rows, columns)))
 
-    return draw_all(structure, rule, embedding)
+    return init_all(structure, rule, embedding)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sigprop.errors import UnsupportedError, require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import with_inits
+from sigprop.plans.recipes.schemes.fixed import fixed
 from sigprop.results import Init
 from sigprop.structure import Structure
 
@@ -27,12 +26,7 @@ def peri_ln(structure: Structure, std: float = 0.02, gain: float = 1.0) -> Plan:
         raise UnsupportedError(
             f"peri_ln is for models whose branches start and end in a norm: {bare[0]} does not; a plan adds no modules"
         )
-    plan = draw_all(structure, lambda item, role, size: Init("normal", std=std), embedding=std)
+    plan = fixed(structure, std)
     shifts = {name: junction.shift for junction in structure.junctions for name in junction.weights}
-    rows = [
-        replace(row, init=Init("constant", value=gain - shifts[row.name]), why=f"ends a branch, gain {gain:g}")
-        if row.name in shifts
-        else row
-        for row in plan.parameters
-    ]
-    return replace(plan, parameters=rows)
+    inits = {name: Init("constant", value=gain - shift) for name, shift in shifts.items()}
+    return with_inits(plan, inits, f", ends a branch with gain {gain:g}")

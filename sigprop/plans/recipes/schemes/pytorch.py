@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all, with_inits
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -24,12 +23,7 @@ def pytorch(structure: Structure) -> Plan:
     def rule(item: Parameter, role: str, size: int) -> Init:
         return Init("uniform", std=1.0 / math.sqrt(3.0 * item.fan_in))
 
-    plan = draw_all(structure, rule, embedding=1.0)
+    plan = init_all(structure, rule, embedding=1.0)
     weights = {item.name.rpartition(".")[0]: item for item in structure if item.is_matrix}
-    rows = []
-    for row in plan.parameters:
-        owner = weights.get(row.name.rpartition(".")[0])
-        if row.role == "bias" and owner is not None:
-            row = replace(row, init=Init("uniform", std=1.0 / math.sqrt(3.0 * owner.fan_in)))
-        rows.append(row)
-    return replace(plan, parameters=rows)
+    owners = {row.name: weights.get(row.name.rpartition(".")[0]) for row in plan if row.role == "bias"}
+    return with_inits(plan, {name: rule(owner, "bias", 0) for name, owner in owners.items() if owner is not None})

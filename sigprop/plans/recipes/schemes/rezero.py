@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
-from sigprop.plans.recipes.schemes.xavier import xavier_std
-from sigprop.results import Init
+from sigprop.plans.recipes.rows import with_junctions
+from sigprop.plans.recipes.schemes.xavier import xavier
 from sigprop.structure import Structure
 
 
@@ -19,5 +18,5 @@ from sigprop.structure import Structure
 def rezero(structure: Structure) -> Plan:
     """`x + a f(x)`, one learnable `a` per branch, 0 at the start; Xavier weights."""
     structure.require_junctions("rezero")
-    plan = draw_all(structure, lambda item, role, size: Init("normal", std=xavier_std(item, role)))
+    plan = xavier(structure)
     return with_junctions(plan, structure, lambda junction: (1.0, 0.0), "learned from 0", learnable="scalar")

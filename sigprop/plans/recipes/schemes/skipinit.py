@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
-from sigprop.results import Init
-from sigprop.structure import Parameter, Structure
+from sigprop.plans.recipes.rows import with_junctions
+from sigprop.plans.recipes.schemes.kaiming import kaiming
+from sigprop.structure import Structure
 
 
 @recipe(
@@ -22,9 +20,7 @@ def skipinit(structure: Structure, start: float | None = 0.0) -> Plan:
     structure.require_junctions("skipinit")
     structure.require_placement("skipinit", "none")
 
-    def rule(item: Parameter, role: str, size: int) -> Init:
-        return Init("normal", std=math.sqrt(2.0 / item.fan_in))
-
     value = len(structure.junctions) ** -0.5 if start is None else start
-    plan = draw_all(structure, rule)
-    return with_junctions(plan, structure, lambda junction: (1.0, value), f"learned from {value:g}", learnable="scalar")
+    return with_junctions(
+        kaiming(structure), structure, lambda junction: (1.0, value), f"learned from {value:g}", learnable="scalar"
+    )

@@ -6,7 +6,7 @@ import math
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -29,4 +29,4 @@ def small_init(structure: Structure) -> Plan:
             return Init("normal", std=small)
         return Init("normal", std=2.0 / (structure.layers(junction.stream) * math.sqrt(width)))
 
-    return draw_all(structure, rule, embedding=small)
+    return init_all(structure, rule, embedding=small)

@@ -11,7 +11,7 @@ import math
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -29,4 +29,4 @@ def spectral(structure: Structure, embedding: float = 1.0) -> Plan:
         ends = math.sqrt(item.fan_in) + math.sqrt(item.fan_out)
         return Init("normal", std=math.sqrt(item.fan_out / item.fan_in) / ends)
 
-    return draw_all(structure, rule, embedding=embedding)
+    return init_all(structure, rule, embedding=embedding)

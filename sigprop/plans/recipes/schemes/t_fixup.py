@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.plans.recipes.schemes.xavier import xavier_std
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
@@ -37,7 +37,7 @@ def t_fixup(structure: Structure) -> Plan:
         return Init("normal", std=xavier_std(item, role, "part", gain))
 
     depth = structure.layers(len(structure.streams) - 1)
-    return draw_all(structure, rule, embedding=structure.width**-0.5 * (9.0 * depth) ** -0.25)
+    return init_all(structure, rule, embedding=structure.width**-0.5 * (9.0 * depth) ** -0.25)
 
 
 def _decodes(structure: Structure, stream: int) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, with_junctions
+from sigprop.plans.recipes.rows import init_all, with_junctions
 from sigprop.plans.rows import ParameterPlan
 from sigprop.results import Init
 from sigprop.results.roles import TABLES
@@ -39,7 +39,7 @@ def u_mup(structure: Structure) -> Plan:
         power = 1.0 if role == "readout" else 0.0 if role == "input" else 0.5
         return Init("normal", std=item.fan_in**-power)
 
-    plan = draw_all(structure, rule, embedding=1.0)
+    plan = init_all(structure, rule, embedding=1.0)
     rows = [_with_rate(row, structure) for row in plan.parameters]
     branches = {number: len(stream) for number, stream in enumerate(structure.streams)}
     return with_junctions(

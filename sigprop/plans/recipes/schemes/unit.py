@@ -1,6 +1,6 @@
 r"""`unit`: DeepScale by the engine, for any traced model and without data.
 
-Walking the model's states in order, at every residual sum `l x + b f`:
+In order of execution, at every residual sum `l x + b f`:
 
     Var f = ratio * Var x        by the std of the branch's last weight
     l^2 = 1 - b^2,  b^2 = k / N^alpha
@@ -36,10 +36,10 @@ from sigprop.errors import UnsupportedError, require
 from sigprop.graph.graph import Node
 from sigprop.losses import LossChoice
 from sigprop.plans.plan import Plan
+from sigprop.plans.recipes.planned_states import PlannedStates, correlation, variance
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, scale_rows, times, with_junctions
+from sigprop.plans.recipes.rows import init_all, scale_rows, times, with_junctions
 from sigprop.plans.recipes.schemes.lecun import lecun_rule
-from sigprop.plans.recipes.walk import Walk, correlation, variance
 from sigprop.results import Init
 from sigprop.structure import Junction, Structure
 from sigprop.structure.attention import WithoutDropout
@@ -70,17 +70,19 @@ def unit(
     require(score_variance > 0, "score_variance", score_variance, "a positive number")
     require(ratio > 0, "ratio", ratio, "a positive number")
     require(k >= 0, "k", k, "a number that is not negative")
-    tests: list[Callable[[Walk], bool]] = []
+    tests: list[Callable[[PlannedStates], bool]] = []
     if correlation_ceiling is not None:
         require(0 < correlation_ceiling < 1, "correlation_ceiling", correlation_ceiling, "between 0 and 1")
-        tests.append(lambda walk: correlation(structure.sums[-1].total, walk) <= correlation_ceiling)
+        tests.append(lambda states: correlation(structure.sums[-1].total, states) <= correlation_ceiling)
     if gradient_ratio is not None:
         require(gradient_ratio > 1, "gradient_ratio", gradient_ratio, "a number above 1")
-        tests.append(lambda walk: abs(math.log(_gradient_growth(structure, walk, loss))) <= math.log(gradient_ratio))
+        tests.append(
+            lambda states: abs(math.log(_gradient_growth(structure, states, loss))) <= math.log(gradient_ratio)
+        )
 
     def solved(strength: float) -> tuple[Plan, bool]:
-        plan, walk = _solve(structure, strength, alpha, ratio, score_variance)
-        return plan, all(test(walk) for test in tests)
+        plan, states = _solve(structure, strength, alpha, ratio, score_variance)
+        return plan, all(test(states) for test in tests)
 
     plan, fine = solved(k)
     if fine:
@@ -96,25 +98,27 @@ def unit(
     return best
 
 
-def _solve(structure: Structure, k: float, alpha: float, ratio: float, score_variance: float) -> tuple[Plan, Walk]:
+def _solve(
+    structure: Structure, k: float, alpha: float, ratio: float, score_variance: float
+) -> tuple[Plan, PlannedStates]:
     scales = branch_scales(structure, k, alpha)
-    plan = draw_all(structure, lecun_rule, embedding=1.0)
+    plan = init_all(structure, lecun_rule, embedding=1.0)
     tied = structure.tied_table is not None and not structure.readout_input
     start = 1.0 / (max(structure.kinds) * structure.width) if tied else 1.0 / start_variance(structure, plan)
     kept = any(structure.parameters[name].frozen for name in structure.starting)
     factors = {} if kept else dict.fromkeys(structure.starting, math.sqrt(start))
-    walk = Walk(structure)
-    walk.draw_all(scale_rows(plan, factors))
+    states = PlannedStates(structure)
+    states.set_plan(scale_rows(plan, factors))
     for junction, spot in zip(structure.junctions, structure.sums, strict=True):
         if not junction.parallel:
-            walk.scale_sum(spot.total, spot.skip, scales(junction))
-    factors |= _solved_factors(structure, walk, ratio, score_variance)
+            states.scale_sum(spot.total, spot.skip, scales(junction))
+    factors |= _solved_factors(structure, states, ratio, score_variance)
     shifts = {name: junction.shift for junction in structure.junctions for name in junction.weights}
     plan = scale_rows(plan, factors, shifts=shifts)
     plan = with_junctions(plan, structure, scales, f"branch variance {ratio:g} x skip, predicted")
-    stream = variance(structure.sums[0].source.node, walk)
+    stream = variance(structure.sums[0].source.node, states)
     plan.meta = {"stream_variance": stream, "k": k, "alpha": alpha, "ratio": ratio, "tied_as_readout": tied}
-    return plan, walk
+    return plan, states
 
 
 def branch_scales(structure: Structure, k: float, alpha: float) -> Callable[[Junction], tuple[float, float]]:
@@ -130,75 +134,79 @@ def branch_scales(structure: Structure, k: float, alpha: float) -> Callable[[Jun
 
 def start_variance(structure: Structure, plan: Plan) -> float:
     """The variance that the first stream starts with."""
-    walk = Walk(structure)
-    walk.draw_all(plan)
+    states = PlannedStates(structure)
+    states.set_plan(plan)
     start = structure.sums[0].source.node
-    walk.run(walk.nodes[: walk.place[start] + 1])
-    return variance(start, walk)
+    states.run(states.nodes[: states.place[start] + 1])
+    return variance(start, states)
 
 
-def _solved_factors(structure: Structure, walk: Walk, ratio: float, cap: float) -> dict[str, float]:
-    """Run the walk, setting queries, keys and last weights on the way; returns what each was multiplied by."""
+def _solved_factors(structure: Structure, states: PlannedStates, ratio: float, cap: float) -> dict[str, float]:
+    """Run all, setting queries, keys and last weights on the way; returns what each was multiplied by."""
     factors: dict[str, float] = {}
     branches: dict[int, list[int]] = {}
     for number, spot in enumerate(structure.sums):
-        branches.setdefault(walk.place[spot.total.node], []).append(number)
+        branches.setdefault(states.place[spot.total.node], []).append(number)
     done = 0
     for place, numbers in branches.items():
-        for attention in [n for n in walk.nodes[done : place + 1] if heads_of(n.op) is not None]:
-            walk.run(walk.nodes[done : walk.place[attention]])
-            done = walk.place[attention]
-            _cap_scores(structure, walk, attention, cap, factors)
-        walk.run(walk.nodes[done : place + 1])
+        for attention in [n for n in states.nodes[done : place + 1] if heads_of(n.op) is not None]:
+            states.run(states.nodes[done : states.place[attention]])
+            done = states.place[attention]
+            _cap_scores(structure, states, attention, cap, factors)
+        states.run(states.nodes[done : place + 1])
         done = place + 1
         for number in numbers:
-            _set_last_weight(structure, walk, number, ratio / len(numbers), factors)
-    walk.run(walk.nodes[done:])
+            _set_last_weight(structure, states, number, ratio / len(numbers), factors)
+    states.run(states.nodes[done:])
     return factors
 
 
-def _cap_scores(structure: Structure, walk: Walk, attention: Node, cap: float, factors: dict[str, float]) -> None:
+def _cap_scores(
+    structure: Structure, states: PlannedStates, attention: Node, cap: float, factors: dict[str, float]
+) -> None:
     """Divide query and key so that their scores do not vary more than the cap; fused matrices are left alone."""
     heads = heads_of(attention.op)
     assert heads is not None
-    present = score_variance_of(WithoutDropout(walk, torch.Generator().manual_seed(0))(heads.weight))
+    present = score_variance_of(WithoutDropout(states, torch.Generator().manual_seed(0))(heads.weight))
     makers = [weight for source in heads.parts for weight in source.inputs if isinstance(weight, Weight)]
     names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
     chosen = [name for name in names if structure.parameters[name].role == "query_key"]
     if present <= cap or len(chosen) != 2 or any(structure.parameters[name].parts for name in chosen):
         return
     for name in chosen:
-        before = math.sqrt(walk.law_of(name).variance)
+        before = math.sqrt(states.distribution_now(name).variance)
         factors[name] = (cap / present) ** 0.25
-        walk.draw(name, Init("normal", std=before * factors[name]), structure.parameters[name].shape)
-        walk.run(walk.uses[name])
+        states.set_init(name, Init("normal", std=before * factors[name]), structure.parameters[name].shape)
+        states.run(states.uses[name])
 
 
-def _set_last_weight(structure: Structure, walk: Walk, number: int, ratio: float, factors: dict[str, float]) -> None:
+def _set_last_weight(
+    structure: Structure, states: PlannedStates, number: int, ratio: float, factors: dict[str, float]
+) -> None:
     junction, spot = structure.junctions[number], structure.sums[number]
-    names = [name for name in junction.weights if name in walk.uses]
+    names = [name for name in junction.weights if name in states.uses]
     if not names:
         raise UnsupportedError(f"unit: the branch at {junction.exit or junction.inside[:1]} does not end in a weight")
     if any(name in factors for name in names):
         return
     own = junction.branch_scale if junction.skip_scale == 1.0 else 1.0
-    present = own**2 * variance(spot.branch.node, walk)
+    present = own**2 * variance(spot.branch.node, states)
     if present <= 0.0:
         raise UnsupportedError(f"unit: the branch that ends in {names[0]} has no variance to scale")
-    factor = math.sqrt(ratio * variance(spot.skip.node, walk) / present)
+    factor = math.sqrt(ratio * variance(spot.skip.node, states) / present)
     for name in names:
-        law = walk.law_of(name)
-        now = Init("normal", std=math.sqrt(law.variance)) if law.variance else Init("constant", value=law.mean)
-        walk.draw(name, times(now, factor, junction.shift), structure.parameters[name].shape)
+        held = states.distribution_now(name)
+        now = Init("normal", std=math.sqrt(held.variance)) if held.variance else Init("constant", value=held.mean)
+        states.set_init(name, times(now, factor, junction.shift), structure.parameters[name].shape)
         factors[name] = factor
-    first = min((node for name in names for node in walk.uses[name]), key=walk.place.__getitem__)
-    walk.run(walk.between(first, spot.total.node))
+    first = min((node for name in names for node in states.uses[name]), key=states.place.__getitem__)
+    states.run(states.between(first, spot.total.node))
 
 
-def _gradient_growth(structure: Structure, walk: Walk, loss: LossChoice) -> float:
+def _gradient_growth(structure: Structure, states: PlannedStates, loss: LossChoice) -> float:
     """Predicted gradient variance of the first sum over that of the last, for this loss."""
-    walk.backward(structure.traced.differentiate(loss, walk)[0])
-    first, last = (walk.gradients.get(structure.sums[place].total.node) for place in (0, -1))
+    states.backward(structure.traced.differentiate(loss, states)[0])
+    first, last = (states.gradients.get(structure.sums[place].total.node) for place in (0, -1))
     if first is None or last is None:
         raise UnsupportedError("unit: no gradient reached the residual stream")
     return float(first.summary()[0] / last.summary()[0])

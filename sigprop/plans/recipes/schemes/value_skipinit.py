@@ -7,10 +7,9 @@ from dataclasses import replace
 from sigprop.errors import UnsupportedError
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all, scale_row
-from sigprop.plans.recipes.schemes.xavier import xavier_std
+from sigprop.plans.recipes.rows import scale_row
+from sigprop.plans.recipes.schemes.xavier import xavier
 from sigprop.plans.rows import JunctionPlan
-from sigprop.results import Init
 from sigprop.structure import Structure
 
 
@@ -23,7 +22,7 @@ from sigprop.structure import Structure
 def value_skipinit(structure: Structure) -> Plan:
     """`(a I + b A(x)) V` in every self-attention, `a = 1` fixed and `b` learnable from 0; Xavier weights."""
     structure.require_transformer("value_skipinit")
-    plan = draw_all(structure, lambda item, role, size: Init("normal", std=xavier_std(item, role)))
+    plan = xavier(structure)
     rows = []
     for junction in structure.junctions:
         if not junction.attention or junction.cross:

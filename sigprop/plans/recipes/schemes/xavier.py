@@ -7,7 +7,7 @@ import math
 from sigprop.errors import require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import draw_all
+from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 
@@ -44,4 +44,4 @@ def xavier(structure: Structure, per: str = "matrix", embedding: float = 0.02, k
     def rule(item: Parameter, role: str, size: int) -> Init:
         return Init(kind, std=xavier_std(item, role, per))
 
-    return draw_all(structure, rule, embedding)
+    return init_all(structure, rule, embedding)

@@ -12,7 +12,7 @@ norm's output is below `epsilon |1 - level^-2| / (2 variance)`). A gain that ent
 `c + w' = s (c + w)`.
 
 Training. A weight `w' = s w` has the gradient `g' = g / s`; the optimizer's settings that make it follow `s w` exactly
-stand in `optimizers.py`. Of `c + w`, the decay of `w` towards 0 has no counterpart: it is switched off, and the
+stand in `multipliers.py`. Of `c + w`, the decay of `w` towards 0 has no counterpart: it is switched off, and the
 trajectory is that of the scaled model without decay of this gain. Clipping the global gradient norm sees `g / s` and is
 not the same clip.
 """
@@ -25,10 +25,9 @@ from dataclasses import replace
 from torch import nn
 
 from sigprop.errors import UnsupportedError
-from sigprop.plans.multipliers import folded_multipliers
-from sigprop.plans.optimizers import algorithm_of
+from sigprop.plans.multipliers import Sizes
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.rows import times
+from sigprop.plans.recipes.rows import multiplied, times
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, ScalePlan
 from sigprop.structure import Structure
 
@@ -108,13 +107,11 @@ def carrying(row: ParameterPlan, factor: float, optimizer: str, shift: float = 0
         return row
     if shift and optimizer == "adafactor":
         raise UnsupportedError(f"{row.name} enters as {shift:g} + w, whose size Adafactor misreads; pass surgery=True")
-    lr, decay, eps = folded_multipliers(algorithm_of(optimizer, row.role, row.shape), factor)
+    row = multiplied(row, Sizes().gauged(factor), optimizer)
     return replace(
         row,
         init=times(row.init, factor, shift),
-        lr=row.lr * lr,
-        weight_decay=0.0 if shift else row.weight_decay * decay,
-        eps=row.eps * eps,
+        weight_decay=0.0 if shift else row.weight_decay,
         why=f"{row.why}, carries x{factor:.4g}" + (", not decayed" if shift else ""),
     )
 

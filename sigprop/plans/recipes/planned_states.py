@@ -1,6 +1,6 @@
-"""A captured model under other initializations: the same ops, other laws, no new run of the model.
+"""A captured model under a plan: the same ops, other distributions, no new run of the model.
 
-The graph is only read; a walk is an evaluation of it, so that any number of them may be made in any order.
+The graph is only read; each is an evaluation of it, so that any number of them may be made in any order.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sigprop.structure import Structure
 from sigprop.theory.ops.residual import Residual
 
 
-class Walk(Evaluation):
-    """States of a captured model under draws that are set name by name; `run` recomputes them in order."""
+class PlannedStates(Evaluation):
+    """States of a captured model under initializations that are set name by name; `run` recomputes them in order."""
 
     def __init__(self, structure: Structure):
         super().__init__(structure.traced.capture.graph, structure.traced.states)
@@ -30,31 +30,31 @@ class Walk(Evaluation):
         self.uses = uses_of(self.graph)
 
     @classmethod
-    def under(cls, structure: Structure, plan: Plan) -> Walk:
+    def under(cls, structure: Structure, plan: Plan) -> PlannedStates:
         """All states under a plan, its junctions scaled as it says."""
-        walk = cls(structure)
-        walk.draw_all(plan)
+        states = cls(structure)
+        states.set_plan(plan)
         for place, (junction, spot) in enumerate(zip(structure.junctions, structure.sums, strict=True)):
             if not junction.parallel:
                 row = plan.junctions[place] if plan.junctions else None
-                walk.scale_sum(spot.total, spot.skip, (1.0, 1.0) if row is None else (row.skip, row.branch))
-        walk.run()
-        return walk
+                states.scale_sum(spot.total, spot.skip, (1.0, 1.0) if row is None else (row.skip, row.branch))
+        states.run()
+        return states
 
-    def draw(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
-        """Set how a parameter is drawn; states follow when they are run."""
+    def set_init(self, name: str, init: Init, shape: tuple[int, ...]) -> None:
+        """Set how a parameter is initialized; states change when they are run."""
         own = self.weights[name]
         self.set_law(own, distribution_of(init, own.distribution, shape, len(own.zero_rows)))
 
-    def law_of(self, name: str) -> Distribution:
-        """How a parameter is drawn now."""
+    def distribution_now(self, name: str) -> Distribution:
+        """How a parameter is initialized now."""
         return self.law(self.weights[name])
 
-    def draw_all(self, plan: Plan) -> None:
+    def set_plan(self, plan: Plan) -> None:
         """Set every parameter as a plan says."""
         for row in plan.parameters:
             if row.name in self.weights:
-                self.draw(row.name, row.init, row.shape)
+                self.set_init(row.name, row.init, row.shape)
 
     def scale_sum(self, total: Field, skip: Field, scales: tuple[float, float]) -> None:
         """Make a residual sum `scales[0] * skip + scales[1] * branch`, on top of the model's own factors."""
@@ -81,8 +81,8 @@ def correlation(field: Field, states: Evaluation) -> float:
 
 
 def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...], zero_rows: int = 0) -> Distribution:
-    """The law of one entry, of all rows of a table of which some stay zero; a fused draw counts as a mixture, which is
-    an approximation."""
+    """The distribution of one entry, of all rows of a table of which some stay zero; a fused init counts as a mixture,
+    which is an approximation."""
     if init.kind == "keep":
         return own if init.value == 1.0 else own.times(init.value)
     if zero_rows:
@@ -92,8 +92,8 @@ def distribution_of(init: Init, own: Distribution, shape: tuple[int, ...], zero_
     if init.kind == "uniform":
         return Distribution.uniform(-math.sqrt(3) * init.std, math.sqrt(3) * init.std)
     if init.kind == "blocks":
-        laws = [distribution_of(part, own, shape) for part in init.parts]
+        found = [distribution_of(part, own, shape) for part in init.parts]
         total = sum(init.sizes)
-        second = sum(size * law.second_moment for size, law in zip(init.sizes, laws, strict=True)) / total
+        second = sum(size * part.second_moment for size, part in zip(init.sizes, found, strict=True)) / total
         return Distribution.normal(0.0, math.sqrt(second))
     return Distribution.normal(0.0, init.std)

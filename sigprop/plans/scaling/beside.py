@@ -1,0 +1,108 @@
+r"""A model beside its base, or beside the reference: what the rules compare, and the sizes that they ask for.
+
+What is moved exactly (the scale of attention, of a branch, of a table that the model multiplies, of a tied readout) is
+a factor of the weight with rates that keep its trajectory, so that all parts multiply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from sigprop.errors import require
+from sigprop.plans.multipliers import Sizes
+from sigprop.plans.scaling.attention import AttentionScales, attention_scales, reference_attention_scales
+from sigprop.plans.scaling.depth import DepthFactors, depths_beside_base, depths_beside_reference
+from sigprop.plans.scaling.dimensions import Dimensions
+from sigprop.plans.scaling.model_and_base import ModelAndBase
+from sigprop.plans.scaling.reference import REFERENCE_WIDTH, reference_sizes
+from sigprop.plans.scaling.width_rules import WidthRule
+from sigprop.structure import Structure
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A width rule (none: sizes stay), a depth rule, and what a user says beyond their names.
+
+    `attention`: `scale` (1/d, the default of muP) or `keep`; `branches`: the modules that end a residual branch.
+    """
+
+    width: WidthRule | None = None
+    depth: str = "none"
+    attention: str | None = None
+    branches: Sequence[str] | None = None
+    reference_width: int = REFERENCE_WIDTH
+
+    @property
+    def scales_attention(self) -> bool:
+        default = "scale" if self.width is not None and self.width.scales_attention else "keep"
+        chosen = self.attention or default
+        require(chosen in ("scale", "keep"), "attention", chosen, "scale or keep")
+        return chosen == "scale"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A model, its base (none: the reference), its parameters beside theirs, and what attention and depth ask."""
+
+    model: nn.Module
+    base: nn.Module | None
+    dims: dict[str, Dimensions]
+    pair: ModelAndBase
+    rules: Rules
+    scores: AttentionScales = field(default_factory=AttentionScales)
+    depths: Mapping[str, DepthFactors] = field(default_factory=dict)
+
+    @property
+    def structure(self) -> Structure | None:
+        return self.pair.model
+
+    def deep(self, name: str) -> DepthFactors:
+        """What the depth rule asks of a parameter; nothing outside branches."""
+        return self.depths.get(name, DepthFactors())
+
+    def sizes(self) -> dict[str, Sizes]:
+        """By parameter: the sizes of weight, update and gradient that the rules ask for."""
+        return {name: self._sizes(item) for name, item in self.dims.items()}
+
+    def _sizes(self, item: Dimensions) -> Sizes:
+        deep, rule = self.deep(item.name), self.rules.width
+        if rule is None:
+            return Sizes(1.0, deep.update, deep.gradient).gauged(deep.weight)
+        sizes = rule.factors(item)
+        sizes = Sizes(sizes.weight, sizes.update * deep.update, sizes.gradient * deep.gradient)
+        gauge = self.scores.gauges.get(item.name, 1.0) / self.pair.table_scale(item.name)
+        sizes = sizes.gauged(gauge * deep.weight)
+        if self.base is not None:
+            return sizes
+        structure = self.pair.required
+        stream = (structure.width or self.rules.reference_width) / self.rules.reference_width
+        return reference_sizes(rule, item, structure.parameters[item.name].role, stream, sizes)
+
+    def output_scales(self) -> dict[str, float]:
+        """By module: what the exact moves multiply its output with."""
+        found = {name.rpartition(".")[0]: 1.0 for name in self.dims}
+        found |= {name.rpartition(".")[0]: deep.branch for name, deep in self.depths.items() if deep.ends}
+        return found | self.scores.outputs | self.pair.tables_scaled_outside()
+
+
+def beside_of(
+    model: nn.Module, base: nn.Module | None, dims: Sequence[Dimensions], pair: ModelAndBase, rules: Rules
+) -> Beside:
+    """The comparison, with what attention and depth ask."""
+    scores = AttentionScales()
+    if rules.scales_attention and base is not None:
+        scores = attention_scales(model, pair)
+    elif rules.scales_attention and pair.model is not None:
+        scores = reference_attention_scales(model, pair.model, rules.reference_width)
+    for name, (number, after) in pair.readout_scales().items():
+        if rules.width is not None and any(item.name == name and item.role == "readout" for item in dims):
+            scores.gauges[name] = 1.0 / number
+            scores.outputs |= {name.rpartition(".")[0]: 1.0 / number} if after else {}
+    if base is not None:
+        depths = depths_beside_base(dims, rules.depth, rules.branches, pair)
+    else:
+        depths = depths_beside_reference(pair.required, dims, rules.depth)
+    return Beside(model, base, {item.name: item for item in dims}, pair, rules, scores, depths)

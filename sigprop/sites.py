@@ -28,6 +28,11 @@ def nth(name: str, call: int) -> str:
     return name if call == 1 else f"{name}@{call}"
 
 
+def outputs(name: str, call: int, paths: list[str]) -> list[str]:
+    """The names of the tensors of a module's n-th output, which have these places in it."""
+    return [part(nth(name, call), path, number) for number, path in enumerate(paths)]
+
+
 def inside(module: str, kind: str) -> str:
     """What a module computes between its inputs and its output: scores, or a sum."""
     return f"{module}.{kind}"

@@ -205,6 +205,6 @@ def _shares(tape: Tape, junction: Node) -> list[float]:
     x, f = (tape.signal(node) for node in junction.inputs)
     op = junction.op
     assert isinstance(op, Residual)
-    branch = op.branch**2 * f.kernel.token_average(f.kernel.diagonal)
-    skip = op.skip**2 * x.kernel.token_average(x.kernel.diagonal)
+    branch = op.branch**2 * f.kernel.level
+    skip = op.skip**2 * x.kernel.level
     return (branch / skip).flatten().tolist()

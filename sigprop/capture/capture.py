@@ -32,7 +32,7 @@ from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Bound, Doubt, Graph, Node
 from sigprop.graph.shared_parts import SharedParts, WeightsBehind
 from sigprop.registry import Registry
-from sigprop.sites import ROOT, nth, part
+from sigprop.sites import ROOT, outputs
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.drawn import Sampled
 
@@ -73,14 +73,14 @@ class ModuleSites:
         if id(module) not in self._module_names:
             return
         call = self._module_calls[name] = self._module_calls.get(name, 0) + 1
-        label = nth(name, call)
-        signals = [(path, t) for path, t in tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
-        for number, (path, tensor) in enumerate(signals):
-            found = attached(tensor)
-            if isinstance(found, Field):
-                found = found.before_hook or found
-                found.seal()
-                self.sites.append((part(label, path, number), found))
+        with DisableTorchFunction():  # questions of ours, and draws of a site that is sealed, are no calls of the model
+            signals = [(path, t) for path, t in tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
+            for label, (_, tensor) in zip(outputs(name, call, [path for path, _ in signals]), signals, strict=True):
+                found = attached(tensor)
+                if isinstance(found, Field):
+                    found = found.before_hook or found
+                    found.seal()
+                    self.sites.append((label, found))
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -155,9 +155,9 @@ class Capture(ModuleSites):
         does not follow of this use of it."""
         self.require_followed(max(map(self.states.positions, inputs), default=0))
         node = Node(op, inputs, weights or {}, tuple(doubts))
-        with DisableTorchFunction():  # a site is sealed outside of any traced call, where the mode would see every draw
-            self.states.run([node])
-        if not math.isfinite(float(self.states.signal(node).kernel.values.sum())):
+        with DisableTorchFunction():  # outside of any traced call the mode would see every draw
+            signal = self.states.run_one(node)
+        if not math.isfinite(float(signal.kernel.values.sum())):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
         return self.graph.add(node)

@@ -31,7 +31,7 @@ OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
 def makes_fields(call: Call) -> bool:
     """Whether a call on weights and real numbers is a function of the input; a product of a weight with itself is a
     function of the weight."""
-    roots = [{name for name, _ in item.roots()} for item in call.records if isinstance(item, Weight)]
+    roots = [{name for name, _ in item.roots} for item in call.records if isinstance(item, Weight)]
     if any(one & other for number, other in enumerate(roots) for one in roots[:number]):
         return False
     return call.name in MAKE_FIELDS or (call.name in OF_THE_INPUT and not isinstance(call.args[0], Weight))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.record import Record
+from sigprop.capture.record import Call, Record, leaves
 
 GETTERS = {"device": torch.device("cpu"), "is_meta": False, "is_cuda": False, "is_cpu": True}
 """What a traced tensor says of where it is."""
@@ -78,8 +78,13 @@ def own_body(func: Any) -> Any:
     return body
 
 
-def kind_of(item: Any) -> Any:
-    """What of an argument decides whether a function takes it; nothing like a tensor of whole numbers but itself."""
+def signature(call: Call) -> tuple[Any, ...]:
+    """What of a call decides whether torch takes it."""
+    return (call.function, *map(_kind_of, leaves((call.args, call.kwargs))))
+
+
+def _kind_of(item: Any) -> Any:
+    """Nothing is like a tensor of whole numbers but itself."""
     if not isinstance(item, (Record, Tensor)):
         return repr(item)
     return (tuple(item.shape), item.dtype) if item.dtype.is_floating_point else object()

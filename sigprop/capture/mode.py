@@ -27,7 +27,7 @@ from torch.utils.hooks import RemovableHandle
 from sigprop.capture.capture import RULES, Capture, Rule, by_rule
 from sigprop.capture.derived_weights import makes_fields, of_weights
 from sigprop.capture.fields.replayed import recorded, replayed
-from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, kind_of, own_body
+from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, own_body, signature
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import (
     Call,
@@ -37,16 +37,16 @@ from sigprop.capture.record import (
     Uneven,
     Weight,
     attached,
-    is_traced,
     leaves,
-    mapped,
     no_rule,
     on_meta,
+    traced,
 )
 from sigprop.capture.rules.stops import custom, hooked, stopped
 from sigprop.capture.rules.writes import written
 from sigprop.compat import custom_functions, viewed_tensor
 from sigprop.errors import Fault, InputError, SigpropError
+from sigprop.graph.graph import replaced
 from sigprop.isolation import Mode
 
 VIEWS = frozenset(
@@ -187,9 +187,10 @@ class CaptureMode(Mode):
         name = canonical(func)
         if name == "get":
             return self._getter(func, args)
-        if name == "register_hook" and is_traced(args):
+        found = traced(args, kwargs)
+        if name == "register_hook" and found:
             return self._hook(*args)
-        if name in QUERIES or not (is_traced(args) or is_traced(kwargs.values())):
+        if name in QUERIES or not found:
             return func(*args, **kwargs)
         return self._traced(func, name, args, kwargs)
 
@@ -222,25 +223,28 @@ class CaptureMode(Mode):
 
     def _custom_function(self, kind: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An `autograd.Function`: its backward is what counts, so it is followed as a whole."""
-        if not (is_traced(args) or is_traced(kwargs.values())):
+        if not traced(args, kwargs):
             return NotImplemented
         if kind.__name__ == "CheckpointFunction":
             return args[0](*args[2:])
         if kind.__module__.startswith("torch."):
             return NotImplemented
-        given, named = mapped((args, kwargs), self._argument)
+        given, named = self._recorded_arguments(args, kwargs)
         call = Call(kind.apply, kind.__name__, given, named, self._capture.module)
         if all(isinstance(item, Weight) for item in call.records):
             return NotImplemented
         return self._attach(call, (), custom(self._capture, call))
 
-    def _argument(self, item: Any) -> Any:
-        """The record of a traced tensor; one that was made where gradients were off has none where they are on."""
-        found = attached(item) if isinstance(item, Tensor) else None
+    def _recorded_arguments(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Arguments with the records of traced tensors in their place."""
+        return replaced((args, kwargs), {id(tensor): self._seen(record) for tensor, record in traced(args, kwargs)})
+
+    def _seen(self, found: Record) -> Record:
+        """A record as an argument; one that was made where gradients were off has none where they are on."""
         if isinstance(found, Skipped):
             raise Uneven(f"{self._capture.module!r} reads what a block that is not followed hands on")
-        if found is None or not found.without_gradient or not torch.is_grad_enabled():
-            return item if found is None else found
+        if not found.without_gradient or not torch.is_grad_enabled():
+            return found
         if found not in self._capture.stopped:
             self._capture.stopped[found] = stopped(self._capture, found)
         return self._capture.stopped[found]
@@ -256,7 +260,7 @@ class CaptureMode(Mode):
         in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
         in_place = in_place or asks_to_write(func, args, kwargs)
-        given, named = mapped((args, kwargs), self._argument)
+        given, named = self._recorded_arguments(args, kwargs)
         call = Call(func, name, given, named, self._capture.module, in_place)
         if name == "grad":
             raise no_rule(call, "gradients that a model takes itself are those of one network")
@@ -276,7 +280,7 @@ class CaptureMode(Mode):
 
     def _require_runs(self, call: Call) -> None:
         """What torch itself refuses for its shapes is refused here, where it happens; repeated blocks ask once."""
-        kind = (call.function, tuple(map(kind_of, leaves((call.args, call.kwargs)))))
+        kind = signature(call)
         if kind in self._run_before:
             return
         try:

@@ -11,7 +11,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -96,7 +96,6 @@ class Field(Record):
     output: int | None = None
     inputs: tuple[Record, ...] = ()
     is_site: bool = False
-    _node: Node | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.shape = self.layout.shape
@@ -105,11 +104,14 @@ class Field(Record):
             self.sources = (Source(self),)
         self.is_source = len(self.sources) == 1 and self.sources[0].field is self
 
-    @property
+    @cached_property
     def node(self) -> Node:
-        if self._node is None:
-            self._node = self.make(self)
-        return self._node
+        return self.make(self)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether its node was asked for."""
+        return "node" in vars(self)
 
     @property
     def base(self) -> Field:
@@ -195,18 +197,10 @@ def record_of(value: Any) -> Record | None:
     return attached(value) if isinstance(value, Tensor) else None
 
 
-def is_traced(values: Iterable[Any]) -> bool:
-    """Whether a traced tensor is among the values."""
-    for item in values:
-        if isinstance(item, Tensor):
-            if attached(item) is not None:
-                return True
-        elif isinstance(item, (tuple, list)):
-            if is_traced(item):
-                return True
-        elif isinstance(item, dict) and is_traced(item.values()):
-            return True
-    return False
+def traced(*values: Any) -> list[tuple[Tensor, Record]]:
+    """The traced tensors among the values, however nested, with their records."""
+    tensors = (item for item in leaves(values) if isinstance(item, Tensor))
+    return [(item, record) for item in tensors if (record := getattr(item, _RECORD, None)) is not None]
 
 
 # -- The shapes of a call's results, as torch itself gives them on meta tensors

@@ -64,7 +64,7 @@ def find_roles(traced: TracedModel, fields: list[Field]) -> dict[str, ParameterU
     for item in everything(fields):
         for weight, place in _weights_of(item):
             role = _role(item, weight, place)
-            for name, _ in weight.roots():
+            for name, _ in weight.roots:
                 if role == "hidden":
                     role = "router" if name in routers else "readout" if name in last else role
                 if role == "hidden" and _is_expert(name, weight, traced.weights[name]):
@@ -161,7 +161,7 @@ def nearest_matrices(item: Record, through_products: bool = True) -> list[str]:
         weights = [source for source in record.inputs if isinstance(source, Weight)]
         contracts = record.call is not None and record.call.name in CONTRACTIONS
         if contracts and weights:
-            found.update((name, None) for name, _ in weights[0].roots())
+            found.update((name, None) for name, _ in weights[0].roots)
         elif through_products or not contracts:
             stack.extend(source for source in record.inputs if not _weighs(source, record))
     return list(found)

@@ -29,9 +29,9 @@ from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.graph.graph import Node
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import COLUMNS as POSITIVE
-from sigprop.results.stated_errors import stated_by_theory
+from sigprop.results.stated_errors import stated_by_theory, tell
 from sigprop.sites import DepthCounter
-from sigprop.theory import Evidence, Gradient, Signal, Status
+from sigprop.theory import EXACT, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.linear import Linear
 
 Axes = tuple[tuple[int, bool], ...]
@@ -109,7 +109,7 @@ class SiteRows:
         for name, item in found.sites:
             if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
                 continue
-            if item._node is None and item.layout.positions > LARGEST:
+            if not item.is_made and item.layout.positions > LARGEST:
                 count = f"{item.layout.positions:,} positions, more than the {LARGEST:,} of a tensor between others"
                 self.sites.append(SiteRow(name, depth(name), status="assumed", reason=f"not followed: {count}"))
                 continue
@@ -118,9 +118,8 @@ class SiteRows:
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
             if isinstance(item.node.op, Linear):
                 variance = max(variance - _of_the_average(signal), 0.0)
-            row = SiteRow(name, depth(name), mean, variance, correlation, status=str(signal.evidence.status))
-            row.reason = signal.evidence.reason
-            row.stated_errors = stated_by_theory(variance=signal.evidence)
+            row = SiteRow(name, depth(name), mean, variance, correlation)
+            tell(row, signal.evidence, "variance")
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item))
@@ -148,8 +147,7 @@ class SiteRows:
         _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         row.grad_variance = level / self._repeats.get(item, 1)
         worst = signal.evidence.join(gradient.evidence)
-        row.status, row.reason = str(worst.status), worst.reason
-        row.stated_errors |= stated_by_theory(grad_variance=worst)
+        tell(row, worst, "grad_variance")
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""
@@ -180,11 +178,10 @@ def parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow]
     rows = []
     for name, weight in found.weights.items():
         row = ParameterRow(name, weight.shape, roles[name].role, weight.distribution.variance**0.5)
-        found_evidence = evidence.get(name, Evidence())
-        row.status, row.reason = str(found_evidence.status), found_evidence.reason
-        if name in energy and weight.requires_grad:
+        received = name in energy and weight.requires_grad
+        tell(row, evidence.get(name, EXACT), *(["grad_second_moment"] if received else []))
+        if received:
             row.grad_second_moment = energy[name] / math.prod(weight.shape)
-            row.stated_errors = stated_by_theory(grad_second_moment=found_evidence)
         rows.append(row)
     return rows
 

@@ -97,8 +97,8 @@ def opposed(found: TracedModel, start: Start) -> Start | None:
     """The gradient with its sign changed at the second sequence; None where that cannot be told apart."""
     if start.weights or start.passed:
         return None
-    records = (item for item in found.capture.records if isinstance(item, Field) and item._node is not None)
-    layouts = {item._node: item.layout for item in records}
+    records = (item for item in found.capture.records if isinstance(item, Field) and item.is_made)
+    layouts = {item.node: item.layout for item in records}
     seeds = []
     for node, gradient in start.seeds:
         signs = _signs(layouts[node]) if node in layouts else None
@@ -172,7 +172,7 @@ class TwoSequences:
         found = self.started.traced
         shared: dict[Node, list[str]] = {}
         for name, item in found.sites:
-            if item._node is not None and not any(axis.role == BATCH for axis in item.layout.order):
+            if item.is_made and not any(axis.role == BATCH for axis in item.layout.order):
                 shared.setdefault(item.node, []).append(name)
         levels = {name: 0.0 for names in shared.values() for name in names}
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from sigprop.capture.capture import Capture
 from sigprop.capture.ensemble import joined
 from sigprop.graph.evaluate import Evaluation
-from sigprop.graph.graph import Doubt, Node
-from sigprop.graph.shared_parts import IN_STEP, MATTERS, Entries, own_entries
+from sigprop.graph.graph import Doubt, Entries, Node
+from sigprop.graph.shared_parts import IN_STEP, MATTERS, own_entries
 from sigprop.theory import Signal
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.cat import CatPositions

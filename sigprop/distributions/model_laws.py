@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sigprop.compat import ConvNd, own_parameters
 from sigprop.distributions.constructor import Factory, Law, agrees, constructed, refined
-from sigprop.distributions.distribution import INDEPENDENT, UNKNOWN, Distribution
+from sigprop.distributions.distribution import COPIED, INDEPENDENT, UNKNOWN, Distribution
 from sigprop.distributions.independence import measured_law
 from sigprop.distributions.recorder import DrawRecorder, building
 from sigprop.errors import UnsupportedError
@@ -154,6 +154,12 @@ def set_distribution(parameter: Tensor, law: Distribution) -> None:
 def is_copied(parameter: Tensor) -> bool:
     """Whether another parameter of the model holds the same draw, as layers that are deep copies of one do."""
     return getattr(parameter, _COPIED, False)
+
+
+def law_of(parameter: Tensor) -> Distribution:
+    """The law of a parameter's entries; a draw that others have too is no draw of its own."""
+    law = distribution(parameter)
+    return replace(law, kind=COPIED) if is_copied(parameter) and law.variance else law
 
 
 def zero_rows(table: Tensor) -> tuple[int, ...]:

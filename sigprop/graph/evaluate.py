@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from sigprop.distributions import CENTRED, COPIED, STRUCTURED, UNKNOWN, Distribution
-from sigprop.graph.graph import ONE_NUMBER, Graph, Node, Parents, Weight
-from sigprop.graph.shared_parts import IN_STEP, Entries, Received, SharedParts, WeightsBehind, entries_of, uses_in_step
+from sigprop.graph.graph import ONE_NUMBER, Entries, Graph, Node, Parents, Weight
+from sigprop.graph.shared_parts import IN_STEP, Received, SharedParts, WeightsBehind, uses_in_step
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState, ReceivedByDraws
 from sigprop.theory.ops.convolution import FEW_PRODUCTS, Convolution
@@ -150,11 +150,16 @@ class Evaluation:
     def run(self, nodes: Iterable[Node] | None = None) -> None:
         """Compute the signals of the given nodes, all of them by default, in order."""
         for node in self.nodes if nodes is None else nodes:
-            if node in self._signals:
-                self.shared_parts.forget()
-            op = self._ops[node] = self._with_laws(node, self._given.get(node, node.op)).bound(self, node)
-            signal = self._noted(node, op, op.forward(*map(self.signal, node.inputs)))
-            self._signals[node] = signal if self.dtype == torch.float64 else _kept_as(signal, self.dtype)
+            self.run_one(node)
+
+    def run_one(self, node: Node) -> Signal:
+        """Compute the signal of a node from those of its inputs."""
+        if node in self._signals:
+            self.shared_parts.forget()
+        op = self._ops[node] = self._with_laws(node, self._given.get(node, node.op)).bound(self, node)
+        signal = self._noted(node, op, op.forward(*map(self.signal, node.inputs)))
+        self._signals[node] = signal if self.dtype == torch.float64 else _kept_as(signal, self.dtype)
+        return signal
 
     def _with_laws(self, node: Node, op: Op) -> Op:
         """An op is recorded with the laws that the graph refers to."""
@@ -170,7 +175,7 @@ class Evaluation:
         for weight, _ in node.weights.values():
             law = self.law(weight)
             if law.kind in DEPENDENT and not (law.kind == CENTRED and getattr(op, "centred", False)):
-                name = next((name for name, _ in weight.roots()), "a weight")
+                name = next((name for name, _ in weight.roots), "a weight")
                 signal = signal.note(Status.ASSUMED, f"entries of {name} are {DEPENDENT[law.kind]}")
         for doubt in node.doubts:
             said = doubt if isinstance(doubt, str) else doubt(self, signal)
@@ -239,7 +244,7 @@ class Evaluation:
                 amount = float(state.grad_second_moment) * entries
                 self._book(weight, amount, evidence)
                 if received is None and op.multiplies:
-                    for key in entries_of(weight):
+                    for key in weight.entries:
                         self._uses.setdefault(key, []).append((node, amount))
 
     def _book_received(self, received: ReceivedByDraws, known: Evidence, evidence: Evidence) -> None:
@@ -258,7 +263,8 @@ class Evaluation:
             evidence = evidence.join(Evidence(Status.ASSUMED, ONE_NUMBER))
         for name, share in [(weight.name, 1.0)] if weight.name else self._roots(parents):
             self.energy[name] = self.energy.get(name, 0.0) + amount * share
-            self.evidence[name] = self.evidence.get(name, Evidence()).join(evidence)
+            before = self.evidence.get(name)
+            self.evidence[name] = evidence if before is None else before.join(evidence)
 
     def _roots(self, parents: Parents) -> list[tuple[str, float]]:
         """Names of the parameters behind, each with its share."""
@@ -302,7 +308,7 @@ def uses_of(graph: Graph) -> Mapping[str, list[Node]]:
     found: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for weight, _ in node.weights.values():
-            for name, _ in weight.roots():
+            for name, _ in weight.roots:
                 found.setdefault(name, []).append(node)
     return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -62,6 +63,11 @@ class Record:
 
 
 Parents = tuple[tuple["Weight", float], ...]
+Entries = tuple[Any, ...]
+"""A parameter, and what is taken of it."""
+_TAKES_A_PART = frozenset(
+    ["getitem", "narrow", "select", "split", "split_with_sizes", "chunk", "unbind", "iter", "index_select"]
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -82,11 +88,23 @@ class Weight(Record):
     zero_rows: tuple[int, ...] = ()
     derive: Callable[[Any], tuple[Distribution, Parents]] | None = None
 
+    @cached_property
     def roots(self) -> list[tuple[str, float]]:
         """Names of the parameters behind, each with its share."""
         if self.name:
             return [(self.name, 1.0)]
-        return [(name, share * inner) for parent, share in self.parents for name, inner in parent.roots()]
+        return [(name, share * inner) for parent, share in self.parents for name, inner in parent.roots]
+
+    @cached_property
+    def entries(self) -> tuple[Entries, ...]:
+        """The entries of parameters that it is made of; two slices of one parameter have none in common."""
+        if self.name:
+            return ((self.name,),)
+        taken: tuple[Any, ...] = ()
+        if self.call is not None and self.call.name in _TAKES_A_PART:
+            numbers = [repr(i) for i in leaves((self.call.args, self.call.kwargs)) if not isinstance(i, Record)]
+            taken = (self.call.name, *numbers, self.output)
+        return tuple((*inner, *taken) for parent, _ in self.parents for inner in parent.entries)
 
 
 _NESTS = (tuple, list, dict)
@@ -108,6 +126,11 @@ def _gather(value: Any, found: list[Any]) -> None:
             _gather(item, found)
         else:
             found.append(item)
+
+
+def replaced(value: Any, found: Mapping[int, Any]) -> Any:
+    """The same nesting with others in place of some objects, given by `id`."""
+    return mapped(value, lambda item: found.get(id(item), item))
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -15,14 +15,14 @@ is the head tied to it (see `tied`).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigprop.graph.graph import Bound, Node, Record, Weight, leaves
+from sigprop.graph.graph import Bound, Entries, Node
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Piece, SharedResidual
@@ -30,11 +30,6 @@ from sigprop.theory.ops.residual import Piece, SharedResidual
 MATTERS = 0.1
 """Of a second moment: what a product of two outputs of one weight may at most be, unmentioned."""
 IN_STEP = "uses of one weight are taken as draws of their own"
-_TAKES_A_PART = frozenset(
-    ["getitem", "narrow", "select", "split", "split_with_sizes", "chunk", "unbind", "iter", "index_select"]
-)
-Entries = tuple[Any, ...]
-"""A parameter, and what is taken of it."""
 Received = tuple[Node, float]
 """The node that a weight makes, and the energy of the gradient that the weight gets there."""
 LOSS: frozenset[Entries] = frozenset([("the loss",)])
@@ -42,24 +37,11 @@ Use = tuple[Entries, Node]
 """Entries, and the node that multiplies with them."""
 
 
-def entries_of(weight: Weight) -> tuple[Entries, ...]:
-    """The entries of parameters that a weight is made of; two slices of one parameter have none in common."""
-    if weight.name:
-        return ((weight.name,),)
-    taken: tuple[Hashable, ...] = ()
-    if weight.call is not None and weight.call.name in _TAKES_A_PART:
-        numbers = [
-            repr(item) for item in leaves((weight.call.args, weight.call.kwargs)) if not isinstance(item, Record)
-        ]
-        taken = (weight.call.name, *numbers, weight.output)
-    return tuple((*inner, *taken) for parent, _ in weight.parents for inner in entries_of(parent))
-
-
 def own_entries(op: Op, weights: Bound) -> frozenset[Entries]:
     """Entries of the weights that an op multiplies with."""
     if not op.multiplies:
         return frozenset()
-    return frozenset(entries for weight, _ in weights.values() for entries in entries_of(weight))
+    return frozenset(entries for weight, _ in weights.values() for entries in weight.entries)
 
 
 class WeightsBehind:

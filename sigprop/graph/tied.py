@@ -74,7 +74,7 @@ class TiedLinear(Linear):
 
 def tied(graph: Graph, op: Linear, weight: Weight) -> Linear:
     """A linear map as one that may meet its own rows, where its weight is a table that was looked up."""
-    names = {name for name, _ in weight.roots()}
+    names = {name for name, _ in weight.roots}
     tables = tuple((made, ids) for made, (name, ids) in graph.lookups.items() if name in names)
     return TiedLinear(**vars(op), tables=tables) if tables and type(op) is Linear else op
 

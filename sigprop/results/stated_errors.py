@@ -37,7 +37,18 @@ class Known(Protocol):
     def status(self) -> object: ...
 
     @property
+    def reason(self) -> str: ...
+
+    @property
     def doubt(self) -> float: ...
+
+
+def tell(row: Any, known: Known, *columns: str) -> None:
+    """Let a row say how its numbers are known, and the error that these columns state."""
+    row.status, row.reason = str(known.status), known.reason
+    base = BY_STATUS.get(row.status)
+    if base is not None and base + known.doubt < MOST:
+        row.stated_errors |= dict.fromkeys(columns, base + known.doubt)
 
 
 def stated_by_theory(**known: Known) -> dict[str, float]:

@@ -58,7 +58,7 @@ class FoundAttention:
 
 def attention_at(item: Field) -> FoundAttention | None:
     """The attention that a field is the result of, fused or spelt out."""
-    heads = None if item._node is None else heads_of(item._node.op)
+    heads = heads_of(item.node.op) if item.is_made else None
     if heads is not None and len(item.inputs) == 2:
         return FoundAttention(item, (heads.weight,), heads.value)
     if item.call is not None and item.call.name == FUSED:

@@ -65,7 +65,7 @@ def _union(found: list[Ending]) -> Ending:
 
 
 def _names(weights: list[Weight]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for item in weights for name, _ in item.roots()))
+    return tuple(dict.fromkeys(name for item in weights for name, _ in item.roots))
 
 
 def shift_of(weight: Weight) -> float | None:

@@ -86,7 +86,7 @@ def _attention(graph: Tensors) -> dict[str, list[tuple[str, Source, int]]]:
             for source in dict.fromkeys(source for field in fields for source in field.sources):
                 for weight in source.field.inputs:
                     if isinstance(weight, Weight) and len(weight.shape) > 1:
-                        for name, _ in weight.roots():
+                        for name, _ in weight.roots:
                             found.setdefault(name, []).append((role, source, width))
     return found
 
@@ -142,7 +142,7 @@ def _early(graph: Tensors) -> set[str]:
     first = min(graph.index.get(found.skip, 0) for found in graph.sums.values())
     early = [item for item, index in graph.index.items() if index <= first]
     weights = [weight for item in early for weight in item.inputs if isinstance(weight, Weight)]
-    return {name for weight in weights for name, _ in weight.roots()}
+    return {name for weight in weights for name, _ in weight.roots}
 
 
 def _output_axis(modules: dict[str, nn.Module], name: str, shape: tuple[int, ...], fan_out: int) -> int:

@@ -176,7 +176,7 @@ def _readout_input(graph: Tensors) -> tuple[str, ...]:
     for item in reversed(graph.index):
         weights = [source for source in item.inputs if isinstance(source, Weight)]
         reads = item.call is not None and item.call.name in CONTRACTIONS and isinstance(item.inputs[0], Field)
-        if reads and weights and names & {name for name, _ in weights[0].roots()}:
+        if reads and weights and names & {name for name, _ in weights[0].roots}:
             source: Any = item.inputs[0]
             alone = len(graph.readers.get(source, [])) == 1 and plain(source) not in graph.sums
             found = ending(source) if alone else None

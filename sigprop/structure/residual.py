@@ -230,13 +230,13 @@ class Tensors:
 
     def parameters(self, passed: set[Record]) -> tuple[str, ...]:
         """Names of the parameters of a branch, in the order of the model."""
-        names = {name for item in passed if isinstance(item, Weight) for name, _ in item.roots()}
+        names = {name for item in passed if isinstance(item, Weight) for name, _ in item.roots}
         return tuple(sorted(names, key=lambda name: self._places.get(name, math.inf)))
 
 
 def op_of(item: Field) -> Any:
     """The op behind a field, if its node was made."""
-    return None if item._node is None else item._node.op
+    return item.node.op if item.is_made else None
 
 
 def core(item: Field) -> Field:

@@ -80,7 +80,7 @@ def _mixer(graph: Tensors, item: Field) -> tuple[str, ...]:
         item = readers[0]
         weights = [source for source in item.inputs if isinstance(source, Weight)]
         if item.call is not None and item.call.name in CONTRACTIONS:
-            return tuple(dict.fromkeys(name for name, _ in weights[0].roots())) if weights else ()
+            return tuple(dict.fromkeys(name for name, _ in weights[0].roots)) if weights else ()
         if item.call is None or item.call.name not in CARRIED or weights:
             return ()
     return ()

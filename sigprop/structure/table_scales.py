@@ -31,7 +31,7 @@ def table_scales(graph: Tensors) -> dict[str, TableScale]:
         if item.call is None or item.call.name != "embedding":
             continue
         scale = _scale(graph, item)
-        names = [name for source in item.inputs if isinstance(source, Weight) for name, _ in source.roots()]
+        names = [name for source in item.inputs if isinstance(source, Weight) for name, _ in source.roots]
         found |= dict.fromkeys(names, scale) if scale.number != 1.0 else {}
     return found
 

@@ -9,6 +9,7 @@ so that most rules are one line that serves both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -67,7 +68,7 @@ class Kernel(ABC):
     def right(self, vector: Tensor) -> Tensor:
         """A per-token vector, placed on the second token of each pair."""
 
-    @property
+    @cached_property
     @abstractmethod
     def diagonal(self) -> Tensor:
         """Per-token vector of same-token values."""
@@ -112,13 +113,18 @@ class Kernel(ABC):
     def exchangeable(self) -> Exchangeable:
         """With all tokens taken as alike."""
 
+    @cached_property
+    def level(self) -> Tensor:
+        """Mean square over tokens."""
+        return self.token_average(self.diagonal)
+
     def cosine_average(self) -> Tensor:
         """Average cosine over pairs of different tokens."""
         return self.normalized().pair_average()
 
     def apart(self) -> Tensor:
         """Mean square of the differences of tokens from their average."""
-        return self.token_average(self.diagonal) - self.total() / self.tokens**2
+        return self.level - self.total() / self.tokens**2
 
     def in_step(self) -> Tensor:
         """Average square of the cosines over all pairs of tokens: how far their squared norms fluctuate together."""
@@ -154,7 +160,7 @@ class Exchangeable(Kernel):
 
     right = left
 
-    @property
+    @cached_property
     def diagonal(self) -> Tensor:
         return self.values[..., 0]
 
@@ -218,7 +224,7 @@ class Dense(Kernel):
     def right(self, vector: Tensor) -> Tensor:
         return vector[..., None, :]
 
-    @property
+    @cached_property
     def diagonal(self) -> Tensor:
         return self.values.diagonal(dim1=-2, dim2=-1)
 
@@ -263,7 +269,7 @@ class Dense(Kernel):
 
     def exchangeable(self) -> Exchangeable:
         """The closest exchangeable kernel: averages over tokens and over pairs."""
-        return Exchangeable.of(self.token_average(self.diagonal), self.pair_average(), self.tokens)
+        return Exchangeable.of(self.level, self.pair_average(), self.tokens)
 
 
 def _average_products(rows: Tensor) -> tuple[float, float]:

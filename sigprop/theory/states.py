@@ -137,7 +137,7 @@ class Gradient:
 
     def energy(self) -> Tensor:
         """Mean square over tokens."""
-        return self.kernel.token_average(self.kernel.diagonal)
+        return self.kernel.level
 
     def summed(self) -> Tensor:
         """Mean square of the sum over tokens, which a bias receives; zero where only rounding is left of it.

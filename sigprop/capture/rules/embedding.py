@@ -32,7 +32,7 @@ def embedding(
     def make(_: Field) -> Node:
         flat = ids.flatten()
         node = _read(capture, weight, flat, padding_idx)
-        names = [name for name, _ in weight.roots()]
+        names = [name for name, _ in weight.roots]
         lookups = capture.graph.lookups
         before = [other for other, (name, _) in lookups.items() if [name] == names]
         for name in names:

@@ -101,7 +101,7 @@ def readout_scales(structure: Structure) -> dict[str, tuple[float, bool]]:
         fields = [source for source in item.inputs if isinstance(source, Field)]
         weights = [source for source in item.inputs if isinstance(source, Weight)]
         if item.call is not None and item.call.name in CONTRACTIONS and weights and fields:
-            names = {name for weight in weights for name, _ in weight.roots()}
+            names = {name for weight in weights for name, _ in weight.roots}
             return {name: (after * factor(fields[0]), after != 1.0) for name in names if len(weights[0].shape) > 1}
         if len(fields) != 1 or weights or item.call is None or item.call.name not in CARRIED:
             return {}

@@ -102,7 +102,7 @@ class _Side:
         )
 
     def _given_zero(self, other: _Side) -> tuple[Tensor, Tensor, Tensor]:
-        """GivenSignal a = 0: mean of b, standard deviation of b, and the former in units of the latter."""
+        """Given a = 0: mean of b, standard deviation of b, and the former in units of the latter."""
         mean = other.mean - self.covariance * self.mean / self.total
         deviation = torch.sqrt(self.determinant) / self.scale
         return mean, deviation, mean / deviation

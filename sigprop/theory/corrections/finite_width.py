@@ -73,7 +73,7 @@ class FunctionMoments(NamedTuple):
 def moments_of(function: ActivationFunction, x: Signal) -> FunctionMoments:
     """Of the average token of `x`. A function that grows too fast for its moments to exist is taken as a ReLU."""
     covariance = x.covariance
-    variance, mean = covariance.token_average(covariance.diagonal), x.kernel.token_average(x.mean)
+    variance, mean = covariance.level, x.kernel.token_average(x.mean)
     z, weights = rule(variance, mean, function.kinks)
     deviation = variance.clamp_min(TINY).sqrt()
     values = mean[..., None] + deviation[..., None] * z

@@ -110,7 +110,7 @@ class Activation(Op):
         if x.kernel.tokens < 2:
             return replace(before, norm=norm)
         covariance = x.covariance
-        level, mean = covariance.token_average(covariance.diagonal), covariance.token_average(x.mean)
+        level, mean = covariance.level, covariance.token_average(x.mean)
         pair = torch.minimum(covariance.pair_average().clamp_min(0.0), level)
         slope = self.function.derivative_cross_moment(level, level, pair, mean, mean)
         passed = (slope * _apart(covariance) / _apart(made)) ** 2
@@ -201,10 +201,10 @@ def _alike(values: Tensor, tolerance: float) -> bool:
 
 def _average(x: Signal) -> tuple[Tensor, Tensor]:
     """Variance and mean of the average token."""
-    return x.covariance.token_average(x.covariance.diagonal), x.kernel.token_average(x.mean)
+    return x.covariance.level, x.kernel.token_average(x.mean)
 
 
 def _apart(kernel: Kernel) -> Tensor:
     """Mean square of the differences between tokens, not below what rounding leaves of them."""
-    floor = ROUNDING * kernel.token_average(kernel.diagonal) + torch.finfo(torch.float64).tiny
+    floor = ROUNDING * kernel.level + torch.finfo(torch.float64).tiny
     return torch.maximum(kernel.apart(), floor)

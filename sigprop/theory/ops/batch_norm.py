@@ -41,7 +41,7 @@ class BatchNorm(Norm):
 
     def _level(self, x: Signal) -> tuple[Kernel, Tensor]:
         centred = x.kernel.centred()
-        return centred, centred.token_average(centred.diagonal) + self.epsilon
+        return centred, centred.level + self.epsilon
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs

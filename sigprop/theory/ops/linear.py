@@ -123,7 +123,7 @@ class Linear(Op):
         if not self.mean:
             return made
         ones = summed.scale(self.mean**2 * self.fan_out * gradient.directions.uniform)
-        before, added = (item.token_average(item.diagonal) for item in (made.kernel, ones))
+        before, added = (item.level for item in (made.kernel, ones))
         uniform = (before * made.directions.uniform + added * width) / (before + added).clamp_min(1e-300)
         made = replace(made, kernel=made.kernel + ones, directions=replace(made.directions, uniform=uniform))
         if (
@@ -138,7 +138,7 @@ class Linear(Op):
         """Share of the squared norm of the output that independent weights bring."""
         if self.bias_variance is None and not self.mean:
             return 1.0
-        level, brought = (item.token_average(item.diagonal) for item in (output, seen))
+        level, brought = (item.level for item in (output, seen))
         return brought * self.fan_in * self.variance / level.clamp_min(1e-300)
 
     def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
@@ -180,7 +180,7 @@ class Linear(Op):
         kernel, spread = x.kernel, x.fluctuation.pair / x.width
         if kernel.tokens < 2:
             return 0.0
-        level = kernel.token_average(kernel.diagonal)
+        level = kernel.level
         gain = self.fan_in * self.variance / above.share
         shift, bias = spread**0.5 * level * gain, 0.0 if self.bias_variance is None else self.bias_variance
         pair = kernel.pair_average() * gain + bias

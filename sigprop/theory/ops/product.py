@@ -49,7 +49,7 @@ class Product(Op):
         made = gradient.kernel * kernel
         if isinstance(slope, Tensor):
             made = made.like(made.values + _fourth_moments(slope, own.kernel.values, other))
-        even = kernel.token_average(other.mean**2) / kernel.token_average(kernel.diagonal).clamp_min(1e-300)
+        even = kernel.token_average(other.mean**2) / kernel.level.clamp_min(1e-300)
         return self.carries.gradient(
             gradient,
             made,
@@ -91,7 +91,7 @@ def _apart(kernel: Kernel) -> Tensor:
 
 def _scatter(x: Signal) -> Tensor:
     """Relative variance of the squared entries: 2 for Gaussian ones, less where they have a mean."""
-    even = x.kernel.token_average(x.mean**2) / x.kernel.token_average(x.kernel.diagonal).clamp_min(1e-300)
+    even = x.kernel.token_average(x.mean**2) / x.kernel.level.clamp_min(1e-300)
     return 2.0 - 2.0 * even.clamp_max(1.0) ** 2
 
 

@@ -63,8 +63,8 @@ class Residual(Op):
 
     def _parts(self, x: Signal, f: Signal) -> tuple[Tensor, Tensor]:
         """Shares of the two summands in the squared norm of the sum, averaged over tokens."""
-        energy_x = self.skip**2 * x.kernel.token_average(x.kernel.diagonal)
-        energy_f = self.branch**2 * f.kernel.token_average(f.kernel.diagonal)
+        energy_x = self.skip**2 * x.kernel.level
+        energy_f = self.branch**2 * f.kernel.level
         total = (energy_x + energy_f).clamp_min(torch.finfo(energy_x.dtype).tiny)
         return energy_x / total, energy_f / total
 

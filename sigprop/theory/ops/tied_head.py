@@ -103,6 +103,6 @@ class TiedHead(Linear):
         hit = self.contact.hit.diagonal
         along = (own**2 - 2.0 * own * hit + hit) * self.contact.energy
         kernel = gradient.kernel
-        energy = kernel.token_average(kernel.diagonal) * self.fan_out * kernel.tokens**2
+        energy = kernel.level * self.fan_out * kernel.tokens**2
         radial = 1.0 + self.fan_in * kernel.token_average(along) / energy.clamp_min(1e-300)
         return (replace(made, directions=Directions(radial)),)

@@ -165,7 +165,7 @@ class TokenLinear(Linear):
 
 
 def _level(x: Signal) -> Tensor:
-    return x.kernel.token_average(x.kernel.diagonal)
+    return x.kernel.level
 
 
 # -- One draw of a linear map over tokens

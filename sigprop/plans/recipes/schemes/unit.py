@@ -169,7 +169,7 @@ def _cap_scores(
     assert heads is not None
     present = score_variance_of(WithoutDropout(states, torch.Generator().manual_seed(0))(heads.weight))
     makers = [weight for source in heads.parts for weight in source.inputs if isinstance(weight, Weight)]
-    names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots()))
+    names = list(dict.fromkeys(name for weight in makers for name, _ in weight.roots))
     chosen = [name for name in names if structure.parameters[name].role == "query_key"]
     if present <= cap or len(chosen) != 2 or any(structure.parameters[name].parts for name in chosen):
         return

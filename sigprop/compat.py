@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,12 @@ def forward_hook_tables(module: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
     return module._forward_hooks, module._forward_pre_hooks
 
 
+def hooked_modules(model: Any) -> list[tuple[str, Any]]:
+    """Modules with hooks on their output or input, by name."""
+    named = model.named_modules()
+    return [(name, module) for name, module in named if module._forward_hooks or module._forward_pre_hooks]
+
+
 def forward_hooks(module: Any) -> list[Any]:
     return [hook for table in forward_hook_tables(module) for hook in table.values()]
 
@@ -129,8 +135,10 @@ def remove_forward_hooks(module: Any, kinds: type | tuple[type, ...]) -> bool:
     return bool(found)
 
 
-def backward_hook_tables(module: Any) -> tuple[dict[int, Any], dict[int, Any]]:
-    return module._backward_hooks, module._backward_pre_hooks
+def backward_hook_tables(model: Any) -> list[tuple[str, list[dict[int, Any]]]]:
+    """Names of the modules with hooks on gradients, and the tables of these."""
+    named = ((name, (module._backward_hooks, module._backward_pre_hooks)) for name, module in model.named_modules())
+    return [(name, [table for table in tables if table]) for name, tables in named if any(tables)]
 
 
 def gradient_hooks(tensor: Any) -> Any:
@@ -156,6 +164,11 @@ def set_accumulated_hooks(tensor: Any, hooks: Any) -> None:
 def uncompiled(model: Any) -> Any:
     """The module behind `torch.compile(module)`; anything else as it is."""
     return getattr(model, "_orig_mod", model)
+
+
+def any_compiled(modules: Iterable[Any]) -> bool:
+    """Whether one of the modules is."""
+    return any(map(is_compiled, modules))
 
 
 def is_compiled(module: Any) -> bool:
@@ -186,15 +199,16 @@ def without_overload(function: Any) -> Any:
 # -- transformers
 
 
-def use_plain_settings(module: Any) -> None:
-    """Let a Hugging Face module run its experts one by one, keep no cache and attend with torch alone, whatever kernel
-    its config names; the numbers are the same. Where a private setting is gone the module runs as it is."""
-    config: Any = getattr(module, "config", None)
-    for name, value in (("_experts_implementation", "eager"), ("use_cache", False)):
-        if hasattr(config, name):
-            setattr(config, name, value)
-    if getattr(config, "_attn_implementation", None) not in PLAIN_ATTENTION:
-        config._attn_implementation = "sdpa" if getattr(module, "_supports_sdpa", True) else "eager"
+def use_plain_settings(model: Any) -> None:
+    """Let Hugging Face modules run their experts one by one, keep no cache and attend with torch alone, whatever kernel
+    a config names; the numbers are the same. Where a private setting is gone the module runs as it is."""
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        for name, value in (("_experts_implementation", "eager"), ("use_cache", False)):
+            if hasattr(config, name):
+                setattr(config, name, value)
+        if getattr(config, "_attn_implementation", None) not in PLAIN_ATTENTION:
+            config._attn_implementation = "sdpa" if getattr(module, "_supports_sdpa", True) else "eager"
 
 
 def without_foreign_attention(config: Any) -> None:

@@ -192,23 +192,23 @@ class CaptureMode(Mode):
             return self._hook(*args)
         if name in QUERIES or not found:
             return func(*args, **kwargs)
-        return self._traced(func, name, args, kwargs)
+        return self._traced(func, name, args, kwargs, found)
 
     def _getter(self, func: Any, args: tuple) -> Any:
         attribute = getattr(func.__self__, "__name__", "")
-        tensor = args[0]
-        if attached(tensor) is None or (attribute in GETTERS and not tensor.is_meta):
+        tensor, found = args[0], traced(args)
+        if not found or (attribute in GETTERS and not tensor.is_meta):
             return func(*args)
         if attribute in GETTERS:
             return GETTERS[attribute]
         if attribute == "data":
-            return self._traced(torch.Tensor.detach, "detach", (tensor,), {})
+            return self._traced(torch.Tensor.detach, "detach", (tensor,), {}, found)
         if attribute == "requires_grad":
-            return tensor.is_floating_point() and attached(tensor).requires_grad  # type: ignore[union-attr]
+            return tensor.is_floating_point() and found[0][1].requires_grad
         if attribute in ("T", "mT", "H", "mH"):
-            return self._traced(torch.Tensor.transpose, "transpose", (tensor, -2, -1), {})
+            return self._traced(torch.Tensor.transpose, "transpose", (tensor, -2, -1), {}, found)
         if attribute in ("real", "imag"):
-            return self._traced(getattr(torch, attribute), attribute, (tensor,), {})
+            return self._traced(getattr(torch, attribute), attribute, (tensor,), {}, found)
         return func(*args)
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
@@ -223,24 +223,25 @@ class CaptureMode(Mode):
 
     def _custom_function(self, kind: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An `autograd.Function`: its backward is what counts, so it is followed as a whole."""
-        if not traced(args, kwargs):
+        found = traced(args, kwargs)
+        if not found:
             return NotImplemented
         if kind.__name__ == "CheckpointFunction":
             return args[0](*args[2:])
         if kind.__module__.startswith("torch."):
             return NotImplemented
-        given, named = self._recorded_arguments(args, kwargs)
+        given, named = replaced((args, kwargs), self._seen(found))
         call = Call(kind.apply, kind.__name__, given, named, self._capture.module)
         if all(isinstance(item, Weight) for item in call.records):
             return NotImplemented
         return self._attach(call, (), custom(self._capture, call))
 
-    def _recorded_arguments(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Arguments with the records of traced tensors in their place."""
-        return replaced((args, kwargs), {id(tensor): self._seen(record) for tensor, record in traced(args, kwargs)})
+    def _seen(self, found: list[tuple[Tensor, Record]]) -> dict[int, Record]:
+        """By the `id` of traced tensors their records as arguments."""
+        return {id(tensor): self._argument(record) for tensor, record in found}
 
-    def _seen(self, found: Record) -> Record:
-        """A record as an argument; one that was made where gradients were off has none where they are on."""
+    def _argument(self, found: Record) -> Record:
+        """A record that was made where gradients were off has none where they are on."""
         if isinstance(found, Skipped):
             raise Uneven(f"{self._capture.module!r} reads what a block that is not followed hands on")
         if not found.without_gradient or not torch.is_grad_enabled():
@@ -249,7 +250,9 @@ class CaptureMode(Mode):
             self._capture.stopped[found] = stopped(self._capture, found)
         return self._capture.stopped[found]
 
-    def _traced(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _traced(
+        self, func: Any, name: str, args: tuple, kwargs: dict[str, Any], found: list[tuple[Tensor, Record]]
+    ) -> Any:
         rule = RULES.get(name)
         if rule is None and inspect.isfunction(func) and func.__module__.startswith("torch.nn"):
             with self:
@@ -260,7 +263,7 @@ class CaptureMode(Mode):
         in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
         in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
         in_place = in_place or asks_to_write(func, args, kwargs)
-        given, named = self._recorded_arguments(args, kwargs)
+        given, named = replaced((args, kwargs), self._seen(found))
         call = Call(func, name, given, named, self._capture.module, in_place)
         if name == "grad":
             raise no_rule(call, "gradients that a model takes itself are those of one network")

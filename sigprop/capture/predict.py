@@ -14,7 +14,7 @@ from sigprop.capture.layout import LARGEST as MOST_POSITIONS
 from sigprop.capture.length import continued, shortened
 from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES, require_passes
 from sigprop.capture.record import Uneven
-from sigprop.capture.replayed_function import MOST_REPLAYED, function_of
+from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction, functions_of
 from sigprop.capture.roles import placed, score_rows
 from sigprop.capture.rows import SiteRows, parameter_rows, with_skipped_rows
 from sigprop.capture.sequences import Started, first_sequences, two_sequences
@@ -22,7 +22,6 @@ from sigprop.capture.skeleton import build
 from sigprop.capture.tracing import trace
 from sigprop.errors import require
 from sigprop.graph.evaluate import Evaluation
-from sigprop.graph.graph import Node
 from sigprop.isolation import as_written, undisturbed
 from sigprop.losses import LossChoice, require_loss
 from sigprop.results import ParameterRow, Profile, SiteRow
@@ -218,13 +217,11 @@ PER_DRAWN_PAIR = 6.0
 
 def operations_of(states: Evaluation) -> float:
     """Of the forward and the backward pass over all nodes."""
-    return sum(PER_NODE + PER_PAIR * states.positions(node) ** 2 + _of_draws(node) for node in states.nodes)
+    draws = sum(map(_of_draws, functions_of(states.nodes)))
+    return draws + sum(PER_NODE + PER_PAIR * states.positions(node) ** 2 for node in states.nodes)
 
 
-def _of_draws(node: Node) -> float:
-    function = function_of(node)
-    if function is None:
-        return 0.0
+def _of_draws(function: ReplayedFunction) -> float:
     drawn = [function.target, *function.parts, *function.sites_between]
     pairs = sum(item.layout.positions**2 * item.layout.channels for item in drawn)
     return function.replicas * (PER_REPLICA + PER_DRAWN_PAIR * pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 
@@ -120,10 +120,10 @@ class ReplayedFunction:
             yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn, self.joint)
 
 
-def function_of(node: Node) -> ReplayedFunction | None:
-    """The function of a node that is sampled."""
-    draws = node.op.draws if isinstance(node.op, Sampled) else None
-    return draws if isinstance(draws, ReplayedFunction) else None
+def functions_of(nodes: Iterable[Node]) -> list[ReplayedFunction]:
+    """The functions of the nodes that are sampled."""
+    found = [node.op.draws for node in nodes if isinstance(node.op, Sampled)]
+    return [draws for draws in found if isinstance(draws, ReplayedFunction)]
 
 
 @dataclass

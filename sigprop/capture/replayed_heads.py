@@ -241,6 +241,11 @@ def heads_of(op: Op) -> ReplayedHeads | None:
     return draws if isinstance(draws, ReplayedHeads) else None
 
 
+def heads_in(states: Evaluation) -> list[ReplayedHeads]:
+    """Those of all attentions."""
+    return [heads for node in states.nodes if (heads := heads_of(states.op(node))) is not None]
+
+
 @dataclass
 class ReplayedDraw:
     """One replay, of all that `heads` joins, and the attention weights that it gives."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from sigprop.capture.fields.attention import attention_scores
 from sigprop.capture.record import Field, Record, Weight, leaves
 from sigprop.capture.replay import Replay
-from sigprop.capture.replayed_heads import heads_of
+from sigprop.capture.replayed_heads import heads_in
 from sigprop.capture.tracing import TracedModel
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
@@ -204,7 +204,7 @@ SOFTMAX = ("softmax", "_softmax")
 def score_rows(found: TracedModel, seed: int) -> list[SiteRow]:
     """One row per attention of the trace, named like the sites of `measure(scores=True)`."""
     rows, calls, depth = [], CallCounter(), DepthCounter()
-    drawn = [heads for node in found.capture.graph.nodes if (heads := heads_of(found.states.op(node))) is not None]
+    drawn = heads_in(found.states)
     wanted = min(max(MOST * EXACT**2 // max(len(drawn), 1) ** 2, FEWEST), MOST)
     for heads in drawn:
         source = _before_softmax(heads.weight)

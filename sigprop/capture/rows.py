@@ -22,7 +22,7 @@ from torch import Tensor
 from sigprop.capture.layout import BATCH, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.repeated import RunOfBlocks
-from sigprop.capture.replayed_function import function_of
+from sigprop.capture.replayed_function import functions_of
 from sigprop.capture.roles import find_roles
 from sigprop.capture.tracing import TracedModel
 from sigprop.graph.evaluate import Evaluation, Start
@@ -123,7 +123,7 @@ class SiteRows:
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item))
-        drawn = filter(None, map(function_of, found.capture.graph.nodes))
+        drawn = functions_of(found.capture.graph.nodes)
         self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:

@@ -20,7 +20,7 @@ from sigprop.capture.passes import EXPERTS, REPEATED, THINNED
 from sigprop.capture.record import Field, Uneven, Weight, record_of
 from sigprop.capture.repeated import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_function import MOST_REPLAYED
-from sigprop.capture.replayed_heads import heads_of
+from sigprop.capture.replayed_heads import heads_in
 from sigprop.capture.skeleton import skeleton_of
 from sigprop.compat import use_plain_settings
 from sigprop.errors import Fault, InputError, SigpropError
@@ -63,8 +63,7 @@ class TracedModel:
     @property
     def passes(self) -> list[str]:
         """The shortcuts that were used."""
-        heads = (heads_of(self.states.op(node)) for node in self.capture.graph.nodes)
-        thinned = any(item is not None and item.leaves_out for item in heads)
+        thinned = any(item.leaves_out for item in heads_in(self.states))
         used = {REPEATED: any(run.skipped for run in self.runs), EXPERTS: bool(self.capture.repeats), THINNED: thinned}
         return [name for name, holds in used.items() if holds]
 
@@ -140,8 +139,7 @@ def trace(
         with interrupts.let_through():
             twin = skeleton_of(model) if copy else model
         without_observers(twin)
-        for module in twin.modules():
-            use_plain_settings(module)
+        use_plain_settings(twin)
         capture = Capture(twin, seed, preview, single, dtype, THINNED in passes)
         capture.most_positions, capture.most_replayed = positions, replayed
         batch = copied(batch)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from sigprop.compat import is_compiled, uncompiled
+from sigprop.compat import any_compiled, uncompiled
 
 Model = TypeVar("Model")
 
@@ -21,4 +21,4 @@ def as_written(model: Model) -> Model:
 
 def eagerly(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
     """Inside, compiled submodules run as written. Torch has one switch for the process: see `undisturbed`."""
-    return torch.compiler.set_stance("force_eager") if any(map(is_compiled, modules)) else nullcontext()
+    return torch.compiler.set_stance("force_eager") if any_compiled(modules) else nullcontext()

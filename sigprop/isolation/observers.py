@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.compat import backward_hook_tables, forward_hook_tables
+from sigprop.compat import backward_hook_tables, forward_hook_tables, hooked_modules
 
 KEPT = ("torch", "sigprop", "transformers")
 
@@ -21,7 +21,7 @@ KEPT = ("torch", "sigprop", "transformers")
 def observers(model: nn.Module) -> Iterator[tuple[str, dict[int, Any], int]]:
     """The user's forward hooks: name of the module, table of its hooks, key in the table."""
     own = {id(module) for module in model.modules()}
-    for name, module in model.named_modules():
+    for name, module in hooked_modules(model):
         for hooks in forward_hook_tables(module):
             for key, hook in hooks.items():
                 if not _belongs(hook, own):
@@ -41,10 +41,8 @@ def without_backward_hooks(model: nn.Module) -> Iterator[list[str]]:
     """For a while, a model without hooks that see, and may change, gradients; names of the modules that have some."""
     found: list[str] = []
     taken: list[tuple[dict[int, Any], dict[int, Any]]] = []
-    for name, module in model.named_modules():
-        tables = [table for table in backward_hook_tables(module) if table]
-        if tables:
-            found.append(name or type(module).__name__)
+    for name, tables in backward_hook_tables(model):
+        found.append(name or type(model).__name__)
         taken += [(table, dict(table)) for table in tables]
     for table, _ in taken:
         table.clear()

@@ -34,7 +34,7 @@ class Known(Protocol):
     """How a number of theory is known: `sigprop.theory.Evidence`."""
 
     @property
-    def status(self) -> object: ...
+    def status(self) -> Any: ...
 
     @property
     def reason(self) -> str: ...
@@ -45,7 +45,7 @@ class Known(Protocol):
 
 def tell(row: Any, known: Known, *columns: str) -> None:
     """Let a row say how its numbers are known, and the error that these columns state."""
-    row.status, row.reason = str(known.status), known.reason
+    row.status, row.reason = known.status.name.lower(), known.reason
     base = BY_STATUS.get(row.status)
     if base is not None and base + known.doubt < MOST:
         row.stated_errors |= dict.fromkeys(columns, base + known.doubt)

@@ -25,7 +25,7 @@ from sigprop.blueprints.base import Blueprint, Tape
 from sigprop.graph.graph import Node
 from sigprop.theory import EXACT, Evidence, Exchangeable, Gradient, Signal
 from sigprop.theory.ops.residual import BranchOrigin
-from sigprop.theory.parts import Common, Directions, Fluctuation
+from sigprop.theory.states import Common, Directions, Fluctuation
 
 ALL = slice(None)
 Layer = int | slice

@@ -24,7 +24,7 @@ from sigprop.graph.tied import TiedLogits, contact_of
 from sigprop.theory import Dense, Gradient, Signal, Status
 from sigprop.theory.drawing import drawn_rows, root_of
 from sigprop.theory.ops.loss import shared_probability
-from sigprop.theory.parts import AlongSignal, Directions
+from sigprop.theory.states import AlongSignal, Directions
 
 PASSING = frozenset(
     ("view", "reshape", "squeeze", "flatten", "to", "float", "double", "clone", "contiguous", "mean", "sum")

@@ -22,10 +22,9 @@ from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.graph.tied import share_carried
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
-from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.corrections.along_signal import matrix
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
+from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Common, Directions, Fluctuation, ThroughActivation
 
 Parts = list[Tensor]
 LARGEST_ERROR = 0.02

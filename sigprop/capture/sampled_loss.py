@@ -21,7 +21,7 @@ from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.parts import AlongSignal, Directions
+from sigprop.theory.states import AlongSignal, Directions
 
 ERROR = 0.015
 """Relative standard error of the gradient's energy at which drawing ends."""

@@ -30,7 +30,7 @@ from sigprop.losses import NOISE
 from sigprop.results import SiteRow
 from sigprop.theory import Gradient
 from sigprop.theory.kernels import Dense
-from sigprop.theory.parts import AlongSignal, ThroughActivation
+from sigprop.theory.states import AlongSignal, ThroughActivation
 
 FOLLOWED = 2
 FEWEST = 4

@@ -16,11 +16,11 @@ from torch import Tensor
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Graph, Node, Weight
 from sigprop.theory import Dense, Signal
-from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.sources import equal_ids
 from sigprop.theory.ops.tied_head import contact_overlaps, own_probability
+from sigprop.theory.states import TRANSFORMED, Carries
 
 SLOPE = 0.9
 

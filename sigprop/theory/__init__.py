@@ -1,8 +1,7 @@
 """Closed forms: activations, ops and states. Imports no other room."""
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
-from sigprop.theory.states import Gradient, Signal, exchangeable_gradient, exchangeable_signal
-from sigprop.theory.status import EXACT, Evidence, Status
+from sigprop.theory.states import EXACT, Evidence, Gradient, Signal, Status, exchangeable_gradient, exchangeable_signal
 
 __all__ = [
     "EXACT",

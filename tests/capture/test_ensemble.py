@@ -15,7 +15,7 @@ from sigprop.graph.graph import Graph, Node
 from sigprop.theory import Dense, Gradient, Signal
 from sigprop.theory.drawing import root_of
 from sigprop.theory.ops.sources import GivenSignal
-from sigprop.theory.parts import Fluctuation
+from sigprop.theory.states import Fluctuation
 
 POSITIONS = 6
 MODULE = sys.modules[ReplayedHeads.__module__]

@@ -20,7 +20,7 @@ from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.token_map import TokenLinear
-from sigprop.theory.parts import Common, Directions, Fluctuation
+from sigprop.theory.states import Common, Directions, Fluctuation
 
 
 def close(draws: torch.Tensor, expected: float, k: float = 4.0) -> None:

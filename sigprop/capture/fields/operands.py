@@ -15,7 +15,7 @@ from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Signal
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.sources import GivenSignal, ParameterSource
-from sigprop.theory.parts import GIVEN, Common
+from sigprop.theory.states import GIVEN, Common
 
 _CHOICE = "_sigprop_choice"
 _CONDITION = "_sigprop_condition"

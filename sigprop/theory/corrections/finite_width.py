@@ -31,13 +31,12 @@ from torch import Tensor
 
 from sigprop.theory.activations.quadrature import rule
 from sigprop.theory.corrections import applies
-from sigprop.theory.status import Evidence
+from sigprop.theory.states import Evidence
 
 if TYPE_CHECKING:
     from sigprop.theory.activations import ActivationFunction
     from sigprop.theory.kernels import Kernel
-    from sigprop.theory.parts import Directions
-    from sigprop.theory.states import Signal
+    from sigprop.theory.states import Directions, Signal
 
 Number = Tensor | float
 NAME = "finite_width"

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations import ActivationFunction
-from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.corrections import applies
 from sigprop.theory.corrections.along_signal import diagonal
 from sigprop.theory.corrections.finite_width import NAME, FunctionMoments, moments_of, through_function
@@ -16,9 +15,18 @@ from sigprop.theory.corrections.gates import ActivationGradient
 from sigprop.theory.corrections.pairs import fresh_fluctuation
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.states import (
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Common,
+    Directions,
+    Fluctuation,
+    Gradient,
+    Signal,
+    Status,
+    ThroughActivation,
+)
 
 SMALL = 1e-3
 """Share of what is along the signal in a gradient's energy from which on its fourth moments count."""

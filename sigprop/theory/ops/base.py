@@ -10,9 +10,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError
-from sigprop.theory.carries import Carries
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import EXACT, Evidence
+from sigprop.theory.states import EXACT, Carries, Evidence, Gradient, Signal
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
 from sigprop.theory.corrections.gates import projected
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.states import KEPT, TRANSFORMED, Carries, Gradient, Signal, Status, ended
 
 
 @dataclass(frozen=True)

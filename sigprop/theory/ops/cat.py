@@ -8,13 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Op, joined_evidence
 from sigprop.theory.ops.residual import Piece, between_pieces
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Evidence, Status
+from sigprop.theory.states import (
+    KEPT,
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Common,
+    Directions,
+    Evidence,
+    Fluctuation,
+    Gradient,
+    Signal,
+    Status,
+    ThroughActivation,
+    ended,
+)
 
 MATTERS = 0.05
 """Of the gradient's kernel: what may stand between two tensors, unmentioned."""

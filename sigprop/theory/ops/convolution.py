@@ -9,14 +9,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, starts
 from sigprop.theory.kernels import Dense, Exchangeable
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.ops.linear import ONES, Linear, leaning
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
-from sigprop.theory.parts import GIVEN, AlongSignal
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.states import GIVEN, TRANSFORMED, AlongSignal, Carries, Gradient, Signal, Status, starts
 
 FEW = 32
 """Products in a sum, from which on none of them counts much."""

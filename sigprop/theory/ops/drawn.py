@@ -15,14 +15,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of, root_of, unit_kernel
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Law, Op, ParameterState, ReceivedByDraws
-from sigprop.theory.parts import Fluctuation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import EXACT, Evidence, Status
+from sigprop.theory.states import EXACT, TRANSFORMED, Carries, Evidence, Fluctuation, Gradient, Signal, Status, ended
 
 Self = TypeVar("Self", bound="DrawnOp")
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Common
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Common, Gradient, Signal
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.corrections.along_signal import weighted
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Op, joined_evidence
-from sigprop.theory.parts import AlongSignal, Directions, Fluctuation
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Directions, Fluctuation, Gradient, Signal, ended
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,22 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.corrections.along_signal import aligned_gain, weighted
 from sigprop.theory.corrections.gates import excess_of
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
-from sigprop.theory.parts import GIVEN, AlongSignal
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import EXACT, Evidence, Status
+from sigprop.theory.states import (
+    EXACT,
+    GIVEN,
+    KEPT,
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Evidence,
+    Gradient,
+    Signal,
+    Status,
+)
 
 FEW, ACROSS = 16, 0.8
 """Entries for all channels of a position, and radial share, up to which fluctuations between entries count."""

@@ -7,11 +7,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Directions, Number, ThroughActivation
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import (
+    KEPT,
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Directions,
+    Gradient,
+    Number,
+    Signal,
+    ThroughActivation,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.corrections.along_signal import added, alignment_of, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm
-from sigprop.theory.parts import AlongSignal, Directions
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Directions, Gradient, Signal, Status
 
 
 @dataclass(frozen=True, eq=False)

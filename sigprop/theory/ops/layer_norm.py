@@ -7,16 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.corrections.along_signal import added, alignment_of, weighted
 from sigprop.theory.corrections.finite_width import before_norm, below_norm, left_open
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, ParameterState
 from sigprop.theory.ops.linear import ONES
 from sigprop.theory.ops.norm import Norm
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Evidence, Status
+from sigprop.theory.states import (
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Common,
+    Directions,
+    Evidence,
+    Fluctuation,
+    Gradient,
+    Signal,
+    Status,
+    ended,
+)
 
 LARGEST = 0.25
 """Relative variance of squared norms, beyond that of Gaussian channels, up to which dividing by them is followed."""

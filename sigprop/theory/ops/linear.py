@@ -8,15 +8,24 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.corrections.finite_width import met, of_heavy_tails, through_weights
 from sigprop.theory.corrections.gates import ActivationGradient
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Evidence, Status
+from sigprop.theory.states import (
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Common,
+    Directions,
+    Evidence,
+    Fluctuation,
+    Gradient,
+    Signal,
+    Status,
+    ThroughActivation,
+)
 
 ONES = 0.03
 """Share of a gradient along all ones, beyond that of any direction, from which on what follows below is a guess."""

@@ -8,8 +8,7 @@ from torch import Tensor
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.softmax import overlap
 from sigprop.theory.ops.tied_head import Contact
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.states import Gradient, Signal, Status
 
 
 def cross_entropy(

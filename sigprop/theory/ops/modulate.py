@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.corrections.along_signal import weighted
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import KEPT, TRANSFORMED, AlongSignal, Carries, Gradient, Signal
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sigprop.theory.carries import TRANSFORMED, Carries
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Fluctuation, Number, ThroughActivation
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import (
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Fluctuation,
+    Gradient,
+    Number,
+    Signal,
+    ThroughActivation,
+)
 
 
 @dataclass(frozen=True, eq=False)

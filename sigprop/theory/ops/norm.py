@@ -11,8 +11,7 @@ from sigprop.theory.corrections.along_signal import aligned_gain
 from sigprop.theory.corrections.gates import activation_gain
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.parts import ThroughActivation
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import Gradient, Signal, ThroughActivation
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
-from sigprop.theory.parts import ThroughActivation
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import KEPT, TRANSFORMED, Carries, Gradient, Signal, ThroughActivation, ended
 
 LARGEST = 1 << 22
 """Entries of a kernel that are looked at, at most, to see how far the positions of a row are in step."""

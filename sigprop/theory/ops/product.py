@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.corrections.along_signal import applied, diagonal, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal, Fluctuation
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Fluctuation, Gradient, Signal, ended
 
 
 @dataclass(frozen=True)

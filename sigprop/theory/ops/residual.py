@@ -8,13 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.ops.token_map import DrawnTokenLinear
-from sigprop.theory.parts import AlongSignal, Common, Fluctuation, ThroughActivation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.states import (
+    KEPT,
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Common,
+    Fluctuation,
+    Gradient,
+    Signal,
+    Status,
+    ThroughActivation,
+)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries, ended
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.parts import AlongSignal
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import KEPT, TRANSFORMED, AlongSignal, Carries, Gradient, Signal, ended
 
 
 @dataclass(frozen=True, eq=False)

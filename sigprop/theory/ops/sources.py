@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from sigprop.errors import require
-from sigprop.theory.carries import starts
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.parts import Fluctuation
-from sigprop.theory.states import Gradient, Signal, exchangeable_signal
-from sigprop.theory.status import EXACT, Evidence
+from sigprop.theory.states import EXACT, Evidence, Fluctuation, Gradient, Signal, exchangeable_signal, starts
 
 
 @dataclass(frozen=True, eq=False)

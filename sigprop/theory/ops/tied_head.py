@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.parts import Directions
-from sigprop.theory.states import Gradient, Signal
+from sigprop.theory.states import TRANSFORMED, Carries, Directions, Gradient, Signal, ended
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,22 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import KEPT, TRANSFORMED, Carries
 from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.ops.linear import ONES, Linear
 from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
-from sigprop.theory.parts import AlongSignal, Directions, ThroughActivation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Status
+from sigprop.theory.states import (
+    KEPT,
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Directions,
+    Gradient,
+    Signal,
+    Status,
+    ThroughActivation,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from sigprop.theory.ops.layer_norm import RMSNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Residual
 from sigprop.theory.ops.token_map import TokenMap
-from sigprop.theory.parts import AlongSignal
+from sigprop.theory.states import AlongSignal
 
 TOKENS, WIDTH, DRAWS = 16, 128, 300
 KERNEL = 0.2 + 0.8 * torch.eye(TOKENS, dtype=torch.float64)

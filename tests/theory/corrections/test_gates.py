@@ -8,7 +8,7 @@ from sigprop.theory.corrections.gates import ActivationGradient, projected
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.residual import Residual
-from sigprop.theory.parts import ThroughActivation
+from sigprop.theory.states import ThroughActivation
 
 TOKENS, DRAWS, BATCHES = 5, 400_000, 40
 NAMES = ["relu", "leaky_relu", "gelu", "tanh", "silu", "elu"]

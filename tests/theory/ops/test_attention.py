@@ -11,7 +11,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Gradient, exchangeable_gradient, exchangeable_signal
 from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.parts import AlongSignal
+from sigprop.theory.states import AlongSignal
 from tests.theory.ops.cases import P, random_kernel, signal
 from tests.theory.ops.given_draws import GivenHeads
 from tests.theory.ops.monte_carlo import assert_close, draw, moments

@@ -19,7 +19,6 @@ from torch import Tensor
 
 import sigprop.theory.ops
 from sigprop.theory import Dense, Exchangeable, Gradient, Kernel, Signal, activations, exchangeable_signal
-from sigprop.theory.carries import GRADIENT_PARTS, KEPT, SIGNAL_PARTS, TRANSFORMED, Carries, ended
 from sigprop.theory.corrections.along_signal import alignment_of
 from sigprop.theory.corrections.gates import ActivationGradient, activation_gain
 from sigprop.theory.ops.base import Op
@@ -29,7 +28,19 @@ from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.ops.token_map import TokenMap
-from sigprop.theory.parts import AlongSignal, Common, Directions, Fluctuation, ThroughActivation
+from sigprop.theory.states import (
+    GRADIENT_PARTS,
+    KEPT,
+    SIGNAL_PARTS,
+    TRANSFORMED,
+    AlongSignal,
+    Carries,
+    Common,
+    Directions,
+    Fluctuation,
+    ThroughActivation,
+    ended,
+)
 from tests.theory.ops.cases import CASES, DRAWS, C, Case, P, random_kernel, signal
 
 SIGMAS = 4.5

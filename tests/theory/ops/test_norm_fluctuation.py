@@ -9,8 +9,7 @@ from sigprop.theory import activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.expert_sum import ExpertSum
 from sigprop.theory.ops.product import Product
-from sigprop.theory.parts import Fluctuation
-from sigprop.theory.states import exchangeable_signal
+from sigprop.theory.states import Fluctuation, exchangeable_signal
 
 
 def test_relu_adds_three():

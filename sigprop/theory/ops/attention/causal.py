@@ -25,7 +25,7 @@ from sigprop.theory.ops.attention.exchangeable import (
     query_factor,
     row_overlap,
 )
-from sigprop.theory.status import Status
+from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention

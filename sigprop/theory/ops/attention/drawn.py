@@ -9,14 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sigprop.theory.carries import TRANSFORMED, Carries, ended
 from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, unit_slope
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.attention.sampled import EVIDENCE, Sequences, between, over_outputs, over_values
 from sigprop.theory.ops.drawn import DrawnOp, OpDraws
-from sigprop.theory.parts import AlongSignal, Fluctuation
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Evidence
+from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Evidence, Fluctuation, Gradient, Signal, ended
 
 
 class HeadDraw(Protocol):

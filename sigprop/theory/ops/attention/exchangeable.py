@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.softmax import mean_overlap
-from sigprop.theory.status import Status
+from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention

@@ -9,12 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError, require
-from sigprop.theory.carries import Carries, ended
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.attention import causal, dense, exchangeable, sampled
 from sigprop.theory.ops.base import Op
-from sigprop.theory.states import Gradient, Signal
-from sigprop.theory.status import Evidence, Status
+from sigprop.theory.states import Carries, Evidence, Gradient, Signal, Status, ended
 
 
 @dataclass(frozen=True)

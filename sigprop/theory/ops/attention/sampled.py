@@ -28,7 +28,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.attention.dense import spread_over_keys, visible_keys
-from sigprop.theory.status import Status
+from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention

@@ -14,7 +14,7 @@ from sigprop.research.criticality import predicted_diagram
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.diagrams import mlp_phase
 from sigprop.research.phase.networks import Network
-from studies.apjn_shared import axis
+from studies.apjn_start import axis
 
 X, Y = ("sigma_w", axis(0.1, 3.0, 40)), ("sigma_b", axis(0.0, 1.5, 40))
 

@@ -24,7 +24,7 @@ from sigprop.research.criticality import (
 )
 from sigprop.research.phase.diagrams import measure_factors
 from sigprop.research.phase.networks import Network
-from studies.apjn_shared import rounded
+from studies.reproduction import rounded
 
 CASES: list[tuple[str, str, float]] = [
     ("relu", "none", 0.0), ("erf", "none", 0.0), ("gelu", "none", 0.0), ("tanh", "none", 0.0),

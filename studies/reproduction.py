@@ -1,20 +1,24 @@
-"""What a reproduction is: a claim of a paper, our run of it, and a verdict in words that follows from stored numbers.
+"""What a reproduction is: a claim of a paper, a protocol, a rule, and a verdict that follows from stored numbers.
 
-A study's file holds one `Reproduction`. `run` trains or measures and returns plain data; `judge` turns that data into a
-table beside the paper's figures and a verdict, so that verdicts can be drawn again from what is stored.
+`run` trains or measures at the settings of a scale and returns plain data. `figures` reduces that data to numbers, to a
+table beside the paper's, and to a sentence. The rule is a condition over those numbers, evaluated as it is printed on
+the page, so that a verdict can be taken again from what is stored.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
 import inspect
 import json
+import math
 import platform
 import shutil
-import tempfile
+import textwrap
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,11 +34,13 @@ VERDICTS = ("reproduced", "in order but not in size", "not reproduced", "too sma
 SCALES = ("small", "full")
 DOCS = Path(__file__).parents[1] / "docs"
 STORE = DOCS / "data" / "reproductions"
+UNSEEN = 7000
+"""The first seed of runs whose rule was written before them: no earlier run came to it."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a study runs and how large: `small` is minutes on two CPU cores, `full` at most 25 minutes on one H200.
+    """Where a study runs and how large: `small` is minutes on two CPU cores, `full` is one large GPU.
 
     `parts`: a folder for what is finished of a study that may be killed.
     """
@@ -47,10 +53,6 @@ class Setting:
     def __post_init__(self) -> None:
         require(self.scale in SCALES, "scale", self.scale, " or ".join(SCALES))
 
-    @property
-    def is_full(self) -> bool:
-        return self.scale == "full"
-
     def folder(self, name: str) -> Path:
         """A folder of data that the user brings."""
         if self.data is None or not (self.data / name).is_dir():
@@ -61,19 +63,20 @@ class Setting:
         """English text: `text/web-docs-train.txt.gz` of the user's data, or the sample that ships with sigprop."""
         return sample_text() if self.data is None else load_text(self.folder("text") / "web-docs-train.txt.gz")
 
-    def part(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    @property
+    def text_name(self) -> str:
+        return "shipped sample" if self.data is None else "web-docs-train"
+
+    def part(self, name: str, work: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
         """What `work` returns, kept in the folder `parts`: a study that was killed goes on with its next part."""
         path = None if self.parts is None else self.parts / f"{name}.json"
         if path is not None and path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
-        found = json.loads(json.dumps(work()))
+        found = json.loads(json.dumps(work(*given)))
         if path is not None:
             write_file(path, json.dumps(found) + "\n")
+        print(name, {key: value for key, value in found.items() if isinstance(value, (int, float, str))}, flush=True)
         return found
-
-    @property
-    def text_name(self) -> str:
-        return "shipped sample" if self.data is None else "web-docs-train"
 
 
 @dataclass(frozen=True)
@@ -86,78 +89,80 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Found:
+    """What a run's data come to: a sentence or two, the table, and the numbers that the rule is about."""
+
+    why: str
+    rows: Sequence[Row]
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Judgement:
-    """A verdict of `VERDICTS`, the reason in a sentence or two, and the figures that it rests on."""
+    """A verdict of `VERDICTS`, the reason, and the figures that it rests on."""
 
     verdict: str
     why: str
     rows: tuple[Row, ...]
-
-    def __post_init__(self) -> None:
-        require(self.verdict in VERDICTS, "verdict", self.verdict, ", ".join(VERDICTS))
-
-
-def verdict(size: bool, order: bool, decided: bool = True) -> str:
-    """What a rule says: whether the claim holds in size, or in order alone, and whether this run could tell."""
-    if not decided:
-        return "too small to tell"
-    return "reproduced" if size else "in order but not in size" if order else "not reproduced"
-
-
-ON_BYTES = (
-    "Decoders on bytes of English text, of reduced size; the paper trains BERT on word pieces for 41 tokens a "
-    "parameter, with a warm-up of 1,000 steps and beta2 = 0.999."
-)
-MATRIX_XAVIER = (
-    "Xavier's variance is 2/(d + d) for queries, keys and values; the paper's is per head, 2/(d + d_head), which gives "
-    "scores about twice as wide."
-)
 
 
 @dataclass(frozen=True)
 class Reproduction:
     """A claim, how it is run, and the rule that judges it.
 
+    `small`, `full`: the settings that `run` gets.
+    `reproduced`, `in_order`, `decided`: conditions over the numbers of `figures`, as Python writes them. Where
+    `decided` does not hold the run is too small to tell.
     `deviation`: where the protocol differs from the paper's beyond what `claim` and `place` say.
-
     `budget`: the least that a run needs to decide, by the name under which the run stores it; of lists the length
-    counts. A run below it is too small to tell, whatever its numbers say.
-
+    counts.
     `minutes`: about how long the small run takes on two CPU cores and the full one on an H200; estimates.
-
-    `earlier`: what a full run left in docs/data before the records existed: one file, which `judge` reads as it is, or
-    several, which it reads by name.
     """
 
     id: str
-    paper: str
     place: str
     claim: str
-    run: Callable[[Setting], dict[str, Any]]
-    judge: Callable[[dict[str, Any]], Judgement]
-    minutes: tuple[float, float]
-    earlier: str | tuple[str, ...] | None = None
+    run: Callable[..., dict[str, Any]]
+    figures: Callable[[dict[str, Any]], Found]
+    reproduced: str
+    in_order: str
+    decided: str = "True"
+    small: Mapping[str, Any] = field(default_factory=dict)
+    full: Mapping[str, Any] = field(default_factory=dict)
+    minutes: tuple[float, float] = (1, 1)
     deviation: str = ""
-    budget: tuple[tuple[str, float], ...] = ()
+    budget: Mapping[str, float] = field(default_factory=dict)
+    draw: Callable[[dict[str, Any], Path], None] | None = None
 
     @property
-    def rule(self) -> str:
-        """A digest of the rule: a record that carries it was judged by a rule that stood before its data."""
-        told = inspect.getsource(self.judge) + repr((self.claim, self.budget))
-        return hashlib.sha256(told.encode()).hexdigest()[:12]
+    def paper(self) -> str:
+        return self.id.partition("-")[0]
+
+    def rule(self, scale: str) -> str:
+        """A digest of claim, protocol and rule: a record that carries it was made after all of them stood."""
+        told = [self.claim, self.reproduced, self.in_order, self.decided, sorted(self.budget.items())]
+        told += [sorted(getattr(self, scale).items()), _code(self.figures)]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:12]
 
     def judged(self, data: dict[str, Any]) -> Judgement:
-        """The judge's verdict, or that the run was below its budget."""
-        found = self.judge(data)
-        short = [f"{have:g} of {least:g} {name}" for name, have, least in self.spent(data) if have < least]
-        if short and found.verdict != "too small to tell":
-            why = f"Too small to tell ({', '.join(short)}). {found.why}"
-            return Judgement(verdict(False, False, decided=False), why, found.rows)
-        return found
+        """The verdict of the rule, or that the run was too small for one."""
+        found = self.figures(data)
+        missing = [f"{have:g} of {least:g} {name}" for name, have, least in self.spent(data) if have < least]
+        if not self.holds(self.decided, found):
+            missing.append(f"decided only where {told_rule(self.decided)}")
+        if missing:
+            why = f"Too small to tell ({', '.join(missing)}). {found.why}"
+            return Judgement(VERDICTS[3], why, tuple(found.rows))
+        place = 0 if self.holds(self.reproduced, found) else 1 if self.holds(self.in_order, found) else 2
+        return Judgement(VERDICTS[place], found.why, tuple(found.rows))
+
+    def holds(self, condition: str, found: Found) -> bool:
+        known = {"abs": abs, "min": min, "max": max, **found.numbers}
+        return bool(eval(condition, {"__builtins__": {}}, known))
 
     def spent(self, data: dict[str, Any]) -> list[tuple[str, float, float]]:
         """What a run used of everything the budget names: name, used, needed."""
-        used = [(name, data.get(name, 0.0), least) for name, least in self.budget]
+        used = [(name, data.get(name, 0.0), least) for name, least in self.budget.items()]
         return [(name, float(len(have) if isinstance(have, list) else have), least) for name, have, least in used]
 
     def command(self, setting: Setting) -> str:
@@ -165,10 +170,22 @@ class Reproduction:
         return f"sigprop research reproduce {self.id} --scale {setting.scale} --device {setting.device}{data}"
 
 
+def told_rule(condition: str) -> str:
+    """A condition in words: the names of its numbers without underscores."""
+    return condition.replace("_", " ")
+
+
+def _code(function: Any) -> str:
+    """What a function does: its syntax without comments and layout, and what it was given beforehand."""
+    if isinstance(function, functools.partial):
+        return _code(function.func) + repr((function.args, sorted(function.keywords.items())))
+    return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(function))))
+
+
 def reproduce(item: Reproduction, setting: Setting, store: Path = STORE) -> dict[str, Any]:
     """Run a study and store its record."""
-    started, rule = time.perf_counter(), item.rule
-    data = json.loads(json.dumps(item.run(setting)))
+    started, rule = time.perf_counter(), item.rule(setting.scale)
+    data = json.loads(json.dumps(item.run(setting, **getattr(item, setting.scale))))
     record = {
         "id": item.id,
         "scale": setting.scale,
@@ -192,32 +209,6 @@ def keep(item: Reproduction, record: dict[str, Any], store: Path = STORE) -> dic
     store.mkdir(parents=True, exist_ok=True)
     written(record, record_file(item.id, record["scale"], store))
     return record
-
-
-def adopt(item: Reproduction, store: Path = STORE) -> dict[str, Any]:
-    """A record of the full run that an item left behind earlier; what was not stored then is said to be unknown."""
-    assert item.earlier is not None
-    names = list(item.earlier) if isinstance(item.earlier, tuple) else item.earlier
-    first = _read(names if isinstance(names, str) else names[0])
-    record = {
-        "id": item.id,
-        "scale": "full",
-        "command": first["command"],
-        "date": first.get("date", "before the records"),
-        "hardware": first.get("device", "not stored"),
-        "torch": "not stored",
-        "seconds": None,
-        "data": names,
-    }
-    return keep(item, record, store)
-
-
-def captured(work: Callable[[Path], Any], file: str) -> dict[str, Any]:
-    """What a study's command writes to `file`, run in a folder that is removed again."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "data").mkdir()
-        work(Path(folder))
-        return json.loads((Path(folder) / file).read_text(encoding="utf-8"))
 
 
 def record_file(name: str, scale: str, store: Path = STORE) -> Path:
@@ -248,13 +239,21 @@ def hardware(device: str) -> str:
     return f"CPU, {torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}, {platform.machine()}"
 
 
-def mean_and_spread(values: list[float]) -> tuple[float, float]:
+# -- numbers and their text
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation over seeds."""
-    tensor = torch.tensor(values, dtype=torch.float64)
+    tensor = torch.tensor(list(values), dtype=torch.float64)
     return tensor.mean().item(), tensor.std().item() if len(values) > 1 else 0.0
 
 
-def told(values: list[float], digits: int = 3) -> str:
+def error_of_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """Standard error of the difference of two means over seeds."""
+    return math.hypot(*(mean_and_spread(values)[1] / math.sqrt(len(values)) for values in (one, other)))
+
+
+def told(values: Sequence[float], digits: int = 3) -> str:
     """`mean ± standard deviation (n seeds)`; how many of them failed."""
     fine = [value for value in values if value < float("inf")]
     if not fine:
@@ -264,3 +263,20 @@ def told(values: list[float], digits: int = 3) -> str:
     mean, spread = mean_and_spread(fine)
     failed = f", {len(values) - len(fine)} failed" if len(fine) < len(values) else ""
     return f"{mean:.{digits}f} ± {spread:.{digits}f} ({len(values)} seeds{failed})"
+
+
+def rounded(values: Sequence[float], digits: int = 5) -> list[float]:
+    """Numbers with so many significant digits."""
+    return [float(f"{value:.{digits}g}") for value in values]
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Of the least-squares line."""
+    one, two = (torch.tensor(list(values), dtype=torch.float64) for values in (x, y))
+    one = one - one.mean()
+    return float((one * (two - two.mean())).sum() / one.square().sum())
+
+
+def power(x: Sequence[float], y: Sequence[float]) -> float:
+    """Of the power law that fits best in logarithms."""
+    return slope(*([math.log(value) for value in values] for values in (x, y)))

@@ -1,53 +1,63 @@
-"""All reproductions by id, one file each, in the order of their papers."""
+"""All reproductions by id, and their pages: `python -m studies.reproductions`.
+
+`docs/papers/reproductions.md` has every item in full; each paper's page and `docs/papers/story.md` get tables between
+two marks. `--judge` takes all verdicts again from the stored numbers first; `--figures` draws what is stored.
+"""
 
 from __future__ import annotations
 
-import importlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from sigprop.errors import UnknownNameError
-from studies.reproduction import Reproduction
-
-FILES = (
-    "component_accuracy",
-    "stack_accuracy",
-    "dslm_depth_width",
-    "dslm_figure5",
-    "dslm_figure6",
-    "dslm_table4",
-    "dslm_table5",
-    "dslm_table7",
-    "dslm_table8",
-    "dslm_table9",
-    "dslm_table10",
-    "dslm_table11",
-    "dslm_table12",
-    "dslm_table13",
-    "dslm_figures7_10",
-    "dslm_table24",
-    "dslm_query_key",
-    *(f"apjn_figure{number}" for number in range(1, 11)),
-    "apjn_figure11",
-    "apjn_figure12",
-    "apjn_figure4_trained",
-    "apjn_figure5_trained",
-    "preln_gradients",
-    "preln_warmup",
-    "effective_slopes",
-    "effective_vit",
-    "effective_spans",
-    "abc_slopes",
-    "abc_alignment",
-    "abc_transfer",
-    "mup_rates",
-    "completep_depth",
-    "entropy_collapse",
+from studies import (
+    abc,
+    apjn_start,
+    apjn_trained,
+    component_accuracy,
+    dslm_start,
+    dslm_training,
+    effective,
+    others,
+    preln,
+    stack_accuracy,
 )
+from studies.reproduction import DOCS, VERDICTS, Reproduction, data_of, keep, records, told_rule
+from studies.stored import replaced, table
+
+MODULES = (
+    component_accuracy, stack_accuracy, dslm_start, dslm_training, apjn_start, apjn_trained, preln, effective, abc,
+    others,
+)  # fmt: skip
+PAPERS = {
+    "dslm": "Transformers get stable",
+    "apjn": "Partial Jacobians",
+    "preln": "On layer normalization",
+    "effective": "Effective theory",
+    "abc": "Scale-invariant parameterizations",
+    "others": "Other claims",
+}
+HEAD = """# The papers' claims, run again
+
+{answer}
+
+Written by `python -m studies.reproductions` from the records in `docs/data/reproductions`. In a checkout,
+`sigprop research reproduce list` shows the items and `sigprop research reproduce ID` runs one: `--scale small` fits two
+CPU cores in minutes, `--scale full` one large GPU. A verdict follows from the stored numbers by the rule that stands
+with each item. A run below its budget is too small to tell whatever its numbers are. Where *small* stands under *run*,
+the full size has not been run; such a verdict is about the small size alone. *Rule before data* is *yes* where claim,
+protocol and rule were committed before the run; its seeds (from 7000 on) are those of no earlier run, though what
+earlier runs had shown was known. *small: ...* is the verdict of such a run beside an older, larger one.
+"""
 
 
 def reproductions() -> dict[str, Reproduction]:
     """Every item by its id."""
-    items = [importlib.import_module(f"studies.{name}").REPRODUCTION for name in FILES]
-    return {item.id: item for item in items}
+    return {item.id: item for module in MODULES for item in module.ITEMS}
 
 
 def reproduction(name: str) -> Reproduction:
@@ -56,3 +66,155 @@ def reproduction(name: str) -> Reproduction:
     if name not in known:
         raise UnknownNameError("reproduction", name, known, "See `sigprop research reproduce list`.")
     return known[name]
+
+
+Stored = dict[tuple[str, str], dict[str, Any]]
+
+
+def page(items: dict[str, Reproduction], stored: Stored) -> str:
+    """All items, paper by paper."""
+    parts = [HEAD.format(answer=answer(items, stored)), *summary(items.values(), stored), ""]
+    for paper, title in PAPERS.items():
+        parts += [f"## {title}", "", *(_section(item, stored) for item in items.values() if item.paper == paper)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def answer(items: dict[str, Reproduction], stored: Stored) -> str:
+    """Five lines: how many, which hold, which do not, what is open, what was registered."""
+    found = {name: best(item, stored) for name, item in items.items()}
+    verdicts = {name: record["judgement"]["verdict"] for name, record in found.items() if record}
+    count = Counter(verdicts.values())
+    first = [name for name, item in items.items() if registered(item, stored)]
+    failed = ", ".join(f"[{name}](#{name})" for name, verdict in verdicts.items() if verdict == VERDICTS[2])
+    return (
+        f"- Of {len(items)} claims {count[VERDICTS[0]]} are reproduced and {count[VERDICTS[1]]} hold in order but not "
+        f"in "
+        f"size; {count[VERDICTS[2]]} are not reproduced: {failed}.\n"
+        f"- {count[VERDICTS[3]]} runs were too small to tell and {len(items) - len(verdicts)} claims have not been "
+        f"run; "
+        "nearly all of them are about training.\n"
+        "- What holds is what can be measured at initialization: closed forms of components and of whole stacks, phase "
+        "diagrams, exponents of width.\n"
+        "- Whether DeepScale trains deep, thin Transformers better, and whether Post-LN needs a warm-up, is undecided "
+        "here: "
+        "no run had the papers' length.\n"
+        f"- {len(first)} items have a run whose rule was committed before it; the other verdicts were ruled on "
+        f"afterwards."
+    )
+
+
+def best(item: Reproduction, stored: Stored) -> dict[str, Any] | None:
+    """The full record of an item, or else the small one."""
+    return stored.get((item.id, "full")) or stored.get((item.id, "small"))
+
+
+def registered(item: Reproduction, stored: Stored) -> list[dict[str, Any]]:
+    """The records that were made after the item's rule."""
+    found = [stored[item.id, scale] for scale in ("full", "small") if (item.id, scale) in stored]
+    return [record for record in found if record.get("rule") == item.rule(record["scale"])]
+
+
+def summary(items: Iterable[Reproduction], stored: Stored, link: str = "") -> list[str]:
+    """One line for each item: where, what was found, how large it was run."""
+    rows = []
+    for item in items:
+        record, first = best(item, stored), registered(item, stored)
+        name, found, size, flag = f"[{item.id}]({link}#{item.id})", "not run yet", "", ""
+        if record:
+            found, size, flag = f"**{record['judgement']['verdict']}**", record["scale"], "no"
+        if first:
+            flag = "yes" if first[0] is record else f"small: {first[0]['judgement']['verdict']}"
+        rows.append((name, item.place, found, size, flag))
+    return table(("item", "in the paper", "verdict", "run", "rule before data"), rows)
+
+
+def _section(item: Reproduction, stored: Stored) -> str:
+    runs = [stored[item.id, scale] for scale in ("full", "small") if (item.id, scale) in stored]
+    lines = [f"### {item.id}", "", f"*{item.place}.* {item.claim}", ""]
+    lines += [part for record in runs for part in _run(item, record, record in registered(item, stored))]
+    lines += ["**Not run yet.**", ""] if not runs else []
+    rule = f"Reproduced where {told_rule(item.reproduced)}; in order where {told_rule(item.in_order)}"
+    rule += f"; decided only where {told_rule(item.decided)}" if item.decided != "True" else ""
+    lines += [f"*Rule.* {rule}.", "", f"*Protocol, full.* {_told(item.full)}.", ""]
+    lines += [f"*Other than in the paper.* {item.deviation}", ""] if item.deviation else []
+    return "\n".join(lines)
+
+
+def _run(item: Reproduction, record: dict[str, Any], first: bool) -> list[str]:
+    judgement = record["judgement"]
+    lines = [f"**{judgement['verdict'].capitalize()}** ({record['scale']}). {judgement['why']}", ""]
+    rows = [(row["what"], row["paper"], row["ours"]) for row in judgement["rows"]]
+    lines += [*table(("what", "paper", "ours"), rows), ""]
+    seconds = "" if record["seconds"] is None else f", {record['seconds']:.0f} s"
+    told = f"`{record['command']}`; {record['date']}, {record['hardware']}{seconds}. "
+    told += (
+        "Rule before data."
+        if first
+        else "The rule or the protocol that stands here came, or was changed, after this run."
+    )
+    spent = ", ".join(f"{name} {have:g} of at least {least:g}" for name, have, least in item.spent(data_of(record)))
+    return [*lines, *([f"*Budget.* {spent}.", ""] if spent else []), told, ""]
+
+
+def _told(settings: Any) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in settings.items()) or "no settings"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple) and value and all(isinstance(each, (str, int, float)) for each in value):
+        return "/".join(map(str, value))
+    return str(value)
+
+
+def pages(docs: Path = DOCS) -> dict[Path, str]:
+    """What every page is to hold."""
+    items, stored = reproductions(), records(docs / "data" / "reproductions")
+    found = {docs / "papers" / "reproductions.md": page(items, stored)}
+    for paper in PAPERS:
+        path = docs / "papers" / f"{paper}.md"
+        if path.is_file():
+            rows = summary([item for item in items.values() if item.paper == paper], stored, "reproductions.md")
+            found[path] = replaced(path.read_text(encoding="utf-8"), "reproductions", ["", *rows, ""])
+    story = docs / "papers" / "story.md"
+    found[story] = replaced(story.read_text(encoding="utf-8"), "counts", ["", *counts(items, stored), ""])
+    return found
+
+
+def counts(items: dict[str, Reproduction], stored: Stored) -> list[str]:
+    """Verdicts by paper."""
+    rows = []
+    for paper, title in PAPERS.items():
+        mine = [item for item in items.values() if item.paper == paper]
+        found = [record for item in mine if (record := best(item, stored))]
+        count = Counter(record["judgement"]["verdict"] for record in found)
+        first = sum(bool(registered(item, stored)) for item in mine)
+        row = [
+            title,
+            str(len(mine)),
+            *(str(count[verdict]) for verdict in VERDICTS),
+            str(len(mine) - len(found)),
+            str(first),
+        ]
+        rows.append(row)
+    rows.append(["all", *(str(sum(int(row[place]) for row in rows)) for place in range(1, len(rows[0])))])
+    return table(("paper", "claims", *VERDICTS, "not run", "rule before data"), rows)
+
+
+def main(
+    judge: Annotated[bool, typer.Option("--judge", help="Take all verdicts again.")] = False,
+    figures: Annotated[bool, typer.Option("--figures", help="Draw the stored figures again.")] = False,
+) -> None:
+    """Write the pages."""
+    items, stored = reproductions(), records()
+    for (name, scale), record in stored.items():
+        if judge:
+            keep(items[name], record)
+        draw = items[name].draw
+        if figures and draw is not None and scale == "full":
+            draw(data_of(record), DOCS / "figures" / f"{name.replace('-', '_')}.png")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -11,7 +11,6 @@ import json
 import math
 import statistics
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +23,8 @@ from sigprop.blueprints.laws import block_rows, scaled_transformer
 from sigprop.measurement import measure
 from sigprop.models.transformer import transformer
 from sigprop.results import Profile
-from studies.reproduction import MATRIX_XAVIER, Judgement, Reproduction, Row, Setting, captured, verdict
+from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
+from studies.stored import write
 
 TOKENS, VOCABULARY, WIDTH, HEADS = 128, 1024, 256, 4
 CASES: dict[str, dict[str, Any]] = {
@@ -36,10 +36,10 @@ COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_token_correla
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
-def token_ids(seed: int = 5) -> torch.Tensor:
-    """One sequence of ids drawn from Zipf's law."""
+def token_ids(seed: int = 5, count: int = TOKENS, vocabulary: int = VOCABULARY) -> torch.Tensor:
+    """One sequence of ids with Zipf's frequencies."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.multinomial(1.0 / torch.arange(1.0, VOCABULARY + 1), TOKENS, True, generator=generator)
+    return torch.multinomial(1.0 / torch.arange(1.0, vocabulary + 1), count, True, generator=generator)
 
 
 def blueprint_of(case: str, depth: int, dropout: float, ids: torch.Tensor, method: str) -> Transformer:
@@ -94,34 +94,31 @@ def run(
     out: Path = Path("docs/data"),
 ) -> None:
     """Predict and measure; one JSON file per case."""
-    ids = token_ids()
-    targets = ids.roll(-1).to(device)
     for case in cases.split(","):
-        blueprint = blueprint_of(case, depth, dropout, ids, "sampled")
-        prediction = predict(blueprint)
-        measured = measure(
-            None,
-            ids[None].to(device),
-            lambda logits: nn.functional.cross_entropy(logits[0], targets),
-            sites=[row.name for row in block_rows(prediction.sites)],
-            build=lambda: network(blueprint, prediction, device),  # noqa: B023
-            seeds=range(first_seed, first_seed + seeds),
-        )
-        record = {
-            "command": f"python -m studies.stack_accuracy run --depth {depth} --seeds {seeds} "
-            f"--first-seed {first_seed} --dropout {dropout} --cases {case}",
-            "date": str(date.today()),
-            "case": case,
-            "depth": depth,
-            "dropout": dropout,
-            "seeds": seeds,
-            **_predictions(case, depth, dropout),
-            "measured": _rows(measured),
-        }
-        path = out / f"stack_{case}_{depth}_{dropout}.json"
-        path.write_text(json.dumps(record) + "\n")
+        record = measured_stack(case, depth, range(first_seed, first_seed + seeds), dropout, device)
+        command = f"python -m studies.stack_accuracy run --depth {depth} --seeds {seeds} --first-seed {first_seed} "
+        head = {"command": f"{command}--dropout {dropout} --cases {case}", "date": str(date.today())}
+        write(out / f"stack_{case}_{depth}_{dropout}.json", head | record)
         print(summary_line(record), flush=True)
         print(summary_line({**record, "case": "  closed form", "predicted": record["closed"]}), flush=True)
+
+
+def measured_stack(case: str, depth: int, seeds: range, dropout: float, device: str) -> dict[str, Any]:
+    """One case: both predictions and the measurement, block by block."""
+    ids = token_ids()
+    targets = ids.roll(-1).to(device)
+    blueprint = blueprint_of(case, depth, dropout, ids, "sampled")
+    prediction = predict(blueprint)
+    measured = measure(
+        None,
+        ids[None].to(device),
+        lambda logits: nn.functional.cross_entropy(logits[0], targets),
+        sites=[row.name for row in block_rows(prediction.sites)],
+        build=lambda: network(blueprint, prediction, device),
+        seeds=seeds,
+    )
+    head = {"case": case, "depth": depth, "dropout": dropout, "seeds": len(seeds)}
+    return {**head, **_predictions(case, depth, dropout), "measured": _rows(measured)}
 
 
 def _predictions(case: str, depth: int, dropout: float) -> dict[str, Any]:
@@ -138,7 +135,7 @@ def repredict(data: Path = Path("docs/data")) -> None:
     for path in sorted(data.glob("stack_*.json")):
         record = json.loads(path.read_text())
         record |= _predictions(record["case"], record["depth"], record["dropout"])
-        path.write_text(json.dumps(record) + "\n")
+        write(path, record)
         print(summary_line(record), flush=True)
 
 
@@ -253,17 +250,17 @@ The rows were made by
 """
 
 
-def reproduce(setting: Setting) -> dict[str, Any]:
-    depth, seeds, cases = (192, 40, CASES) if setting.is_full else (24, 4, [case for case in CASES if "enc" in case])
-    found = {}
-    for case in cases:
-        name = f"stack_{case}_{depth}_0.1.json"
-        work = partial(run, depth, seeds, dropout=0.1, device=setting.device, cases=case)
-        found[name] = captured(lambda out, work=work: work(out=out), name)
-    return found
+def measured_stacks(setting: Setting, kinds: tuple[str, ...], depth: int, seeds: int, first: int) -> dict[str, Any]:
+    """All cases of these kinds, by the name of their file."""
+    chosen = range(first, first + seeds)
+    return {
+        f"stack_{case}_{depth}_0.1.json": setting.part(case, measured_stack, case, depth, chosen, 0.1, setting.device)
+        for case in CASES
+        if CASES[case]["kind"] in kinds
+    }
 
 
-def judge(data: dict[str, Any]) -> Judgement:
+def median_errors(data: dict[str, Any]) -> Found:
     """Median errors over blocks, of variances and gradients; the paper's are over all its figures."""
     rows, errors, excluded = [], [], []
     for record in data.values():
@@ -278,21 +275,27 @@ def judge(data: dict[str, Any]) -> Judgement:
         f"Median errors over blocks are at most {max(errors):.1%}, but for vanilla Post-LN ({max(excluded):.0%}): its "
         "gradients over initializations are so skewed that their mean is known to 20 % only."
     )
-    return Judgement(verdict(max(errors) < 0.068, max(errors) < 0.2), why, tuple(rows))
+    layers = min(record["depth"] for record in data.values())
+    return Found(why, rows, {"largest_median_error": max(errors), "layers": layers})
 
 
-REPRODUCTION = Reproduction(
-    id="dslm-figures1-4",
-    paper="dslm",
-    place="Figs. 1 to 4 and section 3.4",
-    claim="Forward and backward moments of whole models of 192 layers are predicted with a median error of 5.2 % (mean "
-    "6.8 %), before and after DeepScale.",
-    run=reproduce,
-    judge=judge,
-    minutes=(6, 15),
-    earlier=tuple(f"stack_{case}_192_0.1.json" for case in CASES),
-    deviation=MATRIX_XAVIER,
-)
+ITEMS = (
+    Reproduction(
+        id="dslm-figures1-4",
+        place="Figs. 1 to 4 and section 3.4",
+        claim="Forward and backward moments of whole models of 192 layers are predicted with a median error of 5.2 % "
+        "(mean 6.8 %), before and after DeepScale.",
+        run=measured_stacks,
+        figures=median_errors,
+        reproduced="largest_median_error < 0.068",
+        in_order="largest_median_error < 0.2",
+        decided="layers >= 48",
+        small={"kinds": ("encoder",), "depth": 48, "seeds": 8, "first": UNSEEN},
+        full={"kinds": ("encoder", "decoder"), "depth": 192, "seeds": 40, "first": UNSEEN},
+        minutes=(4, 15),
+        deviation="Xavier per matrix (2/(d + d); the paper's is 2/(d + d_head) for queries, keys and values).",
+    ),
+)  # fmt: skip
 
 
 if __name__ == "__main__":

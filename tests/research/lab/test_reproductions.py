@@ -9,10 +9,8 @@ import sigprop
 from sigprop.cli.app import app
 from sigprop.cli.exits import exit_code
 from sigprop.errors import InputError
-from studies import apjn_figure3, dslm_table7, dslm_table10, preln_warmup
-from studies.reproduction import Judgement, Reproduction, Row, Setting, data_of, records, reproduce
-from studies.reproductions import reproductions
-from studies.reproductions_page import PAPERS, pages
+from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, data_of, records, reproduce
+from studies.reproductions import PAPERS, pages, registered, reproductions
 
 ITEMS, STORED = reproductions(), records()
 
@@ -40,7 +38,37 @@ def test_a_stored_verdict_follows_from_the_stored_numbers(key):
 
 def test_the_pages_are_those_of_the_records():
     for path, text in pages().items():
-        assert path.read_text(encoding="utf-8") == text, f"run python -m studies.reproductions_page ({path.name})"
+        assert path.read_text(encoding="utf-8") == text, f"run python -m studies.reproductions ({path.name})"
+
+
+def sum_of(data):
+    return Found("It adds up.", (Row("sum", "3", str(data["sum"])),), {"sum": data["sum"]})
+
+
+def summed(run=None, **given):
+    rule = {"reproduced": "sum == 3", "in_order": "sum > 3", "figures": sum_of}
+    return Reproduction("apjn-sum", "Fig. 0", "One and two are three.", run=run, **{**rule, **given})
+
+
+def test_a_record_is_registered_as_long_as_its_rule_and_protocol_stand(tmp_path):
+    def run(setting, numbers):
+        return {"sum": sum(numbers)}
+
+    item = summed(run, small={"numbers": (1, 2)})
+    stored = {("apjn-sum", "small"): reproduce(item, Setting(), tmp_path)}
+    assert registered(item, stored)
+    assert not registered(summed(run, small={"numbers": (1, 3)}), stored)
+    assert not registered(summed(run, small={"numbers": (1, 2)}, reproduced="sum >= 3"), stored)
+    assert not registered(summed(run, small={"numbers": (1, 2)}, budget={"seeds": 3.0}), stored)
+    changed = summed(run, small={"numbers": (1, 2)}, figures=lambda data: sum_of({"sum": 3}))
+    assert not registered(changed, stored)
+
+
+def test_registered_runs_use_seeds_of_no_earlier_run():
+    for (name, _), record in STORED.items():
+        if record in registered(ITEMS[name], STORED):
+            seeds = data_of(record).get("seeds", [])
+            assert all(seed >= UNSEEN for seed in seeds), name
 
 
 def test_a_killed_study_goes_on_with_its_next_part(tmp_path):
@@ -52,13 +80,10 @@ def test_a_killed_study_goes_on_with_its_next_part(tmp_path):
             raise KeyboardInterrupt
         return {"number": number}
 
-    def run(setting):
-        return {"sum": sum(setting.part(f"{n}", lambda n=n: part(n))["number"] for n in (1, 2)), "seeds": [0]}
+    def run(setting, numbers):
+        return {"sum": sum(setting.part(f"{n}", part, n)["number"] for n in numbers), "seeds": [0]}
 
-    def judge(data):
-        return Judgement("reproduced", "It adds up.", (Row("sum", "3", str(data["sum"])),))
-
-    item = Reproduction("apjn-sum", "apjn", "Fig. 0", "One and two are three.", run, judge, (0, 0))
+    item = summed(run, small={"numbers": (1, 2)})
     setting = Setting(parts=tmp_path / "parts")
     with pytest.raises(KeyboardInterrupt):
         reproduce(item, setting, tmp_path)
@@ -68,71 +93,6 @@ def test_a_killed_study_goes_on_with_its_next_part(tmp_path):
     assert not (tmp_path / "parts").exists()
     command = "sigprop research reproduce apjn-sum --scale small --device cpu"
     assert records(tmp_path)["apjn-sum", "small"]["command"] == command
-
-
-def method(label, losses, rate=1e-3, **more):
-    runs = [{"rate": rate, "seed": seed, "last": loss} for seed, loss in enumerate(losses)]
-    return {"label": label, "layers": 4, "width": 8, "runs": runs, **more}
-
-
-@pytest.mark.parametrize(
-    ("xavier", "scaled", "shallow", "verdict"),
-    [
-        ([3.4, None], [1.50, 1.51], [1.60, 1.61], "reproduced"),
-        ([1.9, 1.9], [1.50, 1.51], [1.60, 1.61], "in order but not in size"),
-        ([3.4, 3.4], [1.70, 1.71], [1.60, 1.61], "not reproduced"),
-        ([3.4, 3.4], [1.50, 1.70], [1.60, 1.61], "not reproduced"),  # within the spread
-    ],
-)
-def test_table_7_is_judged_by_its_rule(xavier, scaled, shallow, verdict):
-    labels = ("deep, Xavier", "deep, DeepScale", "shallow, Xavier")
-    found = [method(label, losses) for label, losses in zip(labels, (xavier, scaled, shallow), strict=True)]
-    assert dslm_table7.judge({"tokens": 10**6, "text": "x", "methods": found}).verdict == verdict
-
-
-def test_table_7_tells_how_much_worse_and_what_longer_runs_gave():
-    losses = {"deep, Xavier": [3.5, 3.5], "deep, DeepScale": [1.7, 1.7], "shallow, Xavier": [1.3, 1.3]}
-    found = [method(label, values) for label, values in losses.items()]
-    data = {"tokens": 10**6, "text": "x", "methods": found, "longer": [method("deep, DeepScale", [1.2, 1.2])]}
-    why = dslm_table7.judge(data).why
-    assert "DeepScale's perplexity is 49.2% above that of the shallow model." in why
-    assert why.endswith("After 4 times as many bytes: deep, DeepScale 1.200 ± 0.000 (2 seeds).")
-
-
-def test_table_10_is_judged_by_the_order():
-    papers = sorted(dslm_table10.PAPER, key=lambda label: min(sum(dslm_table10.PAPER[label]), 99))
-    data = {"tokens": 10**6, "methods": [method(label, [1 + place / 10]) for place, label in enumerate(papers)]}
-    assert dslm_table10.judge(data).verdict == "reproduced"
-    data["methods"] = [method(label, [-place]) for place, label in enumerate(papers)]
-    assert dslm_table10.judge(data).verdict == "not reproduced"
-    data["methods"] = [method(label, [3.4 + place / 10]) for place, label in enumerate(papers)]
-    assert dslm_table10.judge(data).why.startswith("Too small to tell")
-
-
-def test_the_warm_up_is_judged_by_usable_rates():
-    def data(post_without):
-        rows = [("post", 0.1, 2.0), ("post", 0.0, post_without), ("pre", 0.1, 2.0), ("pre", 0.0, 2.02)]
-        methods = [method(p, [loss], placement=p, warmup=warm) for p, warm, loss in rows]
-        return {"rates": [1e-3], "methods": methods}
-
-    assert preln_warmup.judge(data(3.0)).verdict == "reproduced"
-    assert preln_warmup.judge(data(2.05)).verdict == "in order but not in size"
-    assert preln_warmup.judge(data(2.0)).verdict == "not reproduced"
-
-
-@pytest.mark.parametrize(
-    ("everywhere", "subcritical", "verdict"),
-    [(0.8, 0.8, "reproduced"), (0.2, 0.8, "not reproduced"), (0.8, 0.2, "not reproduced")],
-)
-def test_figure_3_is_judged_by_its_panels(everywhere, subcritical, verdict):
-    panels = []
-    for activation, norm, mu in apjn_figure3.PANELS:
-        accuracy = [0.8, 0.1]
-        if mu == 1:
-            accuracy = [everywhere] * 2 if norm != "none" else [subcritical] * 2
-        panels.append({"activation": activation, "norm": norm, "mu": mu, "accuracy": accuracy, "chi": [1.0, 2.0]})
-    data = {"panels": panels, "points": [0, 1], "depth": 1, "width": 1, "epochs": 1}
-    assert apjn_figure3.judge(data).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.transformer import Attention, FeedForward, TransformerConfig
 from sigprop.prediction import predict
-from sigprop.results.blocks import streams
+from sigprop.results.profile import streams
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, rounded
 from studies.stack_accuracy import TOKENS, VOCABULARY, measured_stacks, network, token_ids
 

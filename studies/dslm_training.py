@@ -22,7 +22,7 @@ from sigprop.measurement import measure
 from sigprop.models import vit
 from sigprop.research.lab.data import TextBatches
 from sigprop.research.lab.trainer import Run
-from sigprop.results.blocks import streams
+from sigprop.results.profile import streams
 from studies.reproduction import (
     Found,
     Reproduction,

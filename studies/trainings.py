@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sigprop.api import plan as prescribe
 from sigprop.models import build
+from sigprop.plans import Plan
 from sigprop.research.lab import Settings
 from sigprop.research.lab.data import (
     Causal,
@@ -28,7 +29,7 @@ from sigprop.research.lab.data import (
 )
 from sigprop.research.lab.many import train_many
 from sigprop.research.lab.trainer import Run
-from sigprop.results import Init, Plan
+from sigprop.results import Init
 from studies.reproduction import Setting, mean_and_spread
 
 LETTERS = 3.3

@@ -107,6 +107,8 @@ class DrawRecorder(Mode):
         if not isinstance(target, Tensor) or not target.is_meta:
             return self._beside(func, args, kwargs)
         writes = name.endswith("_") and not name.startswith("__") and name not in _NOT_WRITING
+        if (writes or name == "__setitem__") and self._initializer(sys._getframe(1), target):
+            return target
         if name == "__setitem__":
             return self._item_written(target, *args[1:])
         if writes:
@@ -128,11 +130,13 @@ class DrawRecorder(Mode):
             return func(target, twin)
         return func(*args)
 
-    def _initializer(self, frame: Any, tensor: Tensor) -> None:
-        """Initializers of torch leave early on meta: what they would have done is read off their own arguments."""
-        if frame.f_globals.get("__name__") != nn.init.__name__:
-            return
+    def _initializer(self, frame: Any, tensor: Tensor) -> bool:
+        """What initializers of torch do is read off their own arguments; on meta they leave early, or go through it all."""
         given, name = frame.f_locals, frame.f_code.co_name
+        if frame.f_globals.get("__name__") != nn.init.__name__ or not isinstance(given.get("tensor"), Tensor):
+            return False
+        if storage_key(given["tensor"]) != storage_key(tensor):
+            return False
         if name == "_no_grad_trunc_normal_" and given["std"] > 0:
             law = Distribution.truncated_normal(given["mean"], given["std"], given["a"], given["b"])
         elif name == "_no_grad_trunc_normal_":
@@ -147,8 +151,9 @@ class DrawRecorder(Mode):
             ones = given["groups"] * min(tensor.shape[0] // given["groups"], tensor.shape[1]) / tensor.numel()
             law = _mixture(Distribution.constant(0.0), Distribution.constant(1.0), ones, STRUCTURED)
         else:
-            return
-        self._write(tensor, law)
+            return False
+        self._write(given["tensor"], law)
+        return True
 
     def _written_out(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """`torch.eye(..., out=parameter)`: numbers made for a parameter, or something that cannot be followed."""

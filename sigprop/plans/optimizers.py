@@ -172,7 +172,7 @@ def make_optimizers(
         adjust = "match_rms_adamw" if scale == "rms" else "original"
         plain = all(parameter.ndim == 2 for group in hidden for parameter in group["params"])
         hidden = [{key: value for key, value in group.items() if key != "filters" or not plain} for group in hidden]
-        trains = torch.optim.Muon if plain else Muon
+        trains = getattr(torch.optim, "Muon", Muon) if plain else Muon  # torch has its own since 2.9
         muon = trains(hidden, lr=usual, weight_decay=weight_decay, adjust_lr_fn=adjust)
         return [muon, torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)]
     made: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,8 +165,8 @@ def test_autocast_and_fast_products_do_not_reach_the_sums(request, way):
     model = build("transformer", vocabulary=29, context=96, width=64, depth=1, heads=2)
     tokens = torch.arange(3 * 96).reshape(3, 96) * 7 % 29
     loss = lambda output: output.float().square().mean()  # noqa: E731
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    products = getattr(torch.backends.mkldnn, "matmul", SimpleNamespace(fp32_precision="ieee"))  # since torch 2.9
+    before, products.fp32_precision = products.fp32_precision, "bf16"
     try:
         with torch.autocast("cpu", torch.bfloat16):
             profile = measure(model, tokens, loss)
@@ -173,9 +174,9 @@ def test_autocast_and_fast_products_do_not_reach_the_sums(request, way):
             output = model(tokens)
             stored.forward = False
             loss(output).backward()
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        assert products.fp32_precision == "bf16"
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+        products.fp32_precision = before
     kinds = {value.dtype for value in stored.values.values()}
     assert kinds == {torch.float32, torch.bfloat16}
     for label, value in stored.values.items():

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import sigprop as sp
 from sigprop.models import build
 from sigprop.plans import own_scale
+from tests.plans.shared import SHARDED_STEPS
 
 IDS = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
 PLAIN = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
@@ -176,6 +177,7 @@ def test_twelve_layers_have_as_many_groups_as_four():
     assert groups(12) == groups(4) <= 8
 
 
+@SHARDED_STEPS
 def test_sharded_parameters_train_as_whole_ones(tmp_path):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

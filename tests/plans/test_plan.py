@@ -10,6 +10,7 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.plans import JunctionPlan, ParameterPlan, Plan, ScalePlan
 from sigprop.results import Init
+from tests.plans.shared import SHARDED_STEPS
 
 
 class Tied(nn.Module):
@@ -294,6 +295,7 @@ def one_process(tmp_path):
     torch.distributed.destroy_process_group()
 
 
+@SHARDED_STEPS
 def test_fully_sharded_parameters_are_drawn_as_if_whole(one_process):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL
 from sigprop.distributions.independence import kind_of
+from sigprop.measurement.entry_sums import entry_sums
 
 SUBSAMPLE = 1 << 14
 TAILS = 1 << 18
@@ -77,10 +78,12 @@ def sample_of(values: Tensor) -> EntrySample:
     rounding = torch.finfo(flat.dtype).eps if flat.is_floating_point() else 0.0
     flat = flat.float() if flat.dtype != torch.float64 else flat
     missing = 0.0
-    if flat.numel() and not math.isfinite(float(flat.sum())):
+    sums = _sums(flat)
+    if not math.isfinite(sums[1]):
         finite = torch.isfinite(flat)
         missing = 1.0 - float(finite.double().mean())
-        flat = flat[finite] if missing else flat.double()
+        flat = flat[finite]
+        sums = _sums(flat)
     if flat.numel() == 0:
         return EntrySample(
             0, math.nan, 0.0, 3.0, 0.0, 0.0, 0.0, math.nan, INDEPENDENT, torch.zeros(1), rounding, missing or 1.0
@@ -91,8 +94,7 @@ def sample_of(values: Tensor) -> EntrySample:
         return EntrySample(
             flat.numel(), low, 0.0, 3.0, 0.0, zeros, 1.0, abs(low), INDEPENDENT, flat[:1], rounding, missing
         )
-    spread, centre = torch.var_mean(flat if flat.numel() > SUBSAMPLE else flat.double())
-    mean, variance = float(centre), float(spread)
+    mean, variance = _moments_of(flat, *sums)
     squares = (flat[:: max(1, flat.numel() // TAILS)].double() - mean).square_()
     squares /= squares.mean()
     kurtosis = float(squares.square().mean())
@@ -107,6 +109,20 @@ def sample_of(values: Tensor) -> EntrySample:
         flat.numel(), mean, variance, kurtosis, kurtosis_error, zeros, at_bound, largest, kind, quantiles, rounding,
         missing,
     )  # fmt: skip
+
+
+def _sums(flat: Tensor) -> tuple[float, float]:
+    return entry_sums([flat])[0] if flat.numel() else (0.0, 0.0)
+
+
+def _moments_of(flat: Tensor, total: float, square: float) -> tuple[float, float]:
+    """Mean and variance from sums, which hold the variance unless the mean is thousands of times the std."""
+    mean = total / flat.numel()
+    variance = (square - total * mean) / (flat.numel() - 1)
+    if variance > 1e-6 * mean**2:
+        return mean, variance
+    spread, centre = torch.var_mean(flat.double())
+    return float(centre), float(spread)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ def predict_made(structure: Structure, made: Plan, name: str) -> PredictedPlan:
     pairs = zip(structure.junctions, structure.sums, strict=True)
     sums = [spot.total for junction, spot in pairs if not junction.parallel]
     nodes = [total.node for total in sums]
-    states.backward(structure.traced.differentiate(None, states)[0])
+    first = min(nodes, key=states.nodes.index)  # what is before the first sum is not shown
+    states.backward(structure.traced.differentiate(None, states)[0], until=first)
     found = [states.gradients.get(node) for node in nodes]
     return PredictedPlan(
         name,

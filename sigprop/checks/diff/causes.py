@@ -92,13 +92,17 @@ def distance(one: Profile, other: Profile, columns: tuple[str, ...]) -> float:
     return math.sqrt(total)
 
 
-def site_rows(a: Profile, b: Profile, predicted: list[Profile | None], names: Callable[[str], str]) -> list[SiteDiff]:
-    """Sites of A beside those of B; `names` gives a site's name in B."""
+def site_rows(
+    a: Profile, b: Profile, predicted: list[Profile | None], partners: dict[str, tuple[list[str], list[str]]]
+) -> list[SiteDiff]:
+    """Sites of A beside those of B, by name or as `same_modules` says."""
+    names = {one: other for ones, others in partners.values() if len(ones) == len(others)
+             for one, other in zip(ones, others, strict=True)}  # fmt: skip
     others = {row.name: row for row in b.sites}
     theory = [{row.name: row for row in profile.sites} if profile else {} for profile in predicted]
     rows = []
     for row in a.sites:
-        partner: SiteRow | None = others.get(row.name) or others.get(names(row.name))
+        partner: SiteRow | None = others.get(row.name) or others.get(names.get(row.name, ""))
         if partner is not None and row.variance == row.variance:
             said = [found.get(key).variance if key in found else math.nan  # type: ignore[union-attr]
                     for found, key in zip(theory, (row.name, partner.name), strict=True)]  # fmt: skip
@@ -116,20 +120,44 @@ def predicted(model: Any, batch: Any, loss: Any) -> Profile | None:
         return None
 
 
-def computes_the_same(
-    a: nn.Module, pairs: list[Pair], moments_b: dict[str, list[float]], batch: Any, names: Callable[[str], str]
-) -> str:
+def computes_the_same(a: nn.Module, pairs: list[Pair], moments_b: dict[str, list[float]], batch: Any) -> str:
     """Empty where A with all numbers of B gives what B gives; else the first module that does not."""
     with held_as_in_b(pairs):
         found = moments_of(a, batch)
-    for name, values in found.items():
-        others = moments_b.get(name) or moments_b.get(names(name))
-        if others is None or len(others) != len(values):
-            continue
-        for one, other in zip(values, others, strict=True):
-            if not math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-12) and one == one:
-                where = name or "the output"
-                return (
-                    f"the code differs: with the same weights {where} has mean square {one:.4g} in A, {other:.4g} in B"
-                )
+    partners = same_modules(pairs)
+    for name in found:
+        ones, others = partners.get(name, ([], []))
+        answers = [(found[one], moments_b[other]) for one in ones for other in others
+                   if one in found and other in moments_b and (not one, not other) == (not name, not name)]  # fmt: skip
+        if answers and not any(_agree(*answer) for answer in answers):
+            one, other = answers[0]
+            where = name or "the output"
+            return f"the code differs: with the same weights {where} has mean square {one[0]:.4g} in A, {other[0]:.4g} in B"
     return ""
+
+
+def same_modules(pairs: list[Pair]) -> dict[str, tuple[list[str], list[str]]]:
+    """For every module of A the modules, of A and of B, that hold exactly its parameters.
+
+    Modules around others may be cut differently (`attention` with its projection or without), so that a name says
+    little; several that hold the same are a module and its wrappers.
+    """
+    groups: dict[frozenset[int], tuple[list[str], list[str]]] = {}
+    for side in (0, 1):
+        held: dict[str, set[int]] = {}
+        for number, pair in enumerate(pairs):
+            for name in (pair.a, pair.b)[side].entry.names:
+                parts = name.split(".")[:-1]
+                for end in range(len(parts) + 1):
+                    held.setdefault(".".join(parts[:end]), set()).add(number)
+        for name, numbers in held.items():
+            groups.setdefault(frozenset(numbers), ([], []))[side].append(name)
+    return {name: group for group in groups.values() if group[1] for name in group[0]}
+
+
+def _agree(one: list[float], other: list[float]) -> bool:
+    """Whether two lists of mean squares are equal but for rounding; of other lengths they cannot be compared."""
+    pairs = zip(one, other)  # noqa: B905
+    return len(one) != len(other) or all(
+        math.isclose(*pair, rel_tol=ROUNDING, abs_tol=1e-12) or pair[0] != pair[0] for pair in pairs
+    )

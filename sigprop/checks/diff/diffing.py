@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -298,7 +297,7 @@ def _signals(
                 causes.predicted(side.factory or side.model, batch, loss) if side.model is not None else None
                 for side in (left, right)
             ]
-            found.sites = causes.site_rows(before, after, theory, _module_names(matching))
+            found.sites = causes.site_rows(before, after, theory, causes.same_modules(matching.pairs))
     except (SigpropError, RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         found.meta["not_run"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
@@ -316,7 +315,7 @@ def _code(
         moments = moments_of(right.model, batch)
     if not moments:
         return False
-    told = causes.computes_the_same(twin, pairs, moments, batch, _module_names(matching))
+    told = causes.computes_the_same(twin, pairs, moments, batch)
     if told:
         found.structure.append(told)
     return not told
@@ -332,17 +331,3 @@ def _twin(left: sides.Side, matching: Matching) -> tuple[nn.Module, dict[int, Pa
         for pair in matching.pairs
     }
     return twin, pairs
-
-
-def _module_names(matching: Matching) -> Callable[[str], str]:
-    """A module's name in B, by the parameters that the two hold."""
-    known: dict[str, str] = {}
-    for pair in matching.pairs:
-        one, other = pair.a.entry.name.split("."), pair.b.entry.name.split(".")
-        for drop in itertools.count(1):
-            if drop >= min(len(one), len(other)) + 1:
-                break
-            known.setdefault(".".join(one[:-drop]), ".".join(other[:-drop]))
-            if one[-drop] != other[-drop]:
-                break
-    return lambda name: known.get(name, name)

@@ -102,6 +102,49 @@ def test_ties_and_copies_are_structure():
     assert any("identical numbers in A alone" in line for line in found.structure)
 
 
+class Attention(nn.Module):
+    """Query and value, and an output projection that belongs to it or to its owner."""
+
+    def __init__(self, owns_output):
+        super().__init__()
+        self.query, self.value = nn.Linear(16, 16), nn.Linear(16, 16)
+        if owns_output:
+            self.out = nn.Linear(16, 16)
+
+    def forward(self, x):
+        weights = torch.softmax(self.query(x) @ x.mT, -1) @ self.value(x)
+        return self.out(weights) if hasattr(self, "out") else weights
+
+
+class Nested(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.attention = nn.Module()
+        self.attention.attention, self.attention.out = Attention(False), nn.Linear(16, 16)
+        self.head, self.scale = nn.Linear(16, 4), scale
+
+    def forward(self, x):
+        return self.head(self.scale * self.attention.out(self.attention.attention(x)))
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = Attention(True), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.attention(x))
+
+
+def test_modules_that_hold_other_parts_are_not_compared():
+    """As `ViTAttention` of transformers 4 and 5: one module's output is another's before its projection."""
+    batch = torch.randn(2, 6, 16)
+    assert sp.diff(Flat, Nested, batch).equal
+    scaled = sp.diff(Flat, lambda: Nested(scale=0.5), batch)
+    assert not scaled.equal
+    assert any("with the same weights head has" in line for line in scaled.structure)
+
+
 def test_code_that_differs_is_no_difference_of_weights():
     found = sp.diff(lambda: models.Scaled(1.0), lambda: models.Scaled(8.0), models.ids())
     assert not found.differing

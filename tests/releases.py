@@ -1,6 +1,6 @@
 """The core of the suite on several releases of PyTorch, each in an environment of its own: `make compat`.
 
-python -m tests.releases [--torch 2.6.0 ...] [--python 2.9.1=/path/to/python ...]
+python -m tests.releases [--torch 2.6.0 ...] [--parts theory ...] [--python 2.9.1=/path/to/python ...]
 
 Without a path an environment is made under `build/releases`, and kept. The outcome is stored in
 `docs/data/releases.json`, from which `docs/learn/install.md` has its table. Everything else in the suite runs with the
@@ -14,25 +14,26 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from tests.environments import environment, install, variables
 
 ROOT = Path(__file__).parents[1]
 RELEASES = {"2.6.0": "3.10", "2.9.1": "3.11", "2.11.0": "3.12", "2.15.0": "3.13"}
 """Releases of PyTorch, each with the version of Python it is run on."""
-CORE = [
-    "tests/test_compat.py", "tests/test_losses.py", "tests/test_prediction.py", "tests/test_tour.py",
-    "tests/distributions", "tests/inputs", "tests/models", "tests/results", "tests/structure/test_structure.py",
-    "tests/structure/test_junctions_and_roles.py", "tests/capture/test_predict.py", "tests/capture/test_evaluate.py",
-    "tests/capture/test_loss_gradients.py", "tests/capture/test_spellings.py", "tests/capture/test_stops.py",
-    "tests/capture/test_skeleton.py", "tests/capture/test_networks.py", "tests/capture/test_experts.py",
-    "tests/checks/diff", "tests/checks/test_findings.py", "tests/checks/test_check_command.py",
-    "tests/checks/test_loading.py", "tests/measurement/test_untouched.py", "tests/measurement/test_odd_modules.py",
-    "tests/measurement/test_brute_force.py", "tests/plans/recipes/test_fold.py",
-    "tests/plans/scaling/test_parametrize.py", "tests/monitoring/test_watch.py", "tests/cli/test_plan_and_recipes.py",
-]  # fmt: skip
+CORE = {
+    "theory": ("test_compat.py", "test_losses.py", "test_prediction.py", "test_tour.py", "inputs", "models",
+               "structure/test_structure.py", "structure/test_junctions_and_roles.py"),
+    "capture": ("capture/test_predict.py", "capture/test_evaluate.py", "capture/test_loss_gradients.py",
+                "capture/test_spellings.py", "capture/test_stops.py", "capture/test_skeleton.py",
+                "capture/test_networks.py", "capture/test_experts.py"),
+    "plans": ("distributions", "results", "plans/recipes/test_fold.py", "plans/scaling/test_parametrize.py",
+              "cli/test_plan_and_recipes.py"),
+    "checks": ("checks/diff", "checks/test_findings.py", "checks/test_check_command.py", "checks/test_loading.py"),
+    "measurement": ("measurement/test_untouched.py", "measurement/test_odd_modules.py",
+                    "measurement/test_brute_force.py", "monitoring/test_watch.py"),
+}  # fmt: skip
 """Tests of every part of the package, without those that take long and ask little of torch: 3 minutes of processor."""
 NEEDS = ("pytest", "hypothesis", "jsonschema", "matplotlib", "mpmath", "packaging", "pyyaml", "transformers")
 STORED = ROOT / "docs" / "data" / "releases.json"
@@ -51,40 +52,42 @@ def prepared(release: str) -> Path:
     return python
 
 
-def outcome(python: Path) -> dict[str, object]:
-    """Counts of the core's tests in one environment, and those that did not pass, each with its reason."""
-    report = ROOT / "build" / "releases" / "report.xml"
-    report.parent.mkdir(parents=True, exist_ok=True)
+def outcome(python: Path, files: tuple[str, ...]) -> dict[str, Any]:
+    """How many tests passed in one environment, and which did not, each with its reason."""
+    report = python.parents[1] / "report.xml"
     report.unlink(missing_ok=True)
-    asked = "import json, platform, torch; print(json.dumps([torch.__version__, platform.python_version()]))"
-    told = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout
-    torch, version = json.loads(told)
-    options = ("-m", "not slow", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
-    command = [str(python), "-m", "pytest", "-o", "addopts=", *options, *CORE]
-    subprocess.run(command, cwd=ROOT, env=variables(python), check=False, timeout=PATIENCE)
-    counts: Counter[str] = Counter()
-    reasons = []
+    options = ("-o", "addopts=", "-m", "not slow", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
+    command = [str(python), "-m", "pytest", *options, *(f"tests/{file}" for file in files)]
+    settings = {**variables(python), "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=ROOT, env=settings, check=False, timeout=PATIENCE)
+    found: dict[str, list[str]] = {"passed": [], "failure": [], "error": [], "skipped": []}
     for case in ElementTree.parse(report).iter("testcase"):
-        state = next((item for item in case if item.tag in ("failure", "error", "skipped")), None)
-        counts["passed" if state is None else state.tag] += 1
-        if state is not None:
-            message = (state.get("message") or "").splitlines() or [""]
-            reasons.append(f"{state.tag} {case.get('classname')}::{case.get('name')}: {message[0]}"[:240])
-    return {"torch": torch, "python": version, "counts": dict(counts), "not_passed": reasons}
+        state = next((item for item in case if item.tag in found), None)
+        reason = "" if state is None else (state.get("message") or "").splitlines()[0]
+        found["passed" if state is None else state.tag].append(f"{case.get('name')}: {reason}"[:200])
+    return {"passed": len(found.pop("passed")), **found}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--torch", nargs="*", default=list(RELEASES))
+    parser.add_argument("--parts", nargs="*", default=list(CORE), help=", ".join(CORE))
     parser.add_argument("--python", nargs="*", default=[], help="RELEASE=PATH of environments that exist")
     given = parser.parse_args()
     known = dict(item.split("=", 1) for item in given.python)
-    stored = {item["torch"].split("+")[0]: item for item in (json.loads(STORED.read_text()) if STORED.exists() else [])}
+    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+    failed = 0
     for release in known or given.torch:
-        stored[release] = outcome(Path(known[release]) if release in known else prepared(release))
-        print(release, stored[release]["counts"], flush=True)
-        STORED.write_text(json.dumps(sorted(stored.values(), key=lambda item: item["torch"]), indent=1) + "\n")
-    return int(any({"failure", "error"} & set(stored[release]["counts"]) for release in known or given.torch))
+        python = Path(known[release]) if release in known else prepared(release)
+        asked = [str(python), "-c", "import platform; print(platform.python_version())"]
+        own = stored.setdefault(release, {})
+        own["python"] = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        for part in given.parts:
+            found = own.setdefault("parts", {})[part] = outcome(python, CORE[part])
+            print(release, part, found, flush=True)
+            failed += len(found["failure"]) + len(found["error"])
+            STORED.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

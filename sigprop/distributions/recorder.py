@@ -131,7 +131,7 @@ class DrawRecorder(Mode):
         return func(*args)
 
     def _initializer(self, frame: Any, tensor: Tensor) -> bool:
-        """What initializers of torch do is read off their own arguments; on meta they leave early, or go through it all."""
+        """What initializers of torch do is read off their arguments; on meta they leave early, or go through it all."""
         given, name = frame.f_locals, frame.f_code.co_name
         if frame.f_globals.get("__name__") != nn.init.__name__ or not isinstance(given.get("tensor"), Tensor):
             return False

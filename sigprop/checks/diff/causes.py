@@ -131,8 +131,8 @@ def computes_the_same(a: nn.Module, pairs: list[Pair], moments_b: dict[str, list
                    if one in found and other in moments_b and (not one, not other) == (not name, not name)]  # fmt: skip
         if answers and not any(_agree(*answer) for answer in answers):
             one, other = answers[0]
-            where = name or "the output"
-            return f"the code differs: with the same weights {where} has mean square {one[0]:.4g} in A, {other[0]:.4g} in B"
+            told = f"{name or 'the output'} has mean square {one[0]:.4g} in A, {other[0]:.4g} in B"
+            return f"the code differs: with the same weights {told}"
     return ""
 
 

@@ -15,6 +15,7 @@ from sigprop.plans.scaling.fit import fit_exponents
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.record import OUTPUT
 from sigprop.plans.scaling.tied import tied_factor
+from sigprop.plans.scaling.width_rules import WidthRule
 from sigprop.theory.exponents import read_optimizer
 
 Rows = dict[str, dict[str, float]]
@@ -36,7 +37,7 @@ class Expectations:
     decay: dict[str, float]
     site: dict[str, float]
     vector: dict[str, float]
-    change: float
+    width: WidthRule
     along_depth: bool
 
     @classmethod
@@ -55,7 +56,7 @@ class Expectations:
         weights = fits["weight"] if rules.depth != "none" or not along_depth else {}
         others = {name: fits[name] for name in ("update", "rate", "decay", "site", "vector")}
         assert rules.width is not None
-        return cls(scales, weights, **others, change=rules.width.change, along_depth=along_depth)
+        return cls(scales, weights, **others, width=rules.width, along_depth=along_depth)
 
     def of(
         self, quantity: str, name: str, step: int, finite: bool, end: str | None = None
@@ -66,6 +67,8 @@ class Expectations:
         `finite` sites do not grow with width: logits and scores. They may start smaller, never larger. A branch
         of scale l^{-alpha} may move less than that, down to 1/l when its own update dominates. Gains and biases may
         start smaller too: a bias of zeros does no harm, and what a small gain does shows in the activations.
+        Where a readout that aligns with the features would move logits by a power of width (`sp`, whose rates assume
+        that it does not), that power is a bound from above.
         """
         if quantity == "weight" and name in self.vector:
             return None, getattr(self, quantity).get(name)
@@ -83,8 +86,12 @@ class Expectations:
                 return None, 0.0
             if self.along_depth and shift != 0.0:
                 return None, shift
-            moves = name == OUTPUT or finite or self.along_depth
-            return (shift if moves else shift - self.change), None
+            if self.along_depth:
+                return shift, None
+            if name != OUTPUT and not finite:
+                return shift - self.width.change, None
+            aligned = self.width.aligned_change
+            return (None, shift + aligned) if aligned > 0.0 else (shift, None)
         return None, None
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import sigprop as sp
 from sigprop.errors import InputError
 from sigprop.models import build
 from sigprop.plans.scaling import compare, coord_check, parametrize
@@ -66,6 +67,27 @@ def test_the_rates_of_one_muon_scale_fail_with_another():
     assert not wrong.passed
     sites = [(report.find("blocks.1.mlp.up", "change", 1)) for report in (wrong, right)]
     assert sites[0].low > sites[1].high
+
+
+@pytest.mark.parametrize(("recipe", "optimizer", "tied"), [("orthogonal", "lion", False), ("gpt2", "muon:rms", True)])
+def test_the_standard_rule_does_not_say_whether_the_readout_aligns(recipe, optimizer, tied):
+    """Its logits change by order one if the readout does not align with the features, and by more if it does."""
+
+    def plan(wrong):
+        def made(model, base):
+            found = sp.plan(model, recipe, width="sp", optimizer=optimizer, base=base, batch=tokens())
+            changed = [rate(1.0)(row, model.config.width / 32) if row.name == wrong else row for row in found]
+            return replace(found, parameters=changed)
+
+        return made
+
+    options = {"expect": "sp", "optimizer": optimizer, "lr": {"lion": 3e-3}.get(optimizer, 0.02), "seeds": 4}
+    right, wrong = (
+        check(plan(name), lambda width: gpt(tied)(width, 1), **options) for name in ("", "final_norm.weight")
+    )
+    assert right.passed, [str(item) for item in right.culprits]
+    assert right.find("output", "change", 1).low > 0.15
+    assert [(item.name, item.cause) for item in wrong.culprits] == [("final_norm.weight", "learning rate")]
 
 
 def roles(model):

@@ -48,6 +48,11 @@ class WidthRule:
         """Queries and keys align at order one only where features do and the readout allows it: muP."""
         return self.readout >= 1.0
 
+    @property
+    def aligned_change(self) -> float:
+        """Exponent of the change of logits where the readout aligns with the features: `d d^{-A} d^{-r}`."""
+        return 1.0 - self.readout - self.change
+
     def tied_multiplier(self, fan_in: float) -> float:
         """Forward factor of a readout whose weight is the embedding: `m_in^{-A}`."""
         return fan_in**-self.readout

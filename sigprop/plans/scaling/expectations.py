@@ -37,6 +37,8 @@ class Expectations:
     decay: dict[str, float]
     site: dict[str, float]
     vector: dict[str, float]
+    scores: dict[str, float]
+    tied: dict[str, float]
     width: WidthRule
     along_depth: bool
 
@@ -54,7 +56,7 @@ class Expectations:
             slopes, _, _ = fit_exponents(scales, sizes)
             fits[quantity] = dict(zip(names, slopes.tolist(), strict=True))
         weights = fits["weight"] if rules.depth != "none" or not along_depth else {}
-        others = {name: fits[name] for name in ("update", "rate", "decay", "site", "vector")}
+        others = {name: fits[name] for name in ("update", "rate", "decay", "site", "vector", "scores", "tied")}
         assert rules.width is not None
         return cls(scales, weights, **others, width=rules.width, along_depth=along_depth)
 
@@ -67,8 +69,8 @@ class Expectations:
         `finite` sites do not grow with width: logits and scores. They may start smaller, never larger. A branch
         of scale l^{-alpha} may move less than that, down to 1/l when its own update dominates. Gains and biases may
         start smaller too: a bias of zeros does no harm, and what a small gain does shows in the activations.
-        Where a readout that aligns with the features would move logits by a power of width (`sp`, whose rates assume
-        that it does not), that power is a bound from above.
+        Where a readout, or a key, that aligns with the features would move logits or scores by a power of width (`sp`,
+        whose rates assume that it does not), that power is a bound from above. So is it at the start for a tied readout.
         """
         if quantity == "weight" and name in self.vector:
             return None, getattr(self, quantity).get(name)
@@ -80,10 +82,10 @@ class Expectations:
         shift = self.site.get(end or name, 0.0)
         if quantity == "activation" and step == 0:
             free = name not in self.site if scores else finite and not self.along_depth
-            return (None, shift) if free else (shift, None)
+            return (None, shift + (0.0 if scores else self.tied.get(OUTPUT, 0.0))) if free else (shift, None)
         if quantity == "change" and step > 0:
             if scores:
-                return None, 0.0
+                return None, self.scores.get(name, 0.0)
             if self.along_depth and shift != 0.0:
                 return None, shift
             if self.along_depth:
@@ -109,6 +111,7 @@ def expected_rows(
     power = -0.5 if _aligns(rules) else 0.0
     alone = {name: ratio for name, ratio in found.heads.items() if name not in found.biased}
     random_scores = {f"{name}.scores": ratio**power for name, ratio in alone.items()}
+    aligned = 0.0 if rules.width.scales_attention else 0.5 - rules.width.change
     return {
         "weight": {name: item.weight for name, item in sizes.items()},
         "vector": {item.name: 1.0 for item in dims if item.role == "vector"},
@@ -118,12 +121,23 @@ def expected_rows(
         "site": beside.output_scales()
         | {name.rpartition(".")[0]: factor for name, factor in tied.items()}
         | random_scores,
+        "scores": {f"{name}.scores": ratio**aligned for name, ratio in found.heads.items()},
+        "tied": _own_logits(beside),
     }
 
 
 def _aligns(rules: Rules) -> bool:
     """Whether scores go like 1/d: queries and keys align under the rule, unless the model's own scale is kept."""
     return rules.width is not None and rules.width.scales_attention and rules.attention != "keep"
+
+
+def _own_logits(beside: Beside) -> dict[str, float]:
+    """By how much the logit of the token that was read may grow from base to model where the table is the readout too:
+    the stream starts as its row."""
+    found = tied_factor(beside)
+    if found is None or beside.rules.width is None:
+        return {}
+    return {OUTPUT: beside.dims[found[0].name].fan_out ** (1.0 - beside.rules.width.readout)}
 
 
 def _tied_gauges(beside: Beside) -> dict[str, float]:

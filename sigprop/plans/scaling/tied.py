@@ -23,17 +23,17 @@ def tied_factor(beside: Beside, made: Plan | None = None) -> tuple[Parameter | D
     r"""A table that is also the readout, and the factor of what the readout reads.
 
     A table of fixed size takes `update 1` and the factor `m^{-A}`, `m` the ratio of widths, of which a recipe may have
-    given `m^{-1/2}`.
+    given `m^{-1/2}`: a table of its own for the readout, or a factor that keeps logits at one, which it gives from the
+    width on where they would be larger.
     """
     assert beside.rules.width is not None
     tied = _tied_table(beside)
     if tied is None:
         return None
     ratio = beside.dims[tied.name].fan_out
-    given = made is not None and (made.meta.get("tied_as_readout") or "tied_factor" in made.meta)
-    factor = (
-        beside.rules.width.tied_multiplier(ratio) * (ratio**0.5 if given else 1.0) * beside.pair.table_scale(tied.name)
-    )
+    meta = {} if made is None else made.meta
+    given = ratio**0.5 if meta.get("tied_as_readout") else min(ratio**0.5, 1.0 / meta.get("tied_factor", 1.0))
+    factor = beside.rules.width.tied_multiplier(ratio) * given * beside.pair.table_scale(tied.name)
     if beside.base is None:
         return tied, min(factor, 1.0)
     return tied, factor / _own_output_scale(beside.model, beside.base)

@@ -199,6 +199,14 @@ def test_planning_a_model_that_carries_a_plan_starts_from_gains_of_one():
     assert again["final_norm.weight"].init.value == pytest.approx(first["final_norm.weight"].init.value)
 
 
+def test_a_tied_readouts_factor_follows_the_width_where_the_recipe_gives_one_from_some_width_on():
+    """Megatron's table keeps logits at one by a factor of its own once they would be larger, here at four times 32."""
+    models = [gpt(width, tied_head=True) for width in (32, 64, 128, 256)]
+    made = [sp.plan(model, "megatron", width="sp", base=models[0], batch=tokens()) for model in models]
+    sizes = [plan["token_embedding.weight"].init.std * plan["final_norm.weight"].init.value for plan in made]
+    assert sizes == pytest.approx([sizes[0] / math.sqrt(ratio) for ratio in (1, 2, 4, 8)], rel=1e-6)
+
+
 def test_clear_errors():
     model = gpt()
     with pytest.raises(UnknownNameError, match="mup"):

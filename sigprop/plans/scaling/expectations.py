@@ -70,7 +70,7 @@ class Expectations:
         of scale l^{-alpha} may move less than that, down to 1/l when its own update dominates. Gains and biases may
         start smaller too: a bias of zeros does no harm, and what a small gain does shows in the activations.
         Where a readout, or a key, that aligns with the features would move logits or scores by a power of width (`sp`,
-        whose rates assume that it does not), that power is a bound from above. So is it at the start for a tied readout.
+        whose rates assume that it does not), that power bounds it from above; at the start also where it is tied.
         """
         if quantity == "weight" and name in self.vector:
             return None, getattr(self, quantity).get(name)

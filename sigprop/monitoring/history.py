@@ -1,4 +1,23 @@
-"""What was seen so far: a bounded list of samples over the whole run, and the losses between them."""
+"""What was seen so far: samples of a run, bounded in number, and the losses between them.
+
+A `Sample` is what one sampled step has shown, as plain numbers. Rows are keyed by the name of the site or parameter and
+hold what could be had there:
+
+| sites | |
+|---|---|
+| `mean`, `variance`, `token_correlation`, `grad_variance`, `grad_token_correlation` | as in a `Profile` |
+| `branch_ratio` | root mean square of the branch over that of the skip, at residual junctions `NAME.add` |
+| `entropy`, `uniform_entropy`, `largest_weight`, `largest_score` | attention, at `NAME.scores` |
+| `fp16_underflow`, `fp16_overflow`, `fp16_headroom` (`bf16_`, `grad_`) | what the format in use loses |
+
+| parameters | |
+|---|---|
+| `second_moment`, `grad_second_moment` | per entry, before the step; the gradient as the optimizer gets it |
+| `update_ratio` | root mean square of the step over that of the parameter |
+| `unmoved` | share of entries that the step left as they were |
+| `against` | cosine between the step and the negative of the parameter: 1 when it only shrinks |
+| `lr`, `weight_decay`, `eps`, `denominator` | of its group; the root mean square of Adam's denominator |
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Which processes train together, and how their records come together."""
+"""Which processes train together, and how their records become one sample, as of one process with the whole batch.
+
+Sites are averages over the entries that each process held. The loss of every process is an average over its part of the
+batch, and gradients are averaged over processes, so a gradient taken at a site of one of W processes counts as 1/W.
+Parameters come as sums in which an entry that several processes hold counts once. What all examples share, such as the
+positions, has a gradient that is summed over them; its square does not follow from those of the processes, and is left
+out; so is the token correlation of a site whose channels are split over the processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Taking the numbers of one pass: `measure`'s recorder with what only a running training has to tell."""
+"""Taking the numbers of one pass: `measure`'s recorder with what only a running training has to tell.
+
+What a narrow format loses. A tensor that is held in a narrow format has lost already what was too small or too large
+for it. What can still be seen is the share of entries in the subnormal range, where bits go missing until nothing is
+left, the share that has become infinite, and how near the largest entry is to the largest number.
+
+Attention scores at a bounded cost: a few queries of every head, evenly spread. The scores of all queries would take as
+much memory as fused attention exists to save. A query's entropy, largest weight and largest score need no other query,
+so some of them stand for all.
+"""
 
 from __future__ import annotations
 

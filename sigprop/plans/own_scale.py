@@ -2,7 +2,7 @@
 
 A folded branch scale gives every layer's last weight a rate of its own, and torch runs one kernel for each group. But
 written as `p = s q`, the weight `q` takes the same rate, decay and epsilon as its neighbours (the table of
-`recipes.optimizers`, read backwards):
+`multipliers.py`, read backwards):
 
     adam, adamw, lion   lr = s lr_q      eps = eps_q / s     lr decay = lr_q decay_q  (not adam's, which is a gradient)
     sgd, momentum       lr = s^2 lr_q                        lr decay = lr_q decay_q

@@ -1,4 +1,12 @@
-"""All or nothing: what a plan changes on a model is put back when applying it fails, or is interrupted."""
+"""A plan written on a model: all of it or nothing, whole tensors or sharded ones.
+
+What a plan changes is put back when applying it fails, or is interrupted.
+
+Sharded parameters (FSDP2, tensor parallel) get the numbers of one process, on any mesh: every rank runs through the
+same stream of numbers and keeps its own rows of each piece, so that no rank ever holds more than a piece of the whole
+tensor. The CPU generator fills 16 numbers at a time: pieces of a multiple of 16 entries give the numbers that one call
+for the whole tensor gives.
+"""
 
 from __future__ import annotations
 

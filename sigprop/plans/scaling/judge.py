@@ -1,4 +1,9 @@
-"""From recorded sizes to exponents with a verdict on each."""
+"""From recorded sizes to exponents with a verdict on each, and from failing exponents to what causes them.
+
+A weight whose size has the wrong exponent is a wrong initialization; one whose first update has the wrong
+exponent, a wrong learning rate. Where sites fail and every weight and update is as expected, a forward
+multiplier is missing or wrong: at the attention whose scores grow, or at the first site that fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The optimizer of a name, on a plan's groups; and how a batch and a model give output and loss."""
+"""Training all seeds of one build, stacked under `vmap` or one after another, by the optimizer of a name.
+
+Stacked, the seeds share every call and launch, which is what small models wait for. On a CPU that saves up to half of
+the time below half a million parameters and costs up to 40 percent above (docs/do/scaling.md). A model that `vmap`
+cannot take (control flow on values, say) is trained seed by seed, and the reason is kept.
+"""
 
 from __future__ import annotations
 

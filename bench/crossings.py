@@ -1,7 +1,7 @@
-"""How far a reader must go for one prediction: `python -m bench.crossings [--depth 4]`.
+"""How far a reader must go for one prediction, or one check: `python -m bench.crossings [check] [--depth 4]`.
 
-A small GPT is predicted by theory alone under a profiler hook. A call counts that leads from one file of sigprop into
-another; files count that any such call leads to.
+A small GPT is predicted by theory alone, or checked, under a profiler hook. A call counts that leads from one file of
+sigprop into another; files count that any such call leads to.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 import sigprop
 from sigprop.capture import predict
+from sigprop.checks import check
 from sigprop.models import build
 
 ROOT = str(Path(sigprop.__file__).parent)
@@ -44,13 +45,14 @@ def counted(run: Callable[[], Any]) -> Counter[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", nargs="?", choices=("predict", "check"), default="predict")
     parser.add_argument("--depth", type=int, default=4)
-    depth = parser.parse_args().depth
+    depth, what = (getattr(parser.parse_args(), name) for name in ("depth", "what"))
     ids = torch.randint(64, (1, 12), generator=torch.Generator().manual_seed(0))
 
     def run() -> None:
         make = lambda: build("transformer", width=64, depth=depth, heads=4, vocabulary=64)  # noqa: E731
-        predict(make, ids, loss="noise")
+        check(make(), ids) if what == "check" else predict(make, ids, loss="noise")
 
     run()  # what is imported or registered the first time does not count
     found = counted(run)

@@ -27,7 +27,26 @@ from torch import Tensor, nn
 from sigprop.errors import UnsupportedError
 
 
-class AdamH(torch.optim.Optimizer):
+class ByParameter(torch.optim.Optimizer):
+    """An optimizer that says what becomes of one parameter with a gradient."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, weight.grad, group)
+        return loss
+
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class AdamH(ByParameter):
     """Adam's update as an angle; `filters` as in `Muon`: weights of more than two dimensions are stacks of matrices."""
 
     def __init__(
@@ -40,26 +59,15 @@ class AdamH(torch.optim.Optimizer):
     ):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "filters": 0})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            first, second = group["betas"]
-            for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state = self.state[weight]
-                if not state:
-                    state |= {"step": 0, "average": torch.zeros_like(weight), "squares": torch.zeros_like(weight)}
-                state["step"] += 1
-                state["average"].lerp_(weight.grad, 1 - first)
-                state["squares"].lerp_(weight.grad.square(), 1 - second)
-                size = (state["squares"] / (1 - second ** state["step"])).sqrt().add_(group["eps"])
-                turn(weight, state["average"] / size, group["lr"], state, group["filters"])
-        return loss
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        (first, second), state = group["betas"], self.state[weight]
+        if not state:
+            state |= {"step": 0, "average": torch.zeros_like(weight), "squares": torch.zeros_like(weight)}
+        state["step"] += 1
+        state["average"].lerp_(gradient, 1 - first)
+        state["squares"].lerp_(gradient.square(), 1 - second)
+        size = (state["squares"] / (1 - second ** state["step"])).sqrt().add_(group["eps"])
+        turn(weight, state["average"] / size, group["lr"], state, group["filters"])
 
 
 def turn(weight: Tensor, update: Tensor, angle: float, state: dict[str, Any], filters: int = 0) -> None:
@@ -101,7 +109,7 @@ def groups_of(owner: nn.Module | None) -> int:
     return owner.groups if isinstance(owner, CONVOLUTIONS) else 0
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(ByParameter):
     """`filters` is a convolution's number of groups; with 0 a weight is a stack of its last two dimensions."""
 
     def __init__(
@@ -115,18 +123,6 @@ class Muon(torch.optim.Optimizer):
     ):
         defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "eps": eps, "filters": 0}
         super().__init__(params, {**defaults, "adjust_lr_fn": adjust_lr_fn})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._update(weight, weight.grad, group)
-        return loss
 
     def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         step = self._direction(weight, gradient, group)

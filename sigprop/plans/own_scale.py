@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from sigprop.compat import foreach_div_, foreach_mul, foreach_mul_
+from sigprop.plans.matrix_optimizers import ByParameter
 
 KEY = "own_scale"
 POWERS = {"adamw": 1, "adam": 1, "lion": 1, "sign": 1, "sgd": 2, "momentum": 2}
@@ -137,7 +138,7 @@ class SGD(InOwnScale, torch.optim.SGD):
     POWER = 2
 
 
-class PlainLion(torch.optim.Optimizer):
+class PlainLion(ByParameter):
     r"""Lion, which torch does not ship: the sign of an interpolated gradient; with `betas=(0, 0)` sign descent.
 
         u = sign(b1 m + (1 - b1) g),   w <- (1 - lr decay) w - lr u,   m <- b2 m + (1 - b2) g
@@ -154,22 +155,12 @@ class PlainLion(torch.optim.Optimizer):
     ):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            first, second = group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
-                update = momentum.lerp(parameter.grad, 1 - first).sign_()
-                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"])
-                momentum.lerp_(parameter.grad, 1 - second)
-        return loss
+    def _update(self, weight: Tensor, gradient: Tensor, group: Group) -> None:
+        first, second = group["betas"]
+        momentum = self.state[weight].setdefault("momentum", torch.zeros_like(weight))
+        update = momentum.lerp(gradient, 1 - first).sign_()
+        weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=group["lr"])
+        momentum.lerp_(gradient, 1 - second)
 
 
 class Lion(InOwnScale, PlainLion):

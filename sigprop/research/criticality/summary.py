@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from sigprop.research.criticality.networks import (
     derivative,
 )
 from sigprop.research.criticality.points import CriticalPoint, critical_line, critical_points
-from sigprop.research.phase.diagram import Axis, PhaseDiagram, check_plane
+from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
 from sigprop.theory.activations import ActivationFunction, get
 from sigprop.theory.activations.gaussian import as_double
 from sigprop.theory.activations.registry import Function
@@ -48,14 +49,20 @@ def trajectory(
     """Iterate from the first layer, K^1 = sigma_w^2 (mean square of the inputs) + sigma_b^2."""
     require(depth >= 1, "depth", depth, "at least one layer")
     sigma_w, sigma_b = torch.broadcast_tensors(*as_double(sigma_w, sigma_b))
+    kernels = list(_kernels(network, sigma_w, sigma_b, depth, input_square))
+    factors = [network.jacobian(kernel, sigma_w, sigma_b) for kernel in kernels]
+    return Trajectory(torch.stack(kernels), torch.stack(factors))
+
+
+def _kernels(
+    network: Architecture, sigma_w: Tensor, sigma_b: Tensor, depth: int, input_square: float
+) -> Iterator[Tensor]:
+    """K^1 .. K^depth."""
     kernel = sigma_w**2 * input_square
     kernel = kernel if isinstance(network, BatchNormStack) else kernel + sigma_b**2
-    kernels, factors = [], []
-    for _ in range(depth):
-        kernels.append(kernel)
-        factors.append(network.jacobian(kernel, sigma_w, sigma_b))
-        kernel = network.step(kernel, sigma_w, sigma_b)
-    return Trajectory(torch.stack(kernels), torch.stack(factors))
+    for layer in range(depth):
+        kernel = network.step(kernel, sigma_w, sigma_b) if layer else kernel
+        yield kernel
 
 
 def factor_at_depth(
@@ -64,10 +71,7 @@ def factor_at_depth(
     """chi_J of the penultimate block of a network with `depth` layers: at h^{depth - 2}."""
     require(depth >= 3, "depth", depth, "at least three layers, to have a penultimate block")
     sigma_w, sigma_b = torch.broadcast_tensors(*as_double(sigma_w, sigma_b))
-    kernel = sigma_w**2 * input_square
-    kernel = kernel if isinstance(network, BatchNormStack) else kernel + sigma_b**2
-    for _ in range(depth - 3):
-        kernel = network.step(kernel, sigma_w, sigma_b)
+    *_, kernel = _kernels(network, sigma_w, sigma_b, depth - 2, input_square)
     return network.jacobian(kernel, sigma_w, sigma_b)
 
 
@@ -228,16 +232,7 @@ def predicted_diagram(
 
     At the fixed point, or with `depth` in the penultimate block of a network of that many layers.
     """
-    values: dict[str, Tensor] = {
-        "sigma_w": torch.ones(1, 1),
-        "sigma_b": torch.zeros(1, 1),
-        "residual": torch.zeros(1, 1),
-    }
-    check_plane(x, y, fixed)
-    for name, value in (fixed or {}).items():
-        values[name] = torch.full((1, 1), value)
-    values[x[0]] = torch.tensor([list(x[1])])
-    values[y[0]] = torch.tensor([list(y[1])]).T
+    values = plane_values(x, y, fixed, {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 0.0})
     known = get(activation, **parameters)
     mus = values.pop("residual").double()
     grid_w, grid_b = (values[name].double() for name in ("sigma_w", "sigma_b"))
@@ -250,4 +245,4 @@ def predicted_diagram(
             part = factor_at_depth(network, grid_w, grid_b, depth)
         chi = torch.where(mus == mu, part, chi)
     settings = {"activation": known.name, "norm": norm, **(fixed or {}), "depth": depth, "source": "theory"}
-    return PhaseDiagram(x[0], list(x[1]), y[0], list(y[1]), chi.tolist(), None, settings)
+    return PhaseDiagram.over(x, y, chi.tolist(), None, settings)

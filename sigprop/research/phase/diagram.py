@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from sigprop.errors import InputError, require
 from sigprop.results.files import write_whole
 
@@ -29,6 +32,15 @@ def check_plane(x: Axis, y: Axis, fixed: dict[str, float] | None = None) -> None
     require(x[0] != y[0], "axes", (x[0], y[0]), "two different settings")
 
 
+def plane_values(x: Axis, y: Axis, fixed: dict[str, float] | None, start: dict[str, float]) -> dict[str, Tensor]:
+    """sigma_w, sigma_b and residual as tensors that broadcast to the plane [y, x]; `start` is what is not given."""
+    check_plane(x, y, fixed)
+    values = {name: torch.tensor(float(value)) for name, value in {**start, **(fixed or {})}.items()}
+    values[x[0]] = torch.tensor(list(x[1]), dtype=torch.float32)[None, :]
+    values[y[0]] = torch.tensor(list(y[1]), dtype=torch.float32)[:, None]
+    return values
+
+
 @dataclass
 class PhaseDiagram:
     """`chi[i][j]` belongs to `y[i]`, `x[j]`; standard errors over initializations where it was measured.
@@ -43,6 +55,13 @@ class PhaseDiagram:
     chi: list[list[float]]
     standard_error: list[list[float]] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def over(
+        cls, x: Axis, y: Axis, chi: Any, standard_error: Any = None, settings: dict[str, Any] | None = None
+    ) -> PhaseDiagram:
+        """Of numbers in the order [y, x]."""
+        return cls(x[0], list(x[1]), y[0], list(y[1]), chi, standard_error, settings or {})
 
     def to_dict(self) -> dict[str, Any]:
         fields = {**asdict(self), "chi": _finite(self.chi), "standard_error": _finite(self.standard_error)}

@@ -15,7 +15,7 @@ from sigprop.measurement.statistics import Average, average_over
 from sigprop.models import build
 from sigprop.models.transformer import Block, TransformerConfig
 from sigprop.research.criticality import Vanilla, architecture, critical_line, critical_points, predicted_diagram
-from sigprop.research.phase.diagram import Axis, PhaseDiagram, check_plane
+from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
 from sigprop.research.phase.figure import Overlay
 from sigprop.research.phase.networks import PRECISIONS, Layers, Network, Points, network_phase
 from sigprop.research.phase.predicted import BLUEPRINTS, blueprint_diagram
@@ -92,27 +92,17 @@ def mlp_phase(
     initializations: int = 100,
     probes: int = 1,
     seed: int = 0,
-    device: str | torch.device = "cpu",
-    resume: str | Path | None = None,
-    progress: Progress | None = None,
+    **run: Any,
 ) -> PhaseDiagram:
-    """Phase diagram over two of sigma_w, sigma_b and residual, e.g. x=("sigma_w", values); `fixed` sets the third."""
-    values = {"sigma_w": torch.tensor(1.0), "sigma_b": torch.tensor(0.0), "residual": torch.tensor(0.0)}
-    check_plane(x, y, fixed)
-    values.update({name: torch.tensor(float(value)) for name, value in (fixed or {}).items()})
-    values[x[0]] = torch.tensor(list(x[1]), dtype=torch.float32)[None, :]
-    values[y[0]] = torch.tensor(list(y[1]), dtype=torch.float32)[:, None]
-    average = measure_factors(
-        network, **values, initializations=initializations, probes=probes, seed=seed, device=device,
-        resume=resume, progress=progress,
-    )  # fmt: skip
-    settings = {
-        **network.settings(), **(fixed or {}), "initializations": initializations, "probes": probes, "seed": seed,
-        "source": "measure",
-    }  # fmt: skip
-    return PhaseDiagram(
-        x[0], list(x[1]), y[0], list(y[1]), average.mean.tolist(), average.standard_error.tolist(), settings
-    )
+    """Phase diagram over two of sigma_w, sigma_b and residual, e.g. x=("sigma_w", values); `fixed` sets the third.
+
+    `run`: `device`, `resume` and `progress`, as for `measure_factors`.
+    """
+    values = plane_values(x, y, fixed, {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 0.0})
+    asked = {"initializations": initializations, "probes": probes, "seed": seed}
+    average = measure_factors(network, **values, **asked, **run)
+    settings = {**network.settings(), **(fixed or {}), **asked, "source": "measure"}
+    return PhaseDiagram.over(x, y, average.mean.tolist(), average.standard_error.tolist(), settings)
 
 
 def mlp_jacobians(

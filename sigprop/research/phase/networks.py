@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.measurement.statistics import average_over
-from sigprop.research.phase.diagram import Axis, PhaseDiagram, check_plane
+from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
 
 # -- MLPs at many settings at once: all points of a grid pass through the same random matrices as one product
 
@@ -269,12 +269,8 @@ def network_phase(
     `batch_of` draws the input; `chunk` points are computed at once, as memory allows.
     """
     require(chunk >= 1, "chunk", chunk, "at least one point at a time")
-    values = {"sigma_w": torch.tensor(1.0), "sigma_b": torch.tensor(0.0), "residual": torch.tensor(1.0)}
-    check_plane(x, y, fixed)
+    values = plane_values(x, y, fixed, {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 1.0})
     require(initializations >= 1, "initializations", initializations, "at least 1")
-    values.update({name: torch.tensor(float(value)) for name, value in (fixed or {}).items()})
-    values[x[0]] = torch.tensor(list(x[1]), dtype=torch.float32)[None, :]
-    values[y[0]] = torch.tensor(list(y[1]), dtype=torch.float32)[:, None]
     grid = torch.broadcast_tensors(*values.values())
     points = [value.flatten().to(device) for value in grid]
     model = torch.func.replace_all_batch_norm_modules_(build().to(device).requires_grad_(False))
@@ -298,21 +294,9 @@ def network_phase(
         with sdpa_kernel(SDPBackend.MATH):
             return torch.func.vmap(one, chunk_size=chunk, randomness="same")(*points).reshape(grid[0].shape)
 
-    record = {
-        **(settings or {}),
-        **(fixed or {}),
-        "seed": seed,
-        "source": "measure",
-        x[0]: list(x[1]),
-        y[0]: list(y[1]),
-    }
-    average = average_over(sample, initializations, tuple(grid[0].shape), record, resume, progress, save_every=1)
-    return PhaseDiagram(
-        x[0],
-        list(x[1]),
-        y[0],
-        list(y[1]),
-        average.mean.tolist(),
-        average.standard_error.tolist(),
-        {**(settings or {}), **(fixed or {}), "seed": seed, "initializations": initializations, "source": "measure"},
+    record = {**(settings or {}), **(fixed or {}), "seed": seed, "source": "measure"}
+    axes = {x[0]: list(x[1]), y[0]: list(y[1])}
+    average = average_over(sample, initializations, tuple(grid[0].shape), record | axes, resume, progress, save_every=1)
+    return PhaseDiagram.over(
+        x, y, average.mean.tolist(), average.standard_error.tolist(), record | {"initializations": initializations}
     )

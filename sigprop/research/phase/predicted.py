@@ -97,7 +97,7 @@ def blueprint_diagram(
     else:
         chi = [[_at(name, {**(fixed or {}), x[0]: a, y[0]: b}, settings) for a in x[1]] for b in y[1]]
     record = {"model": name, **(settings or {}), **(fixed or {}), "source": "theory"}
-    return PhaseDiagram(x[0], list(x[1]), y[0], list(y[1]), chi, None, record)
+    return PhaseDiagram.over(x, y, chi, None, record)
 
 
 def _at(name: str, point: dict[str, Setting], settings: dict[str, Any] | None) -> float:

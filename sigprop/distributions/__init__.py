@@ -1,15 +1,13 @@
-"""How the parameters of a model are drawn, read from its constructor or from its numbers.
+"""How the parameters of a model are initialized, read from its constructor or from its numbers.
 
 | file | what it holds |
 |---|---|
-| `distribution` | the law of a parameter's entries |
-| `recorder` | a model built without its weights, its constructor followed on laws |
+| `distribution` | the distribution of a parameter's entries |
+| `recorder` | a model built without its weights, its constructor followed on distributions |
 | `constructor` | the real constructor called twice: what is drawn, what a formula fills |
 | `independence` | whether real numbers look like independent draws |
-| `defaults`, `siblings` | the laws of torch's own layers; layers drawn by one rule tell each other's |
-| `model_laws` | models without weights, with the law of each parameter |
-| `redraw` | a real model with fresh weights from its laws |
-| `shaking` | what one draw of the weights leaves open |
+| `model_distributions` | models without weights, with the distribution of each parameter |
+| `redraw` | a real model with fresh weights, and what one initialization leaves open |
 """
 
 from sigprop.distributions.distribution import (
@@ -22,7 +20,7 @@ from sigprop.distributions.distribution import (
     Distribution,
 )
 from sigprop.distributions.independence import kind_of_derived
-from sigprop.distributions.model_laws import (
+from sigprop.distributions.model_distributions import (
     build,
     copied_with,
     distribution,

@@ -1,8 +1,8 @@
 """The real constructor, called where it is small enough: what it draws and what it fills by a formula.
 
 A model is first built without its weights (`recorder`). Where that could not follow what was done to a parameter, and
-for small models always, the constructor is called twice with different seeds. What differs is random, with the law that
-both draws show; what is equal is a constant or a table, known by its numbers.
+for small models always, the constructor is called twice with different seeds. What differs is random, with the
+distribution that both draws show; what is equal is a constant or a table, known by its numbers.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def constructed(factory: Factory, seed: int) -> nn.Module:
 
 
 def refined(laws: dict[str, Law], parameters: dict[str, Tensor], factory: Factory) -> dict[str, Law]:
-    """The laws of parameters by name, corrected by what the real constructor does where that is affordable.
+    """The distributions of parameters by name, corrected by what the real constructor does where that is affordable.
 
-    Numbers instead of a law: given, those of the one draw that was recorded; returned, a table that a formula fills.
+    Numbers instead of a distribution: given, those of the one draw that was recorded; returned, a table that a formula
+    fills.
     """
     total = sum(parameter.numel() for parameter in parameters.values())
     unknown = any(isinstance(law, Distribution) and law.kind == UNKNOWN for law in laws.values())
@@ -63,7 +64,7 @@ def refined(laws: dict[str, Law], parameters: dict[str, Tensor], factory: Factor
 
 
 def _law(recorded: Law, one: Tensor, other: Tensor) -> Law:
-    """What two draws say of a parameter; the recorded law where they agree with it, since it is exact."""
+    """What two draws say of a parameter; the recorded distribution where they agree with it, since it is exact."""
     if not one.is_floating_point():
         return recorded
     if torch.equal(one, other):
@@ -82,7 +83,7 @@ def _kind(one: Tensor, other: Tensor) -> str:
 
 
 def agrees(law: Distribution, *draws: Tensor) -> bool:
-    """Whether draws have the mean and the second moment of a law, within `SURE` standard errors."""
+    """Whether draws have the mean and the second moment of a distribution, within `SURE` standard errors."""
     values = torch.cat([draw.detach().double().flatten() for draw in draws])
     count = values.numel()
     spread = math.sqrt(law.variance / count)

@@ -15,7 +15,7 @@ QUANTILES = 4096
 LARGE = 1 << 20
 """Entries up to which a table is known by its numbers."""
 SURE = 4.5
-"""Standard errors beyond which a sample mean is not that of a centred law: 1 in 150,000 parameters by chance."""
+"""Standard errors beyond which a sample mean is not that of a centred distribution: 1 in 150,000 by chance."""
 
 INDEPENDENT = "independent"
 ORTHOGONAL = "orthogonal"
@@ -32,8 +32,8 @@ class Distribution:
     `kind` says what the entries share: nothing (`independent`), orthogonal rows or columns (`orthogonal`), a sum of
     zero over the inputs of each output (`centred`), a formula, an identity, training (`structured`), that the
     builder could not be followed (`unknown`), or their numbers with another parameter (`copied`).
-    `uncertainty` is the relative standard error of the variance where it was read off numbers, and zero where the law
-    is known. `numbers` are the entries themselves, where they are not drawn.
+    `uncertainty` is the relative standard error of the variance where it was read off numbers, and zero where the
+    distribution is known. `numbers` are the entries themselves, where they are not drawn.
     """
 
     quantiles: Tensor

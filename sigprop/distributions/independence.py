@@ -25,8 +25,8 @@ FEW_ROWS = 32
 """Rows that are looked at first: where some are not orthogonal, all are not."""
 
 
-def measured_law(tensor: Tensor) -> Distribution:
-    """The law of a real tensor's entries, and what they share."""
+def measured_distribution(tensor: Tensor) -> Distribution:
+    """The distribution of a real tensor's entries, and what they share."""
     kind = kind_of(tensor)
     return Distribution.table(tensor.detach().clone()) if kind == STRUCTURED else Distribution.measured(tensor, kind)
 

@@ -1,8 +1,9 @@
 """Building a model without its weights, while what its constructor does to them is written down.
 
 Inside `building` every parameter moves to the meta device as soon as it is registered, and whatever is done to it acts
-on its *law*: the quantiles of its entries' distribution, or the numbers that were copied into it. A law belongs to a
-storage, so that it is found through views, `.data`, `detach` and copies. Nothing outside this thread is touched.
+on what is known of its entries: the quantiles of their distribution, or the numbers that were copied into it. That
+belongs to a storage, so that it is found through views, `.data`, `detach` and copies. Nothing outside this thread is
+touched.
 Buffers stay real.
 """
 
@@ -22,7 +23,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from sigprop.compat import correct_fan, storage_key
 from sigprop.distributions.distribution import ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
-from sigprop.distributions.independence import measured_law
+from sigprop.distributions.independence import measured_distribution
 from sigprop.isolation import Mode
 
 LARGE = 1 << 20
@@ -51,14 +52,14 @@ class DrawRecorder(Mode):
         self._zero_rows: dict[int, tuple[int, ...]] = {}
         self._count = 0
 
-    # -- laws by storage
+    # -- distributions by storage
 
     def law(self, tensor: Tensor) -> Law | None:
         found = self._laws.get(storage_key(tensor))
         return None if found is None else found[1]
 
     def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None) -> None:
-        """A law, of a draw of its own or of one that was copied."""
+        """A distribution, of a draw of its own or of one that was copied."""
         key = storage_key(tensor)
         self._laws[key] = (tensor.untyped_storage(), law)  # the storage is held, so that its key stays its own
         self._zero_rows.pop(key, None)
@@ -74,10 +75,10 @@ class DrawRecorder(Mode):
         return self._zero_rows.get(storage_key(table), ())
 
     def distribution(self, tensor: Tensor) -> Distribution | None:
-        """The law of a storage as a distribution; numbers are measured once."""
+        """The distribution of a storage as a distribution; numbers are measured once."""
         found = self.law(tensor)
         if isinstance(found, Tensor):
-            found = measured_law(found)
+            found = measured_distribution(found)
         return found
 
     def registered(self, parameter: nn.Parameter) -> nn.Parameter | None:
@@ -176,14 +177,14 @@ class DrawRecorder(Mode):
             return self._write(target, None)
         law = self.distribution(value) if isinstance(value, Tensor) and value.is_meta else None
         if isinstance(value, Tensor) and not value.is_meta:
-            law = measured_law(value)
+            law = measured_distribution(value)
         elif not isinstance(value, Tensor):
             law = Distribution.constant(float(value))
         is_view = storage_key(part) == storage_key(target)
         return self._write(part, law) if is_view else self._write(target, law, part.numel())
 
     def _write(self, target: Tensor, law: Law | None, count: int | None = None) -> None:
-        """`count` entries of the target's storage take a law; None: what was written is not known."""
+        """`count` entries of the target's storage take a distribution; None: what was written is not known."""
         storage = target.untyped_storage().nbytes() // target.element_size()
         share = (target.numel() if count is None else count) / max(storage, 1)
         if law is not None and share >= 1.0:
@@ -196,7 +197,7 @@ class DrawRecorder(Mode):
         elif before is None:
             self.keep(target, law)
         else:
-            after = law if isinstance(law, Distribution) else measured_law(law)
+            after = law if isinstance(law, Distribution) else measured_distribution(law)
             self.keep(target, _mixture(before, after, share))
             if count is None and target.dim() == 1 and after.second_moment == 0.0:
                 row = target.storage_offset() // target.numel()
@@ -230,7 +231,7 @@ class DrawRecorder(Mode):
         if operator in _COPIES:
             self.keep(result, found, copied=target)
         elif operator in _ELEMENTWISE and alone:
-            law = found if isinstance(found, Distribution) else measured_law(found)
+            law = found if isinstance(found, Distribution) else measured_distribution(found)
             self.keep(result, _function_of(law, func, args, kwargs))
 
 
@@ -239,7 +240,7 @@ def _function_of(law: Distribution, func: Callable, args: tuple, kwargs: dict[st
 
 
 def _filled(name: str, args: tuple, kwargs: dict[str, Any]) -> Distribution | None:
-    """The law after a function that overwrites whatever was there."""
+    """The distribution after a function that overwrites whatever was there."""
 
     def given(position: int, key: str, default: float) -> float:
         value = kwargs.get(key, args[position] if len(args) > position else default)
@@ -286,7 +287,7 @@ def _mixture(before: Distribution, after: Distribution, share: float, kind: str 
 
 
 def _stretched(quantiles: Tensor, count: int) -> Tensor:
-    """As many quantiles of the same law."""
+    """As many quantiles of the same distribution."""
     place = (torch.arange(count, dtype=torch.float64) + 0.5) / max(count, 1) * len(quantiles)
     return quantiles[place.long().clamp(max=len(quantiles) - 1)]
 
@@ -321,7 +322,7 @@ def _count(args: tuple) -> int:
 
 @contextmanager
 def building() -> Iterator[DrawRecorder]:
-    """Inside, modules that this thread builds have no weights, and the recorder knows their laws."""
+    """Inside, modules that this thread builds have no weights, and the recorder knows their distributions."""
     recorder, thread = DrawRecorder(), threading.get_ident()
 
     def register(module: nn.Module, name: str, parameter: nn.Parameter) -> Any:

@@ -1,4 +1,4 @@
-"""Fresh initializations of a model: its constructor called again, or its random parameters drawn anew from their laws.
+"""Fresh initializations of a model: its constructor called again, or its random parameters initialized anew.
 
 Tied parameters stay tied, parameters that hold the same numbers keep doing so, constants, formula tables and trained
 weights stay as they are, orthogonal matrices are drawn orthogonal.
@@ -17,18 +17,24 @@ from torch import Tensor, nn
 from sigprop.distributions.constructor import constructed
 from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
 from sigprop.distributions.independence import FEWEST
-from sigprop.distributions.model_laws import copied_with, default_law, factory_of_model, laws_of, places_of
+from sigprop.distributions.model_distributions import (
+    copied_with,
+    default_distribution,
+    distributions_of,
+    factory_of_model,
+    places_of,
+)
 from sigprop.errors import UnsupportedError
 
-# -- What one draw of the weights leaves open: parameters as other laws, which the same numbers allow, would have them
+# -- What one draw of the weights leaves open: parameters as other distributions that the same numbers allow
 
 
 NEGLIGIBLE = 0.02
-Shake = Callable[[Tensor, int], Tensor]
+Perturb = Callable[[Tensor, int], Tensor]
 
 
-def shaking(parameter: Tensor, law: Distribution, stays: bool, name: str) -> Shake | None:
-    """How a parameter is shaken, by its values and the number of the draw; None where nothing is in doubt."""
+def perturbation(parameter: Tensor, law: Distribution, stays: bool, name: str) -> Perturb | None:
+    """How a parameter is perturbed, by its values and the number of the draw; None where nothing is in doubt."""
     if law.variance == 0.0:
         return None
     if stays and law.kind == STRUCTURED:
@@ -41,7 +47,7 @@ def shaking(parameter: Tensor, law: Distribution, stays: bool, name: str) -> Sha
 
 
 def independent(shape: torch.Size, law: Distribution, generator: torch.Generator) -> Tensor:
-    """Independent entries with the moments of a law."""
+    """Independent entries with the moments of a distribution."""
     values = law.quantiles
     if len(values) < 2 or not float(values.std()):
         return law.mean + math.sqrt(law.variance) * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -54,8 +60,8 @@ def _resized(values: Tensor, law: Distribution, generator: torch.Generator) -> T
     return law.mean + (values - law.mean) * math.sqrt(max(1.0 + sign * law.uncertainty, 0.1))
 
 
-def _displaced(name: str) -> Shake:
-    def shake(values: Tensor, number: int) -> Tensor:
+def _displaced(name: str) -> Perturb:
+    def perturb(values: Tensor, number: int) -> Tensor:
         generator = _generator(name, number)
         made = values.detach().clone()
         for axis in (0, 1):
@@ -65,7 +71,7 @@ def _displaced(name: str) -> Shake:
             made = made.index_select(axis, torch.randperm(size, generator=generator)) * signs.to(made.dtype).view(shape)
         return made
 
-    return shake
+    return perturb
 
 
 def _few_numbers(parameter: Tensor) -> bool:
@@ -95,9 +101,9 @@ class Draws:
         self._factory = factory_of_model(model)
         self.on_meta = any(parameter.is_meta for parameter in model.parameters())
         self._laws: dict[str, Fill] = {}
-        self._shakes: dict[str, Shake] = {}
+        self._perturbations: dict[str, Perturb] = {}
         if self._factory is None:
-            self._laws, self._shakes = _redrawn_laws(model)
+            self._laws, self._perturbations = _redrawn(model)
         self.random = self._factory is not None or bool(self._laws)
 
     @property
@@ -114,16 +120,16 @@ class Draws:
 
     @property
     def doubtful(self) -> bool:
-        """Whether laws were read off one draw of the weights, which tells them roughly."""
-        return bool(self._shakes)
+        """Whether distributions were read off one draw of the weights, which tells them roughly."""
+        return bool(self._perturbations)
 
-    def shaken(self, number: int) -> nn.Module:
-        """Initialization `number` as it were with other laws that the weights could have been drawn from."""
+    def perturbed(self, number: int) -> nn.Module:
+        """Initialization `number` as it were with other distributions that the weights could have been drawn from."""
         made = self(number if self.random else 0)
         twins = dict(made.named_parameters())
-        for name, shake in self._shakes.items():
+        for name, perturb in self._perturbations.items():
             with torch.no_grad():
-                twins[name].copy_(shake(twins[name], number))
+                twins[name].copy_(perturb(twins[name], number))
         return made
 
     def __call__(self, number: int) -> nn.Module:
@@ -165,12 +171,12 @@ def _real_copy(model: nn.Module) -> nn.Module:
 Fill = Callable[[torch.Generator], Tensor]
 
 
-def _redrawn_laws(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Shake]]:
-    """For every random parameter how it is drawn, and for all of which one draw leaves a doubt, how they are shaken;
+def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Perturb]]:
+    """For every random parameter how it is drawn, and for all of which one draw leaves a doubt, how they are perturbed;
     by the first name of each."""
     fills: dict[str, Fill] = {}
-    shakes: dict[str, Shake] = {}
-    laws = laws_of(model)
+    perturbations: dict[str, Perturb] = {}
+    laws = distributions_of(model)
     seen: set[int] = set()
     alike: dict[tuple, str] = {}
     for place in places_of(model):
@@ -181,17 +187,19 @@ def _redrawn_laws(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Shake]]:
         law = laws[id(parameter)]
         if parameter.is_meta and law.kind == UNKNOWN:
             raise UnsupportedError(
-                f"{place.name} is on meta and no law of it is known: give the function that builds it"
+                f"{place.name} is on meta and no distribution of it is known: give the function that builds it"
             )
         key = (tuple(parameter.shape), law.mean, law.variance, _print(parameter))
         few = parameter.numel() < FEWEST and not parameter.is_meta
-        unsure = few and default_law(place.module, place.key, parameter) is None
+        unsure = few and default_distribution(place.module, place.key, parameter) is None
         fill = None if unsure else _fill(law, parameter)  # a few numbers may well be a formula: they stay
-        shake = (
-            None if parameter.is_meta else shaking(parameter, law, stays=fill is None, name=alike.get(key, place.name))
+        perturb = (
+            None
+            if parameter.is_meta
+            else perturbation(parameter, law, stays=fill is None, name=alike.get(key, place.name))
         )
-        if shake is not None:
-            shakes[place.name] = shake
+        if perturb is not None:
+            perturbations[place.name] = perturb
         if fill is None:
             if key[-1] is not None:
                 alike.setdefault(key, place.name)
@@ -202,7 +210,7 @@ def _redrawn_laws(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Shake]]:
             fill = _Kept(fill)
             alike[key] = place.name
         fills[place.name] = fill
-    return fills, shakes
+    return fills, perturbations
 
 
 def _print(parameter: Tensor) -> tuple[float, ...] | None:

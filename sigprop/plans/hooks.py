@@ -23,7 +23,7 @@ UNREAD = "_sigprop_unread"
 """Attribute of a module whose learned scale was attached to loaded weights and has not been loaded itself."""
 
 
-class Held:
+class BranchInput:
     """The input of a branch, from its entry to its end."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Held:
 class Entry:
     """Forward pre-hook that holds the first tensor given to its module."""
 
-    def __init__(self, held: Held):
+    def __init__(self, held: BranchInput):
         self.held = held
 
     def __call__(self, module: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Entry:
 class Exit:
     """Forward hook that scales the branch and adds what the skip lacks."""
 
-    def __init__(self, row: JunctionPlan, held: Held | None):
+    def __init__(self, row: JunctionPlan, held: BranchInput | None):
         self.skip, self.branch, self.own, self.dropped, self.held = row.skip, row.branch, row.own, row.dropped, held
 
     def __call__(self, module: nn.Module, inputs: tuple, output: Any) -> Any:
@@ -77,7 +77,7 @@ class Loading:
 class Hold:
     """Forward hook that holds the output of its module."""
 
-    def __init__(self, held: Held):
+    def __init__(self, held: BranchInput):
         self.held = held
 
     def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
@@ -87,7 +87,7 @@ class Hold:
 class Blend:
     """Forward pre-hook that adds what is held, scaled, to the scaled input of its module."""
 
-    def __init__(self, skip: float, branch: float, held: Held):
+    def __init__(self, skip: float, branch: float, held: BranchInput):
         self.skip, self.branch, self.held = skip, branch, held
 
     def __call__(self, module: nn.Module, inputs: tuple) -> tuple:
@@ -122,11 +122,11 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
             raise UnsupportedError(f"{row.name}: a junction at an input needs `entry`, the module that is mixed in")
         module, held = modules[row.name], None
         if row.place == "input":
-            held = Held()
+            held = BranchInput()
             modules[row.entry].register_forward_hook(Hold(held))
             module.register_forward_pre_hook(Blend(row.skip, row.branch, held))
         elif row.skip != 1.0:
-            held = Held()
+            held = BranchInput()
             modules[row.entry].register_forward_pre_hook(Entry(held), with_kwargs=True)
         if row.learnable:
             like = next(module.parameters(), None)

@@ -148,7 +148,7 @@ class Plan(Shown):
         (`tokens=`, `batch_tokens=`), else none."""
         return optimizers.make_optimizers(self, model, lr, weight_decay, eps, **options)
 
-    def suggested_lr(self, targets: int | None = None) -> suggestion.SuggestedRate:
+    def suggested_lr(self, targets: int | None = None) -> suggestion.SuggestedLr:
         """A learning rate to start with, for a batch of so many targets (tokens with a label, images): `.lr`.
 
         It comes from the plan alone, also from one that was read from a file, and carries how far optima lay from it;

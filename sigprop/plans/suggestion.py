@@ -41,7 +41,7 @@ BASES = {
 
 
 @dataclass(frozen=True)
-class SuggestedRate:
+class SuggestedLr:
     """`lr`; the factor that swept optima lay within, and what is known of them (`basis`); by role, the response to one
     step at this rate. `rates`: the same by optimizer, for `Plan.optimizers`."""
 
@@ -73,7 +73,7 @@ def batch_factor(targets: int) -> float:
     return min(1.0, (targets / TARGETS) ** BATCH_EXPONENT)
 
 
-def suggested_lr(plan: Plan, targets: int | None = None) -> SuggestedRate:
+def suggested_lr(plan: Plan, targets: int | None = None) -> SuggestedLr:
     """The rate of the plan's optimizer; refused where nothing is known of its optima."""
     targets = int(plan.meta.get("batch_tokens", TARGETS)) if targets is None else targets
     require(targets >= 1, "targets", targets, "the number of targets in a batch, one or more")
@@ -102,7 +102,7 @@ def suggested_lr(plan: Plan, targets: int | None = None) -> SuggestedRate:
     if kind in (*MUONS, "adamh"):
         beside = ADAM_RATE if kind == "adamh" else BESIDE_MUON
         rates = {"default": beside * lr / rate_of_response_one(plan, TARGETS), kind: lr}
-    return SuggestedRate(lr, within, responses, basis, rates)
+    return SuggestedLr(lr, within, responses, basis, rates)
 
 
 def rate_of_response_one(plan: Plan, targets: int = TARGETS) -> float:

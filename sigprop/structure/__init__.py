@@ -3,7 +3,7 @@
 | file | what it does |
 |---|---|
 | `model` | `Structure`: parameters by role, residual junctions, repeated blocks |
-| `reading` | `read_structure(model, batch)`: from one trace to a `Structure` |
+| `from_trace` | `read_structure(model, batch)`: from one trace to a `Structure` |
 | `residual` | which additions join a branch to the stream it reads, and where norms stand |
 | `attention` | which tensors become scores and which are mixed |
 | `scores` | what multiplies `q . k`, and the parameters that queries are linear in |
@@ -11,8 +11,8 @@
 | `parameters` | the role of every parameter |
 """
 
+from sigprop.structure.from_trace import read_structure
 from sigprop.structure.model import Junction, Parameter, Part, Spot, Structure
-from sigprop.structure.reading import read_structure
 from sigprop.structure.scores import Scores
 
 __all__ = ["Junction", "Parameter", "Part", "Scores", "Spot", "Structure", "read_structure"]

@@ -1,8 +1,8 @@
 """How far the numbers of a given module could be off because its laws were read off one draw of its weights.
 
-Initializations are compared with twins that have the same random numbers and laws shaken within what the weights tell
-(`initialization.shaking`). The largest difference of a row is its error, beside the standard error of the draws. Where
-it is more than a fifth the row is `assumed`. A function that builds the model has no such error.
+Initializations are compared with twins that have the same random numbers and distributions perturbed within what the
+weights tell (`distributions/redraw.py`). The largest difference of a row is its error, beside the standard error of the
+draws. Where it is more than a fifth the row is `assumed`. A function that builds the model has no such error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = SiteRow | ParameterRow
 
 def with_law_errors(profile: Profile, simulation: Simulation) -> Profile:
     """The profile with the errors of its laws; what they and the draws leave open too widely is `assumed`."""
-    twins = simulation.shaken(TWINS)
+    twins = simulation.perturbed(TWINS)
     if twins:
         _widen_by(twins, profile, simulation)
     mark_scattered((*profile.sites, *profile.parameters))

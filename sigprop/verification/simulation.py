@@ -67,13 +67,13 @@ class Simulation:
             what_to_differentiate(batch, call(model, batch), self._loss).tensor.sum().backward()
         return counter.operations
 
-    def shaken(self, count: int) -> list[Profile]:
+    def perturbed(self, count: int) -> list[Profile]:
         """Twins of initializations 1 to `count`, with laws that the weights of a given module could as well have had;
         none where the laws are known."""
         if not self._draws.doubtful:
             return []
         self.extend(count + 1)
-        return [self._measured(self._draws.shaken(number), number) for number in range(1, count + 1)]
+        return [self._measured(self._draws.perturbed(number), number) for number in range(1, count + 1)]
 
     def _measured(self, model: nn.Module, number: int) -> Profile:
         with undisturbed() as interrupts, interrupts.let_through():

@@ -27,9 +27,9 @@ def run_command(
     quiet: Quiet = False,
 ) -> None:
     """Run every trial that has no result yet. Exit code 1 when some could not be run, 2 when none could."""
-    from sigprop.research.lab.sweep import ResultFolder, read_sheet, run_locally, run_on_ray
+    from sigprop.research.lab.sweep import ResultFolder, read_spec, run_locally, run_on_ray
 
-    trials = read_sheet(sheet).trials()
+    trials = read_spec(sheet).trials()
     with progress("trials", len(trials), quiet) as done:
         run = run_on_ray if ray else partial(run_locally, workers=workers)
         left = run(trials, folder, progress=done)

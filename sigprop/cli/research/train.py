@@ -22,7 +22,7 @@ def train_command(
     ] = None,
     passages: Annotated[int, typer.Option(help="Passages in a batch.")] = 16,
     length: Annotated[int, typer.Option(help="Tokens in a passage.")] = 128,
-    folder: Annotated[Path | None, typer.Option(help="Journal and checkpoint; a run found there is resumed.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="RunLog and checkpoint; a run found there is resumed.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a language model on a text. Exit code 1 when the loss is no longer finite."""
@@ -31,7 +31,7 @@ def train_command(
     from sigprop.inputs import open_source, parse_settings
     from sigprop.research.lab import Settings as TrainingSettings
     from sigprop.research.lab import train as run_training
-    from sigprop.research.lab.sweep.sheet import batches_of, prescription
+    from sigprop.research.lab.sweep.spec import batches_of, prescription
 
     chosen = TrainingSettings.of(**parse_settings(train or []))
     batches = batches_of({"passages": passages, "length": length} | ({"text": text} if text else {}))

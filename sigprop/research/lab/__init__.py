@@ -3,10 +3,10 @@
 | file | what it does |
 |---|---|
 | `data/` | text, images and synthetic data; batches as functions of a step |
-| `settings`, `schedule` | what a training is told |
+| `settings` | what a training is told |
 | `steps` | a forward and backward pass: as written, compiled, or as a CUDA graph |
 | `trainer` | `train`: one run, resumable |
-| `checkpoint`, `journal` | a run on disk |
+| `checkpoint` | a run on disk |
 | `many` | many networks of one architecture trained as one program |
 | `sweep/` | grids of trainings: one file per trial is the truth |
 """

@@ -57,12 +57,12 @@ def first_bad_site(model: nn.Module, batch: Batch) -> str:
 # -- What a run wrote down: one JSON line for each entry, appended and flushed, readable after any crash
 
 
-class Journal:
+class RunLog:
     """Entries in memory and, with a path, on disk. Resuming at a step forgets what was written after it."""
 
     def __init__(self, path: Path | None = None):
         self.path = path
-        self.entries = read_journal(path) if path is not None and path.is_file() else []
+        self.entries = read_log(path) if path is not None and path.is_file() else []
 
     def write(self, **entry: Any) -> None:
         self.entries.append(entry)
@@ -76,7 +76,7 @@ class Journal:
             write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
+def read_log(path: Path) -> list[dict[str, Any]]:
     """All whole lines; a last line that a crash cut short is left out."""
     entries = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -174,7 +174,7 @@ class _Training:
         self.call, self.ranks, self.loss, self.validation = call, ranks, loss, validation
         self.peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         self.checkpoint = folder / "checkpoint.safetensors" if folder else None
-        self.journal = Journal(folder / "journal.jsonl" if folder and ranks.is_first else None)
+        self.journal = RunLog(folder / "journal.jsonl" if folder and ranks.is_first else None)
         self.found = Run()
         self.waiting: list[Tensor] = []
 

@@ -5,7 +5,7 @@ import sys
 import time
 
 from sigprop.research.lab.sweep import run_locally, run_on_ray
-from sigprop.research.lab.sweep.sheet import identity
+from sigprop.research.lab.sweep.spec import identity
 
 
 def work(trial):

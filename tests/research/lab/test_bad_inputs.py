@@ -10,7 +10,7 @@ from sigprop.cli.exits import exit_code
 from sigprop.models import build
 from sigprop.research.lab import Settings, checkpoint, train
 from sigprop.research.lab.data import TextBatches, zipf_tokens
-from sigprop.research.lab.sweep import ResultFolder, read_sheet, run_locally
+from sigprop.research.lab.sweep import ResultFolder, read_spec, run_locally
 from tests.research.lab import counted_work
 
 SHEET = """
@@ -116,7 +116,7 @@ def test_a_full_disk_ends_a_sweep_and_keeps_what_was_computed(tmp_path, monkeypa
     assert "could not be written: No space left on device" in capsys.readouterr().err
     kept = ResultFolder(tmp_path).results()
     assert len(kept) == 1
-    trials = read_sheet("sheet.toml").trials()
+    trials = read_spec("sheet.toml").trials()
     assert run_locally(trials, tmp_path) == []
     assert kept[0] in ResultFolder(tmp_path).results()
     assert sum(ResultFolder(tmp_path).tries(trial) for trial in trials) == 3

@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.research.lab.sweep import ResultFolder, best_rates, query, read_sheet, run_locally, run_on_ray
+from sigprop.research.lab.sweep import ResultFolder, best_rates, query, read_spec, run_locally, run_on_ray
 from sigprop.research.lab.sweep.running import _computed
-from sigprop.research.lab.sweep.sheet import identity, run_trial
+from sigprop.research.lab.sweep.spec import identity, run_trial
 from sigprop.research.lab.sweep.store import rate_figure
 from tests.research.lab import counted_work
 from tests.research.lab.killed_sweeps import killed_sweep, ray_cluster
@@ -38,7 +38,7 @@ steps = 3
 def sheet(tmp_path, text):
     path = tmp_path / "sweep.toml"
     path.write_text(text)
-    return read_sheet(path)
+    return read_spec(path)
 
 
 def test_a_sheet_becomes_trials(tmp_path):

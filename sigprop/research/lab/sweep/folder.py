@@ -16,7 +16,7 @@ from typing import Any
 
 from sigprop.errors import InputError
 from sigprop.research.lab.checkpoint import append_to, write_file
-from sigprop.research.lab.sweep.sheet import Trial, identity
+from sigprop.research.lab.sweep.spec import Trial, identity
 
 FORMAT = 1
 

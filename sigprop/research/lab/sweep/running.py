@@ -16,7 +16,7 @@ from typing import Any
 
 from sigprop.errors import InputError, require
 from sigprop.research.lab.sweep.folder import ResultFolder
-from sigprop.research.lab.sweep.sheet import Trial, identity, run_trial
+from sigprop.research.lab.sweep.spec import Trial, identity, run_trial
 
 # -- Local processes that share the trials of a sweep among themselves; no queue, no master that could die
 

@@ -1,4 +1,4 @@
-"""Models with the laws of their parameters: built without weights, or a copy of a real one without its weights."""
+"""Models with the distributions of their parameters: built without weights, or a copy of a real one without them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from sigprop.compat import ConvNd, own_parameters
 from sigprop.distributions.constructor import Factory, Law, agrees, constructed, refined
 from sigprop.distributions.distribution import COPIED, INDEPENDENT, UNKNOWN, Distribution
-from sigprop.distributions.independence import measured_law
+from sigprop.distributions.independence import measured_distribution
 from sigprop.distributions.recorder import DrawRecorder, building
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import observers, without_observers
 
-# -- Layers that one rule has drawn tell the law of each other
+# -- Layers that one rule has drawn tell the distribution of each other
 
 
 FEW_ENTRIES = 2048
@@ -30,7 +30,7 @@ Rule = Callable[[nn.Module, tuple[int, ...]], float]
 
 @dataclass(frozen=True)
 class Sibling:
-    """A layer's weight with the law that its own numbers show."""
+    """A layer's weight with the distribution that its own numbers show."""
 
     module: nn.Module
     shape: tuple[int, ...]
@@ -62,8 +62,8 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def shared_laws(found: Sequence[Sibling]) -> list[Distribution]:
-    """The laws of weights of one type of layer, small ones corrected by what all of them show."""
+def shared_distributions(found: Sequence[Sibling]) -> list[Distribution]:
+    """The distributions of weights of one type of layer, small ones corrected by what all of them show."""
     usable = [item for item in found if item.law.kind == INDEPENDENT and item.law.variance and not item.law.mean]
     laws = [item.law for item in found]
     if len(usable) < FEWEST:
@@ -98,14 +98,14 @@ def _scaled(law: Distribution, variance: float, told: float) -> Distribution:
     return replace(law, quantiles=quantiles, variance=variance, uncertainty=told)
 
 
-# -- The laws that torch's own layers draw from, recognized in a layer as it is
+# -- The distributions that torch's own layers draw from, recognized in a layer as it is
 
 
 UNIFORM_IN_FAN = (nn.Linear, ConvNd, nn.Bilinear)
 
 
-def default_law(module: nn.Module, key: str, parameter: Tensor) -> Distribution | None:
-    """Torch's own law of a layer's weight or bias, if the numbers are within it and could come from it."""
+def default_distribution(module: nn.Module, key: str, parameter: Tensor) -> Distribution | None:
+    """Torch's own distribution of a layer's weight or bias, if the numbers are within it and could come from it."""
     law = _law(module, key)
     if law is None or not 2 <= parameter.numel() <= FEW_ENTRIES or not parameter.is_floating_point():
         return None
@@ -143,7 +143,7 @@ def distribution(parameter: Tensor) -> Distribution:
     found = getattr(parameter, _LAW, None)
     if found is not None:
         return found
-    return Distribution.constant(0.0, UNKNOWN) if parameter.is_meta else measured_law(parameter)
+    return Distribution.constant(0.0, UNKNOWN) if parameter.is_meta else measured_distribution(parameter)
 
 
 def set_distribution(parameter: Tensor, law: Distribution) -> None:
@@ -157,7 +157,7 @@ def is_copied(parameter: Tensor) -> bool:
 
 
 def law_of(parameter: Tensor) -> Distribution:
-    """The law of a parameter's entries; a draw that others have too is no draw of its own."""
+    """The distribution of a parameter's entries; a draw that others have too is no draw of its own."""
     law = distribution(parameter)
     return replace(law, kind=COPIED) if is_copied(parameter) and law.variance else law
 
@@ -178,7 +178,7 @@ def factory_of_model(model: nn.Module) -> Factory | None:
 
 
 def build(factory: Factory) -> nn.Module:
-    """Call a function that makes a model, without allocating its weights; their laws are kept beside them."""
+    """Call a function that makes a model, without allocating its weights; their distributions are kept beside them."""
     try:
         with building() as recorder:
             made = constructed(factory, SEED)
@@ -195,11 +195,11 @@ def build(factory: Factory) -> nn.Module:
 
 
 def parameters_on_meta(model: nn.Module, frozen: bool = False) -> dict[int, Any]:
-    """For each trainable parameter, by `id`, a twin on meta that knows its law.
+    """For each trainable parameter, by `id`, a twin on meta that knows its distribution.
 
     With `frozen` also for weights that are not trained, but not for tables that a class computes (sinusoids).
     """
-    laws = laws_of(model)
+    laws = distributions_of(model)
     parameters = {id(place.parameter): place.parameter for place in places_of(model)}
     copies = _copies({key: _numbers(item) for key, item in parameters.items() if laws[key].variance})
     drawn = {id(place.parameter) for place in places_of(model) if frozen and _is_drawn(place)}
@@ -215,8 +215,8 @@ def _is_drawn(place: Place) -> bool:
     return place.key in ("weight", "bias") and place.parameter.is_floating_point() and not computed
 
 
-def laws_of(model: nn.Module) -> dict[int, Distribution]:
-    """The law of every parameter, by `id`: recorded, torch's own, or what its and its siblings' numbers show."""
+def distributions_of(model: nn.Module) -> dict[int, Distribution]:
+    """The distribution of every parameter, by `id`: recorded, torch's own, or what its and its siblings' numbers say."""
     laws: dict[int, Distribution] = {}
     families: dict[type, list[tuple[int, Sibling]]] = {}
     for place in places_of(model):
@@ -228,7 +228,7 @@ def laws_of(model: nn.Module) -> dict[int, Distribution]:
             sibling = Sibling(place.module, tuple(parameter.shape), laws[key])
             families.setdefault(type(place.module), []).append((key, sibling))
     for family in families.values():
-        found = shared_laws([sibling for _, sibling in family])
+        found = shared_distributions([sibling for _, sibling in family])
         laws.update({key: law for (key, _), law in zip(family, found, strict=True)})
     return laws
 
@@ -273,7 +273,7 @@ def _law_in(place: Place) -> Distribution:
     parameter = place.parameter
     if parameter.is_meta or hasattr(parameter, _LAW):
         return distribution(parameter)
-    return default_law(place.module, place.key, parameter) or measured_law(parameter)
+    return default_distribution(place.module, place.key, parameter) or measured_distribution(parameter)
 
 
 def _on_meta(parameter: Tensor, law: Distribution, copied: bool) -> nn.Parameter:
@@ -298,7 +298,7 @@ def _copies(draws: dict[int, Any]) -> set[int]:
 
 
 def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> None:
-    """Write the law of each parameter beside it; frozen tables take their numbers back."""
+    """Write the distribution of each parameter beside it; frozen tables take their numbers back."""
     places = [place for place in places_of(model) if place.parameter.is_meta]
     recorded = {place.name: recorder.law(place.parameter) for place in places}
     known: dict[str, Law] = {
@@ -320,4 +320,4 @@ def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> No
 def _as_distribution(law: Law, is_table: bool) -> Distribution:
     if isinstance(law, Distribution):
         return law
-    return Distribution.table(law) if is_table else measured_law(law)
+    return Distribution.table(law) if is_table else measured_distribution(law)

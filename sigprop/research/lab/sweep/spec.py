@@ -52,7 +52,7 @@ Trial = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SweepSpec:
     """Fixed settings by section, and for every key of the grid its values."""
 
     fixed: Trial
@@ -76,7 +76,7 @@ def identity(trial: Trial) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_sheet(path: str | Path) -> Sheet:
+def read_spec(path: str | Path) -> SweepSpec:
     """Read and check a sweep's TOML file; what is unknown is named."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -98,7 +98,7 @@ def read_sheet(path: str | Path) -> Sheet:
             raise InputError(f"{path}: grid key {key!r} is {values!r}: needs a list with at least one value")
     if "source" not in content.get("model", {}) and "model.source" not in grid:
         raise InputError(f"{path}: [model] has no source: a reference network, a config.json, or file.py:factory")
-    return Sheet(content, grid)
+    return SweepSpec(content, grid)
 
 
 def _check(key: str, path: str | Path) -> None:

@@ -216,7 +216,7 @@ def _is_drawn(place: Place) -> bool:
 
 
 def distributions_of(model: nn.Module) -> dict[int, Distribution]:
-    """The distribution of every parameter, by `id`: recorded, torch's own, or what its and its siblings' numbers say."""
+    """That of every parameter, by `id`: recorded, torch's own, or what its and its siblings' numbers say."""
     laws: dict[int, Distribution] = {}
     families: dict[type, list[tuple[int, Sibling]]] = {}
     for place in places_of(model):

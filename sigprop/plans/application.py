@@ -181,7 +181,7 @@ def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
     ]
     lacking += [f"{row.name}: not finite" for row, item in pairs if not item.is_meta and not _is_finite(item)]
     for row in _wanted_scales(plan, modules):
-        if not _carries(modules.get(row.module), row):
+        if not _has_scale(modules.get(row.module), row):
             lacking.append(f"{row.module}: {row.place} is not multiplied by {row.factor:.4g}; call plan.attach_(model)")
     installed = hooks.installed(modules)
     lacking += [
@@ -276,7 +276,7 @@ def _wanted_scales(plan: Plan, modules: dict[str, nn.Module]) -> list[ScalePlan]
     return found
 
 
-def _carries(module: nn.Module | None, row: ScalePlan) -> bool:
+def _has_scale(module: nn.Module | None, row: ScalePlan) -> bool:
     """Whether a module has the hook, or the multiplied number, that a row asks for."""
     if module is None or row.factor == 1.0:
         return module is not None

@@ -207,7 +207,7 @@ class Plan(Shown):
         drawn = sum(row.init.kind != "keep" or row.init.value != 1.0 for row in self.parameters)
         rates = sum(row.lr != 1.0 for row in self.parameters)
         scaled = sum(not row.folded for row in self.junctions)
-        parts = [f"draws {drawn} of {len(self.parameters)} parameters"]
+        parts = [f"initializes {drawn} of {len(self.parameters)} parameters"]
         parts += [f"multiplies the learning rate of {rates}"] if rates else []
         parts += [f"scales {scaled} residual junctions in the forward pass"] if scaled else []
         parts += [f"scales {len(self.scales)} modules"] if self.scales else []

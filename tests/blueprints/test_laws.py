@@ -9,7 +9,7 @@ from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariance
 from sigprop.blueprints.laws import correlation_fixed_points, depth_laws, growth_class, scaled_transformer, stack_laws
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.research.laws import correlation
+from sigprop.research import correlation
 
 
 class Strengths(InitScheme):

@@ -80,7 +80,9 @@ def fold(plan: Plan, structure: Structure, optimizer: str = "adamw", match_epsil
     plan = with_levels(plan, structure)
     factors = fold_factors(plan)
     shifts = {name: row.shift for row in plan.junctions for name in row.weights}
-    rows = [carrying(row, factors.get(row.name, 1.0), optimizer, shifts.get(row.name, 0.0)) for row in plan.parameters]
+    rows = [
+        with_factor(row, factors.get(row.name, 1.0), optimizer, shifts.get(row.name, 0.0)) for row in plan.parameters
+    ]
     junctions = [replace(row, folded=True) for row in plan.junctions]
     scales = plan.scales + (_epsilons(plan, structure) if match_epsilon else [])
     meta = {**plan.meta, "optimizer": optimizer}
@@ -101,7 +103,7 @@ def _factor(row: JunctionPlan) -> float:
     return factor
 
 
-def carrying(row: ParameterPlan, factor: float, optimizer: str, shift: float = 0.0) -> ParameterPlan:
+def with_factor(row: ParameterPlan, factor: float, optimizer: str, shift: float = 0.0) -> ParameterPlan:
     """The row of a parameter that carries a factor, with the settings that keep its trajectory."""
     if factor == 1.0:
         return row

@@ -23,7 +23,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.isolation import seed_all, undisturbed
 from sigprop.plans.hooks import LEARNED
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.folding import carrying, fold, with_levels
+from sigprop.plans.recipes.folding import fold, with_factor, with_levels
 from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import scale_row
 from sigprop.results.init import KEEP
@@ -114,7 +114,7 @@ def with_tied_readout(plan: Plan, structure: Structure, optimizer: str) -> Plan:
     rows = [
         replace(found, why=f"{found.why} (tied readout)") if found is not item else item
         for item in plan.parameters
-        for found in [carrying(item, factor, optimizer) if item.name in structure.readout_input else item]
+        for found in [with_factor(item, factor, optimizer) if item.name in structure.readout_input else item]
     ]
     return replace(plan, parameters=rows, meta={**plan.meta, "tied_factor": factor})
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.folding import carrying
+from sigprop.plans.recipes.folding import with_factor
 from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched
 from sigprop.plans.recipes.predicted_plan import with_initial_loss
 from sigprop.plans.recipes.registry import RECIPES
@@ -31,7 +31,7 @@ from sigprop.plans.scaling.beside import Beside, Rules, beside_of
 from sigprop.plans.scaling.budget import run_settings, with_run
 from sigprop.plans.scaling.depth import DEPTH_RULES
 from sigprop.plans.scaling.dimensions import Dimensions, compare
-from sigprop.plans.scaling.initial_sizes import carried_from_base, carried_from_reference, own_inits
+from sigprop.plans.scaling.initial_sizes import own_inits, scaled_from_base, scaled_from_reference
 from sigprop.plans.scaling.model_and_base import ModelAndBase, build_base, read_model_and_base
 from sigprop.plans.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, reference_dimensions
 from sigprop.plans.scaling.responses import responses
@@ -164,11 +164,11 @@ def _by_recipe(beside: Beside, recipe: str, options: dict[str, Any]) -> Plan:
     if rule is None:
         return made
     if beside.base is None:
-        return carried_from_reference(made, scheme, structure, beside.dims, rule.readout, options)
+        return scaled_from_reference(made, scheme, structure, beside.dims, rule.readout, options)
     if beside.pair.base is None:
         raise UnsupportedError(f"the base cannot be traced, which {recipe} needs: {beside.pair.reason}")
     weights = {name: rule.factors(item).weight for name, item in beside.dims.items()}
-    return carried_from_base(made, scheme, beside.pair.base, weights, options)
+    return scaled_from_base(made, scheme, beside.pair.base, weights, options)
 
 
 def _rated(made: Plan, beside: Beside, optimizer: str, recipe: str = "own") -> Plan:
@@ -222,7 +222,7 @@ def _with_shifted_end(row: ParameterPlan, beside: Beside, scaled: bool, optimize
         return row
     value = beside.structure.parameters[row.name].constant
     init = row.init if value is None else Init("constant", value=value)
-    return carrying(replace(row, init=init), branch, optimizer, shift)
+    return with_factor(replace(row, init=init), branch, optimizer, shift)
 
 
 def _count_roles(dims: Mapping[str, Dimensions]) -> dict[str, int]:

@@ -168,7 +168,7 @@ def _feasible(item: Dimensions, candidates: dict, size, base_size) -> list[list[
 SAME = 1e-9
 
 
-def carried_from_base(
+def scaled_from_base(
     made: Plan, scheme: Recipe, base: Structure, weights: Mapping[str, float], options: dict[str, Any]
 ) -> Plan:
     """The plan with the recipe's sizes of the base, times the rule's. Layers that share their names share the ratio."""
@@ -179,7 +179,7 @@ def carried_from_base(
     return _times(made, {row.name: ratios.get(pattern(row.name), 1.0) * weights.get(row.name, 1.0) for row in made})
 
 
-def carried_from_reference(
+def scaled_from_reference(
     made: Plan, scheme: Recipe, structure: Structure, dims: Mapping[str, Dimensions], readout: float, options: dict
 ) -> Plan:
     """The plan with the recipe's sizes at the reference, times the rule's; `readout` is the rule's exponent of it."""

@@ -166,11 +166,11 @@ def _attention_scales(named: list[Culprit], queries: Mapping[str, str]) -> list[
         draws = [item for item in own if item.cause == "init"]
         if not draws or len(draws) == len(own):
             return []
-        found.append(Culprit(owner, "attention scale", _carried(draws), draws[0].axis))
+        found.append(Culprit(owner, "attention scale", _exponent_of_scale(draws), draws[0].axis))
     return found
 
 
-def _carried(draws: list[Culprit]) -> float:
+def _exponent_of_scale(draws: list[Culprit]) -> float:
     """The exponent of the scale: that of the queries' draw; of a fused matrix and the output weight, both halves."""
     up = [item.exponent for item in draws if item.exponent > 0]
     down = [-item.exponent for item in draws if item.exponent <= 0]

@@ -10,7 +10,7 @@ from torch import nn
 from sigprop.errors import InputError
 from sigprop.plans.multipliers import Sizes
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.folding import carrying
+from sigprop.plans.recipes.folding import with_factor
 from sigprop.plans.recipes.rows import multiplied
 from sigprop.plans.rows import ScalePlan
 from sigprop.plans.scaling.beside import Beside
@@ -76,7 +76,7 @@ def with_tied_factor(made: Plan, beside: Beside, optimizer: str) -> Plan:
         if row.name == tied.name and made.meta.get("tied_as_readout") and not scaled:
             told = f"{row.why}; {beside.rules.width.name}: also the readout, size x{ratio**-0.5:.4g}"
             row = replace(multiplied(row, Sizes().gauged(ratio**-0.5), optimizer), why=told)
-        rows.append(carrying(row, factor, optimizer) if row.name in names else row)
+        rows.append(with_factor(row, factor, optimizer) if row.name in names else row)
     if not names and factor != 1.0:
         place = _readout_module(beside.model, tied.name)
         scales.append(ScalePlan(place, factor, "input", f"readout tied to {tied.name}, no norm before it"))

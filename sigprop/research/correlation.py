@@ -1,4 +1,4 @@
-"""Laws of token correlation in deep stacks."""
+"""Token correlation in deep stacks: where it settles, and what norms do to it."""
 
 from __future__ import annotations
 

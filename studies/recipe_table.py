@@ -20,7 +20,7 @@ from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.models.data import sample_text, text_batch
 from sigprop.plans.recipes import RECIPES, read_structure
-from sigprop.plans.recipes.predicted_plan import predict_plan
+from sigprop.plans.recipes.planned_states import predict_plan
 from studies.recipes_shared import DATA
 
 COLUMNS = ("forward_growth", "gradient_growth", "token_correlation", "sensitivity")

@@ -16,7 +16,7 @@ from sigprop.grid import Grid, number
 if TYPE_CHECKING:
     from sigprop.inputs import ModelSource
     from sigprop.plans import Plan
-    from sigprop.plans.recipes.predicted_plan import PredictedPlan
+    from sigprop.plans.recipes.planned_states import PredictedPlan
     from sigprop.structure import Structure
 
 SHOWN = 8
@@ -103,7 +103,7 @@ def _predicted(
     structure: Structure, recipe: str, options: dict[str, Any], others: list[str]
 ) -> tuple[list[PredictedPlan], dict[str, str]]:
     """The model as it is, under the recipe and under the others; with those that refused, and why."""
-    from sigprop.plans.recipes.predicted_plan import predict_plan
+    from sigprop.plans.recipes.planned_states import predict_plan
 
     if not structure.junctions:
         return [], {}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sigprop.compat import Figure as PlainFigure
 from sigprop.results.files import write_figure
 from sigprop.results.profile import streams
+from sigprop.results.report_text import LINES, LOGARITHMIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,18 +153,11 @@ def comparison_figure(comparison: Comparison, path: str | Path | None) -> Figure
     return finish(figure, comparison.summary().splitlines()[0], path)
 
 
-ALONG_DEPTH = {
-    "variance": "stream variance",
-    "grad_variance": "gradient variance",
-    "token_correlation": "token correlation",
-    "entropy": "attention entropy",
-}
-LOGARITHMIC = ("variance", "grad_variance")
 KINDS = {"predicted": "predicted", "measured": "measured", "prescribed": "predicted with the fix"}
 
 
 def report_figure(report: Report, path: str | Path | None) -> Figure:
-    shown = [column for column in ALONG_DEPTH if any(curve.column == column for curve in report.curves)]
+    shown = [column for column in LINES if any(curve.column == column for curve in report.curves)]
     figure, axes = blank(max(1, math.ceil(len(shown) / 2)), min(2, max(1, len(shown))))
     for axis, column in zip(axes, shown, strict=False):
         for colour, (kind, name) in zip(COLOURS, KINDS.items(), strict=False):
@@ -171,7 +165,7 @@ def report_figure(report: Report, path: str | Path | None) -> Figure:
                 if (curve.column, curve.kind) == (column, kind):
                     style = {"marker": "o", "linestyle": "none", "markersize": 3} if kind == "measured" else {}
                     axis.plot(curve.depth, curve.values, color=colour, label=name, **style)
-        label(axis, ALONG_DEPTH[column], "depth")
+        label(axis, LINES[column], "depth")
         if column in LOGARITHMIC:
             widen(axis)
     for axis in axes[len(shown) :]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from sigprop.capture import build, trace
 from sigprop.graph.evaluate import Evaluation
 from sigprop.models import build as reference
-from sigprop.plans.recipes.predicted_plan import predict_plan
+from sigprop.plans.recipes.planned_states import predict_plan
 from sigprop.structure import read_structure
 
 IDS = torch.randint(64, (1, 12), generator=torch.Generator().manual_seed(0))

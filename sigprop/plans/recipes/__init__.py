@@ -5,8 +5,7 @@
 | `schemes/` | one scheme each |
 | `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
 | `folding` | scales carried by unmodified models, exactly |
-| `planned_states` | predicted states under a plan, which the solvers stand on |
-| `predicted_plan` | what a recipe would do to a model, predicted |
+| `planned_states` | what a model becomes under a plan, predicted; the solvers stand on it |
 | `planning` | `plan(model, recipe)`; junctions hooked, tied readouts, frozen weights |
 """
 

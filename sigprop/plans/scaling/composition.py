@@ -22,8 +22,8 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.folding import with_factor
+from sigprop.plans.recipes.planned_states import with_initial_loss
 from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched
-from sigprop.plans.recipes.predicted_plan import with_initial_loss
 from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import multiplied, times, with_inits
 from sigprop.plans.rows import ParameterPlan

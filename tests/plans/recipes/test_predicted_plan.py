@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sigprop.models import build
-from sigprop.plans.recipes.predicted_plan import predict_plan
+from sigprop.plans.recipes.planned_states import predict_plan
 from sigprop.structure import read_structure
 
 

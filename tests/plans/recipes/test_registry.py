@@ -14,7 +14,7 @@ from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan
 from sigprop.plans.recipes import RECIPES, plan, recipe
-from sigprop.plans.recipes.predicted_plan import predict_plan
+from sigprop.plans.recipes.planned_states import predict_plan
 from tests.plans.recipes.shared import WIDTH, drawn, ids, model_of, raw, structure_of
 
 

@@ -36,7 +36,7 @@ from sigprop.errors import UnsupportedError, require
 from sigprop.graph.graph import Node
 from sigprop.losses import LossChoice
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.planned_states import PlannedStates, correlation, variance
+from sigprop.plans.recipes.planned_states import PlannedStates, correlation, start_variance, variance
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import init_all, scale_rows, times, with_junctions
 from sigprop.plans.recipes.schemes.lecun import lecun_rule
@@ -130,15 +130,6 @@ def branch_scales(structure: Structure, k: float, alpha: float) -> Callable[[Jun
         return (1.0, 1.0) if scaled else (math.sqrt(1.0 - squared), math.sqrt(squared))
 
     return scales
-
-
-def start_variance(structure: Structure, plan: Plan) -> float:
-    """The variance that the first stream starts with."""
-    states = PlannedStates(structure)
-    states.set_plan(plan)
-    start = structure.sums[0].source.node
-    states.run(states.nodes[: states.place[start] + 1])
-    return variance(start, states)
 
 
 def _solved_factors(structure: Structure, states: PlannedStates, ratio: float, cap: float) -> dict[str, float]:

@@ -15,7 +15,7 @@ import typer
 from torch import Tensor
 
 from sigprop.research.criticality import (
-    BatchNorm,
+    BatchNormStack,
     Vanilla,
     architecture,
     batch_norm_factor,
@@ -87,7 +87,7 @@ def _batch_norm_group(network: Network, seed: int, device: str, count: int) -> d
     finite, large = [], []
     for mu in STRENGTHS:
         known = architecture(network.activation, "batch", mu, network.stages)
-        assert isinstance(known, BatchNorm)
+        assert isinstance(known, BatchNormStack)
         finite.append(batch_norm_factor(known, network.depth, network.width, network.batch, network.inputs))
         large.append(factor_at_depth(known, 1.0, 0.0, network.depth))
     return {

@@ -20,9 +20,6 @@ from sigprop.distributions.recorder import DrawRecorder, building
 from sigprop.errors import UnsupportedError
 from sigprop.isolation import observers, without_observers
 
-# -- Layers that one rule has drawn tell the distribution of each other
-
-
 FEW_ENTRIES = 2048
 FEWEST = 3
 Rule = Callable[[nn.Module, tuple[int, ...]], float]
@@ -96,9 +93,6 @@ def _misfit(usable: Sequence[Sibling], rule: Rule) -> float:
 def _scaled(law: Distribution, variance: float, told: float) -> Distribution:
     quantiles = law.quantiles * math.sqrt(variance / law.variance)
     return replace(law, quantiles=quantiles, variance=variance, uncertainty=told)
-
-
-# -- The distributions that torch's own layers draw from, recognized in a layer as it is
 
 
 UNIFORM_IN_FAN = (nn.Linear, ConvNd, nn.Bilinear)

@@ -52,8 +52,6 @@ class DrawRecorder(Mode):
         self._zero_rows: dict[int, tuple[int, ...]] = {}
         self._count = 0
 
-    # -- distributions by storage
-
     def law(self, tensor: Tensor) -> Law | None:
         found = self._laws.get(storage_key(tensor))
         return None if found is None else found[1]
@@ -93,8 +91,6 @@ class DrawRecorder(Mode):
         if parameter.numel() <= LARGE:
             self.keep(twin, parameter.detach())
         return twin
-
-    # -- the mode
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = dict(kwargs or {})

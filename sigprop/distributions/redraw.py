@@ -26,9 +26,6 @@ from sigprop.distributions.model_distributions import (
 )
 from sigprop.errors import UnsupportedError
 
-# -- What one draw of the weights leaves open: parameters as other distributions that the same numbers allow
-
-
 NEGLIGIBLE = 0.02
 Perturb = Callable[[Tensor, int], Tensor]
 

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from sigprop.errors import InputError, require
 
-# -- Text for language models: a byte tokenizer, a text-file loader, and a shipped public-domain sample
-
-
 VOCABULARY = 256
 
 
@@ -65,9 +62,6 @@ def text_batch(text: str, batch: int, tokens: int, vocabulary: int = VOCABULARY)
     starts = torch.linspace(0, stream.numel() - tokens, batch).long()
     passages = torch.stack([stream[start : start + tokens] for start in starts.tolist()])
     return passages % vocabulary
-
-
-# -- Images and labels in the IDX format of MNIST and Fashion-MNIST
 
 
 KINDS = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

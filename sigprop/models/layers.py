@@ -73,9 +73,6 @@ def per_layer(key: str, value: float | Sequence[float], depth: int) -> list[floa
     return [float(item) for item in value]
 
 
-# -- Named random initializations of a whole model, for experiments; prescriptions live in plans
-
-
 SCHEMES: dict[str, Callable[[int, int], float]] = {
     "gpt2": lambda fan_in, fan_out: 0.02,
     "he": lambda fan_in, fan_out: (2.0 / fan_in) ** 0.5,

@@ -10,8 +10,6 @@ from scipy.optimize import root_scalar
 
 from sigprop.errors import require
 
-# -- Where token correlation settles in a deep Transformer, for the signal and for the gradient (dslm App. F)
-
 
 def relu_mlp_correlation(r: float) -> float:
     """Correlation after `W relu(W x)`: `(sqrt(1-r^2) + r (pi/2 + asin r)) / pi`."""
@@ -74,9 +72,6 @@ def _check(attention: float, mlp: float, dropout: float, weighting: str) -> None
 def _root(function: Callable[[float], float], low: float) -> float:
     """The root between `low` and 1."""
     return float(root_scalar(function, bracket=(low, 1.0), method="brentq").root)
-
-
-# -- Pre-LN against Post-LN in the setting of preln: uniform attention, ReLU MLP of hidden width d, all weights 1/d
 
 
 @dataclass(frozen=True)

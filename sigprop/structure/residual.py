@@ -179,8 +179,6 @@ class Tensors:
     def _since(self, item: Record, oldest: int) -> bool:
         return isinstance(item, Field) and self.index.get(item, oldest) >= oldest
 
-    # -- norms
-
     def norms(self, found: Sum) -> frozenset[str]:
         """`pre` where the branches read norms of the stream, `post` where only norms read the sum and the stream goes
         through it (no other sum has the same skip)."""
@@ -211,8 +209,6 @@ class Tensors:
     def _is_batch_norm(self, item: Field) -> bool:
         """Its statistics are fixed numbers in evaluation mode, so that it does not undo a scale."""
         return item.call is not None and isinstance(self.modules.get(item.call.module), BatchNorm)
-
-    # -- branches
 
     def attention(self, passed: set[Record]) -> FoundAttention | None:
         """The attention of a branch, fused or spelt out."""

@@ -14,8 +14,6 @@ from sigprop.research.criticality.networks import BatchNormStack, Number, Vanill
 from sigprop.theory.activations import ActivationFunction, hermite
 from sigprop.theory.activations.gaussian import as_double
 
-# -- BatchNorm networks of finite width N and batch B, to first order in 1/N and 1/B
-
 
 def batch_norm_factor(network: BatchNormStack, depth: int, width: int, batch: int, inputs: int | None = None) -> Tensor:
     """chi_J of the penultimate block of `depth` layers, on white-noise inputs; the same at every sigma_w and sigma_b.
@@ -163,9 +161,6 @@ def _he2(x: Tensor) -> Tensor:
 
 def _he4(x: Tensor) -> Tensor:
     return x**4 - 6 * x**2 + 3
-
-
-# -- Networks without norm or residual at finite width N: the kernel is a random walk
 
 
 _ATOMS, _NODES = 200, 7

@@ -16,9 +16,6 @@ from sigprop.errors import require
 from sigprop.theory.activations import ActivationFunction
 from sigprop.theory.activations.gaussian import as_double
 
-# -- Roots of scalar maps over a wide range, without guesses: which fixed points exist, and which one is reached
-
-
 Map = Callable[[Tensor], Tensor]
 
 _LOWEST, _HIGHEST, _POINTS = -14.0, 11.0, 1200  # decades of the kernel that are searched
@@ -107,9 +104,6 @@ def all_roots(function: Map, low: float = -8.0, high: float = 6.0, points: int =
     return sorted(found)
 
 
-# -- What the theory needs to know about one repeated layer: how it moves the kernel and the Jacobian
-
-
 Number = Tensor | float
 
 
@@ -196,9 +190,6 @@ def correlation_length(jacobian: Number) -> Tensor:
     return 1 / torch.log(value).abs()
 
 
-# -- No normalization: the kernel follows a nonlinear map of its own
-
-
 _CEILING = 1e12
 """It stands for an infinite kernel in the moments."""
 
@@ -228,9 +219,6 @@ class Vanilla(Architecture):
         """(sigma_w^2, sigma_b^2) at which `kernel` is a fixed point with chi_J = 1; the latter may be negative."""
         ratio = 1 / self.slope_square(kernel)
         return self.keep * ratio, self.keep * (kernel - self.square(kernel) * ratio)
-
-
-# -- LayerNorm before or after the activation
 
 
 _FLOOR = 1e-18
@@ -283,9 +271,6 @@ class ActivationNorm(Architecture):
         """(sigma_w^2, sigma_b^2) at which `kernel` is a fixed point with chi_J = 1; the latter may be negative."""
         weight = self.keep * self.spread(kernel) / self.slope_square(kernel)
         return weight, self.keep * kernel - weight
-
-
-# -- BatchNorm at large batch, one or more stages per residual block
 
 
 @dataclass(frozen=True)

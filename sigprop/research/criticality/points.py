@@ -17,9 +17,6 @@ from sigprop.research.criticality.networks import (
     derivative,
 )
 
-# -- Critical points of networks without a norm: chi_J = chi_K = 1, with their stability and exponent
-
-
 _ZERO = 1e-18  # the kernel that stands for K* = 0
 
 ATTRACTS = "attracts"
@@ -103,9 +100,6 @@ def _extrapolate(x: list[float], y: list[float]) -> float:
         for i in range(len(x) - level):
             y[i] = (x[i] * y[i + 1] - x[i + level] * y[i]) / (x[i] - x[i + level])
     return y[0]
-
-
-# -- Critical lines chi_J = 1 in the (sigma_w, sigma_b) plane
 
 
 @dataclass(frozen=True)

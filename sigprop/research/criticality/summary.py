@@ -26,8 +26,6 @@ from sigprop.theory.activations import ActivationFunction, get
 from sigprop.theory.activations.gaussian import as_double
 from sigprop.theory.activations.registry import Function
 
-# -- How kernel and Jacobian travel with depth: the exact recursion, and its laws where nothing settles (mu = 1)
-
 
 @dataclass(frozen=True)
 class Trajectory:
@@ -213,9 +211,6 @@ def _at_full_residual(network: Architecture) -> str:
             "Bounded activations grow as a stretched exponential, the others exponentially"
         )
     return "mu = 1 with a norm: chi_J -> 1 at every sigma_w and sigma_b; the Jacobian grows as a power of depth"
-
-
-# -- The predicted chi_J over a plane of two settings
 
 
 def predicted_diagram(

@@ -10,9 +10,6 @@ from sigprop.errors import UnknownNameError, require
 from sigprop.research.lab.ranks import KINDS
 from sigprop.research.lab.steps import MODES, PRECISIONS
 
-# -- The learning rate over a run, as a factor of its peak
-
-
 DECAYS = ("cosine", "linear", "constant")
 
 

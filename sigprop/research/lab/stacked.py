@@ -11,9 +11,6 @@ from torch import Tensor
 from sigprop.compat import fused_adamw_
 from sigprop.errors import UnknownNameError, require
 
-# -- Parameters of stacked networks that are treated alike, in one tensor with a row for each network
-
-
 ALIGNED = 8
 """A parameter begins at a multiple of so many entries: fast products read 16 bytes at a time."""
 Factors = tuple[float, float, float]
@@ -72,9 +69,6 @@ def _view(rows: Tensor, place: _Place) -> Tensor:
     part = rows[:, place.start : place.start + place.size]
     networks, *shape = place.shape
     return part.view(networks, *shape[::-1]).mT if place.by_columns else part.view(place.shape)
-
-
-# -- Optimizers for stacks of networks: the entry rules of SGD and AdamW with one learning rate for every network
 
 
 KINDS = ("adamw", "sgd", "momentum")

@@ -29,8 +29,6 @@ from sigprop.research.lab.ranks import Ranks, join, spread
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.steps import Batch, Batches, Loss, called, make_step
 
-# -- Where a run broke: the first module, in order of execution, whose output is not finite
-
 
 def first_bad_site(model: nn.Module, batch: Batch) -> str:
     """The module's name, or the parameter's that is not finite already; empty if all outputs are finite."""
@@ -52,9 +50,6 @@ def first_bad_site(model: nn.Module, batch: Batch) -> str:
         for handle in handles:
             handle.remove()
     return found[0] if found else ""
-
-
-# -- What a run wrote down: one JSON line for each entry, appended and flushed, readable after any crash
 
 
 class RunLog:
@@ -245,8 +240,6 @@ class _Training:
     def _on_device(self, batch: Batch) -> Batch:
         own = self.ranks.share(batch)
         return {key: value.to(self.settings.device, non_blocking=True) for key, value in own.items()}
-
-    # -- resuming
 
     def _facts(self, step: int) -> dict[str, Any]:
         run = self.found

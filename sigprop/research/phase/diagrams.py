@@ -20,9 +20,6 @@ from sigprop.research.phase.figure import Overlay
 from sigprop.research.phase.networks import PRECISIONS, Layers, Network, Points, network_phase
 from sigprop.research.phase.predicted import BLUEPRINTS, blueprint_diagram
 
-# -- Measured phase diagrams of MLPs: chi_J of the penultimate block over a grid of settings
-
-
 Progress = Callable[[int, int], None]
 
 

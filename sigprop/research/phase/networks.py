@@ -18,9 +18,6 @@ from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.measurement.statistics import average_over
 from sigprop.research.phase.diagram import Axis, PhaseDiagram, plane_values
 
-# -- MLPs at many settings at once: all points of a grid pass through the same random matrices as one product
-
-
 Function = Callable[[Tensor], Tensor]
 
 FUNCTIONS: dict[str, Function] = {
@@ -165,9 +162,6 @@ class Layers:
             centred = h - h.mean(1, keepdim=True)
             return self.network.function(centred * torch.rsqrt(centred.square().mean(1, keepdim=True)))
         return self.network.function(h)
-
-
-# -- Measured phase diagrams of any network with residual blocks: ResNet, Mixer, ViT,
 
 
 class _Scaled(TorchFunctionMode):

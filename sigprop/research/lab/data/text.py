@@ -14,8 +14,6 @@ from sigprop.errors import InputError, require
 from sigprop.losses import LossFunction
 from sigprop.research.lab.data.objectives import Causal, TextObjective
 
-# -- Random numbers that belong to one step: resuming at a step needs nothing but its number
-
 
 def generator_at(seed: int, place: int) -> torch.Generator:
     """A generator for step or epoch `place` of the run `seed`; nearby pairs give unrelated numbers."""
@@ -77,9 +75,6 @@ def trained_bpe(texts: Iterable[str], vocabulary: int, special: Iterable[str] = 
     return made
 
 
-# -- Data that need no file: tokens with Zipf's frequencies, Gaussian images with random labels
-
-
 def zipf_tokens(count: int, vocabulary: int, exponent: float = 1.0, seed: int = 0) -> Tensor:
     """Independent tokens; the one of rank `r` has probability proportional to `r^-exponent`."""
     require(count > 0, "count", count, "at least 1")
@@ -93,9 +88,6 @@ def gaussian_images(count: int, shape: tuple[int, int, int], classes: int, seed:
     require(count > 0, "count", count, "at least 1")
     generator = generator_at(seed, 0)
     return torch.randn(count, *shape, generator=generator), torch.randint(classes, (count,), generator=generator)
-
-
-# -- A column of a Hugging Face data set as one text
 
 
 def hub_text(dataset: Any, column: str = "text", split: str = "train") -> str:

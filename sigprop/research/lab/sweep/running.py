@@ -18,9 +18,6 @@ from sigprop.errors import InputError, require
 from sigprop.research.lab.sweep.folder import ResultFolder
 from sigprop.research.lab.sweep.spec import Trial, identity, run_trial
 
-# -- Local processes that share the trials of a sweep among themselves; no queue, no master that could die
-
-
 LIVES = 3
 """Lost workers that are replaced."""
 Work = Callable[[Trial], dict[str, Any]]
@@ -85,9 +82,6 @@ def _ran_one(trials: list[Trial], results: ResultFolder, work: Work) -> bool:
                     results.put(trial, result)
                 return True
     return False
-
-
-# -- The same sweep on a Ray cluster that the user has started: `ray start`, or `ray.init()` in the program
 
 
 AHEAD = 2

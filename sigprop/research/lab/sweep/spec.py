@@ -110,9 +110,6 @@ def _check(key: str, path: str | Path) -> None:
         raise UnknownNameError(f"key of {path} in [{section}]", name, known)
 
 
-# -- One trial: build the model, prescribe, train, and say in a few numbers how it went
-
-
 ZIPF = 1 << 16
 """Tokens of synthetic text where no file is given."""
 

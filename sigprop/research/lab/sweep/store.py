@@ -132,9 +132,6 @@ def _order(cell: dict[str, Any]) -> list[tuple[str, bool, float, str]]:
     ]
 
 
-# -- A figure of a sweep: loss against learning rate, and, where sizes differ, the best rate against width or depth
-
-
 SIZES = ("model.width", "model.depth")
 
 

@@ -52,9 +52,7 @@ def trajectory(
     return Trajectory(torch.stack(kernels), torch.stack(factors))
 
 
-def _kernels(
-    network: Architecture, sigma_w: Tensor, sigma_b: Tensor, depth: int, input_square: float
-) -> Iterator[Tensor]:
+def _kernels(network: Architecture, sigma_w: Any, sigma_b: Any, depth: int, input_square: float) -> Iterator[Tensor]:
     """K^1 .. K^depth."""
     kernel = sigma_w**2 * input_square
     kernel = kernel if isinstance(network, BatchNormStack) else kernel + sigma_b**2

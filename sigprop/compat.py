@@ -270,6 +270,27 @@ def cached_folder(name: str) -> Path:
         ) from error
 
 
+def open_safetensors(path: Any) -> Any:
+    """A file of tensors, read without being mapped: mapped pages that were copied still count as memory of the process.
+    Releases before 0.8 map it."""
+    from safetensors import safe_open
+
+    try:
+        return safe_open(str(path), framework="pt", backend="pread")  # type: ignore[call-arg]
+    except TypeError:
+        return safe_open(str(path), framework="pt")
+
+
+def return_free_memory() -> None:
+    """Give the system what is free, also between blocks in use, where the C library can do that (glibc)."""
+    import ctypes
+
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
 def shared_clone(tensor: Any) -> Any | None:
     """A clone of a tensor that shares its memory until one of the two is written to.
 

@@ -67,8 +67,10 @@ class Experiment:
         return measure(self.model, self.batch, self.loss, scores=True)
 
     def applied(self, plan: Plan) -> nn.Module:
-        """A copy of the model with a plan applied."""
-        copied = copy.deepcopy(self.model)
+        """A copy of the model with a plan applied; parameters that the plan keeps are the model's own."""
+        kept = {row.name for row in plan if row.init == KEEP}
+        own = unwrap(self.model).named_parameters(remove_duplicate=False)
+        copied = copy.deepcopy(self.model, {id(item): item for name, item in own if plain_name(name) in kept})
         return plan.apply_(copied, torch.Generator().manual_seed(self.seed))
 
 

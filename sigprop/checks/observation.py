@@ -30,6 +30,8 @@ SOFTMAXES = {F.softmax, torch.softmax, torch.Tensor.softmax}
 NORMS = {F.layer_norm, F.rms_norm}
 EPSILONS = ("eps", "variance_epsilon", "epsilon")
 BOUND_SHARE = 0.05
+PIECE = 1 << 20
+"""Logits that are copied to float64 at once."""
 FEWEST = 16
 """Positions below which a unit that is always zero says nothing."""
 
@@ -290,14 +292,20 @@ class _Watch(TorchFunctionMode):
         if logits.dim() < 2 or not isinstance(output, Tensor) or output.dim():
             return
         logits = logits.movedim(1, -1).flatten(0, -2) if logits.dim() > 2 else logits
-        allowed = logits.isfinite()
-        counts = allowed.sum(-1).clamp_min(1).double()
-        mean = logits.double().where(allowed, 0.0).sum(-1) / counts
-        spread = (logits.double() - mean[:, None]).square().where(allowed, 0.0).sum(-1) / counts
+        rows = [_over_classes(part) for part in logits.split(max(1, PIECE // max(1, logits.shape[-1])))]
+        counts, spread = (torch.cat(column) for column in zip(*rows, strict=True))
         value = float(output) / (1 if kwargs.get("reduction", "mean") == "mean" else len(logits))
         chance, variance = float(counts.log().mean()), float(spread.mean())
         self.found.losses.append(LossCall(name, logits.shape[-1], value, chance, variance))
         self.logits = logits
+
+
+def _over_classes(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row: how many classes are allowed, and the variance of their logits."""
+    allowed, values = logits.isfinite(), logits.double()
+    counts = allowed.sum(-1).clamp_min(1).double()
+    mean = values.where(allowed, 0.0).sum(-1) / counts
+    return counts, (values - mean[:, None]).square().where(allowed, 0.0).sum(-1) / counts
 
 
 def _dead(output: Tensor) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sigprop.distributions.distribution import CENTRED, INDEPENDENT, ORTHOGONAL, STRUCTURED, Distribution
+from sigprop.distributions.distribution import CENTRED, INDEPENDENT, LARGE, ORTHOGONAL, STRUCTURED, Distribution
 
 SURE = 5.5
 FEWEST = 24
@@ -28,7 +28,9 @@ FEW_ROWS = 32
 def measured_distribution(tensor: Tensor) -> Distribution:
     """The distribution of a real tensor's entries, and what they share."""
     kind = kind_of(tensor)
-    return Distribution.table(tensor.detach().clone()) if kind == STRUCTURED else Distribution.measured(tensor, kind)
+    if kind != STRUCTURED:
+        return Distribution.measured(tensor, kind)
+    return Distribution.table(tensor.detach().clone() if tensor.numel() <= LARGE else tensor)
 
 
 def kind_of(tensor: Tensor) -> str:
@@ -43,7 +45,8 @@ def kind_of(tensor: Tensor) -> str:
         return INDEPENDENT
     numbers = matrix.flatten() if matrix.all() else matrix[matrix != 0]
     numbers = numbers if tensor.dtype == torch.float64 else numbers.float()
-    if 2 * _different(numbers) < len(numbers):
+    different = _different(numbers)
+    if 2 * different < len(numbers) and 2 * different < _room(numbers):
         return STRUCTURED if bool((numbers != numbers[0]).any()) or len(numbers) < matrix.numel() else INDEPENDENT
     if matrix.numel() < FEWEST:
         return INDEPENDENT
@@ -89,6 +92,17 @@ def _different(numbers: Tensor) -> int:
 @lru_cache(maxsize=64)
 def _sample(count: int, few: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(count))[:few]
+
+
+def _room(numbers: Tensor) -> int:
+    """How many different numbers independent normal draws would show: fewer than there are on the grid of a short type,
+    in which a model may have been saved."""
+    for kind in (torch.bfloat16, torch.float16):
+        if torch.equal(numbers.to(kind).to(numbers.dtype), numbers):
+            levels = (torch.arange(len(numbers), dtype=torch.float64) + 0.5) / len(numbers)
+            normal = numbers.double().mean() + numbers.double().std() * torch.special.ndtri(levels)
+            return _counted(normal.to(kind).float())
+    return len(numbers)
 
 
 def _counted(numbers: Tensor) -> int:

@@ -19,6 +19,7 @@ from sigprop.batches import first_batch
 from sigprop.compat import (
     cached_folder,
     model_class,
+    open_safetensors,
     quiet_transformers,
     transformers_library,
     without_foreign_attention,
@@ -154,16 +155,16 @@ def from_config(config: Any) -> nn.Module:
 
 
 def from_folder(folder: Path, config: Any) -> nn.Module:
-    """The model of a checkpoint folder. Weights in bfloat16 stay so, all others become float32; shards are read one by
-    one into memory that is allocated once. What did not fit is told by `loading_of`."""
+    """The model of a checkpoint folder. Weights in bfloat16 stay so, all others become float32. What did not fit is told
+    by `loading_of`."""
     kind = model_class(config)
     kept = torch.bfloat16 if getattr(config, "dtype", None) in (torch.bfloat16, "bfloat16") else torch.float32
-    given = {"use_safetensors": True, "local_files_only": True, "dtype": kept}
     loose = {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
         with torch.random.fork_rng(devices=[]), quiet_transformers():
             torch.manual_seed(0)  # of weights that are not in the folder
-            model, info = kind.from_pretrained(folder, config=config, **given, **loose)
+            stored = _stored_weights(folder, kept)
+            model, info = kind.from_pretrained(None, config=config, state_dict=stored, dtype=kept, **loose)
     except Exception as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"the weights in {folder} cannot be read: {what}") from error
@@ -172,6 +173,20 @@ def from_folder(folder: Path, config: Any) -> nn.Module:
     )
     _LOADINGS[model] = LoadedFolder(str(folder), *map(tuple, names))
     return model.eval()
+
+
+def _stored_weights(folder: Path, kept: torch.dtype) -> dict[str, Tensor]:
+    """All tensors of a folder, read one by one into memory of their own. What is mapped from a file cannot be lent to a
+    pass: it would be copied."""
+    whole, index = (folder / name for name in WEIGHTS)
+    names = {whole.name} if whole.is_file() else set(json.loads(index.read_text())["weight_map"].values())
+    found: dict[str, Tensor] = {}
+    for name in sorted(names):
+        with open_safetensors(folder / Path(name).name) as file:
+            for key in file.keys():  # noqa: SIM118
+                value = file.get_tensor(key)
+                found[key] = value.to(kept if value.is_floating_point() else value.dtype, copy=True)
+    return found
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import accumulated_hooks, own_parameters, set_accumulated_hooks
+from sigprop.compat import accumulated_hooks, own_parameters, return_free_memory, set_accumulated_hooks
 from sigprop.errors import SigpropError
 from sigprop.measurement import stacked_moments
 from sigprop.measurement.entry_sums import entry_squares, entry_sums
 from sigprop.results import ParameterRow
 
 POWER_STEPS = 200
-LARGE = 1 << 20
+LARGE = 1 << 18
 """Entries of a gradient that is let go as soon as it is summed: a call of Python costs nothing beside its sum."""
+RETURNED = 1 << 26
+"""Bytes of gradients after which freed memory is given back: what lies between live blocks would stay with us."""
 PIECE = 1 << 24
 ROW = 1 << 14
 
@@ -30,28 +32,49 @@ class Accumulated(SigpropError):
 @contextmanager
 def large_gradients_let_go(modules: Mapping[str, nn.Module], kept: bool) -> Iterator[dict[Tensor, float]]:
     """Mean squares of large gradients on a CPU, which are taken and let go as they come, so that they are never all in
-    memory; none where they are to be `kept`."""
+    memory; none where they are to be `kept`. Embeddings send theirs as the rows that were looked up."""
     found: dict[Tensor, float] = {}
+    freed = 0
 
     def take(parameter: Tensor) -> None:
+        nonlocal freed
         if parameter in found:
             raise Accumulated
         assert parameter.grad is not None
-        found[parameter] = entry_squares(parameter.grad) / parameter.numel()
-        parameter.grad = None
+        gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
+        found[parameter] = entry_squares(gradient) / parameter.numel()
+        freed += gradient.nbytes
+        parameter.grad = gradient = None
+        if freed > RETURNED:
+            return_free_memory()
+            freed = 0
 
     large = [
         x for _, x in _named_parameters(modules) if x.numel() >= LARGE and x.device.type == "cpu" and x.requires_grad
     ]
     before = [accumulated_hooks(parameter) for parameter in large]
+    embeddings = [] if kept else [item for item in modules.values() if _sends_rows(item)]
     handles = [] if kept else [parameter.register_post_accumulate_grad_hook(take) for parameter in large]
     try:
+        for item in embeddings:
+            item.sparse = True
         yield found
     finally:
+        for item in embeddings:
+            item.sparse = False
         for handle in handles:
             handle.remove()
         for parameter, hooks in zip(large, before, strict=True):
             set_accumulated_hooks(parameter, hooks)
+
+
+def _sends_rows(module: nn.Module) -> bool:
+    """An embedding whose gradient nobody else sees, in a type whose sums do not depend on how they are formed."""
+    if type(module) is not nn.Embedding or module.sparse or module.scale_grad_by_freq:
+        return False
+    weight = module.weight
+    plain = type(weight) is nn.Parameter and weight.dtype == torch.float32 and weight.device.type == "cpu"
+    return plain and weight.numel() >= LARGE and not weight._backward_hooks and not accumulated_hooks(weight)
 
 
 def started_parameter_rows(

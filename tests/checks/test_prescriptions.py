@@ -2,11 +2,15 @@
 
 import pytest
 import torch
+from torch import nn
 
 from sigprop.checks import check, checks
+from sigprop.checks.evaluation import Experiment
 from sigprop.checks.subject import Subject, repair_plan
 from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
+from sigprop.results import Init, ParameterPlan, Plan
+from sigprop.results.init import KEEP
 from studies.check_models import changed, tanh_mlp, transformer
 
 
@@ -69,3 +73,16 @@ def test_a_repair_touches_only_what_was_odd():
     plan = repair_plan(subject.draws, finding.edits[0].inits)
     changed_rows = [row.name for row in plan if row.init.kind != "keep" or row.init.value != 1.0]
     assert changed_rows == ["blocks.2.mlp.up.weight"]
+
+
+def test_a_fix_is_tried_on_a_copy_of_what_it_changes_alone():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    rows = [
+        ParameterPlan(name, tuple(value.shape), init=Init("constant", 0.5) if name == "1.weight" else KEEP)
+        for name, value in model.named_parameters()
+    ]
+    before = model[1].weight.clone()
+    copied = Experiment(model, torch.ones(2, 4)).applied(Plan(rows))
+    assert copied[0].weight is model[0].weight
+    assert bool((copied[1].weight == 0.5).all())
+    assert torch.equal(model[1].weight, before)

@@ -29,3 +29,14 @@ def test_moments_are_exact_for_constants_and_far_from_zero():
     found = Distribution.measured(values)
     assert found.mean == pytest.approx(float(values.mean()))
     assert found.variance == pytest.approx(float(values.var(correction=0)), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("back", [False, True])
+def test_draws_saved_in_a_short_type_are_still_draws(kind, back):
+    generator = torch.Generator().manual_seed(0)
+    for drawn in (torch.randn(256, 384, generator=generator), torch.rand(200, 40, generator=generator) - 0.5):
+        rounded = (0.02 * drawn).to(kind)
+        assert kind_of(rounded.float() if back else rounded) == "independent"
+    table = torch.randint(-1, 2, (64, 64), generator=generator).to(kind)
+    assert kind_of(table.float() if back else table) == "structured"

@@ -12,6 +12,7 @@ from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, UserCodeError
 from sigprop.inputs import builder_of, open_family, open_source, read_activation
 from sigprop.inputs.batches import image_batch
+from sigprop.measurement.tensor_values import lendable_clone
 
 FILE = """
 import torch
@@ -163,3 +164,19 @@ def test_a_hub_id_that_is_not_cached_is_not_fetched(monkeypatch):
     pytest.importorskip("transformers")
     with pytest.raises(InputError, match="hf download no/such"):
         open_source("no/such")
+
+
+def test_weights_of_a_folder_can_be_lent(checkpoint):
+    """What is mapped from a file cannot: every pass would copy it."""
+    model = open_source(str(checkpoint[0]), tokens=12).build()
+    assert all(lendable_clone(parameter) is not None for parameter in model.parameters())
+
+
+def test_a_sharded_folder_is_what_was_saved(checkpoint, tmp_path):
+    _, model = checkpoint
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "sharded", max_shard_size="8KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    loaded = open_source(str(tmp_path / "sharded"), tokens=12).build()
+    for name, parameter in loaded.named_parameters():
+        assert parameter.dtype == torch.bfloat16
+        assert torch.equal(parameter, model.get_parameter(name)), name

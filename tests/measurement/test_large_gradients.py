@@ -63,3 +63,31 @@ def test_hooks_of_the_user_are_still_there(monkeypatch):
     model(X).sum().backward()
     assert seen == [True, True]
     assert model.weight.grad is not None
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(40, 6, padding_idx=3)
+
+    def forward(self, ids):
+        return self.table(ids) @ self.table.weight.mT
+
+
+@pytest.mark.parametrize("make", [Tied, lambda: nn.Embedding(40, 6)])
+def test_an_embedding_sends_the_rows_that_were_looked_up(make, monkeypatch):
+    model, ids = make(), torch.arange(24).reshape(4, 6) % 7
+    kept = sp.measure(model, ids).parameters
+    monkeypatch.setattr(parameters, "LARGE", 1)
+    monkeypatch.setattr(parameters, "RETURNED", 1)
+    for before, row in zip(kept, sp.measure(model, ids).parameters, strict=True):
+        assert row.grad_second_moment == pytest.approx(before.grad_second_moment, rel=1e-6)
+    assert not any(getattr(module, "sparse", False) for module in model.modules())
+
+
+def test_an_embedding_whose_gradient_others_see_is_left_alone(monkeypatch):
+    model, seen = nn.Embedding(40, 6), []
+    model.weight.register_hook(lambda gradient: seen.append(gradient.layout))
+    monkeypatch.setattr(parameters, "LARGE", 1)
+    sp.measure(model, torch.arange(6)[None])
+    assert seen == [torch.strided]

@@ -155,8 +155,8 @@ def from_config(config: Any) -> nn.Module:
 
 
 def from_folder(folder: Path, config: Any) -> nn.Module:
-    """The model of a checkpoint folder. Weights in bfloat16 stay so, all others become float32. What did not fit is told
-    by `loading_of`."""
+    """The model of a checkpoint folder. Weights in bfloat16 stay so, all others become float32. `loading_of` tells what
+    did not fit."""
     kind = model_class(config)
     kept = torch.bfloat16 if getattr(config, "dtype", None) in (torch.bfloat16, "bfloat16") else torch.float32
     loose = {"ignore_mismatched_sizes": True, "output_loading_info": True}

@@ -78,7 +78,7 @@ def test_a_repair_touches_only_what_was_odd():
 def test_a_fix_is_tried_on_a_copy_of_what_it_changes_alone():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     rows = [
-        ParameterPlan(name, tuple(value.shape), init=Init("constant", 0.5) if name == "1.weight" else KEEP)
+        ParameterPlan(name, tuple(value.shape), init=Init("constant", value=0.5) if name == "1.weight" else KEEP)
         for name, value in model.named_parameters()
     ]
     before = model[1].weight.clone()

@@ -23,7 +23,7 @@ FIRST, CONFIRM = 8, 64
 CASES = 300
 ROUNDING = 1e-7
 REPLAYED = 10_000
-"""Calls that theory draws at most, about a second: networks that need more are simulated, as large ones are by default."""
+"""Calls that theory draws at most, about a second: networks that need more are simulated, as by default."""
 
 
 def wrong_rows(profile, actual):

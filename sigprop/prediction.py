@@ -18,7 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 from sigprop.batches import as_batch
 from sigprop.capture import predict as predict_by_theory
 from sigprop.capture.length import shortened
-from sigprop.capture.predict import require_settings
+from sigprop.capture.predict import TheoryOptions
 from sigprop.compat import ConvNd
 from sigprop.distributions import build, factory_of_model
 from sigprop.errors import Fault, FaultWarning, InputError, SigpropError, UnsupportedError, faults_are_raised, require
@@ -62,11 +62,11 @@ def predict(
         to 24 are drawn where that costs about as much as the prediction, both counted in operations: not for large
         models. A model of more than 400 million parameters is judged by a small one of the same blocks
         (`sigprop.verification.reduced`).
-    The other arguments are those of `sigprop.capture.predict`, the theory. What it cannot follow is simulated, and says
-    so.
+    The other options are those of theory, `sigprop.capture.predict.TheoryOptions`. What it cannot follow is simulated,
+    and says so.
     """
     require(verify is None or verify >= 0, "verify", verify, "None, or a number of initializations")
-    require_settings(tokens=tokens, **options)
+    TheoryOptions(tokens=tokens, **options)
     with undisturbed() as interrupts, interrupts.let_through():  # drawn copies must not see hooks of another call
         loaded = model if isinstance(model, nn.Module) else build(model)
         _require_shapes(loaded)
@@ -105,8 +105,7 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     if isinstance(long, Profile):
         return long
     if verify is None and _is_cheap(loaded, batch):
-        images = any(isinstance(module, ConvNd) and not isinstance(module, nn.Conv1d) for module in loaded.modules())
-        options = {"positions": FOLLOWED_PIXELS if images else FOLLOWED, "replayed": REPLAYED} | options
+        options = {"positions": image_positions(loaded) or FOLLOWED, "replayed": REPLAYED} | options
     try:
         found = _by_theory(loaded, batch, tokens, options)
     except SigpropError as obstacle:
@@ -123,6 +122,12 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     if parameter_count(loaded) > LARGEST:
         return _verified_small(found, loaded, loss, seed, verify or DRAWS)
     return _verified(found, loaded, batch, loss, seed, verify or DRAWS, math.inf if verify else allowed)
+
+
+def image_positions(model: nn.Module) -> int | None:
+    """Positions that theory follows of a model with convolutions over images; None for any other."""
+    over_images = (isinstance(module, ConvNd) and not isinstance(module, nn.Conv1d) for module in model.modules())
+    return FOLLOWED_PIXELS if any(over_images) else None
 
 
 def _by_theory(model: nn.Module, batch: Any, tokens: int, options: dict[str, Any]) -> Profile:

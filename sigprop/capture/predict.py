@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,25 +32,10 @@ SHORTEST = 16
 """Tokens from which on longer sequences are continued and not cut."""
 
 
-def predict(
-    model: nn.Module | Callable[[], nn.Module],
-    batch: Any,
-    *,
-    loss: LossChoice = None,
-    state: str = "kernel",
-    tokens: int = 128,
-    networks: int = 1,
-    dtype: torch.dtype = torch.float64,
-    scores: bool = False,
-    seed: int = 0,
-    positions: int = MOST_POSITIONS,
-    replayed: int = MOST_REPLAYED,
-    passes: Collection[str] = tuple(PASSES),
-) -> Profile:
-    """Moments of every module output and of its gradient, and of every parameter's gradient.
+@dataclass(frozen=True)
+class TheoryOptions:
+    """How `predict` follows a model.
 
-    model: an nn.Module (left as it was), or a function that builds one, which is done without weights.
-    batch: a tensor, a tuple or a mapping, as for `measure`.
     loss: what is differentiated, as for `measure`: the model's own loss, else its output against white noise, when
         None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch), which is traced like the
         model. See `sigprop.losses`.
@@ -66,123 +51,100 @@ def predict(
     passes: shortcuts that may be used where they apply, by name; () for none. `meta["passes"]` names those that were,
         `sigprop.capture.passes` has what each does and its error.
     """
-    settings: dict[str, Any] = {"loss": loss, "state": state, "tokens": tokens, "dtype": dtype}
-    settings |= {"scores": scores, "seed": seed, "positions": positions}
-    settings |= {"replayed": replayed, "passes": passes}
-    require_settings(networks=networks, **settings)
+
+    loss: LossChoice = None
+    state: str = "kernel"
+    tokens: int = 128
+    networks: int = 1
+    dtype: torch.dtype = torch.float64
+    scores: bool = False
+    seed: int = 0
+    positions: int = MOST_POSITIONS
+    replayed: int = MOST_REPLAYED
+    passes: Collection[str] = tuple(PASSES)
+
+    def __post_init__(self) -> None:
+        require_loss(self.loss)
+        require(self.networks >= 1, "networks", self.networks, "at least 1")
+        require(self.dtype in (torch.float32, torch.float64), "dtype", self.dtype, "torch.float64 or torch.float32")
+        require(self.state in ("kernel", "preview"), "state", self.state, "'kernel' or 'preview'")
+        require(self.tokens >= 2, "tokens", self.tokens, "at least 2")
+        require(self.positions >= 1, "positions", self.positions, "at least 1")
+        require(self.replayed >= 1, "replayed", self.replayed, "at least 1")
+        object.__setattr__(self, "passes", require_passes(self.passes))
+
+
+def predict(model: nn.Module | Callable[[], nn.Module], batch: Any, **options: Any) -> Profile:
+    """Moments of every module output and of its gradient, and of every parameter's gradient.
+
+    model: an nn.Module (left as it was), or a function that builds one, which is done without weights.
+    batch: a tensor, a tuple or a mapping, as for `measure`.
+    The options are those of `TheoryOptions`.
+    """
+    settings = TheoryOptions(**options)
     with undisturbed() as interrupts, interrupts.let_through():
-        if networks == 1:
-            return _predict(model, batch, **settings)
+        if settings.networks == 1:
+            return _predict(model, batch, settings)
         loaded = _loaded(model)
-        return averaged(networks, lambda number: _predict(loaded, batch, **settings, network=number))
+        return averaged(settings.networks, lambda number: _predict(loaded, batch, settings, number))
 
 
-def require_settings(
-    *,
-    loss: LossChoice = None,
-    state: str = "kernel",
-    tokens: int = 128,
-    networks: int = 1,
-    dtype: torch.dtype = torch.float64,
-    scores: bool = False,
-    seed: int = 0,
-    positions: int = MOST_POSITIONS,
-    replayed: int = MOST_REPLAYED,
-    passes: Collection[str] = tuple(PASSES),
-) -> None:
-    """Raise for an option of `predict` that is not allowed."""
-    require_loss(loss)
-    require(networks >= 1, "networks", networks, "at least 1")
-    require(dtype in (torch.float32, torch.float64), "dtype", dtype, "torch.float64 or torch.float32")
-    require(state in ("kernel", "preview"), "state", state, "'kernel' or 'preview'")
-    require(tokens >= 2, "tokens", tokens, "at least 2")
-    require(positions >= 1, "positions", positions, "at least 1")
-    require(replayed >= 1, "replayed", replayed, "at least 1")
-    require_passes(passes)
-
-
-def _predict(
-    model: Any,
-    batch: Any,
-    *,
-    loss: LossChoice,
-    state: str,
-    tokens: int,
-    dtype: torch.dtype,
-    scores: bool,
-    seed: int,
-    positions: int,
-    replayed: int,
-    passes: Collection[str],
-    network: int | None = None,
-) -> Profile:
-    loaded, allowed = _loaded(model), require_passes(passes)
-    settings: dict[str, Any] = {"loss": loss, "state": state, "dtype": dtype, "scores": scores, "seed": seed}
-    settings |= {"network": network, "positions": positions, "replayed": replayed, "passes": allowed}
-    tokens = tokens if state == "kernel" else min(tokens, 32)
-    if LONG not in allowed:
-        return _followed(model, loaded, batch, **settings)
+def _predict(model: Any, batch: Any, settings: TheoryOptions, network: int | None = None) -> Profile:
+    loaded, preview = _loaded(model), settings.state == "preview"
+    tokens = min(settings.tokens, 32) if preview else settings.tokens
+    if LONG not in settings.passes:
+        return _followed(model, loaded, batch, settings, network)
     followed, cut = shortened(batch, tokens)
-    found = _followed(model, loaded, followed, **settings)
+    found = _followed(model, loaded, followed, settings, network)
     if cut is None:
         return found
-    if tokens < SHORTEST or state == "preview":
+    if tokens < SHORTEST or preview:
         found.meta["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
         return found
-    half = _followed(model, loaded, shortened(batch, tokens // 2)[0], **settings)
+    half = _followed(model, loaded, shortened(batch, tokens // 2)[0], settings, network)
     found.meta["passes"] = [*found.meta["passes"], LONG]
     return continued(half, found, tokens, cut[0])
 
 
-def _followed(model: Any, loaded: nn.Module, batch: Any, passes: frozenset[str], **settings: Any) -> Profile:
+def _followed(model: Any, loaded: nn.Module, batch: Any, settings: TheoryOptions, network: int | None) -> Profile:
     """With jumps over alike blocks where there are many; all of them where they turn out to be uneven."""
+    passes = frozenset(settings.passes)
     try:
-        return _followed_once(model, loaded, batch, passes=passes, **settings)
+        return _followed_once(model, loaded, batch, settings, network, passes)
     except Uneven:
-        return _followed_once(model, loaded, batch, passes=passes - {REPEATED}, **settings)
+        return _followed_once(model, loaded, batch, settings, network, passes - {REPEATED})
 
 
 def _followed_once(
-    model: Any,
-    loaded: nn.Module,
-    batch: Any,
-    *,
-    passes: frozenset[str],
-    loss: LossChoice,
-    state: str,
-    dtype: torch.dtype,
-    scores: bool,
-    seed: int,
-    positions: int,
-    replayed: int,
-    network: int | None,
+    model: Any, loaded: nn.Module, batch: Any, settings: TheoryOptions, network: int | None, passes: frozenset[str]
 ) -> Profile:
     """A batch with all its kernels, or, of many alike sequences, with those of the first two."""
     own = not isinstance(model, nn.Module) and all(parameter.is_meta for parameter in loaded.parameters())
     options: dict[str, Any] = {
-        "preview": state == "preview",
+        "preview": settings.state == "preview",
         "copy": not own,
-        "seed": seed + (network or 0),
+        "seed": settings.seed + (network or 0),
         "single": network is not None,
-        "dtype": dtype,
+        "dtype": settings.dtype,
         "passes": passes,
-        "positions": positions,
-        "replayed": replayed,
+        "positions": settings.positions,
+        "replayed": settings.replayed,
     }
 
     def started(count: int | None) -> Started:
         made = trace(loaded, batch if count is None else first_sequences(batch, count), **options)
-        return Started(made, made.states, *made.differentiate(loss))
+        return Started(made, made.states, *made.differentiate(settings.loss))
 
     many = two_sequences(loaded, batch, started) if SEQUENCES in passes else None
     made = many.started if many else started(None)
-    meta: dict[str, Any] = {"source": "predict", "state": state, "model": type(loaded).__name__, "loss": made.name}
+    meta: dict[str, Any] = {"source": "predict", "state": settings.state, "model": type(loaded).__name__}
+    meta["loss"] = made.name
     sites = _site_rows(made, meta)
     if many:
         many.continue_to_batch(sites)
         meta["sequences"] = f"{many.sequences} sequences, alike and apart until the loss, the first two followed"
-    if scores:
-        sites = placed(sites, score_rows(made.traced, seed))
+    if settings.scores:
+        sites = placed(sites, score_rows(made.traced, settings.seed))
     meta["passes"] = [*made.traced.passes, *([SEQUENCES] if many else [])]
     profile = Profile(sites, parameter_rows(made.traced, made.states), meta)
     for run in made.traced.runs:

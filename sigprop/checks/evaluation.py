@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sigprop.batches import mapped, tensors_in
+from sigprop.batches import mapped
 from sigprop.capture import predict
 from sigprop.capture.skeleton import skeleton_of
-from sigprop.compat import ConvNd
 from sigprop.distributions import distribution, set_distribution, zero_rows
-from sigprop.errors import UnsupportedError
+from sigprop.errors import SigpropError, TooLarge, UnsupportedError
 from sigprop.isolation import as_written
 from sigprop.losses import LossChoice
 from sigprop.measurement import measure
 from sigprop.plans import Plan
 from sigprop.plans.recipes.planned_states import distribution_of
+from sigprop.prediction import image_positions
 from sigprop.results import Profile
+from sigprop.results.init import KEEP
 from sigprop.sites import parameter_names, plain_name, unwrap
+from sigprop.structure import Structure, read_structure
 from sigprop.verification import Simulation
 
-POSITIONS = 1024
-"""Of all images of a batch: their convolutions are followed by theory up to so many, in seconds."""
 DRAWN = 3
 """Initializations that stand for a prediction where theory would take minutes."""
-CROPPED, IMAGE = 32, 4
+CROPS, IMAGE = (16, 32), 4
+"""Sides of a crop, the smallest that the model takes; and the axes of a batch of images."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +48,35 @@ class Experiment:
         return skeleton_of(as_written(self.model))
 
     def predicted(self, plan: Plan | None = None) -> Profile:
-        """From theory; under a plan nothing is drawn, only the laws are replaced."""
+        """From theory; under a plan nothing is drawn, only the laws are replaced. Of larger images than theory follows
+        (`sigprop.prediction`), from a few initializations."""
         subject = self.skeleton if plan is None else planned_skeleton(self.skeleton, plan)
-        if has_large_images(self.model, self.batch):
+        options: dict[str, Any] = {"loss": self.loss, "scores": True, "seed": self.seed}
+        positions = image_positions(self.model)
+        if positions is None:
+            return predict(subject, self.batch, **options)
+        try:
+            return predict(subject, self.batch, **options, positions=positions)
+        except TooLarge:
             drawn = Simulation(subject, self.batch, self.loss, self.seed)
             drawn.extend(DRAWN, counted=False)
             return drawn.summary()
-        return predict(subject, self.batch, loss=self.loss, scores=True, seed=self.seed)
 
-    @property
-    def small_batch(self) -> Any:
-        """A batch for the structure alone, which does not depend on how large images are."""
-        if not has_large_images(self.model, self.batch):
-            return self.batch
-        return mapped(self.batch, _cropped)
+    def structure(self, model: nn.Module) -> Structure:
+        """On crops of larger images than theory follows: structure does not depend on how large they are."""
+        positions = image_positions(self.model)
+        if positions is None:
+            return read_structure(model, self.batch)
+        try:
+            return read_structure(model, self.batch, positions)
+        except TooLarge as error:
+            refusal: SigpropError = error
+        for side in CROPS:
+            try:
+                return read_structure(model, mapped(self.batch, partial(_cropped, side=side)))
+            except SigpropError as error:
+                refusal = error
+        raise refusal
 
     def measured(self) -> Profile:
         """From one pass through the weights."""
@@ -74,18 +90,11 @@ class Experiment:
         return plan.apply_(copied, torch.Generator().manual_seed(self.seed))
 
 
-def has_large_images(model: nn.Module, batch: Any) -> bool:
-    """Whether convolutions that overlap run over more positions than theory follows in seconds."""
-    convolutions = [item for item in model.modules() if isinstance(item, ConvNd) and item.kernel_size != item.stride]
-    images = [item for _, item in tensors_in(batch) if item.dim() == IMAGE and item.is_floating_point()]
-    return len(convolutions) > 3 and any(item.numel() // item.shape[1] > POSITIONS for item in images)
-
-
-def _cropped(item: Any) -> Any:
+def _cropped(item: Any, side: int) -> Any:
     """Two images, or what belongs to them."""
     if not isinstance(item, Tensor) or not item.dim():
         return item
-    return item[:2, ..., :CROPPED, :CROPPED] if item.dim() == IMAGE else item[:2]
+    return item[:2, ..., :side, :side] if item.dim() == IMAGE else item[:2]
 
 
 def is_weights_only(plan: Plan) -> bool:

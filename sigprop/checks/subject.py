@@ -140,9 +140,10 @@ class Subject:
         """Read from the graph; None in a quick check."""
         if self.quick:
             return None
-        batch = self.batch if self.evaluation is None else self.evaluation.small_batch
         try:
-            return read_structure(self.without_weights, batch)
+            if self.evaluation is not None:
+                return self.evaluation.structure(self.without_weights)
+            return read_structure(self.without_weights, self.batch)
         except SigpropError as error:
             self.notes.append(f"structure not read: {str(error).splitlines()[0]}")
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ def large_gradients_let_go(modules: Mapping[str, nn.Module], kept: bool) -> Iter
         x for _, x in _named_parameters(modules) if x.numel() >= LARGE and x.device.type == "cpu" and x.requires_grad
     ]
     before = [accumulated_hooks(parameter) for parameter in large]
-    embeddings = [] if kept else [item for item in modules.values() if _sends_rows(item)]
+    embeddings = [] if kept else list(filter(_sends_rows, modules.values()))
     handles = [] if kept else [parameter.register_post_accumulate_grad_hook(take) for parameter in large]
     try:
         for item in embeddings:
@@ -68,7 +69,7 @@ def large_gradients_let_go(modules: Mapping[str, nn.Module], kept: bool) -> Iter
             set_accumulated_hooks(parameter, hooks)
 
 
-def _sends_rows(module: nn.Module) -> bool:
+def _sends_rows(module: nn.Module) -> TypeGuard[nn.Embedding]:
     """An embedding whose gradient nobody else sees, in a type whose sums do not depend on how they are formed."""
     if type(module) is not nn.Embedding or module.sparse or module.scale_grad_by_freq:
         return False

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import as_batch, mapped
+from sigprop.capture.layout import LARGEST
 from sigprop.capture.record import Field, Record, Weight, record_of
 from sigprop.capture.roles import CONTRACTIONS, readouts
 from sigprop.capture.skeleton import skeleton_of
@@ -30,11 +31,12 @@ STEPS = 12
 TOKENS = 64
 
 
-def read_structure(model: nn.Module, batch: Any = None) -> Structure:
-    """Parameters, junctions and blocks of a model, from one run without weights on a batch (made up if None)."""
+def read_structure(model: nn.Module, batch: Any = None, positions: int = LARGEST) -> Structure:
+    """Parameters, junctions and blocks of a model, from one run without weights on a batch (made up if None); a tensor
+    of more `positions` is refused."""
     batch = made_up_batch(model, TOKENS) if batch is None else as_batch(batch, model)
     with _entries() as entered:
-        found = trace(_traceable(model), _in_single_precision(batch))
+        found = trace(_traceable(model), _in_single_precision(batch), positions=positions)
     names = {id(module): name or ROOT for name, module in found.capture.model.named_modules()}
     calls = Counter(id(module) for module, _ in entered)
     entries: dict[Record, str] = {}

@@ -9,7 +9,8 @@ from sigprop.checks.evaluation import Experiment
 from sigprop.checks.subject import Subject, repair_plan
 from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
-from sigprop.results import Init, ParameterPlan, Plan
+from sigprop.plans import ParameterPlan, Plan
+from sigprop.results import Init
 from sigprop.results.init import KEEP
 from studies.check_models import changed, tanh_mlp, transformer
 

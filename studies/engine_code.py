@@ -1,4 +1,4 @@
-"""Which code made a number: a fingerprint of the rooms that `predict` runs through."""
+"""Which code made a number: a fingerprint of the packages that `predict` runs through."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-ENGINE = ("theory", "trace", "simulate", "initialization", "results")
-FILES = ("prediction.py", "losses.py", "long_contexts.py", "reduced.py", "score_masks.py", "sites.py", "compat.py")
+PACKAGE = Path(__file__).parents[1] / "sigprop"
+ENGINE = ("theory", "distributions", "graph", "capture", "structure", "verification", "prediction.py", "losses.py")
 
 
 @cache
-def engine_code(package: Path = Path(__file__).parents[1] / "sigprop") -> str:
+def engine_code() -> str:
     """Eight letters of a hash over the sources, the same on every machine."""
-    sources = [path for room in ENGINE for path in (package / room).rglob("*.py")] + [package / name for name in FILES]
     made = hashlib.sha256()
-    for path in sorted(sources):
-        made.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    for part in ENGINE:
+        paths = [PACKAGE / part] if part.endswith(".py") else sorted((PACKAGE / part).rglob("*.py"))
+        if not paths:
+            raise FileNotFoundError(f"{PACKAGE / part} has no sources: ENGINE names a package that is not there")
+        for path in paths:
+            made.update(str(path.relative_to(PACKAGE)).encode() + path.read_bytes())
     return made.hexdigest()[:8]

@@ -1,9 +1,9 @@
 """Prediction against many initializations: `python -m studies.predict_accuracy --help`.
 
-For each architecture the moments predicted from its config, without weights, beside those measured over fresh
-initializations. `measure` stores one profile per setting, `compare` predicts and takes the errors at the outputs of the
-repeated blocks (relative for variances, absolute for token correlations) and at the hidden matrices, each with the
-standard error of the measurement beside it.
+For each architecture the moments predicted from its config, without weights, beside those that
+`studies.accuracy_measurements` stored: errors at the outputs of the repeated blocks (relative for variances, absolute
+for token correlations) and at the hidden matrices, each with the standard error of the measurement beside it. The first
+tables of the page, of the day when the rules were written, were measured by an earlier form of this study.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
 from multiprocessing import get_context
@@ -21,15 +20,13 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sigprop.capture import build, predict
-from sigprop.measurement import measure
 from sigprop.results import Profile
 from sigprop.structure import read_structure
 from studies.accuracy_measurements import all_settings, stored_profiles
-from studies.accuracy_models import CASES, Setting, settings
+from studies.accuracy_models import CASES, Setting
+from studies.stored import table as markdown_table
 
 AGAIN = Path("docs/data/predict_accuracy_again.json")
 ROUNDED = 1e-5
@@ -78,62 +75,10 @@ average, with a standard deviation of 6 %; queries and keys of all layers by 4 %
 
 {now}
 
-    python -m studies.predict_accuracy measure --device cuda --seeds {seeds} --first-seed {first}
-    python -m studies.predict_accuracy compare --out docs/data/predict_accuracy.json
-    python -m studies.predict_accuracy again
+The first tables were measured by an earlier form of this study; `python -m studies.accuracy_measurements` and
+`python -m studies.predict_accuracy again` make the last one.
 """
 app = typer.Typer(add_completion=False, help=__doc__)
-Models = Annotated[str, typer.Option(help="Comma-separated names, or all.")]
-Depths = Annotated[str, typer.Option(help="Comma-separated numbers of layers.")]
-Inits = Annotated[str, typer.Option(help="standard, width (std 1/sqrt(width)), or both, comma-separated.")]
-Tied = Annotated[str, typer.Option(help="no, yes, or both, comma-separated.")]
-Folder = Annotated[Path, typer.Option(help="Folder of the measured profiles.")]
-
-
-@app.command("measure")
-def measure_all(
-    models: Models = "all",
-    depth: Depths = "12",
-    inits: Inits = "standard,width",
-    tied: Tied = "no,yes",
-    seeds: Annotated[int, typer.Option(help="Initializations to measure.")] = 100,
-    first_seed: Annotated[int, typer.Option()] = 0,
-    device: Annotated[str, typer.Option(help="Where to measure: cpu or cuda.")] = "cpu",
-    folder: Folder = Path("out/predict_accuracy"),
-) -> None:
-    """Measure every setting over fresh initializations and store its profile."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for setting in _chosen(models, depth, inits, tied):
-        start = time.perf_counter()
-        measured_profile(setting, range(first_seed, first_seed + seeds), device).to_json(
-            folder / f"{setting.label}.json"
-        )
-        print(f"{setting.label}: {time.perf_counter() - start:.1f} s", flush=True)
-
-
-@app.command()
-def compare(
-    models: Models = "all",
-    depth: Depths = "12",
-    inits: Inits = "standard,width",
-    tied: Tied = "no,yes",
-    folder: Folder = Path("out/predict_accuracy"),
-    networks: Annotated[int, typer.Option(help="Networks that `predict` follows with their own heads.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the results.")] = None,
-) -> None:
-    """Median and worst errors of the prediction over blocks, beside the standard error of the measurement."""
-    results: list[dict[str, Any]] = []
-    for setting in _chosen(models, depth, inits, tied):
-        path = folder / f"{setting.label}.json"
-        if not path.exists():
-            print(f"{setting.label}: not measured, skipped")
-            continue
-        results.append(errors_of(setting, Profile.from_json(path), networks))
-        show(results[-1:])
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps({"date": str(date.today()), "results": results}, indent=1) + "\n")
-    show(results)
 
 
 @app.command()
@@ -188,14 +133,13 @@ def _kept(results: list[dict[str, Any]], column: str) -> str:
 
 
 def _markdown(results: list[dict[str, Any]]) -> str:
-    headings = ["model", *NAMES]
-    lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+    rows = []
     for row in results:
         name = f"{row['name']}, {row['depth']} layers, {row['init']}" + (", tied" if row["tied"] else "")
         name += f", {row['networks']} networks" if row["networks"] > 1 else ""
-        lines.append("| " + " | ".join([name] + [_cell(row, column) for column in COLUMNS]) + " |")
-    kept = [f"{_kept(results, column)} within" for column in COLUMNS]
-    return "\n".join([*lines, "| " + " | ".join(["**all**", *kept]) + " |"])
+        rows.append([name, *(_cell(row, column) for column in COLUMNS)])
+    rows.append(["**all**", *(f"{_kept(results, column)} within" for column in COLUMNS)])
+    return "\n".join(markdown_table(("model", *NAMES), rows))
 
 
 def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
@@ -203,8 +147,7 @@ def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
     before = {
         Setting(**{key: row[key] for key in now[0]["setting"]}).label: row for row in then if row["networks"] == 1
     }
-    lines = ["| " + " | ".join(["model", *NAMES]) + " |", "|---" * (len(NAMES) + 1) + "|"]
-    worse = dict.fromkeys(COLUMNS, 0)
+    rows, worse = [], dict.fromkeys(COLUMNS, 0)
     for row in now:
         setting = Setting(**row["setting"])
         if setting.label not in before:
@@ -217,9 +160,9 @@ def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
             text = "{} / {} → {} / {}".format(*figures)
             worse[column] += _is_worse(one, two)
             cells.append(f"**{text}**" if _is_worse(one, two) else text)
-        lines.append(f"| {setting.label} | " + " | ".join(cells) + " |")
-    count = len(lines) - 2
-    return "\n".join([*lines, "| **worse** | " + " | ".join(f"{n} of {count}" for n in worse.values()) + " |"])
+        rows.append([setting.label, *cells])
+    rows.append(["**worse**", *(f"{n} of {len(rows)}" for n in worse.values())])
+    return "\n".join(markdown_table(("model", *NAMES), rows))
 
 
 def _is_worse(then: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -242,44 +185,23 @@ def _within(row: dict[str, Any], column: str) -> bool:
     return found["median"] <= median and found["worst"] <= worst
 
 
-def _chosen(models: str, depth: str, inits: str, tied: str) -> list[Setting]:
-    names = list(CASES) if models == "all" else models.split(",")
-    return settings(names, [int(d) for d in depth.split(",")], inits.split(","), [t == "yes" for t in tied.split(",")])
-
-
-def measured_profile(setting: Setting, seeds: Sequence[int], device: str) -> Profile:
-    case = CASES[setting.name](setting)
-
-    def make() -> torch.nn.Module:
-        with torch.device(device):
-            return case.make().train(setting.name == "resnet")
-
-    return measure(None, _moved(case.batch, device), case.loss, build=make, seeds=seeds)
-
-
-def errors_of(setting: Setting, measured: Profile, networks: int = 1) -> dict[str, Any]:
+def errors_of(setting: Setting, measured: Profile) -> dict[str, Any]:
     """Predict one setting and reduce its comparison to median and worst errors."""
     case = CASES[setting.name](setting)
     model = build(lambda: case.make().train(setting.name == "resnet"))
     start = time.perf_counter()
     options: dict[str, Any] = {"loss": case.loss, "tokens": max(setting.tokens, 128)}
-    predicted = predict(model, case.batch, **options, networks=networks)
+    predicted = predict(model, case.batch, **options)
     seconds = time.perf_counter() - start
     blocks = [name for group in read_structure(model, case.batch).blocks for name in group]
     return {
         **setting.__dict__,
         "seeds": len(measured.meta["seeds"]),
         "first_seed": measured.meta["seeds"][0],
-        "networks": networks,
+        "networks": 1,
         "predict_seconds": seconds,
         "errors": {column: _errors(predicted, measured, column, blocks) for column in COLUMNS},
     }
-
-
-def _moved(batch: Any, device: str) -> Any:
-    if isinstance(batch, dict):
-        return {key: value.to(device) for key, value in batch.items()}
-    return batch.to(device)
 
 
 def _errors(predicted: Profile, measured: Profile, column: str, blocks: list[str]) -> dict[str, Any]:
@@ -301,20 +223,6 @@ def _errors(predicted: Profile, measured: Profile, column: str, blocks: list[str
         "error_of_worst": worst.standard_error,
         "error": statistics.median(item.standard_error for item in found),
     }
-
-
-def show(results: list[dict[str, Any]]) -> None:
-    table = Table("model", "tied", "init", "depth", "variance %", "correlation", "gradient %", "weight gradient %", "s")
-    for row in results:
-        cells = []
-        for column in COLUMNS:
-            scale = 1.0 if column == "token_correlation" else 100.0
-            e = {key: scale * value for key, value in row["errors"][column].items() if key != "worst_name"}
-            digits = 3 if column == "token_correlation" else 1
-            cells.append(f"{e['median']:.{digits}f} / {e['worst']:.{digits}f} (se {e['error']:.{digits}f})")
-        tied = "yes" if row["tied"] else "no"
-        table.add_row(row["name"], tied, row["init"], str(row["depth"]), *cells, f"{row['predict_seconds']:.1f}")
-    Console(width=160).print(table)
 
 
 if __name__ == "__main__":

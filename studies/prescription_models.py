@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import gzip
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import sigprop as sp
+from sigprop.models import load_text
+from sigprop.research.lab.data import Causal, ImageBatches, Masked, TextBatches, labelled_idx, tokens_of
 from sigprop.results.roles import TABLES
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
-STEPS = 300
+STEPS, MOST = 300, 30_000_000
 RATES = {"table": "embedding", "positions": "positional", "biases": "bias", "gains": "norm gain"}
 """Options of a scheme that multiply the rate of a role, and divide its decay."""
 
@@ -104,65 +103,20 @@ def with_every_expert(model: Any) -> nn.Module:
 # -- batches
 
 
-class Batches:
-    """All batches of a run, chosen by `choose(seed)`; `take(place)` gives (inputs, targets) on the device."""
+class _Masked(Masked):
+    """15 % of the bytes become the mask, token 256."""
 
-    def __init__(self, family: str, source: Path, steps: int, batch: int, tokens: int, device: str):
-        self.family = family
-        self.starts = torch.zeros((steps, batch), dtype=torch.long, device=device)
-        if family == "vit":
-            self.pixels, self.labels = images(source, device)
-            self.choices = len(self.pixels)
-        else:
-            self.text = text(source, device)
-            self.choices = len(self.text) - tokens - 1
-            self.window = torch.arange(tokens, device=device)
-            self.masked = torch.zeros((steps, batch, tokens), dtype=torch.bool, device=device)
-
-    def choose(self, seed: int) -> None:
-        generator = torch.Generator().manual_seed(1000 + seed)
-        self.starts.copy_(torch.randint(self.choices, self.starts.shape, generator=generator))
-        if self.family == "bert":
-            self.masked.copy_(torch.rand(self.masked.shape, generator=generator) < 0.15)
-
-    def take(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        starts = self.starts.index_select(0, place)[0]
-        if self.family == "vit":
-            return self.pixels[starts], self.labels[starts]
-        ids = self.text[starts[:, None] + self.window].long()
-        if self.family == "bert":
-            masked = self.masked.index_select(0, place)[0]
-            return ids.masked_fill(masked, 256), ids.masked_fill(~masked, -100)
-        return ids, ids
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        if self.family in ("vit", "bert"):
-            return F.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
-        return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), targets[:, 1:].flatten())
+    def __call__(self, ids: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        chosen = torch.rand(ids.shape, generator=generator) < self.share
+        return {"input_ids": ids.masked_fill(chosen, self.mask), "labels": ids.masked_fill(~chosen, -100)}
 
 
-@functools.cache
-def text(source: Path, device: str) -> Tensor:
-    """Bytes of a text file."""
-    return torch.frombuffer(bytearray(_read(source)), dtype=torch.uint8).to(device)
-
-
-@functools.cache
-def images(source: Path, device: str) -> tuple[Tensor, Tensor]:
-    """Standardized pixels and labels of a folder in the format of MNIST."""
-    pixels, labels = (_idx(next(source.glob(f"train-{kind}-*"))) for kind in ("images", "labels"))
-    return ((pixels.float() / 255 - 0.286) / 0.353)[:, None].to(device), labels.long().to(device)
-
-
-def _read(path: Path, most: int = 30_000_000) -> bytes:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        return file.read(most)
-
-
-def _idx(path: Path) -> Tensor:
-    raw = _read(path, 1 << 30)
-    sizes = [int.from_bytes(raw[4 + 4 * place : 8 + 4 * place], "big") for place in range(raw[3])]
-    return torch.frombuffer(bytearray(raw[4 + 4 * raw[3] :]), dtype=torch.uint8).reshape(sizes)
+def batches_of(family: str, source: Path, batch: int, tokens: int, seed: int) -> Any:
+    """Random passages of a text, or images in a random order: a function of the step."""
+    if family == "vit":
+        return ImageBatches(*labelled_idx(source), batch, 1000 + seed)
+    objective = _Masked(256, 257) if family == "bert" else Causal()
+    return TextBatches(tokens_of(load_text(source)[:MOST]), batch, tokens, 1000 + seed, objective)
 
 
 # -- schemes
@@ -194,12 +148,6 @@ def _faster(row: Any, factor: float) -> Any:
     return replace(row, lr=row.lr * factor, weight_decay=row.weight_decay / factor)
 
 
-def groups_of(plan: Any, model: nn.Module, rate: float, decay: float) -> list[dict[str, Any]]:
-    if plan is not None:
-        return plan.param_groups(model, lr=rate, weight_decay=decay)
-    return usual_groups(list(model.parameters()), rate, decay)
-
-
 def usual_groups(parameters: list[nn.Parameter], rate: float, decay: float) -> list[dict[str, Any]]:
     """Two groups: matrices decay, gains and biases do not."""
     matrices, vectors = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim < 2]
@@ -207,9 +155,13 @@ def usual_groups(parameters: list[nn.Parameter], rate: float, decay: float) -> l
 
 
 def optimizers_of(name: str, plan: Any, model: nn.Module, rate: float, decay: float) -> list[torch.optim.Optimizer]:
-    """Optimizers other than AdamW: the plan's own; without a plan as people use them, at one rate for all."""
+    """The plan's own; without a plan as people use them, at one rate for all."""
+    if plan is not None and name == "adamw":
+        return [torch.optim.AdamW(plan.param_groups(model, lr=rate, weight_decay=decay), betas=(0.9, 0.95))]
     if plan is not None:
         return plan.optimizers(model, lr=rate, weight_decay=decay)
+    if name == "adamw":
+        return [torch.optim.AdamW(usual_groups(list(model.parameters()), rate, decay), betas=(0.9, 0.95))]
     if name == "momentum":
         return [torch.optim.SGD(usual_groups(list(model.parameters()), rate, decay), momentum=0.9)]
     named: Any = model

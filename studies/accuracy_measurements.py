@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +16,7 @@ import typer
 from sigprop.measurement import measure
 from sigprop.results import ParameterRow, Profile, SiteRow
 from studies.accuracy_models import CASES, Setting, settings
-from studies.stored import read, write
+from studies.stored import in_processes, read, stamp, write
 
 STORED = Path("docs/data/accuracy_measurements.json.gz")
 DIGITS = 8
@@ -89,15 +86,11 @@ def main(
     entries = {entry["label"]: entry for entry in read(out, {"settings": []})["settings"]}
     done = {label for label, entry in entries.items() if entry.get("digits") == DIGITS}
     wanted = [item for item in all_settings() if only in item.label and item.label not in done]
-    head = {"command": f"python -m studies.accuracy_measurements --draws {draws} --first {first}"}
-    head |= {"date": str(date.today()), "draws": draws, "first seed": first}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for job in as_completed([pool.submit(measured, item, draws, first) for item in wanted]):
-            entry = job.result()
-            entries[entry["label"]] = entry
-            print(entry["label"], entry["seconds"], flush=True)
-            write(out, head | {"settings": [entries[label] for label in sorted(entries)]})
+    head = stamp(f"accuracy_measurements --draws {draws} --first {first}", draws=draws) | {"first seed": first}
+    for entry in in_processes(measured, [(item, draws, first) for item in wanted], workers):
+        entries[entry["label"]] = entry
+        print(entry["label"], entry["seconds"], flush=True)
+        write(out, head | {"settings": [entries[label] for label in sorted(entries)]})
 
 
 if __name__ == "__main__":

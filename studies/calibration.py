@@ -15,11 +15,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +34,7 @@ from studies.corpus.judging import is_rounding
 from studies.coverage_configs import classes
 from studies.engine_code import engine_code
 from studies.predict_coverage import Late, limited, quiet, reason_of
-from studies.stored import read, write
+from studies.stored import in_processes, read, stamp, write
 
 OUT = Path("docs/data/calibration.json.gz")
 WAYS = ("theory", "default")
@@ -196,12 +193,11 @@ def main(
         made = {key: entry.get("code") for key, entry in found.items() if "numbers" in entry}
         jobs = [job for job in jobs if made.get(job.key) != engine_code()]
         jobs.sort(key=lambda job: job.key in made)
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
-        for done in as_completed([pool.submit(run, job, seconds) for job in jobs]):
-            entry = done.result()
-            found[_key(entry)] = entry
-            _say(entry)
-            _write(out, found, before.get("codes", {}))
+    head = stamp("calibration", codes=before.get("codes", {}), torch=torch.__version__)
+    for entry in in_processes(run, [(job, seconds) for job in jobs], workers, quiet, gigabytes):
+        found[_key(entry)] = entry
+        _say(entry)
+        write(out, head | {"entries": [found[key] for key in sorted(found)]})
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -212,12 +208,6 @@ def _say(entry: dict[str, Any]) -> None:
     numbers = [item for rows in entry.get("numbers", {}).values() for item in rows if item[2] is not None]
     within = sum(item[3] for item in numbers)
     print(entry["model"], entry["way"], f"{within} of {len(numbers)}", entry.get("reason", ""), flush=True)
-
-
-def _write(out: Path, found: dict[Any, dict[str, Any]], codes: dict[str, str]) -> None:
-    head: dict[str, Any] = {"command": "python -m studies.calibration", "date": str(date.today()), "codes": codes}
-    head["torch"] = torch.__version__
-    write(out, head | {"entries": [found[key] for key in sorted(found)]})
 
 
 if __name__ == "__main__":

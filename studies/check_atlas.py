@@ -12,13 +12,10 @@ two other initializations, measured again, have it too.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import datetime
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,9 +29,10 @@ from sigprop.checks.subject import Subject
 from sigprop.distributions import build
 from sigprop.errors import SigpropError
 from sigprop.results import Finding
-from studies.coverage_check import batch_of
+from studies.coverage_check import batch_of, reasons_of
 from studies.coverage_configs import KINDS, checkable, classes, default_config
 from studies.predict_coverage import Late, limited, quiet, reason_of
+from studies.stored import in_processes, read, table, write
 
 STORED, PAGE = Path("docs/data/check_atlas.json"), Path("docs/evidence/atlas.md")
 AS_IT_IS, MOST_COUNTED, IMAGES = 150_000_000, 10, 4
@@ -121,16 +119,11 @@ def _problems(make: Callable[[], Any], seconds: int) -> set[str]:
 
 def study(wanted: list[tuple[str, int]], workers: int, seconds: int, gigabytes: int, out: Path) -> None:
     """The classes asked for, in processes of their own; the file is written after each."""
-    stored = json.loads(out.read_text()) if out.exists() else []
-    rows = {(row["kind"], row["model"]): row for row in stored}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
-        for job in as_completed([pool.submit(attempt, kind, number, seconds) for kind, number in wanted]):
-            row = job.result()
-            print(row["model"], row["seconds"], row.get("reason", row.get("findings")), flush=True)
-            rows[row["kind"], row["model"]] = row
-            kept = [rows[place] for place in {**places(), **rows} if place in rows]
-            out.write_text(json.dumps(kept, indent=1) + "\n")
+    rows = {(row["kind"], row["model"]): row for row in read(out, [])}
+    for row in in_processes(attempt, [(kind, number, seconds) for kind, number in wanted], workers, quiet, gigabytes):
+        print(row["model"], row["seconds"], row.get("reason", row.get("findings")), flush=True)
+        rows[row["kind"], row["model"]] = row
+        write(out, [rows[place] for place in {**places(), **rows} if place in rows])
 
 
 def places() -> dict[tuple[str, str], tuple[str, int]]:
@@ -167,18 +160,13 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "and 4). I-JEPA, DINOv2 and CvT have an entry 100 standard deviations out, of std 0.02: `trunc_normal_`",
         "of torch cuts at 2.0, and now and then returns the cut itself, so that another initialization may have none.",
         "",
-        "| finding | classes |",
-        "|---|---|",
-        *(f"| `{name}` | {count} |" for name, count in kinds.most_common()),
+        *table(("finding", "classes"), [(f"`{name}`", str(count)) for name, count in kinds.most_common()]),
         "",
-        "| model | kind | size | verdict | findings |",
-        "|---|---|---|---|---|",
     ]
-    lines += [_line(row) for row in sorted(checked, key=lambda row: (_order(row), row["kind"], row["model"]))]
-    lines += ["", "## Not checked", "", *_unreached(rows), "| model | kind | reason |", "|---|---|---|"]
-    lines += [
-        f"| {row['model']} | {row['kind']} | {row['reason'].replace('|', '/')} |" for row in rows if "reason" in row
-    ]
+    ordered = sorted(checked, key=lambda row: (_order(row), row["kind"], row["model"]))
+    lines += table(("model", "kind", "size", "verdict", "findings"), map(_cells, ordered))
+    lines += ["", "## Not checked", "", *_unreached(rows)]
+    lines += table(("model", "kind", "reason"), [reasons_of(row) for row in rows if "reason" in row])
     return "\n".join(lines) + "\n"
 
 
@@ -190,13 +178,13 @@ def _unreached(rows: list[dict[str, Any]]) -> list[str]:
     return [f"Not come to: {told}.", ""] if told else []
 
 
-def _line(row: dict[str, Any]) -> str:
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     told = "; ".join(f"`{name}`: {title.replace('|', '/')}" for _, name, title in row["findings"][:MOST_COUNTED])
     verdict = _verdict(row)
     if verdict == "problem":
         verdict += ", confirmed" if _confirmed(row) else ", not in every initialization"
     size = f"{row['size']}, {row['parameters'] / 1e6:.3g} M"
-    return f"| {row['model']} | {row['kind']} | {size} | {verdict} | {told} |"
+    return row["model"], row["kind"], size, verdict, told
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -227,9 +215,9 @@ def main(
 ) -> None:
     """Check every class of transformers."""
     if page:
-        PAGE.write_text(markdown(json.loads(out.read_text())))
+        PAGE.write_text(markdown(read(out)))
         return
-    stored = {(row["kind"], row["model"]): row for row in json.loads(out.read_text())} if out.exists() else {}
+    stored = {(row["kind"], row["model"]): row for row in read(out, [])}
     chosen = {key: place for key, place in places().items() if not begins or key[1].startswith(tuple(begins))}
     wanted = sorted(
         (key for key in chosen if again or key not in stored), key=lambda key: "findings" in stored.get(key, {})

@@ -12,9 +12,6 @@ import hashlib
 import math
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +23,7 @@ from studies.corpus.witness import Table, mean_and_error, one_draw
 from studies.coverage_check import batch_of
 from studies.coverage_configs import KINDS, checkable, classes, varied
 from studies.predict_coverage import quiet, reason_of
-from studies.stored import read, write
+from studies.stored import in_processes, read, stamp, write
 
 FIRST = 50_000
 FEWEST = 8
@@ -118,19 +115,11 @@ def main(
     names = sorted(places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
     names = [(kind, name) for kind, name in names if name not in known and (not chosen or name in chosen)]
     wanted = [(place[0], places[place], draws, seconds, other) for place in names if place not in done]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
-        for job in as_completed([pool.submit(attempt, *item) for item in wanted]):
-            row = job.result()
-            rows[row["kind"], row["model"]] = row
-            print(row["model"], row["seconds"], row.get("draws", ""), row.get("reason", ""), flush=True)
-            kept = [rows[place] for place in {**places, **rows} if place in rows]
-            head = {
-                "command": f"python -m studies.class_measurements --draws {draws}{' --other' if other else ''}",
-                "first seed": FIRST,
-            }
-            head |= {"date": str(date.today())}
-            write(out, head | {"classes": kept})
+    head = stamp(f"class_measurements --draws {draws}{' --other' if other else ''}") | {"first seed": FIRST}
+    for row in in_processes(attempt, wanted, workers, quiet, gigabytes):
+        rows[row["kind"], row["model"]] = row
+        print(row["model"], row["seconds"], row.get("draws", ""), row.get("reason", ""), flush=True)
+        write(out, head | {"classes": [rows[place] for place in {**places, **rows} if place in rows]})
 
 
 if __name__ == "__main__":

@@ -11,9 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +23,7 @@ from sigprop.inputs import made_up_batch, zipf_ids
 from studies.corpus.judging import compared, confident_and_wrong, errors_of, is_right
 from studies.coverage_configs import KINDS, VOCABULARY, checkable, classes
 from studies.predict_coverage import Late, limited, quiet, reason_of
-from studies.stored import read, write
+from studies.stored import in_processes, read, stamp, table, write
 
 ROTARY = (
     "Rotary embeddings that are called once for every kind of layer are called in the order of a Python set, which\n"
@@ -115,14 +112,13 @@ def markdown(data: dict[str, Any]) -> list[str]:
         "standard errors.",
         "",
         *(line for note in data.get("notes", []) for line in (note, "")),
-        "| quantity | classes | right | share |",
-        "|---|---|---|---|",
     ]
     judged = {column: [is_right(blocks_alone(row), column) for row in found] for column in TITLES}
     both = [all(pair) for pair in zip(*judged.values(), strict=True)]
     n = max(len(found), 1)
-    for title, right in [*((TITLES[column], judged[column]) for column in TITLES), ("both", both)]:
-        lines.append(f"| {title} | {len(found)} | {sum(right)} | {100 * sum(right) / n:.1f} % |")
+    shown = [*((TITLES[column], judged[column]) for column in TITLES), ("both", both)]
+    shares = [(title, f"{len(found)}", f"{sum(right)}", f"{100 * sum(right) / n:.1f} %") for title, right in shown]
+    lines += table(("quantity", "classes", "right", "share"), shares)
     wrong = [(row["model"], item) for row in found for item in confident_and_wrong(row)]
     total = sum(len(row["rows"]) for row in found)
     lines += [
@@ -130,25 +126,22 @@ def markdown(data: dict[str, Any]) -> list[str]:
         f"Of {total} rows of modules and parameters {len(wrong)} are better than `assumed` and off by more than",
     ]
     lines += ["20 % and five standard errors.", ""]
-    lines += ["| model | row | error | status |", "|---|---|---|---|"] if wrong else []
-    lines += [
-        f"| {model} | `{name}` {column} | {_size(e, s)} | {status} |"
-        for model, (name, column, e, s, status, _) in wrong
-    ]
+    errors = [(model, f"`{name}` {column}", _size(e, s), status) for model, (name, column, e, s, status, _) in wrong]
+    lines += table(("model", "row", "error", "status"), errors) if wrong else []
     lines += ["", ROTARY] if any(item[0].endswith("rotary_emb") for _, item in wrong) else []
     lines += ["", "Classes that are not right: median and worst error of blocks, less two standard errors", ""]
-    lines += ["| model | kind | variance | gradient | how |", "|---|---|---|---|---|"]
-    for row, right in zip(found, both, strict=True):
-        if not right:
-            shown = [_pair(errors_of(blocks_alone(row), column)) for column in TITLES]
-            lines.append(f"| {row['model']} | {row['kind']} | {shown[0]} | {shown[1]} | {row['way']} |")
-    lines += ["", "Not judged:", "", "| model | kind | reason |", "|---|---|---|"]
-    lines += [
-        f"| {row['model']} | {row['kind']} | {row.get('reason', 'no rows').replace('|', '/')} |"
-        for row in rows
-        if not row.get("rows")
+    off = [
+        (row["model"], row["kind"], *(_pair(errors_of(blocks_alone(row), column)) for column in TITLES), row["way"])
+        for row, right in zip(found, both, strict=True)
+        if not right
     ]
-    return lines
+    lines += [*table(("model", "kind", "variance", "gradient", "how"), off), "", "Not judged:", ""]
+    unjudged = [row for row in rows if not row.get("rows")]
+    return [*lines, *table(("model", "kind", "reason"), [reasons_of(row) for row in unjudged])]
+
+
+def reasons_of(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["model"], row["kind"], row.get("reason", "no rows").replace("|", "/")
 
 
 def _pair(numbers: tuple[float, float]) -> str:
@@ -186,18 +179,14 @@ def main(
     for place, row in stored.items():
         if not row.get("rows"):
             rows[place] = {key: row[key] for key in ("model", "kind", "reason") if key in row}
-    head = {"command": "python -m studies.coverage_check", "date": str(date.today())}
-    head |= {"notes": before.get("notes", [])} if before else {}
-    head |= {"transformers": transformers.__version__, "measured": sum("rows" in row for row in stored.values())}
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
-        for job in as_completed([pool.submit(attempt, *item) for item in wanted]):
-            row = job.result()
-            rows[row["kind"], row["model"]] = row
-            wrong = len(confident_and_wrong(row))
-            verdicts = [f"{column} {is_right(blocks_alone(row), column)}" for column in TITLES]
-            print(row["model"], row["seconds"], *verdicts, f"wrong {wrong}", row.get("reason", ""), flush=True)
-            kept = [rows[kind, name] for kind, _, name in places if (kind, name) in rows]
-            write(out, head | {"classes": kept})
+    count = sum("rows" in row for row in stored.values())
+    head = stamp("coverage_check", notes=before.get("notes", []), transformers=transformers.__version__, measured=count)
+    for row in in_processes(attempt, wanted, workers, quiet, gigabytes):
+        rows[row["kind"], row["model"]] = row
+        wrong = len(confident_and_wrong(row))
+        verdicts = [f"{column} {is_right(blocks_alone(row), column)}" for column in TITLES]
+        print(row["model"], row["seconds"], *verdicts, f"wrong {wrong}", row.get("reason", ""), flush=True)
+        write(out, head | {"classes": [rows[kind, name] for kind, _, name in places if (kind, name) in rows]})
 
 
 if __name__ == "__main__":

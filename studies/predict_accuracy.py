@@ -8,13 +8,9 @@ tables of the page, of the day when the rules were written, were measured by an 
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +22,7 @@ from sigprop.results import Profile
 from sigprop.structure import read_structure
 from studies.accuracy_measurements import all_settings, stored_profiles
 from studies.accuracy_models import CASES, Setting
+from studies.stored import in_processes, read, stamp, write
 from studies.stored import table as markdown_table
 
 AGAIN = Path("docs/data/predict_accuracy_again.json")
@@ -87,18 +84,13 @@ def again(
     out: Annotated[Path, typer.Option(help="JSON file; settings in it are left out.")] = AGAIN,
 ) -> None:
     """Compare today's predictions with what `studies.accuracy_measurements` has stored."""
-    done = {
-        Setting(**row["setting"]).label: row for row in (json.loads(out.read_text())["results"] if out.exists() else [])
-    }
+    done = {Setting(**row["setting"]).label: row for row in read(out, {"results": []})["results"]}
     profiles = stored_profiles()
     wanted = [setting for setting in all_settings() if setting.label in profiles and setting.label not in done]
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for job in as_completed([pool.submit(_again, item, profiles[item.label]) for item in wanted]):
-            row = job.result()
-            done[Setting(**row["setting"]).label] = row
-            print(Setting(**row["setting"]).label, round(row["predict_seconds"], 1), flush=True)
-            rows = [done[label] for label in sorted(done)]
-            out.write_text(json.dumps({"date": str(date.today()), "results": rows}, indent=1) + "\n")
+    for row in in_processes(_again, [(item, profiles[item.label]) for item in wanted], workers):
+        done[Setting(**row["setting"]).label] = row
+        print(Setting(**row["setting"]).label, round(row["predict_seconds"], 1), flush=True)
+        write(out, stamp("predict_accuracy again", results=[done[label] for label in sorted(done)]))
 
 
 def _again(setting: Setting, measured: Profile) -> dict[str, Any]:
@@ -113,7 +105,7 @@ def table(
     page: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("docs/evidence/predict-accuracy.md"),
 ) -> None:
     """Write the results as a page."""
-    stored = json.loads(data.read_text())
+    stored = read(data)
     groups: dict[int, list[dict[str, Any]]] = {}
     for row in stored["results"]:
         groups.setdefault(row["first_seed"], []).append(row)
@@ -121,7 +113,7 @@ def table(
     counts = ", ".join(f"{name} {_kept(development, column)}" for name, column in zip(NAMES, COLUMNS, strict=True))
     values = {"date": stored["date"], "seeds": fresh[0]["seeds"], "first": fresh[0]["first_seed"]}
     tables = {"rows": _markdown(fresh), "again": _markdown(again)}
-    later = json.loads(AGAIN.read_text())
+    later = read(AGAIN)
     found = later["results"]
     tables |= {"now": _then_and_now(fresh, found), "today": later["date"]}
     values |= {"settings": len(found), "draws": found[0]["seeds"], "from_seed": found[0]["first_seed"]}

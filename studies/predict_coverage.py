@@ -7,15 +7,12 @@ docs/evidence/coverage.md.
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +23,7 @@ from rich.console import Console
 from sigprop import predict
 from sigprop.errors import SigpropError, UnsupportedError
 from studies.coverage_configs import KINDS, built, classes
-from studies.stored import read
+from studies.stored import in_processes, read, table, write
 
 
 class Late(BaseException):
@@ -89,33 +86,26 @@ def markdown(rows: list[dict[str, Any]], version: str, checks: list[str]) -> str
         "experts; what a default config leaves open and a published one gives is filled in. Widths are those of the",
         "default. A class counts as predicted when every site has a finite state.",
         "",
-        "| kind | classes | built | predicted | share of built |",
-        "|---|---|---|---|---|",
     ]
+    shares = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         count = Counter(row["outcome"] for row in rows if row["kind"] == kind)
         made = count["predicted"] + count["failed"]
         share = f"{100 * count['predicted'] / made:.0f} %" if made else "-"
-        lines.append(f"| {kind} | {sum(count.values())} | {made} | {count['predicted']} | {share} |")
+        shares.append((kind, *map(str, (sum(count.values()), made, count["predicted"])), share))
     made = [row for row in rows if row["outcome"] != "not built"]
     good = [row for row in made if row["outcome"] == "predicted"]
-    lines.append(f"| all | {len(rows)} | {len(made)} | {len(good)} | {100 * len(good) / max(len(made), 1):.1f} % |")
+    share = f"{100 * len(good) / max(len(made), 1):.1f} %"
+    shares.append(("all", *map(str, (len(rows), len(made), len(good))), share))
+    lines += table(("kind", "classes", "built", "predicted", "share of built"), shares)
     for outcome, title in (("failed", "Not predicted"), ("not built", "Not built")):
-        lines += ["", f"## {title}", "", "| model | kind | reason |", "|---|---|---|"]
-        for row in rows:
-            if row["outcome"] == outcome:
-                reason = row["reason"].replace("|", "/")
-                lines.append(f"| {row['model']} | {row['kind']} | {reason} |")
-    lines += [
-        *checks,
-        "",
-        "## Predicted",
-        "",
-        "| model | kind | sites | with gradient | seconds |",
-        "|---|---|---|---|---|",
-    ]
-    for row in good:
-        lines.append(f"| {row['model']} | {row['kind']} | {row['sites']} | {row['with_gradient']} | {row['seconds']} |")
+        reasons = [
+            (row["model"], row["kind"], row["reason"].replace("|", "/")) for row in rows if row["outcome"] == outcome
+        ]
+        lines += ["", f"## {title}", "", *table(("model", "kind", "reason"), reasons)]
+    columns = ("model", "kind", "sites", "with_gradient", "seconds")
+    found = [[str(row[column]) for column in columns] for row in good]
+    lines += [*checks, "", "## Predicted", "", *table([column.replace("_", " ") for column in columns], found)]
     return "\n".join(lines) + "\n"
 
 
@@ -152,7 +142,7 @@ def main(
     import transformers
 
     if stored is not None and page is not None:
-        page.write_text(markdown(json.loads(stored.read_text()), transformers.__version__, _checks(checks)))
+        page.write_text(markdown(read(stored), transformers.__version__, _checks(checks)))
         return
     wanted = [
         (kind, number, tokens, seconds)
@@ -161,13 +151,12 @@ def main(
         if any(part.lower() in model_class.__name__.lower() for part in only.split(","))
     ]
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=quiet, initargs=(gigabytes,)) as pool:
-        for row in pool.map(attempt, *zip(*wanted, strict=True)):
-            rows.append(row)
-            print(row["kind"], row["model"], row["outcome"], row.get("seconds", ""), row["reason"], flush=True)
-            if out is not None:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                out.write_text(json.dumps(rows, indent=1) + "\n")
+    order = {(kind, classes(kind)[number][1].__name__): place for place, (kind, number, *_) in enumerate(wanted)}
+    for row in in_processes(attempt, wanted, workers, quiet, gigabytes):
+        rows.append(row)
+        print(row["kind"], row["model"], row["outcome"], row.get("seconds", ""), row["reason"], flush=True)
+        if out is not None:
+            write(out, sorted(rows, key=lambda row: order[row["kind"], row["model"]]))
     if page is not None:
         page.write_text(markdown(rows, transformers.__version__, _checks(checks)))
     Console().print(Counter((row["kind"], row["outcome"]) for row in rows))

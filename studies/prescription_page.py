@@ -17,7 +17,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from studies.prescription_models import BASE_LAYERS, BASE_WIDTH, STEPS, with_usual
-from studies.recipes_page import replaced
+from studies.stored import read, replaced
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "evidence/prescription.md"
@@ -58,7 +58,7 @@ def add(paths: list[Path]) -> None:
 
 
 def _stored(path: Path, new: list[dict[str, Any]], kept: tuple[str, ...]) -> None:
-    found = json.loads(path.read_text())
+    found = read(path)
     rows = {key_of(row): row for row in found["rows"]}
     for row in new:
         before = rows.get(key_of(row))
@@ -77,7 +77,7 @@ def _rounded(value: Any) -> Any:
 def curves(optimizer: str = "adamw", steps: int = STEPS, tokens: int = 256) -> Curves:
     """Final losses by family and size, scheme, rate and seed."""
     found: Curves = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-    for row in json.loads(SHORT.read_text())["rows"]:
+    for row in read(SHORT)["rows"]:
         key = dict(zip(KEYS, key_of(row), strict=True))
         if (key["optimizer"], key["steps"], key["tokens"]) == (optimizer, steps, tokens):
             found[row["family"], row["layers"], row["width"]][row["scheme"]][row["rate"]][row["seed"]] = row["last"]
@@ -242,7 +242,7 @@ def figure(found: Curves, path: Path) -> None:
 
 
 def long_runs() -> list[dict[str, Any]]:
-    return json.loads(LONG.read_text())["rows"]
+    return read(LONG)["rows"]
 
 
 def long_figure(path: Path) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from studies.recipe_table import cells
 from studies.recipes_shared import DATA
+from studies.stored import replaced, table
 
 RECIPES = ("xavier", "deepscale", "unit")
 POST = ("gradient_growth", "token_correlation", "sensitivity")
@@ -24,13 +25,13 @@ def main(
     page: Path = Path("docs/evidence/recipes.md"), data: Path = DATA, figures: Path = Path("docs/figures")
 ) -> None:
     """Write the tables into the page and draw its figures."""
-    profiles, table = results(data / "unit_profiles.json"), results(data / "recipe_table.json")
+    profiles, found = results(data / "unit_profiles.json"), results(data / "recipe_table.json")
     text = page.read_text()
     text = replaced(text, "unit table", unit_table(profiles))
     text = replaced(text, "loss table", loss_table(profiles))
-    text = replaced(text, "recipe table", recipe_table(table))
-    text = replaced(text, "normless table", normless_table(table))
-    text = replaced(text, "refusals", refusals(table))
+    text = replaced(text, "recipe table", recipe_table(found))
+    text = replaced(text, "normless table", normless_table(found))
+    text = replaced(text, "refusals", refusals(found))
     text = replaced(text, "anyinit table", anyinit_table(results(data / "anyinit_comparison.json")))
     runs = data / "deep_decoder.json"
     text = replaced(text, "training", training(json.loads(runs.read_text()))) if runs.is_file() else text
@@ -42,28 +43,21 @@ def results(path: Path) -> dict[str, dict[str, Any]]:
     return json.loads(path.read_text())["results"]
 
 
-def replaced(text: str, name: str, table: list[str]) -> str:
-    start, end = f"<!-- {name} -->", f"<!-- end {name} -->"
-    before, _, rest = text.partition(start)
-    _, _, after = rest.partition(end)
-    return "\n".join([before + start, *table, end + after])
-
-
 def unit_table(found: dict[str, dict[str, Any]]) -> list[str]:
     """By model and depth: the worst sum and the gradient under each recipe."""
-    rows = [header("model, layers", "tokens", *RECIPES, *(f"gradient: {name}" for name in RECIPES))]
+    rows = []
     for model in dict.fromkeys(" ".join(key.split()[:2]) for key in found):
         here = [found.get(f"{model} {name}", {}) for name in RECIPES]
         worst = [deviation(row) for row in here]
         gradients = [f"{row['gradient_ratio']:.3g}" if row else "" for row in here]
         tokens = next(str(row["tokens"]) for row in here if row)
-        rows.append(line(model.replace(" ", ", "), tokens, *worst, *gradients))
-    return rows
+        rows.append((model.replace(" ", ", "), tokens, *worst, *gradients))
+    return table(("model, layers", "tokens", *RECIPES, *(f"gradient: {name}" for name in RECIPES)), rows)
 
 
 def loss_table(found: dict[str, dict[str, Any]]) -> list[str]:
     """`unit` with other branch strengths and with a loss of the pooled output."""
-    rows = [header("model, layers", "k", "loss", "worst deviation from 1", "gradient first/last")]
+    rows = []
     models = dict.fromkeys(" ".join(key.split()[:2]) for key in found if len(key.split()) > 3)
     for model in models:
         for key in (key for key in found if key.startswith(f"{model} unit")):
@@ -71,8 +65,8 @@ def loss_table(found: dict[str, dict[str, Any]]) -> list[str]:
             k = next((item[2:] for item in options if item.startswith("k=")), "2")
             loss = "of the average over tokens" if "pooled" in options else "of every token"
             row = found[key]
-            rows.append(line(model.replace(" ", ", "), k, loss, deviation(row), f"{row['gradient_ratio']:.3g}"))
-    return rows
+            rows.append((model.replace(" ", ", "), k, loss, deviation(row), f"{row['gradient_ratio']:.3g}"))
+    return table(("model, layers", "k", "loss", "worst deviation from 1", "gradient first/last"), rows)
 
 
 def deviation(row: dict[str, Any]) -> str:
@@ -85,19 +79,19 @@ def deviation(row: dict[str, Any]) -> str:
 def recipe_table(found: dict[str, dict[str, Any]]) -> list[str]:
     """By recipe, both placements; recipes that refuse both are left out."""
     headings = ["Post-LN: gradient", "correlation", "sensitivity", "Pre-LN: variance", "gradient"]
-    rows = [header("recipe", *headings, "correlation", "sensitivity")]
+    rows = []
     for name in sorted({key.split(" ", 1)[1] for key in found}):
         post, pre = (found.get(f"{placement} {name}", {}) for placement in ("post", "pre"))
         if "sensitivity" in post or "sensitivity" in pre:
-            rows.append(line(name, *cells(post, POST), *cells(pre, PRE)))
-    return rows
+            rows.append((name, *cells(post, POST), *cells(pre, PRE)))
+    return table(("recipe", *headings, "correlation", "sensitivity"), rows)
 
 
 def normless_table(found: dict[str, dict[str, Any]]) -> list[str]:
     """Recipes on the model without norms; no number where it is not finite."""
-    rows = [header("recipe", "variance", "gradient", "correlation", "sensitivity")]
     chosen = {key.split()[1]: row for key, row in found.items() if key.startswith("none ") and "refused" not in row}
-    return rows + [line(name, *cells(row, PRE)) for name, row in chosen.items()]
+    rows = [(name, *cells(row, PRE)) for name, row in chosen.items()]
+    return table(("recipe", "variance", "gradient", "correlation", "sensitivity"), rows)
 
 
 def refusals(found: dict[str, dict[str, Any]]) -> list[str]:
@@ -139,30 +133,23 @@ def draw_profiles(found: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def anyinit_table(found: dict[str, dict[str, Any]]) -> list[str]:
-    rows = [header("model", "draw", "variance last/first", "gradient first/last")]
+    rows = []
     for key, row in found.items():
         name, draw = key.split(" ", 1)
         numbers = (row["error"], "") if "error" in row else (f"{row['growth']:.3g}", f"{row['gradient_ratio']:.3g}")
-        rows.append(line(name, draw, *numbers))
-    return rows
+        rows.append((name, draw, *numbers))
+    return table(("model", "initialization", "variance last/first", "gradient first/last"), rows)
 
 
 def training(found: dict[str, Any]) -> list[str]:
     """By run, the mean loss of the first and of the last hundred steps."""
-    rows = [header("recipe", "seed", "loss, first 100 steps", "last 100 steps")]
+    rows = []
     count = 100 // found["window"]
     for name, losses in found["losses"].items():
         ends = (losses[:count], losses[-count:])
-        rows.append(line(*name.split(), *(f"{sum(part) / len(part):.2f}" for part in ends)))
-    return [*rows, "", "![Loss of the three runs of each recipe](figures/deep_decoder.png)"]
-
-
-def header(*names: str) -> str:
-    return line(*names) + "\n" + line(*["---"] * len(names))
-
-
-def line(*values: str) -> str:
-    return "| " + " | ".join(values) + " |"
+        rows.append((*name.split(), *(f"{sum(part) / len(part):.2f}" for part in ends)))
+    lines = table(("recipe", "seed", "loss, first 100 steps", "last 100 steps"), rows)
+    return [*lines, "", "![Loss of the three runs of each recipe](../figures/deep_decoder.png)"]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,21 @@ def write(path: Path, data: Any) -> None:
     """The same data gives the same bytes."""
     content = (json.dumps(data, separators=(",", ":")) + "\n").encode()
     write_whole(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def stamp(command: str, **more: Any) -> dict[str, Any]:
+    """What stands at the head of stored data."""
+    return {"command": f"python -m studies.{command}", "date": str(date.today()), **more}
+
+
+def in_processes(
+    work: Callable[..., Any], jobs: Iterable[Sequence[Any]], workers: int, prepare: Callable[..., None] | None = None,
+    *given: Any,
+) -> Iterator[Any]:  # fmt: skip
+    """Results as they come, of processes of their own, each prepared by `prepare(*given)`."""
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=prepare, initargs=given) as pool:
+        for job in as_completed([pool.submit(work, *item) for item in jobs]):
+            yield job.result()
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

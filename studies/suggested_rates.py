@@ -27,7 +27,7 @@ from sigprop.errors import SigpropError
 from sigprop.plans.suggestion import batch_factor, rate_of_response_one
 from studies.prescription_models import BASE_LAYERS, RATES, STEPS, build, prescribe, with_usual
 from studies.prescription_page import PAGE, Rates, compared
-from studies.recipes_page import replaced
+from studies.stored import read, replaced
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = DOCS / "data/suggested_rates.json"
@@ -51,7 +51,7 @@ KEYS = ("family", "width", "layers", "scheme", "optimizer", "batch", "steps", "t
 def sweeps() -> dict[tuple, dict[float, float]]:
     """By sweep: the mean final loss over the seeds that all its rates were run with, by power of two."""
     losses: dict[tuple, Rates] = defaultdict(lambda: defaultdict(dict))
-    for row in json.loads((DOCS / "data/prescription_training.json").read_text())["rows"]:
+    for row in read(DOCS / "data/prescription_training.json")["rows"]:
         told = with_usual(row)
         key = tuple(told[name] for name in KEYS)
         losses[key][math.log2(row["rate"])][row["seed"]] = row["last"]
@@ -86,7 +86,7 @@ def forecast(family: str, width: int, layers: int, scheme: str, optimizer: str) 
 
 def points(again: bool) -> list[dict[str, Any]]:
     made = []
-    stored = json.loads(STORED.read_text())["points"]
+    stored = read(STORED)["points"]
     plans: dict[tuple, float | str] = {
         tuple(point[key] for key in KEYS[:5]): point["planned"] for point in stored if "planned" in point and not again
     }

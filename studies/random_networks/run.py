@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import date
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +11,7 @@ import typer
 
 from sigprop.errors import SigpropError
 from studies.random_networks.judging import contradicted
+from studies.stored import in_processes, stamp, write
 
 OUT = Path("docs/data/random_networks.json")
 FIRST = 1000
@@ -41,22 +38,16 @@ def main(
 ) -> None:
     """Predict random networks and judge them."""
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        for job in as_completed([pool.submit(attempt, number) for number in range(first, first + count)]):
-            rows.append(job.result())
-            out.write_text(json.dumps(summary(rows, first) | {"rows": sorted(rows, key=_number)}) + "\n")
+    for row in in_processes(attempt, [(number,) for number in range(first, first + count)], workers):
+        rows.append(row)
+        write(out, summary(rows, first) | {"rows": sorted(rows, key=lambda row: row["network"])})
     print(summary(rows, first), *(row for row in rows if "wrong" not in row or row["wrong"]), sep="\n")
 
 
 def summary(rows: list[dict[str, Any]], first: int) -> dict[str, Any]:
-    command = f"python -m studies.random_networks.run --first {first} --count {len(rows)}"
-    found = {"command": command, "date": str(date.today()), "networks": len(rows)}
+    found = stamp(f"random_networks.run --first {first} --count {len(rows)}", networks=len(rows))
     found |= {kind: sum(kind in row for row in rows) for kind in ("refused", "traceback")}
     return found | {"with a wrong row": sum(bool(row.get("wrong")) for row in rows)}
-
-
-def _number(row: dict[str, Any]) -> int:
-    return row["network"]
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ def scaled_end(factor):
     def spoil(data):
         for case in data["cases"]:
             case["measured"] = [value * factor for value in case["predicted"]]
+            case["standard_error"] = [0.01 * value for value in case["measured"]]
 
     return spoil
 

@@ -1,4 +1,4 @@
-"""The few functions that most people need, gathered from the rooms."""
+"""The few functions that most people need, gathered from the packages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, bas
     """A prescription for every parameter of a model: a recipe, a width rule, a depth rule and an optimizer in one.
 
     `sp.plan(model, "unit", width="mup", optimizer="adamw")`. Recipes (`unit`, `deepscale`, `xavier`, ..., `own`: the
-    model's own draw) say how parameters are drawn; width rules (`mup`, `sp`, `neural_tangent`, `meta:s`) and depth
+    model's own) say how parameters are initialized; width rules (`mup`, `sp`, `neural_tangent`, `meta:s`) and depth
     rules (`sqrt`, `linear`) what their learning rates are multiplied by. A width rule may stand in the recipe's place.
     `base`: the model or width that a learning rate was tuned at; without it rates are those of a layer of 128 inputs.
     Other options: `sigprop.plans.scaling.compose`.

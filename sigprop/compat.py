@@ -20,7 +20,7 @@ PRIVATE = {
     "AdaptiveAvgPoolNd": ("torch.nn.modules.pooling", "_AdaptiveAvgPoolNd", "token axes of pools are not known"),
     "AvgPoolNd": ("torch.nn.modules.pooling", "_AvgPoolNd", "token axes of pools are not known"),
     "BatchNorm": ("torch.nn.modules.batchnorm", "_BatchNorm", "norms over a batch are not recognized"),
-    "ConvNd": ("torch.nn.modules.conv", "_ConvNd", "no batch can be made up for convolutions"),
+    "ConvNd": ("torch.nn.modules.conv", "_ConvNd", "no random batch can be made for convolutions"),
     "ConvTransposeNd": ("torch.nn.modules.conv", "_ConvTransposeNd", "fans of transposed convolutions are not known"),
     "DisableTorchFunction": ("torch._C", "DisableTorchFunction", "the coordinate check cannot read its own tensors"),
     "InstanceNorm": ("torch.nn.modules.instancenorm", "_InstanceNorm", "token axes of norms are not known"),
@@ -36,7 +36,11 @@ PRIVATE = {
         "_get_current_function_mode",
         "a mode that was interrupted cannot be left safely",
     ),
-    "fans": ("torch.nn.init", "_calculate_fan_in_and_fan_out", "reference networks cannot be drawn by their fans"),
+    "fans": (
+        "torch.nn.init",
+        "_calculate_fan_in_and_fan_out",
+        "reference networks cannot be initialized by fans",
+    ),
     "flatten_dense_tensors": ("torch._utils", "_flatten_dense_tensors", "a model's values cannot be saved together"),
     "foreach_div_": ("torch", "_foreach_div_", "weights cannot be stepped in a scale of their own"),
     "foreach_mul": ("torch", "_foreach_mul", "weights cannot be stepped in a scale of their own"),
@@ -56,7 +60,7 @@ PRIVATE = {
         "compute_local_shape_and_global_offset",
         "a plan cannot fill sharded parameters",
     ),
-    "standard_gamma": ("torch", "_standard_gamma", "fluctuations of finite width cannot be drawn"),
+    "standard_gamma": ("torch", "_standard_gamma", "fluctuations of finite width cannot be sampled"),
 }
 
 PLAIN_ATTENTION = (None, "eager", "sdpa")

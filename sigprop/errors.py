@@ -41,7 +41,7 @@ class NoRule(UnsupportedError):
 
 
 class TooLarge(UnsupportedError):
-    """More positions, numbers or calls than are followed."""
+    """More positions, numbers or calls than are tracked."""
 
 
 class Fault(SigpropError, RuntimeError):

@@ -1,4 +1,4 @@
-"""How the entries of a parameter are drawn: their quantiles, mean and variance, and what they share."""
+"""How the entries of a parameter are initialized: their quantiles, mean and variance, and what they share."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ COPIED = "copied"
 
 @dataclass(frozen=True)
 class Distribution:
-    """How the entries of a parameter are drawn: their sorted quantiles, mean and variance.
+    """How the entries of a parameter are initialized: their sorted quantiles, mean and variance.
 
     `kind` says what the entries share: nothing (`independent`), orthogonal rows or columns (`orthogonal`), a sum of
     zero over the inputs of each output (`centred`), a formula, an identity, training (`structured`), that the
-    builder could not be followed (`unknown`), or their numbers with another parameter (`copied`).
+    builder could not be tracked (`unknown`), or their numbers with another parameter (`copied`).
     `uncertainty` is the relative standard error of the variance where it was read off numbers, and zero where the
     distribution is known. `numbers` are the entries themselves, where they are not drawn.
     """

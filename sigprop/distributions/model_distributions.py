@@ -107,8 +107,8 @@ def default_distribution(module: nn.Module, key: str, parameter: Tensor) -> Dist
     if values.min() == values.max():
         return None
     low, high = float(law.quantiles[0]), float(law.quantiles[-1])
-    room = (high - low) / len(law.quantiles)
-    bounded = float(values.min()) >= low - room and float(values.max()) <= high + room
+    slack = (high - low) / len(law.quantiles)
+    bounded = float(values.min()) >= low - slack and float(values.max()) <= high + slack
     return law if bounded and agrees(law, values) else None
 
 

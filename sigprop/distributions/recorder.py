@@ -153,7 +153,7 @@ class DrawRecorder(Mode):
         return True
 
     def _written_out(self, func: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """`torch.eye(..., out=parameter)`: numbers made for a parameter, or something that cannot be followed."""
+        """`torch.eye(..., out=parameter)`: numbers made for a parameter, or something that cannot be tracked."""
         target = kwargs["out"]
         rest = {key: value for key, value in kwargs.items() if key not in ("out", "requires_grad")}
         inputs = [item for item in (*args, *rest.values()) if isinstance(item, Tensor)]

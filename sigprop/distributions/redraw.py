@@ -89,7 +89,7 @@ class Draws:
     """Numbered initializations of one model, each the same whenever it is asked for; the model is left alone.
 
     Number 0 of a real module has the module's weights. `random` is false where no parameter is random: all are then
-    alike.
+    the same.
     """
 
     def __init__(self, model: nn.Module, seed: int = 0):
@@ -175,7 +175,7 @@ def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Perturb]]:
     perturbations: dict[str, Perturb] = {}
     laws = distributions_of(model)
     seen: set[int] = set()
-    alike: dict[tuple, str] = {}
+    same: dict[tuple, str] = {}
     for place in places_of(model):
         parameter = place.parameter
         if id(parameter) in seen or not parameter.is_floating_point() or not parameter.numel():
@@ -193,19 +193,19 @@ def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Perturb]]:
         perturb = (
             None
             if parameter.is_meta
-            else perturbation(parameter, law, stays=fill is None, name=alike.get(key, place.name))
+            else perturbation(parameter, law, stays=fill is None, name=same.get(key, place.name))
         )
         if perturb is not None:
             perturbations[place.name] = perturb
         if fill is None:
             if key[-1] is not None:
-                alike.setdefault(key, place.name)
+                same.setdefault(key, place.name)
             continue
-        if key[-1] is not None and alike.get(key) in fills:
-            fill = _Again(fills[alike[key]])
+        if key[-1] is not None and same.get(key) in fills:
+            fill = _Again(fills[same[key]])
         elif key[-1] is not None:
             fill = _Kept(fill)
-            alike[key] = place.name
+            same[key] = place.name
         fills[place.name] = fill
     return fills, perturbations
 

@@ -1,4 +1,4 @@
-"""Applying a `Plan` to a model: match the names, draw the parameters, set the scales.
+"""Applying a `Plan` to a model: match the names, initialize the parameters, set the scales.
 
 Everything goes by qualified name, with the prefixes of wrappers (`torch.compile`, FSDP, DDP, activation
 checkpointing) left out, so that one plan serves the plain model, its copies and its wrapped forms.
@@ -81,10 +81,10 @@ def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Paramete
 
 
 def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) -> nn.Module:
-    """Check everything, then draw and scale; what fails or is interrupted leaves the model as it was.
+    """Check everything, then initialize and scale; what fails or is interrupted leaves the model as it was.
 
-    A plan of draws may be applied again and draws anew. One that rescales the present values is refused on a model that
-    carries a plan already.
+    A plan that initializes may be applied again, and initializes anew. One that rescales the present values is refused
+    on a model that carries a plan already.
     """
     inner = unwrap(model)
     _require_values(match(plan, model))
@@ -128,7 +128,7 @@ def _require_values(pairs: list[tuple[ParameterPlan, nn.Parameter]]) -> None:
         if kept and not _is_finite(parameter):
             raise InputError(
                 f"{row.name} holds numbers that are not finite, and the plan keeps what it holds: load or initialize "
-                "the model first (to_empty leaves whatever the memory held), or choose a recipe that draws"
+                "the model first (to_empty leaves whatever the memory held), or choose a recipe that initializes"
             )
 
 
@@ -195,7 +195,7 @@ def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
 
 
 def _size_differs(row: ParameterPlan, parameter: nn.Parameter) -> str:
-    """Constants exactly; root mean squares of draws within five standard errors."""
+    """Constants exactly; root mean squares of random entries within five standard errors."""
     values = parameter.detach().double()
     if row.init.kind == "constant":
         wrong = not torch.allclose(values, torch.full_like(values, row.init.value), rtol=1e-3, atol=1e-6)
@@ -204,7 +204,7 @@ def _size_differs(row: ParameterPlan, parameter: nn.Parameter) -> str:
         return ""
     size = float(values.square().mean().sqrt())
     wrong = abs(size / row.init.std - 1.0) > 5 / math.sqrt(2 * values.numel()) + 1e-3 if row.init.std else size > 0
-    return f"{row.name}: root mean square {size:.4g}, drawn with {row.init.std:.4g}" if wrong else ""
+    return f"{row.name}: root mean square {size:.4g}, initialized with {row.init.std:.4g}" if wrong else ""
 
 
 def _draw(row: ParameterPlan, generator: torch.Generator | None) -> torch.Tensor:
@@ -234,8 +234,8 @@ def _values(init: Init, shape: tuple[int, ...], generator: torch.Generator | Non
     if init.kind == "normal":
         return values.normal_(0.0, init.std, generator=generator)
     if init.kind == "truncated":
-        wide = init.std / TRUNCATED_STD
-        return nn.init.trunc_normal_(values, 0.0, wide, -3.0 * wide, 3.0 * wide, generator=generator)
+        spread = init.std / TRUNCATED_STD
+        return nn.init.trunc_normal_(values, 0.0, spread, -3.0 * spread, 3.0 * spread, generator=generator)
     if init.kind == "uniform":
         bound = init.std * math.sqrt(3.0)
         return values.uniform_(-bound, bound, generator=generator)

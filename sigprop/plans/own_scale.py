@@ -37,10 +37,10 @@ def merged_groups(groups: list[Group], optimizer: str) -> list[Group]:
     added = optimizer == "adam" and any(group["weight_decay"] for group in groups)
     if optimizer not in POWERS or short or added:
         return groups
-    alike: dict[tuple[float, ...], list[Group]] = {}
+    grouped: dict[tuple[float, ...], list[Group]] = {}
     for group in groups:
-        alike.setdefault(_products(group), []).append(group)
-    return [_merged(found, optimizer) if len(found) > 1 else found[0] for found in alike.values()]
+        grouped.setdefault(_products(group), []).append(group)
+    return [_merged(found, optimizer) if len(found) > 1 else found[0] for found in grouped.values()]
 
 
 def _products(group: Group) -> tuple[float, ...]:

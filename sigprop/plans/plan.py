@@ -1,6 +1,6 @@
 """`Plan`: a prescription as data, one row per parameter, keyed by the parameter's name.
 
-A plan says how every parameter is drawn, by what its learning rate, weight decay and epsilon are multiplied,
+A plan says how every parameter is initialized, by what its learning rate, weight decay and epsilon are multiplied,
 and which few modules multiply their signal in the forward pass. It is printed, saved and compared like any
 result, and applied separately (`application.py`).
 """
@@ -73,7 +73,7 @@ class Plan(Shown):
     def attach_(
         self, model: torch.nn.Module, weights: str | Path | Mapping[str, torch.Tensor] | None = None
     ) -> torch.nn.Module:
-        """Put the plan's hooks and changed numbers on a model with loaded weights; nothing is drawn.
+        """Put the plan's hooks and changed numbers on a model with loaded weights; nothing is initialized.
 
         A plan without unfolded junctions and scales leaves nothing but weights, and needs no attaching. Learned scales
         are parameters that a reload by other means leaves out: `weights` (the file, its folder, or a state dict) gives
@@ -86,7 +86,7 @@ class Plan(Shown):
     def verify(self, model: torch.nn.Module, drawn: bool = False) -> list[str]:
         """What the model lacks of this plan, one line each: empty when it carries it.
 
-        `drawn=True` also compares the sizes of all parameters with the plan's draws, before training.
+        `drawn=True` also compares the sizes of all parameters with the plan, before training.
         """
         return application.verify_plan(self, model, drawn)
 
@@ -169,7 +169,8 @@ class Plan(Shown):
         return export_plan(self, target, path)
 
     def table(self, all: bool = False) -> Grid:
-        """What changes, rows that are alike up to numbers as one with first and last values; `all` shows every row."""
+        """What changes, rows that are identical up to numbers as one with first and last values; `all` shows every
+        row."""
         changed = [row for row in self.parameters if all or _changes(row)]
         used = [key for key, name in MULTIPLIERS.items() if any(getattr(row, name) != 1.0 for row in changed)]
         shown = [key for key in used if all or key not in FOLLOWING or "lr" not in used]
@@ -204,10 +205,10 @@ class Plan(Shown):
 
     def summary(self) -> str:
         """What the plan does, in a sentence."""
-        drawn = sum(row.init.kind != "keep" or row.init.value != 1.0 for row in self.parameters)
+        changed = sum(row.init.kind != "keep" or row.init.value != 1.0 for row in self.parameters)
         rates = sum(row.lr != 1.0 for row in self.parameters)
         scaled = sum(not row.folded for row in self.junctions)
-        parts = [f"initializes {drawn} of {len(self.parameters)} parameters"]
+        parts = [f"initializes {changed} of {len(self.parameters)} parameters"]
         parts += [f"multiplies the learning rate of {rates}"] if rates else []
         parts += [f"scales {scaled} residual junctions in the forward pass"] if scaled else []
         parts += [f"scales {len(self.scales)} modules"] if self.scales else []
@@ -223,7 +224,7 @@ class Plan(Shown):
         ]
 
     def plot(self, path: Any = None) -> Any:
-        """Standard deviation of the draw and learning-rate multiplier of every parameter, by role."""
+        """Standard deviation at initialization and learning-rate multiplier of every parameter, by role."""
         from sigprop.results.figures import plan_figure
 
         return plan_figure(self, path)

@@ -14,7 +14,7 @@ FACTORS = ("multiplier", "lr", "weight_decay", "eps")
 
 @dataclass(frozen=True)
 class ParameterPlan:
-    """One parameter: its draw, the factor it enters the forward pass with, and its optimizer multipliers.
+    """One parameter: its initialization, the factor it enters the forward pass with, and its optimizer multipliers.
 
     `role`: see `results.roles`.
     """

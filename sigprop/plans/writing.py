@@ -59,7 +59,7 @@ def all_or_nothing(model: nn.Module, generator: torch.Generator | None) -> Itera
     """Run a change of the model; on any exception its hooks, own attributes, parameters and the generator go back."""
     saved = Saved()
     modules = [(module, _state(module)) for module in model.modules()]
-    drawn = None if generator is None else generator.get_state()
+    numbered = None if generator is None else generator.get_state()
     numbers = torch.get_rng_state()
     try:
         yield saved
@@ -67,8 +67,8 @@ def all_or_nothing(model: nn.Module, generator: torch.Generator | None) -> Itera
         saved.put_back()
         for module, state in modules:
             _restore(module, state)
-        if generator is not None and drawn is not None:
-            generator.set_state(drawn)
+        if generator is not None and numbered is not None:
+            generator.set_state(numbered)
         torch.set_rng_state(numbers)
         raise
 
@@ -96,8 +96,8 @@ def _restore(module: nn.Module, state: dict[str, Any]) -> None:
 
 
 STREAMED = ("constant", "normal", "uniform")
-"""Initializations whose entries are drawn one after the other. Orthogonal matrices and truncated normals, which torch
-draws again where they fall outside, are made as a whole on every rank."""
+"""Initializations whose entries are made one after the other. Orthogonal matrices and truncated normals, which torch
+makes again where they fall outside, are made as a whole on every rank."""
 PIECE = 1 << 20
 BLOCK = 16
 
@@ -106,15 +106,15 @@ def is_sharded(parameter: Tensor) -> bool:
     return getattr(parameter, "device_mesh", None) is not None
 
 
-def fill_pieces(parameter: Any, draw: Callable[[tuple[int, ...]], Tensor], zero_row: int | None = None) -> None:
-    """Let every rank keep its part of what `draw` gives, piece after piece along the first axis."""
+def fill_pieces(parameter: Any, make: Callable[[tuple[int, ...]], Tensor], zero_row: int | None = None) -> None:
+    """Let every rank keep its part of what `make` gives, piece after piece along the first axis."""
     shape = tuple(parameter.shape)
     local = parameter.to_local()
     _, offset = local_shape_and_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     begin, end = (offset[0], offset[0] + local.shape[0]) if local.numel() else (0, 0)
     first = 0
     for rows in _pieces(shape):
-        values = draw((rows, *shape[1:]))
+        values = make((rows, *shape[1:]))
         if zero_row is not None and first <= zero_row < first + rows:
             values[zero_row - first] = 0.0
         low, high = max(begin, first), min(end, first + rows)
@@ -138,7 +138,7 @@ def _pieces(shape: tuple[int, ...]) -> list[int]:
 
 
 def common_generator(model: nn.Module) -> torch.Generator | None:
-    """The numbers that the first rank would draw, for all; None where nothing is sharded."""
+    """The random numbers of the first rank, for all; None where nothing is sharded."""
     if not any(map(is_sharded, model.parameters())):
         return None
     state = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""`InitDiff`: whether two models start alike, which parameters differ, and what that does; plain data."""
+"""`InitDiff`: whether two models start the same, which parameters differ, and what that does; plain data."""
 
 from __future__ import annotations
 

@@ -208,8 +208,8 @@ def plan_figure(plan: Any, path: str | Path | None) -> Figure:
     for index, role in enumerate(roles):
         rows = [(i, row) for i, row in enumerate(plan.parameters) if (row.role or "parameter") == role]
         style = {"color": COLOURS[index % len(COLOURS)], "label": role, "markersize": 3, "linestyle": "none"}
-        drawn = [(i, row.init.std) for i, row in rows if row.init.std > 0]
-        left.plot([i for i, _ in drawn], [std for _, std in drawn], marker="o", **style)
+        random = [(i, row.init.std) for i, row in rows if row.init.std > 0]
+        left.plot([i for i, _ in random], [std for _, std in random], marker="o", **style)
         right.plot([i for i, _ in rows], [row.lr for _, row in rows], marker="o", **style)
     for axis, text in ((left, "standard deviation at initialization"), (right, "learning rate, times")):
         label(axis, text, "parameter, in order")

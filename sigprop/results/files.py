@@ -49,9 +49,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 def write_figure(path: Path, figure: Any, dpi: int = 150) -> None:
     """A figure of matplotlib, written whole, in the format that the name ends in."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=dpi, format=path.suffix[1:] or None)
-    write_whole(path, drawn.getvalue())
+    image = io.BytesIO()
+    figure.savefig(image, dpi=dpi, format=path.suffix[1:] or None)
+    write_whole(path, image.getvalue())
 
 
 def _replace(path: Path, content: bytes) -> None:

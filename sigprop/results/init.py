@@ -1,4 +1,4 @@
-"""`Init`: how the entries of one parameter are drawn."""
+"""`Init`: how the entries of one parameter are initialized."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_finite(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Init:
-    """How the entries of one parameter are drawn.
+    """How the entries of one parameter are initialized.
 
     `normal`, `uniform`, `orthogonal`: zero mean, entries of root mean square `std`; `truncated`: a normal of that root
     mean square, cut at three of its standard deviations.

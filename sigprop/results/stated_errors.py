@@ -6,8 +6,8 @@ initializations is no further away. What measurement says of that: docs/evidence
 | status | stated error |
 |---|---|
 | `exact` .. `fitted`, by theory | that of the status, `BY_STATUS`, and what depth over width adds |
-| `verified` | how far the drawn initializations are from it, and what their noise leaves open |
-| `simulated`, `disputed` | what the noise of the drawn initializations leaves open (`verification.verdict`) |
+| `verified` | how far the random initializations are from it, and what their noise leaves open |
+| `simulated`, `disputed` | what the noise of the random initializations leaves open (`verification.verdict`) |
 | `assumed` | none |
 """
 

@@ -1,4 +1,4 @@
-"""Attention in a trace: which tensors become scores, which are mixed, and what one draw of the weights looks like."""
+"""Attention in a trace: which tensors become scores, which are mixed, and what one sample of the weights looks like."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DROPOUT = 4
 
 
 class WithoutDropout(Replay):
-    """One draw of what a model computes when nothing is dropped: a weight of zero is then a masked one."""
+    """One sample of what a model computes when nothing is dropped: a weight of zero is then a masked one."""
 
     def _call(self, record: Record) -> Tensor:
         call = record.call
@@ -42,8 +42,8 @@ class FoundAttention:
     scores: tuple[Field, ...]
     value: Field
 
-    def draw(self, states: Evaluation) -> Tensor:
-        """Attention weights `[..., query, key]` from one draw of the predicted states."""
+    def sample(self, states: Evaluation) -> Tensor:
+        """Attention weights `[..., query, key]` from one sample of the predicted states."""
         replay = WithoutDropout(states, torch.Generator().manual_seed(0))
         heads = heads_of(self.item.node.op)
         if heads is not None:
@@ -71,7 +71,7 @@ def attention_at(item: Field) -> FoundAttention | None:
 
 def visible_keys(found: FoundAttention, states: Evaluation) -> Tensor:
     """Per query, the number of keys with a weight above zero."""
-    weights = found.draw(states)
+    weights = found.sample(states)
     return (weights.reshape(-1, *weights.shape[-2:])[0] > 0).sum(-1).double()
 
 

@@ -32,7 +32,7 @@ TOKENS = 64
 
 
 def read_structure(model: nn.Module, batch: Any = None, positions: int = LARGEST) -> Structure:
-    """Parameters, junctions and blocks of a model, from one run without weights on a batch (made up if None); a tensor
+    """Parameters, junctions and blocks of a model, from one run without weights on a batch (random if None); a tensor
     of more `positions` is refused."""
     batch = made_up_batch(model, TOKENS) if batch is None else as_batch(batch, model)
     with _entries() as entered:

@@ -127,8 +127,8 @@ class Spot:
 class Structure:
     """Parameters by name and junctions in order, with their `sums` in the trace; what they were read from.
 
-    `kinds`: for each stream, how many embeddings add up to its start. `blocks`: lists of alike modules that hold the
-    junctions, each in order. `final_norm`: the module of the norm that the stream passes after the last junction.
+    `kinds`: for each stream, how many embeddings add up to its start. `blocks`: lists of identical modules that hold
+    the junctions, each in order. `final_norm`: the module of the norm that the stream passes after the last junction.
     `readout_input`: the parameters that what the readout reads is linear in (gain and bias of the final norm), where
     nothing else reads it. `scores`: every attention. `routers`: modules whose softmax is over what a matrix makes of
     each token. `table_scales`: numbers that multiply what is looked up, by table. `judged`: the loss functions that the
@@ -215,7 +215,7 @@ class Structure:
         return None if parameter.junction is None else self.junctions[parameter.junction]
 
     def visible_keys(self, junction: Junction) -> Tensor:
-        """How many keys each query of a branch's attention can see, from one draw of its weights."""
+        """How many keys each query of a branch's attention can see, from one sample of its weights."""
         key = (junction.stream, junction.cross)
         if key not in self._keys:
             found = self.sums[self.junctions.index(junction)].attention

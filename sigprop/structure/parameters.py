@@ -69,7 +69,7 @@ def find_parameters(
 
 
 def _constant(traced: TracedModel, name: str) -> float | None:
-    """The one value of a parameter's entries, as the model draws it."""
+    """The one value of a parameter's entries, as the model initializes it."""
     weight = traced.weights.get(name)
     return weight.distribution.mean if weight is not None and weight.distribution.variance == 0.0 else None
 

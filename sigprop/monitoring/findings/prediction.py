@@ -10,7 +10,7 @@ from sigprop.monitoring.history import History
 from sigprop.results.report import Datum, Finding
 
 BAND = {"exact": 1.5, "asymptotic": 1.5, "quadrature": 1.5, "sampled": 2.0, "fitted": 2.0, "assumed": 4.0}
-"""Factor by which one draw may differ from its expectation, by the status of the prediction."""
+"""Factor by which one initialization may differ from its expectation, by the status of the prediction."""
 
 
 @finding("off_prediction", "signal")
@@ -26,8 +26,8 @@ def off_prediction(history: History, context: RunContext) -> Iterator[Finding]:
         if abs(math.log(measured / row.variance)) > math.log(BAND.get(row.status, 4.0)):
             yield warning(
                 title=f"step {sample.step}: variance at {row.name} is {measured / row.variance:.2g} of the predicted",
-                cause="It is the first place to leave the predicted band: the weights are not drawn as the prediction "
-                "assumes, or they are trained already. `sigprop check` tells which.",
+                cause="It is the first place to leave the predicted band: the weights are not initialized as the "
+                "prediction assumes, or they are trained already. `sigprop check` tells which.",
                 sites=(row.name,),
                 evidence=(Datum("variance", measured, "measured", expected=row.variance),),
             )

@@ -160,9 +160,9 @@ def _finite(value: float) -> float | None:
 
 
 def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = False, **options: Any) -> PredictedPlan:
-    """Predict a model under a recipe (None: as the model draws itself now), gradients of its loss or of white noise.
+    """Predict a model under a recipe (None: as the model initializes itself), gradients of its loss or of white noise.
 
-    `unit_start` draws embeddings for unit variance at the start of the stream, whatever the recipe says of them.
+    `unit_start` initializes embeddings for unit variance at the start of the stream, whatever the recipe says of them.
     """
     structure.require_junctions("a predict_plan")
     if recipe is None:
@@ -238,7 +238,7 @@ def with_initial_loss(made: Plan, structure: Structure) -> Plan:
     if excess <= LARGEST_EXCESS or made.meta["recipe"] == "own":
         return replace(made, meta={**made.meta, "initial_loss": loss})
     factor = math.sqrt(0.5 / excess)
-    told = f"draw x{factor:.3g}: the loss would start {excess:.3g} above ln(classes)"
+    told = f"std x{factor:.3g}: the loss would start {excess:.3g} above ln(classes)"
     rows = [
         replace(row, init=times(row.init, factor), why=f"{row.why}; {told}") if row.role == "readout" else row
         for row in made.parameters

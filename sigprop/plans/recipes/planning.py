@@ -3,10 +3,10 @@ r"""`plan`: any registered recipe, for any model, as a `Plan`, and what follows 
 Junctions are folded (`folding.py`), or scaled by hooks on the modules that compute a branch and take the stream in
 (`plans/hooks.py`); no class is changed and no module replaced.
 
-A table that is drawn for the start of the stream with std `s` and is also the readout would give logits of std
-`s sqrt(width)` from a normalized stream. Where that is above one, the factor `1 / (s sqrt(width))` goes into what the
-readout reads: gain and bias of the norm before it, exactly. Frozen weights are the user's: a plan that would draw or
-scale one is refused.
+A table that is initialized for the start of the stream with std `s` and is also the readout would give logits of std `s
+sqrt(width)` from a normalized stream. Where that is above one, the factor `1 / (s sqrt(width))` goes into what the
+readout reads: gain and bias of the norm before it, exactly. Frozen weights are the user's: a plan that would initialize
+or scale one is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def plan(
 ) -> Plan:
     """A prescription for every parameter of the model by a named recipe.
 
-    `batch`: an example of the model's input; made up when it is not given. `optimizer`: whose settings the plan
+    `batch`: an example of the model's input; random when it is not given. `optimizer`: whose settings the plan
     multiplies where scales are folded into weights. `surgery=True` scales the residual junctions by hooks instead;
     `learnable` then makes every branch's scale a parameter that starts there. `match_epsilon` sets the norms' epsilon
     so that folding is exact to the last digit. `structure` saves a trace where one was made before. `options` are the
@@ -58,7 +58,7 @@ def plan(
 
 @contextmanager
 def reproducibly() -> Iterator[None]:
-    """Random numbers that a model draws (dropout) are the same every time, and nobody else's."""
+    """Random numbers of a model (dropout) are the same every time, and nobody else's."""
     with undisturbed() as interrupts, interrupts.let_through():
         seed_all(0)
         yield
@@ -96,9 +96,9 @@ def require_untouched(plan: Plan, structure: Structure) -> Plan:
         return plan
     others = f" and {len(touched) - 1} more" if len(touched) > 1 else ""
     raise UnsupportedError(
-        f"{plan.meta.get('recipe')} would draw or scale {touched[0]}{others}, which is frozen. Plan the model before "
-        'its weights are loaded and frozen, or take the recipe "own", which draws nothing and gives what is trained '
-        '(adapters) its rates: sp.plan(model, "own", width="mup")'
+        f"{plan.meta.get('recipe')} would initialize or scale {touched[0]}{others}, which is frozen. Plan the model "
+        'before its weights are loaded and frozen, or take the recipe "own", which initializes nothing and gives what '
+        'is trained (adapters) its rates: sp.plan(model, "own", width="mup")'
     )
 
 

@@ -37,7 +37,8 @@ NAMES = {
 
 
 def init_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
-    """A plan that draws every parameter: matrices by the rule, embeddings with one std, biases zero, gains as set.
+    """A plan that initializes every parameter: matrices by the rule, embeddings with one std, biases zero, gains as
+    set.
 
     The rule gets the parameter, the role of the piece (a fused matrix has several) and the piece's outputs.
     `embedding=None` keeps the model's own embeddings.
@@ -75,7 +76,7 @@ def kept_row(item: Parameter) -> ParameterPlan:
 def scale_rows(
     plan: Plan, factors: Mapping[str, float], why: str = "", shifts: Mapping[str, float] | None = None
 ) -> Plan:
-    """The plan with the draws of some parameters multiplied, by name; `shifts` as in `times`."""
+    """The plan with the initializations of some parameters multiplied, by name; `shifts` as in `times`."""
     rows = []
     for row in plan.parameters:
         number = factors.get(row.name, 1.0)
@@ -85,7 +86,7 @@ def scale_rows(
 
 
 def times(init: Init, factor: float, shift: float = 0.0) -> Init:
-    """The draw of `w'` with `shift + w' = factor * (shift + w)`."""
+    """The initialization of `w'` with `shift + w' = factor * (shift + w)`."""
     if factor == 1.0:
         return init
     if shift and init.kind != "constant":

@@ -94,8 +94,8 @@ def measure_alignment(
     """Train `build(width)` for a few steps at every width and fit the alignment of each linear layer."""
     widths = sorted(set(widths))
     require(len(widths) > 1, "widths", widths, "two or more different widths")
-    base, wide = build_seeded(build, (widths[0],), 0), build_seeded(build, (widths[-1],), 0)
-    roles = {item.name: item.role for item in compare(wide, base)}
+    base, widest = build_seeded(build, (widths[0],), 0), build_seeded(build, (widths[-1],), 0)
+    roles = {item.name: item.role for item in compare(widest, base)}
     step_fn = make_step(batch, loss)
     ratios: dict[str, dict[str, list[list[float]]]] = {}
     for width in widths:

@@ -10,7 +10,7 @@ each branch changes like l^{alpha - 1}; gradients inside a branch shrink like l^
     dslm     1/2     sqrt(2/N)/sqrt(1-2/N), relative     as sqrt         DeepScaleLM, Post-LN
 
 N counts residual branches. The branch scale is folded exactly into the last weight and bias of the branch,
-for Pre-LN and Post-LN alike, since it does not touch the skip. `dslm` also scales the skip by sqrt(1-2/N), which a
+for Pre-LN and for Post-LN, since it does not touch the skip. `dslm` also scales the skip by sqrt(1-2/N), which a
 norm after the junction undoes (Post-LN); for Pre-LN use the `deepscale` recipe, which folds it layer by layer.
 """
 

@@ -136,16 +136,16 @@ def _partners(shapes: Mapping, base_shapes: Mapping) -> dict[str, str]:
     return partners
 
 
-def _partner(name: str, base_shapes: Mapping, alike: list[str]) -> str:
+def _partner(name: str, base_shapes: Mapping, candidates: list[str]) -> str:
     """The same name; else, at another depth, the one whose later numbers agree (`h.9.mlp.2` has `h.*.mlp.2`)."""
-    if name in base_shapes or not alike:
+    if name in base_shapes or not candidates:
         return name if name in base_shapes else ""
     own = _numbers(name)
 
     def agreement(other: str) -> tuple[bool, ...]:
         return tuple(mine == theirs for mine, theirs in zip(reversed(own), reversed(_numbers(other)), strict=True))
 
-    return max(alike, key=agreement)
+    return max(candidates, key=agreement)
 
 
 def _numbers(name: str) -> list[str]:

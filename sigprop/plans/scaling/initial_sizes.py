@@ -42,7 +42,7 @@ SCHEMES = ("fixed", "fan_in", "glorot", "fan_out", "width", "1/fan_in", "1/width
 
 @dataclass(frozen=True)
 class Own:
-    """Size of the base parameter, and the ratio of the model's own draw to it, by width and by depth."""
+    """Size of the base parameter, and the ratio of the model's own initialization to it, by width and by depth."""
 
     size: float
     constant: bool
@@ -51,7 +51,7 @@ class Own:
     has_values: bool = True
 
     def init(self, weight: float, replaces_depth: bool) -> Init:
-        """The draw of root mean square `weight * size`: the present one rescaled, or a new one on meta."""
+        """The initialization of root mean square `weight * size`: the present one rescaled, or a new one on meta."""
         if not self.has_values:
             if self.constant:
                 return Init("constant", value=self.size * weight)
@@ -98,15 +98,15 @@ def _support(keys: list[tuple[str, float]], votes: Counter, matrix: bool) -> tup
 
 
 def _sizes(model: nn.Module) -> dict[str, tuple[float, bool] | None]:
-    """(root mean square over layers alike, False), or (value, True) for a constant; None on the meta device."""
+    """(root mean square over layers of one shape, False), or (value, True) for a constant; None on the meta device."""
     groups: dict[tuple, list[torch.Tensor]] = {}
     layers: dict[str, tuple] = {}
     for owner, module in unwrap(model).named_modules():
         owned = list(module.named_parameters(recurse=False))
-        alike = tuple((leaf, parameter.shape) for leaf, parameter in owned)
+        shapes = tuple((leaf, parameter.shape) for leaf, parameter in owned)
         for leaf, parameter in owned:
             name = plain_name(f"{owner}.{leaf}" if owner else leaf)
-            layers[name] = (pattern(name), alike)
+            layers[name] = (pattern(name), shapes)
             groups.setdefault(layers[name], []).append(parameter.detach())
     real = {layer: group for layer, group in groups.items() if not any(tensor.is_meta for tensor in group)}
     pooled = dict(zip(real, _pooled(list(real.values())), strict=True))
@@ -122,9 +122,9 @@ def _pooled(groups: list[list[torch.Tensor]]) -> list[tuple[float, bool]]:
     found = []
     for group in groups:
         least, largest, norms = zip(*(next(values) for _ in group), strict=True)
-        alike = min(least) == max(largest)
+        constant = min(least) == max(largest)
         size = math.sqrt(sum(norm**2 for norm in norms) / sum(tensor.numel() for tensor in group))
-        found.append((least[0], True) if alike else (size, False))
+        found.append((least[0], True) if constant else (size, False))
     return found
 
 

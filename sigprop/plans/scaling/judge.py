@@ -153,9 +153,9 @@ def in_order_of_ending(model: nn.Module, name: str = "") -> list[str]:
 
 
 def _attention_scales(named: list[Culprit], queries: Mapping[str, str]) -> list[Culprit]:
-    """The attentions behind draws and rates of queries that are both off; none if anything else is.
+    """The attentions behind sizes and rates of queries that are both off; none if anything else is.
 
-    A bias of zeros has no draw to be off, so that its rate alone tells nothing against it.
+    A bias of zeros has no size to be off, so that its rate alone tells nothing against it.
     """
     if not named or any(item.name not in queries or item.cause == "weight decay" for item in named):
         return []
@@ -163,15 +163,15 @@ def _attention_scales(named: list[Culprit], queries: Mapping[str, str]) -> list[
     found = []
     for owner in owners:
         own = [item for item in named if queries[item.name] == owner]
-        draws = [item for item in own if item.cause == "init"]
-        if not draws or len(draws) == len(own):
+        inits = [item for item in own if item.cause == "init"]
+        if not inits or len(inits) == len(own):
             return []
-        found.append(Culprit(owner, "attention scale", _exponent_of_scale(draws), draws[0].axis))
+        found.append(Culprit(owner, "attention scale", _exponent_of_scale(inits), inits[0].axis))
     return found
 
 
-def _exponent_of_scale(draws: list[Culprit]) -> float:
-    """The exponent of the scale: that of the queries' draw; of a fused matrix and the output weight, both halves."""
-    up = [item.exponent for item in draws if item.exponent > 0]
-    down = [-item.exponent for item in draws if item.exponent <= 0]
+def _exponent_of_scale(inits: list[Culprit]) -> float:
+    """The exponent of the scale: that of the queries' size; of a fused matrix and the output weight, both halves."""
+    up = [item.exponent for item in inits if item.exponent > 0]
+    down = [-item.exponent for item in inits if item.exponent <= 0]
     return sum(max(half, default=0.0) for half in (up, down)) * (1.0 if up else -1.0)

@@ -123,7 +123,7 @@ def read_model_and_base(
 
 
 def build_base(model: nn.Module, base: Any) -> nn.Module:
-    """The base (module, factory, configuration or width) as a module, drawn without touching the global seed."""
+    """The base (module, factory, configuration or width) as a module, built without touching the global seed."""
     if isinstance(base, nn.Module):
         return base
     with undisturbed() as interrupts, interrupts.let_through():

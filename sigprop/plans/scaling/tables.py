@@ -85,8 +85,8 @@ def with_shaping_rate(
 ) -> ParameterPlan:
     r"""Rates of the tables that training has to shape: positions, and a table that is also the readout.
 
-    A step changes their entries by the share of their size by which it changes those of the reference layer, which
-    have the size `128^{-1/2}`. Rows of tokens that are only looked up are as good as drawn, and keep the rate one; so
+    A step changes their entries by the share of their size by which it changes those of the reference layer, which have
+    the size `128^{-1/2}`. Rows of tokens that are only looked up are as good as initialized, and keep the rate one; so
     do all with SGD, whose steps follow the gradient.
     """
     tied = structure.tied_table is not None and structure.tied_table.name == row.name

@@ -62,8 +62,8 @@ def _own_output_scale(model: nn.Module, base: nn.Module) -> float:
 def with_tied_factor(made: Plan, beside: Beside, optimizer: str) -> Plan:
     r"""The factor in the norm before a tied readout, or as a forward factor where there is none.
 
-    A table that the recipe draws for the readout, of size `d^{-1/2}`, is the same function written as `m^{-1/2}` times
-    that table; where the model multiplies its rows, that factor is in the rates already.
+    A table that the recipe initializes for the readout, of size `d^{-1/2}`, is the same function written as `m^{-1/2}`
+    times that table; where the model multiplies its rows, that factor is in the rates already.
     """
     found = tied_factor(beside, made)
     if found is None:

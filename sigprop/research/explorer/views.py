@@ -105,7 +105,7 @@ def _plane(blueprint: Blueprint) -> tuple[PhaseDiagram | None, tuple[float, floa
 def verdict(curves: dict[str, list[float]], overwritten: float = 0.0) -> list[tuple[str, str]]:
     """Sentences by the limits of `sigprop check`; one that says healthy where none is passed."""
     variance, gradient, correlation = (curves[column] for column in COLUMNS[:3])
-    growth, ratio, alike = _ratio(variance[-1], variance[0]), _ratio(gradient[0], gradient[-1]), correlation[-1]
+    growth, ratio, similar = _ratio(variance[-1], variance[0]), _ratio(gradient[0], gradient[-1]), correlation[-1]
     found = []
     if severity := _severity(growth, "stream_growth"):
         word = "grows" if growth > 1 else "shrinks"
@@ -118,12 +118,12 @@ def verdict(curves: dict[str, list[float]], overwritten: float = 0.0) -> list[tu
         found.append(
             (severity, f"branches overwrite the stream: they add {number(overwritten)} times their skips in all")
         )
-    if alike > limit("rank_collapse"):
-        severity = "problem" if alike > limit("rank_collapse_problem") else "warning"
+    if similar > limit("rank_collapse"):
+        severity = "problem" if similar > limit("rank_collapse_problem") else "warning"
         place = next(block for block, value in enumerate(correlation, 1) if value > limit("rank_collapse"))
         found.append((severity, f"rank collapse: correlation passes {limit('rank_collapse')} at block {place}"))
     margins = (
-        f"signal {factor(growth)} forward, gradient {factor(ratio)} backward, correlation {number(alike)} at the end"
+        f"signal {factor(growth)} forward, gradient {factor(ratio)} backward, correlation {number(similar)} at the end"
     )
     return found or [("healthy", f"healthy: {margins}")]
 

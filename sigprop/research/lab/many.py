@@ -80,14 +80,14 @@ class _Program:
         self.schedule = torch.ones((), device=settings.device)
 
     def _rows(self, stacks: dict[str, Tensor], factors: dict[str, Factors]) -> list[Rows]:
-        """Parameters that are rounded alike and share their factors."""
+        """Parameters that are rounded the same way and share their factors."""
         linear, rounds = _of_linear_layers(self.model), self.settings.precision == "bfloat16"
-        alike: dict[Kind, dict[str, Tensor]] = {}
+        kinds: dict[Kind, dict[str, Tensor]] = {}
         for name, stack in stacks.items():
             kind = Kind(factors.get(name, (1.0, 1.0, 1.0)), stack.dtype, rounds and name in linear)
-            alike.setdefault(kind, {})[name] = stack
+            kinds.setdefault(kind, {})[name] = stack
         weights = {name for name in linear if name in stacks and stacks[name].dim() == 3}
-        return [Rows(kind, members, weights) for kind, members in alike.items()]
+        return [Rows(kind, members, weights) for kind, members in kinds.items()]
 
     def run(self, batches: Batches, validation: Batches | None) -> list[Run]:
         started, losses = time.perf_counter(), []

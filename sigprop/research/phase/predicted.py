@@ -173,7 +173,8 @@ def plane_around(blueprint: Blueprint, gains: Sequence[float], others: Sequence[
     """chi_J around the settings of a blueprint: all matrices of blocks times `gains`, and the strength of the skip (of
     an MLP, which has none, the standard deviation of the biases) set to `others`.
 
-    It is that of the penultimate block of the first `depth` blocks, in one call; a decoder's tokens are taken as alike.
+    It is that of the penultimate block of the first `depth` blocks, in one call; a decoder's tokens are taken as
+    exchangeable.
     """
     across = torch.tensor(list(gains), dtype=torch.float64)[None, :]
     up = torch.tensor(list(others), dtype=torch.float64)[:, None]

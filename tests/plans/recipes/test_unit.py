@@ -146,7 +146,7 @@ def test_scores_without_a_scale_are_capped():
     query = made["encoder.block.1.layer.0.SelfAttention.q.weight"].init.std
     assert 0.9 * 64**-0.5 * 16**-0.25 < query < 0.7 * 64**-0.5
     states = PlannedStates.under(structure, RECIPES["unit"](structure, k=1.0))
-    drawn = [score_variance(spot.attention.draw(states)) for spot in structure.sums if spot.attention is not None]
+    drawn = [score_variance(spot.attention.sample(states)) for spot in structure.sums if spot.attention is not None]
     assert len(drawn) == 9
     assert drawn == pytest.approx([1.0] * 9, abs=0.3)
 

@@ -46,7 +46,8 @@ def outputs_of(model: nn.Module, batch: Any, names: Iterable[str]) -> dict[str, 
     data=True,
 )
 def admin(structure: Structure, data: Any = None, seed: int = 0) -> Plan:
-    """`w_i^2 = 1 + sum_{j<i} Var f_j`, the variances measured on a Xavier draw with all `w = 1`; `w` is not learned."""
+    """`w_i^2 = 1 + sum_{j<i} Var f_j`, the variances measured on a Xavier initialization with all `w = 1`; `w` is not
+    learned."""
     structure.require_transformer("admin")
     structure.require_placement("admin", "post")
     plan = xavier(structure)

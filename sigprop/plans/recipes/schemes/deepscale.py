@@ -5,7 +5,7 @@ r"""DeepScale (dslm): unit variance out of every branch, skip and branch scaled 
     mlp         Var = (1/d) sqrt(2(1-p)/m)              hidden width m d, ReLU: (1/d) sqrt((1-p)/2) at m = 4
     value, out  Var = (1/d) sqrt((1-p)/v_n)             v_n: variance of attended values of unit variance
 
-with the correlation of every pair of tokens followed layer by layer, r its average and s its average over the visible
+with the correlation of every pair of tokens tracked layer by layer, r its average and s its average over the visible
 keys with weights `e^r` (equal tokens are attended together),
 
     v = average over queries of s + (1-s) Y(n, 1-r)     n keys visible, Y the overlap of softmax weights; v -> r
@@ -100,8 +100,8 @@ def _variances(
         if junction.attention:
             attended = pairs.get(0, start) if junction.cross else r
             v, c = _attended(attended, structure.visible_keys(junction) if finite else None)
-            wide = [structure.parameters[name] for name in junction.inside]
-            value = next((item for item in wide if item.role == "value" or item.parts), None)
+            inside = [structure.parameters[name] for name in junction.inside]
+            value = next((item for item in inside if item.role == "value" or item.parts), None)
             last = _last_matrix(structure, junction)
             if value is None:
                 raise UnsupportedError(f"deepscale: no value matrix found in the branch of {last.name}; use unit")

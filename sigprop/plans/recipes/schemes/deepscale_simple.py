@@ -1,4 +1,4 @@
-"""DeepScale without correlations: values and outputs drawn like the mlp."""
+"""DeepScale without correlations: values and outputs initialized like the mlp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sigprop.structure import Structure
     "deepscale_simple",
     paper="dslm: Kedia et al. 2024, Simpler Initialization and Fig. 14",
     applies_to="Transformers with plain (not gated) mlps",
-    effect="DeepScale with values and outputs drawn like the mlp: bounded variance, no correlation needed",
+    effect="DeepScale with values and outputs as the mlp: bounded variance, no correlation needed",
 )
 def deepscale_simple(structure: Structure, k: float = 2.0) -> Plan:
     """Value and output matrices with the mlp's variance `(1/d) sqrt((1-p)/2)`, for any correlation."""

@@ -27,7 +27,8 @@ from sigprop.structure import Structure
 def lsuv(structure: Structure, data: Any = None, seed: int = 0) -> Plan:
     """One forward pass on `data` (default: the plan's batch); each matrix is divided by its output's std on the way.
 
-    The output is linear in the matrix, so that one correction per layer is exact for the draw that was measured.
+    The output is linear in the matrix, so that one correction per layer is exact for the initialization that was
+    measured.
     """
     plan = orthogonal(structure)
     twin = initialized_copy(structure, plan, seed)

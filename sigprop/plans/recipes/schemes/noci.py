@@ -1,4 +1,4 @@
-"""Noci et al.: branches over the root of the depth, so that tokens do not become alike."""
+"""Noci et al.: branches over the root of the depth, so that tokens do not become correlated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model's own draw, kept as it is: what a width or depth rule stands on when no recipe is asked for."""
+"""The model's own initialization, kept as it is: what a width or depth rule stands on when no recipe is asked for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sigprop.structure import Structure
     "own",
     paper="the model's author",
     applies_to="any model",
-    effect="nothing is drawn: every parameter keeps the values that the model has",
+    effect="nothing is initialized: every parameter keeps the values that the model has",
     solves=True,
 )
 def own(structure: Structure) -> Plan:

@@ -1,6 +1,6 @@
 r"""u-muP: unit-scaled muP, written as weights and rates alone.
 
-The paper draws every weight with variance 1, multiplies the forward pass by `A` and takes the Adam rate `C`:
+The paper initializes every weight with variance 1, multiplies the forward pass by `A` and takes the Adam rate `C`:
 
                   A                   C
     input         1                   1 / sqrt(fan_out)
@@ -8,7 +8,7 @@ The paper draws every weight with variance 1, multiplies the forward pass by `A`
     output        1 / fan_in          1
     in a branch   1 / sqrt(N)         1 / sqrt(N)         on top, N branches
 
-A factor that is folded into its weight multiplies draw and rate alike, so that hidden matrices have std and rate
+A factor that is folded into its weight multiplies its size and its rate, so that hidden matrices have std and rate
 `1 / sqrt(fan_in)` and `1 / fan_in`. `A` of a branch is its scale at the junction.
 """
 

@@ -114,7 +114,7 @@ class _Sweep:
     def __init__(self, ray: Any, results: ResultFolder, work: Work, mark: str, resources: dict[str, Any]):
         self.ray, self.results, self.work, self.mark = ray, results, work, mark
         self.task = ray.remote(**{"max_retries": 0, "num_cpus": 1, **resources})(_computed)
-        self.room = AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        self.most = AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
         self.is_shared = ray.get(ray.remote(num_cpus=0)(os.path.exists).remote(mark))
         self.running: dict[Any, tuple[Trial, ExitStack]] = {}
         self.lost: Counter[str] = Counter()
@@ -124,7 +124,7 @@ class _Sweep:
             under_way = {identity(trial) for trial, _ in self.running.values()}
             for trial in self.results.open(trials):
                 name = identity(trial)
-                if len(self.running) < self.room and name not in under_way and self.lost[name] < LIVES:
+                if len(self.running) < self.most and name not in under_way and self.lost[name] < LIVES:
                     self._submit(trial)
             if not self.running:
                 return self.results.missing(trials)

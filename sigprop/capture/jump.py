@@ -24,7 +24,14 @@ from sigprop.graph.tied import share_carried
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.corrections.along_signal import matrix
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Common, Directions, Fluctuation, ThroughActivation
+from sigprop.theory.states import (
+    ALL_TRANSFORMED,
+    AlongSignal,
+    Common,
+    Directions,
+    Fluctuation,
+    ThroughActivation,
+)
 
 Parts = list[Tensor]
 LARGEST_ERROR = 0.02
@@ -49,13 +56,7 @@ class FollowedBlock:
 class Jump(Op):
     """From behind `below[-1]` to before block `landing`; `above`, known later, are the blocks followed from there."""
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     below: tuple[FollowedBlock, FollowedBlock]
     landing: int

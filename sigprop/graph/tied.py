@@ -20,7 +20,7 @@ from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.sources import equal_ids
 from sigprop.theory.ops.tied_head import contact_overlaps, own_probability
-from sigprop.theory.states import TRANSFORMED, Carries
+from sigprop.theory.states import ALL_TRANSFORMED
 
 SLOPE = 0.9
 
@@ -40,13 +40,7 @@ class TiedLinear(Linear):
     Forward   as Linear, plus `same mu_t mu_t' / fan_out`: each position's own id
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     tables: tuple[tuple[Node, Tensor], ...] = ()
     contact: TiedLogits | None = None

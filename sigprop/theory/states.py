@@ -417,6 +417,16 @@ class Carries:
         return made
 
 
+ALL_TRANSFORMED = Carries(
+    fluctuation=TRANSFORMED,
+    common=TRANSFORMED,
+    directions=TRANSFORMED,
+    along_signal=TRANSFORMED,
+    through_activation=TRANSFORMED,
+)
+"""The declaration of an op that computes every part."""
+
+
 def starts(reason: str) -> Carries:
     """The declaration of an op without inputs."""
     begin, no_input = ended(reason), ended("there is no input to send a gradient to")

@@ -216,9 +216,6 @@ def _where(condition: Tensor, first: Any, second: Any) -> Tensor:
     return torch.where(condition.bool(), first, second)
 
 
-# -- Dropout: the identity in evaluation mode
-
-
 @rule("dropout", "feature_dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")
 def dropout(capture: Capture, call: Call, input: Any, p: float = 0.5, training: bool = True, *args: Any, **kwargs: Any):
     training = kwargs.get("train", training)

@@ -85,9 +85,6 @@ def _norm(
     return made
 
 
-# -- GroupNorm: statistics over some channels and all pixels of an image
-
-
 FEWEST = 32
 """Channels of a group that a rule follows; those of fewer are drawn."""
 
@@ -145,9 +142,6 @@ def _images(layout: Layout) -> Tensor:
         shape = [-1 if other is axis else 1 for other in layout.order]
         index = index * axis.size + torch.arange(axis.size).reshape(shape)
     return index.flatten()
-
-
-# -- BatchNorm: fixed statistics in evaluation mode, those of the batch in training
 
 
 @rule("batch_norm")

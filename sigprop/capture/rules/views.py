@@ -110,9 +110,6 @@ def expand(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
     return expanded(capture, call, input, shape)
 
 
-# -- Slices, gathers and other rearrangements of entries
-
-
 @rule("getitem")
 def getitem(capture: Capture, call: Call, input: Any, index: Any) -> Any:
     if not isinstance(input, Field):

@@ -52,7 +52,9 @@ class ActivationFunction:
         mean_y: Number = 0.0,
     ) -> Tensor:
         """E f(x) f(y)."""
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        return self._cross_moment(*as_double(variance_x, variance_y, covariance, mean_x, mean_y))
+
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         return hermite.cross_moment(self, self.derivative, vx, vy, c, mx, my, self.kinks)
 
     def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
@@ -72,7 +74,9 @@ class ActivationFunction:
         mean_y: Number = 0.0,
     ) -> Tensor:
         """E f'(x) f'(y)."""
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        return self._derivative_cross_moment(*as_double(variance_x, variance_y, covariance, mean_x, mean_y))
+
+    def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         curvature = None if self.kinks else self.second_derivative
         return hermite.cross_moment(self.derivative, curvature, vx, vy, c, mx, my, self.kinks)
 

@@ -34,15 +34,7 @@ class Erf(ActivationFunction):
     def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return self.cross_moment(variance, variance, variance, mean, mean)
 
-    def cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         scale_x, scale_y = torch.sqrt(1 + 2 * vx), torch.sqrt(1 + 2 * vy)
         rho = 2 * c / (scale_x * scale_y)
         if not (torch.any(mx) or torch.any(my)):
@@ -65,15 +57,7 @@ class Erf(ActivationFunction):
         scale = 1 + 4 * variance
         return 4 / math.pi / torch.sqrt(scale) * torch.exp(-2 * mean * mean / scale)
 
-    def derivative_cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         determinant = 1 + 2 * vx + 2 * vy + 4 * (vx * vy - c * c).clamp(min=0.0)
         exponent = mx**2 * (1 + 2 * vy) + my**2 * (1 + 2 * vx) - 4 * c * mx * my
         return 4 / math.pi / torch.sqrt(determinant) * torch.exp(-exponent / determinant)

@@ -28,18 +28,10 @@ class Exponential(ActivationFunction):
         variance, mean = as_double(variance, mean)
         return torch.exp(2 * mean + 2 * variance)
 
-    def cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         return torch.exp(mx + my + (vx + vy) / 2 + c)
 
     derivative = __call__
     derivative_mean = mean
     derivative_second_moment = second_moment
-    derivative_cross_moment = cross_moment
+    _derivative_cross_moment = _cross_moment

@@ -40,15 +40,8 @@ class Gelu(ActivationFunction):
     def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return self.cross_moment(variance, variance, variance, mean, mean)
 
-    def cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        x, y = _pair(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        x, y = _pair(vx, vy, c, mx, my)
         both = x.both(y)
         y_both = y.mean * both + x.covariance * x.delta_step(y) + y.variance * y.delta_step(x)
         return (
@@ -69,15 +62,8 @@ class Gelu(ActivationFunction):
     def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return self.derivative_cross_moment(variance, variance, variance, mean, mean)
 
-    def derivative_cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        x, y = _pair(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        x, y = _pair(vx, vy, c, mx, my)
         return x.both(y) + x.delta_own_step(y) + y.delta_own_step(x) + x.both_deltas(y)
 
 

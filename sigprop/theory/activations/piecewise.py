@@ -97,9 +97,6 @@ class PositivePair:
         return density(self.heights[fixed]) * positive_moment(power, variance, mean)
 
 
-# -- The two-slope family: everything that is linear on each side of zero
-
-
 @register("two_slope")
 class TwoSlope(ActivationFunction):
     """f(x) = a x for x > 0, b x for x < 0.
@@ -129,15 +126,7 @@ class TwoSlope(ActivationFunction):
         upper, lower = positive_moment(2, variance, mean), positive_moment(2, variance, -mean)
         return self.positive**2 * upper + self.negative**2 * lower
 
-    def cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         linear = c + mx * my + torch.zeros_like(vx + vy)
         if self._bend == 0:
             return self.negative**2 * linear
@@ -158,15 +147,7 @@ class TwoSlope(ActivationFunction):
         slope = positive_moment(0, *as_double(variance, mean))
         return self.negative**2 + (self.positive**2 - self.negative**2) * slope
 
-    def derivative_cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         if self._bend == 0:
             return self.negative**2 + torch.zeros_like(vx + vy + c + mx + my)
         both = PositivePair(vx, vy, c, mx, my).moment(0, 0)
@@ -190,9 +171,6 @@ class TwoSlope(ActivationFunction):
         return self.positive - self.negative
 
 
-# -- The identity
-
-
 @register("identity")
 class Identity(TwoSlope):
     """f(x) = x."""
@@ -206,9 +184,6 @@ class Identity(TwoSlope):
         return x
 
 
-# -- Leaky ReLU
-
-
 @register("leaky_relu", torch.nn.functional.leaky_relu)
 class LeakyRelu(TwoSlope):
     """f(x) = x for x > 0, slope x for x < 0."""
@@ -218,9 +193,6 @@ class LeakyRelu(TwoSlope):
         self.name = f"leaky_relu({slope:g})"
 
 
-# -- ReLU
-
-
 @register("relu", torch.relu, torch.relu_, torch.nn.functional.relu)
 class Relu(TwoSlope):
     """f(x) = max(x, 0)."""
@@ -228,9 +200,6 @@ class Relu(TwoSlope):
     def __init__(self):
         super().__init__(1.0, 0.0)
         self.name = "relu"
-
-
-# -- Squared ReLU (Primer)
 
 
 @register("relu_squared")
@@ -250,15 +219,8 @@ class ReluSquared(ActivationFunction):
     def second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return positive_moment(4, *as_double(variance, mean))
 
-    def cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        return PositivePair(variance_x, variance_y, covariance, mean_x, mean_y).moment(2, 2)
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        return PositivePair(vx, vy, c, mx, my).moment(2, 2)
 
     def derivative(self, x: Tensor) -> Tensor:
         return 2 * torch.relu(x)
@@ -269,12 +231,5 @@ class ReluSquared(ActivationFunction):
     def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return 4 * positive_moment(2, *as_double(variance, mean))
 
-    def derivative_cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        return 4 * PositivePair(variance_x, variance_y, covariance, mean_x, mean_y).moment(1, 1)
+    def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        return 4 * PositivePair(vx, vy, c, mx, my).moment(1, 1)

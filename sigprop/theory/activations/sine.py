@@ -28,15 +28,8 @@ class Sine(ActivationFunction):
         variance, mean = as_double(variance, mean)
         return torch.sin(mean) ** 2 * torch.exp(-2 * variance) - 0.5 * torch.expm1(-2 * variance)
 
-    def cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        difference, total = _waves(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        difference, total = _waves(vx, vy, c, mx, my)
         return 0.5 * (difference - total)
 
     def derivative(self, x: Tensor) -> Tensor:
@@ -49,15 +42,8 @@ class Sine(ActivationFunction):
     def derivative_second_moment(self, variance: Number, mean: Number = 0.0) -> Tensor:
         return 1 - self.second_moment(variance, mean)
 
-    def derivative_cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
-        difference, total = _waves(variance_x, variance_y, covariance, mean_x, mean_y)
+    def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
+        difference, total = _waves(vx, vy, c, mx, my)
         return 0.5 * (difference + total)
 
 

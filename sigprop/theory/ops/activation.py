@@ -16,9 +16,8 @@ from sigprop.theory.corrections.pairs import fresh_fluctuation
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import (
-    TRANSFORMED,
+    ALL_TRANSFORMED,
     AlongSignal,
-    Carries,
     Common,
     Directions,
     Fluctuation,
@@ -53,13 +52,7 @@ class Activation(Op):
     Exact for Gaussian inputs when the activation has a closed form (dslm B.4, B.5; apjn App. A).
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     function: ActivationFunction
 

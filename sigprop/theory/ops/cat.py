@@ -135,9 +135,6 @@ class CatPositions(Op):
         )
 
 
-# -- Channels of several tensors side by side
-
-
 @dataclass(frozen=True, eq=False)
 class CatChannels(Op):
     """Channels side by side: the average of the states, weighted by their widths.

@@ -13,7 +13,15 @@ from sigprop.theory.kernels import Dense, Exchangeable
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.ops.linear import ONES, Linear, leaning
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
-from sigprop.theory.states import GIVEN, TRANSFORMED, AlongSignal, Carries, Gradient, Signal, Status, starts
+from sigprop.theory.states import (
+    ALL_TRANSFORMED,
+    GIVEN,
+    AlongSignal,
+    Gradient,
+    Signal,
+    Status,
+    starts,
+)
 
 FEW = 32
 """Products in a sum, from which on none of them counts much."""
@@ -38,13 +46,7 @@ class Convolution(Linear):
     tokens count the average number of offsets inside the image. Exact in expectation over the weights, as `Linear` is.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     by_position = False
 
@@ -172,9 +174,6 @@ def square_windows(image: tuple[int, int], size: int, stride: int = 1) -> Tensor
             for y, x in itertools.product(*starts)
         ]
     )
-
-
-# -- Convolution of real numbers, the input of the network
 
 
 @dataclass(frozen=True, eq=False)

@@ -149,9 +149,6 @@ class DrawnGradient:
         return (drawn + (wanted.sqrt() - 1.0) * along) / left.sqrt()
 
 
-# -- Whatever has no rule of its own, evaluated on draws
-
-
 STEERED, ACROSS = 8, 0.8
 """Channels of a result for each one that steers it, and radial share of a gradient, from which on that is a guess."""
 STEERS = "few channels that steer many, under a gradient across these"

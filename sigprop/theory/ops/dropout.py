@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Common, Gradient, Signal
+from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Common, Gradient, Signal
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,7 @@ class Dropout(Op):
     Exact in expectation (dslm B.3).
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     probability: Tensor | float
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import (
+    ALL_TRANSFORMED,
     KEPT,
     TRANSFORMED,
     AlongSignal,
@@ -101,13 +102,7 @@ class Gather(Op):
     `y` less, the fewer entries there are, since each moves its part of `y` along itself.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     index: Tensor
     copies: float = 1.0

@@ -11,7 +11,14 @@ from sigprop.theory.corrections.along_signal import added, alignment_of, weighte
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm
-from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Directions, Gradient, Signal, Status
+from sigprop.theory.states import (
+    ALL_TRANSFORMED,
+    AlongSignal,
+    Directions,
+    Gradient,
+    Signal,
+    Status,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +37,7 @@ class GroupNorm(Norm):
     `image` numbers the images of the positions; without it all positions are of one image. For groups of many channels.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     affine: bool = True
     image: Tensor | None = field(default=None, kw_only=True)

@@ -143,9 +143,6 @@ def _along(alignment: Tensor, kernel: Kernel) -> Tensor:
     return one + one.T - both
 
 
-# -- RMSNorm
-
-
 @dataclass(frozen=True)
 class RMSNorm(LayerNorm):
     """`y = gain * x / rms(x)`: as LayerNorm without centring, so the mean of a token survives.

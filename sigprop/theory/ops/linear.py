@@ -14,9 +14,8 @@ from sigprop.theory.corrections.gates import ActivationGradient
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
 from sigprop.theory.states import (
-    TRANSFORMED,
+    ALL_TRANSFORMED,
     AlongSignal,
-    Carries,
     Common,
     Directions,
     Evidence,
@@ -52,13 +51,7 @@ class Linear(Op):
     `fan_out variance (1 + 2/(v width)) e`, the 2 being the weights' own share in the slopes.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     by_position: ClassVar[bool] = True
     """Whether channels are mapped, position by position."""

@@ -7,9 +7,8 @@ from typing import Any
 
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import (
-    TRANSFORMED,
+    ALL_TRANSFORMED,
     AlongSignal,
-    Carries,
     Fluctuation,
     Gradient,
     Number,
@@ -32,13 +31,7 @@ class Narrow(Op):
     Exact for channels that are alike.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     keeps_channels = False
 

@@ -132,9 +132,6 @@ class PositionsToChannels(Op):
         return Dense(values[..., :size, :size])
 
 
-# -- Channels become positions: a new axis of independent outputs
-
-
 @dataclass(frozen=True, eq=False)
 class ChannelsToPositions(Op):
     """A new position axis of `count` independent outputs, the last of the kernel's order.

@@ -12,6 +12,7 @@ from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.ops.token_map import DrawnTokenLinear
 from sigprop.theory.states import (
+    ALL_TRANSFORMED,
     KEPT,
     TRANSFORMED,
     AlongSignal,
@@ -37,13 +38,7 @@ class Residual(Op):
     through a function of `z`, `z` being in part each summand, `ActivationGradient.share` keeps count.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     skip: Tensor | float = 1.0
     branch: Tensor | float = 1.0
@@ -135,9 +130,6 @@ class Residual(Op):
         return Carried(output.kernel.per_token(scales[number])) if number < 2 else None
 
 
-# -- Where branches begin
-
-
 @dataclass(frozen=True)
 class BranchOrigin(Op):
     """`y = x`, the tensor at which branches begin: what its pairs of tokens fluctuate by is inherited from nowhere.
@@ -159,9 +151,6 @@ class BranchOrigin(Op):
         return Carried(1.0)
 
 
-# -- The sum of two tensors that have parts in common
-
-
 @dataclass(frozen=True)
 class Piece:
     """A part of a tensor: at each position so much of that position of the part; `bent` through a function of it."""
@@ -179,13 +168,7 @@ class SharedResidual(Residual):
     Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are in step
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     pieces: tuple[tuple[Piece, Piece], ...] = ()
 
@@ -218,9 +201,6 @@ def between_pieces(values: Tensor, mine: Piece, other: Piece, part: Signal, grad
     return Gradient(Dense(total + total.T), evidence=gradient.evidence)
 
 
-# -- Residual sum with a branch that mixes tokens
-
-
 @dataclass(frozen=True)
 class TokenResidual(Residual):
     """`z = skip * x + f`, `f = down(phi(up(norm(x))))` over tokens with drawn matrices.
@@ -232,13 +212,7 @@ class TokenResidual(Residual):
     `C = s (K up^T) diag(E phi') down^T`, with `K` the normalized kernel and `s` the scale of each token of `x`.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     cross: Tensor | float = 0.0
 

@@ -46,9 +46,6 @@ class Scale(Op):
         return Carried(self.factor)
 
 
-# -- A tensor whose gradient is multiplied by a number on the way back: 0 where it is detached
-
-
 @dataclass(frozen=True, eq=False)
 class GradientScale(Scale):
     """`y = x`, with `g_x = slope * g_y`: `detach` and `no_grad` (slope 0), hooks that rescale a gradient.

@@ -35,9 +35,6 @@ class GivenSignal(Op):
         return ()
 
 
-# -- A parameter used as a tensor of the network
-
-
 @dataclass(frozen=True, eq=False)
 class ParameterSource(Op):
     """A parameter used as a tensor of the network: biases, learned positions, class tokens, latents.
@@ -69,9 +66,6 @@ class ParameterSource(Op):
 
     def with_law(self, parameter: str, law: Law) -> ParameterSource:
         return replace(self, variance=law.variance, average=law.mean)
-
-
-# -- Rows of a table, chosen by ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +100,6 @@ class Lookup(ParameterSource):
         pairs = gradient.kernel.values * self.same * self.trained[:, None] * self.trained
         level = self.channels * pairs.sum() / math.prod(self.shape)
         return [ParameterState("weight", self.shape, "source", self.variance, level)]
-
-
-# -- Where the signal starts: token, position and segment embeddings, and image patches
 
 
 EULER = 0.5772156649015329

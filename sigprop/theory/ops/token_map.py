@@ -13,6 +13,7 @@ from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.ops.linear import ONES, Linear
 from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.states import (
+    ALL_TRANSFORMED,
     KEPT,
     TRANSFORMED,
     AlongSignal,
@@ -95,9 +96,6 @@ def _written_out(kernel: Kernel) -> Tensor:
     return kernel.diagonal[..., None] if isinstance(kernel, Exchangeable) else kernel.diagonal
 
 
-# -- A linear map over tokens, the same for every channel
-
-
 @dataclass(frozen=True)
 class TokenLinear(Linear):
     """A linear map over tokens, the same for all `channels`: what is uniform over channels stays so.
@@ -115,13 +113,7 @@ class TokenLinear(Linear):
     The products of two outputs and their norms fluctuate as `PositionsToChannels` says.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED
 
     by_position = False
 
@@ -173,9 +165,6 @@ class TokenLinear(Linear):
 
 def _level(x: Signal) -> Tensor:
     return x.kernel.level
-
-
-# -- One draw of a linear map over tokens
 
 
 @dataclass(frozen=True, eq=False)

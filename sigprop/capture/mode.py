@@ -258,6 +258,7 @@ class CaptureMode(Mode):
             with self:
                 return own_body(func)(*args, **kwargs)
         kwargs.pop("device", None)
+        out = kwargs.pop("out", None)  # a replay must not write into a tensor of the model
         if name == "to":
             args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
         in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
@@ -279,7 +280,7 @@ class CaptureMode(Mode):
             raise Fault(
                 f"{resolve_name(func) or name} in {call.module!r} on {_shapes(call)}: {type(error).__name__}: {error}"
             ) from error
-        return self._attach(call, args, result)
+        return self._attach(call, args, result, out)
 
     def _require_runs(self, call: Call) -> None:
         """What torch itself refuses for its shapes is refused here, where it happens; repeated blocks ask once."""
@@ -317,11 +318,11 @@ class CaptureMode(Mode):
                 pass
         return recorded(self._capture, call)
 
-    def _attach(self, call: Call, args: tuple, result: Any) -> Any:
+    def _attach(self, call: Call, args: tuple, result: Any, out: Tensor | None = None) -> Any:
         """Tensors for the records a rule returned; what is written in place takes the new record."""
         view = is_view(call, args[0] if args else None)
         if isinstance(result, Record):
-            target = args[0] if call.in_place or call.name == "setitem" else None
+            target = args[0] if call.in_place or call.name == "setitem" else out
             made = self._capture.tensor_for(result, call, target)
             if target is not None:
                 written_through(self._capture, target, result)

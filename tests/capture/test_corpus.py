@@ -27,8 +27,8 @@ SAMPLED, SAMPLE = SETS[:6], 36
 """Files of which one model in so many is run by default."""
 
 
-ALWAYS = ("construct/spectral norm",)
-"""It writes into its own tensors while it runs, as a replay must not."""
+ALWAYS = ("construct/spectral norm", "construct/branch of the average")
+"""One writes into its own tensors while it runs, as a replay must not; one averages the batch with what follows it."""
 
 
 def cases_of(name: str) -> list[Case]:

@@ -47,9 +47,14 @@ def _of_stacked(capture: Capture, call: Call, input: Field, places: list[int]) -
     if dim % len(input.shape) != places[0]:
         return None
     share = 1.0 if call.name == "sum" else 1.0 / len(tensors)
-    total, *rest = [by_rule(capture, Call(torch.mul, "mul", (item, share), {}, call.module)) for item in tensors]
+
+    def step(function: Any, *given: Any) -> Any:
+        made = Call(function, function.__name__, given, {}, call.module)
+        return by_rule(capture, made) if made.records else function(*given)  # the batch itself may be among them
+
+    total, *rest = [step(torch.mul, item, share) for item in tensors]
     for item in rest:
-        total = by_rule(capture, Call(torch.add, "add", (total, item), {}, call.module))
+        total = step(torch.add, total, item)
     return total
 
 

@@ -1,4 +1,4 @@
-"""One file per table or figure; each is a command, `python -m studies.NAME`."""
+"""Evidence: each file is a command, `python -m studies.NAME`; the claims of papers are listed in `reproductions`."""
 
 import os
 

@@ -292,6 +292,8 @@ ITEMS = (
         figures=depth_width,
         reproduced="beyond == 0 and largest <= 30",
         in_order="share_beyond <= 0.1 and largest <= 30",
+        deviation="Vanilla stacks have Xavier per matrix (2/(d + d); the paper's is 2/(d + d_head) for queries, keys "
+        "and values).",
         small={"depths": (12, 96), "widths": (256, 512), "seeds": 8, "first": UNSEEN},
         full={"depths": (12, 96, 768), "widths": (512, 2048, 6096), "seeds": 16, "first": UNSEEN},
         minutes=(2, 3),

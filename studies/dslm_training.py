@@ -42,9 +42,9 @@ from studies.trainings import (
     accuracies,
     accuracy_of,
     best_of,
-    bytes_told,
     cells_of,
     images_of,
+    read_told,
     settings_on,
     trained,
 )
@@ -70,7 +70,7 @@ def by_label(data: dict[str, Any]) -> dict[str, Best]:
 
 def size_of(data: dict[str, Any]) -> str:
     first = data["methods"][0]
-    return f"{first['layers']} layers of width {first['width']}, {bytes_told(data['tokens'])}"
+    return f"{first['layers']} layers of width {first['width']}, {read_told(data)}"
 
 
 # -- Tables 4 and 5: models of one number of parameters, shallow and wide to deep and thin
@@ -113,7 +113,7 @@ def table4(data: dict[str, Any]) -> Found:
     rows, (xavier, scaled) = shapes_of(data, TABLE4)
     fails = not xavier[-1] <= LETTERS
     ahead = min(xavier) - min(scaled[1:])
-    why = f"{bytes_told(data['tokens'])}. The deepest Xavier model "
+    why = f"{read_told(data)}. The deepest Xavier model "
     why += (
         f"{'fails' if fails else f'ends at {xavier[-1]:.3f}'}, the deepest DeepScale model ends at {scaled[-1]:.3f}; "
     )
@@ -125,7 +125,7 @@ def table4(data: dict[str, Any]) -> Found:
 def table5(data: dict[str, Any]) -> Found:
     rows, (xavier, scaled) = shapes_of(data, TABLE5)
     gains = [before - after for before, after in zip(xavier, scaled, strict=True)]
-    why = f"{bytes_told(data['tokens'])}. From Xavier's loss DeepScale's is "
+    why = f"{read_told(data)}. From Xavier's loss DeepScale's is "
     why += f"{', '.join(f'{-gain:+.3f}' for gain in gains)} away, from the shallowest shape to the deepest (the paper: "
     why += "-0.12, -0.29, -0.04 to -0.15)."
     numbers = {"least_gain": min(gains), "largest_gain_of_deep": max(gains[1:]), "lowest_loss": min(*xavier, *scaled)}
@@ -162,7 +162,7 @@ def pair(data: dict[str, Any]) -> Found:
         for key, one in best.items()
     ]
     numbers = {"lowest_loss": min(one.mean for one in best.values())}
-    why = f"{bytes_told(data['tokens'])} of {data['text']}. "
+    why = f"{read_told(data)} of {data['text']}. "
     for placement in ("pre", "post"):
         shallow, scaled = (best.get((placement, label)) for label in ("shallow, Xavier", "deep, DeepScale"))
         gain, noise = math.nan, math.nan
@@ -397,7 +397,7 @@ def table11(data: dict[str, Any]) -> Found:
             rises[label, kind] = mean
             what = f"{label}, {item['layers']} x {item['width']}: rise of the loss in {kind}"
             rows.append(Row(what, f"+{TABLE11[label][kind]}", f"{mean:+.4f} ± {spread:.4f} ({len(values)} seeds)"))
-    why = f"Trained on {bytes_told(data['tokens'])} to {best['baseline'].mean:.3f} (baseline) and "
+    why = f"Trained on {read_told(data)} to {best['baseline'].mean:.3f} (baseline) and "
     why += f"{best['DeepScale'].mean:.3f}."
     shares = {f"share_in_{kind}": rises["DeepScale", kind] / rises["baseline", kind] for kind in FORMATS}
     return Found(why, rows, shares | {"higher_loss": max(one.mean for one in best.values())})

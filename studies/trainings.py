@@ -269,9 +269,11 @@ def _tokens(text: str, objective: str, vocabulary: int) -> tuple[Tensor, Any]:
     return tokens_of(text, coder), Masked(coder.token_to_id("[MASK]"), vocabulary)
 
 
-def bytes_told(count: int) -> str:
-    """Of text that was read."""
-    return f"{count / 1e6:.1f} million bytes" if count >= 1e6 else f"{count / 1e3:.0f} thousand bytes"
+def read_told(data: dict[str, Any]) -> str:
+    """How much text a run read, and for each parameter."""
+    count, parameters = data["tokens"], [item["parameters"] for item in data["methods"] if "parameters" in item]
+    told = f"{count / 1e6:.1f} million tokens" if count >= 1e6 else f"{count / 1e3:.0f} thousand tokens"
+    return f"{told}, {count / max(parameters):.2g} for each parameter" if parameters else told
 
 
 def _finite(value: float, digits: int = 5) -> float | None:

@@ -1,10 +1,12 @@
 """The page of calibration says what its data say."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from sigprop.results.stated_errors import BY_STATUS
+from studies.engine_code import engine_code
 from studies.stored import read
 
 ROOT = Path(__file__).parents[1]
@@ -16,6 +18,11 @@ def test_the_page_is_made_from_the_data():
     from studies.calibration_page import markdown
 
     assert PAGE.read_text() == markdown(read(DATA))
+
+
+def test_the_engine_has_a_fingerprint():
+    """Of packages that are there: one that has moved is named."""
+    assert re.fullmatch(r"[0-9a-f]{8}", engine_code())
 
 
 def test_what_is_judged_is_what_is_stated_today():

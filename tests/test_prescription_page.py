@@ -1,5 +1,6 @@
 """The page of trainings says what its data say."""
 
+import json
 import math
 
 import pytest
@@ -57,3 +58,19 @@ def test_the_lead_of_48_layers_lasts():
     }
     assert len(ends["ours"]) == len(ends["default"]) == 3
     assert max(ends["ours"]) < min(ends["default"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", ["gpt2,64,1,ours,2^-7,0", "mixtral,64,1,default,2^-7,0"])
+def test_one_cell_is_trained(cell, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    from studies import prescription_training
+
+    text, out = tmp_path / "text.txt", tmp_path / "rows.jsonl"
+    text.write_text("the cat sat on the mat. " * 50)
+    words = ["x", str(text), "--cells", cell, "--steps", "3", "--tokens", "16", "--batch", "2", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", [*words, "--device", "cpu"])
+    prescription_training.main()
+    row = json.loads(out.read_text())
+    assert (row["done"], row["steps"], row["family"]) == (3, 3, cell.split(",")[0])
+    assert math.isfinite(row["last"])

@@ -36,7 +36,8 @@ def stream_growth(subject: Subject, profile: Profile) -> float:
 
 def gradient_ratio(subject: Subject, profile: Profile) -> float:
     """Gradient variance of the stream (times its own where all readers normalize), first block over last."""
-    return _worst([_ratio(subject.relative_gradients(stream, stream.rows(profile))) for stream in subject.streams])
+    streams = [stream for stream in subject.streams if stream.even]
+    return _worst([_ratio(subject.relative_gradients(stream, stream.rows(profile))) for stream in streams])
 
 
 def token_correlation(subject: Subject, profile: Profile) -> float:
@@ -61,6 +62,7 @@ def score_variance(subject: Subject, profile: Profile) -> float:
 def logit_variance(subject: Subject, profile: Profile) -> float:
     """Variance of the output of the readout over its classes: a softmax does not see their mean."""
     seen = subject.observed.losses if profile is subject.measured else []
+    seen = [item for item in seen if item.kind == "cross_entropy"]
     if seen:
         return max(item.variance for item in seen)
     name = subject.logits_site if subject.classes is not None else None

@@ -15,7 +15,7 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
     for stream in subject.streams:
         rows, source = subject.finite_rows(stream, "grad_variance")
         values = subject.relative_gradients(stream, rows)
-        if not usable(values):
+        if not usable(values) or not stream.even:
             continue
         law = fitted_law(values[::-1])
         size = law.ratio if explodes else 1 / law.ratio

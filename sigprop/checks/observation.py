@@ -1,5 +1,5 @@
-"""What one forward pass shows beyond moments: units, losses, gates, norms, dropout, routing; and whether the output
-answers to the input at all."""
+"""What forward passes show beyond moments: the calls of one, and whether the output answers to the input, to positions
+that come later, and to the seed."""
 
 from __future__ import annotations
 
@@ -10,134 +10,144 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from sigprop.batches import copied, tensors_in
+from sigprop.checks.operations import Activity, Calls, NormInput, Watch, filled, note_recurrence
 from sigprop.compat import own_modules
 from sigprop.errors import SigpropError
-from sigprop.losses import first_signal
+from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.measurement.batch import call
 from sigprop.measurement.guard import untouched
 
-RECTIFIERS = {F.relu, torch.relu, torch.Tensor.relu, torch.relu_, F.relu6}
-BOUNDED = {torch.tanh, torch.Tensor.tanh, F.tanh}
-GATES = {torch.sigmoid, torch.Tensor.sigmoid, F.sigmoid, torch.Tensor.sigmoid_}
-DROPOUTS = {F.dropout, torch.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout}
-CHOICES = {torch.topk, torch.Tensor.topk, torch.argmax, torch.Tensor.argmax}
-SOFTMAXES = {F.softmax, torch.softmax, torch.Tensor.softmax}
-NORMS = {F.layer_norm, F.rms_norm}
 EPSILONS = ("eps", "variance_epsilon", "epsilon")
-BOUND_SHARE = 0.05
-PIECE = 1 << 20
-"""Logits that are copied to float64 at once."""
-FEWEST = 16
-"""Positions below which a unit that is always zero says nothing."""
-
-
-@dataclass(frozen=True)
-class Activity:
-    """Shares of units: zero on every position, and of entries within 5 % of a bound; the largest channel's share.
-
-    `channel_share` is the second moment of the largest channel over the sum of all channels'. `silent`: what the dead
-    units read is zero itself.
-    """
-
-    dead: float = 0.0
-    silent: bool = False
-    saturated: float = 0.0
-    channel_share: float = 0.0
-    channel: int = -1
-    channels: int = 0
-
-
-@dataclass(frozen=True)
-class LossCall:
-    """One cross entropy that the model computes itself, beside that of equal logits; variance of its logits over the
-    classes."""
-
-    site: str
-    classes: int
-    value: float
-    chance: float
-    variance: float
-
-
-@dataclass(frozen=True)
-class NormInput:
-    """Median over positions of the variance (mean square) that a norm divides by, and its epsilon."""
-
-    variance: float
-    epsilon: float
-
-
-@dataclass(frozen=True)
-class Routing:
-    """One choice among `options`, over `positions` tokens: how many options take nine tenths of them."""
-
-    options: int
-    chosen: int
-    positions: int
-    busy: int
+IDS, NEXT = ("ids", "input_ids", "tokens", "x", "idx"), ("targets", "labels", "target", "y")
 
 
 @dataclass
-class Observation:
-    """By name of the module that runs. `broken`: modules whose output holds nan or inf; `blind`: queries whose scores
-    are all -inf. `output`: the logits of the model's loss, or its first output; `other`: the same on another input."""
+class Observation(Calls):
+    """`broken`: modules whose output holds nan or inf. `output`: the logits of the model's loss, or its first output;
+    `other`: the same on another input; `again`: under another seed, where the model is training. `leak`: share of the
+    output before the last position that the last token changes, where targets are the next tokens. `fixed`: by softmax
+    the share of the variance of its logits that another input leaves as it is."""
 
-    activity: dict[str, Activity] = field(default_factory=dict)
-    losses: list[LossCall] = field(default_factory=list)
-    dropouts: dict[str, float] = field(default_factory=dict)
-    norms: dict[str, NormInput] = field(default_factory=dict)
-    routings: dict[str, Routing] = field(default_factory=dict)
-    gates: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
-    blind: dict[str, int] = field(default_factory=dict)
     output: Tensor | None = None
     other: Tensor | None = None
+    noise: float = 0.0
+    leak: float = 0.0
+    fixed: dict[str, float] = field(default_factory=dict)
 
     @property
     def answer(self) -> float:
-        """Mean square of what another input changes, over that of the output about its mean; nan where unknown."""
-        if self.output is None or self.other is None or self.output.shape != self.other.shape:
-            return math.nan
-        if not bool(self.output.isfinite().all()):
-            return math.nan
-        scale = float(self.output.square().mean())
-        return float((self.output - self.other).square().mean()) / scale if scale > 0 else 0.0
+        """Mean square of what another input changes, over that of the output; nan where unknown."""
+        return _changed(self.output, self.other)
 
     @property
     def position_share(self) -> float:
         """Variance of the output between positions over its mean square; nan where it has no axis of positions."""
         if self.output is None or self.output.dim() != 3 or self.output.shape[1] < 2:
             return math.nan
-        if not bool(self.output.isfinite().all()):
-            return math.nan
-        scale = float(self.output.square().mean())
-        between = float((self.output - self.output.mean(1, keepdim=True)).square().mean())
-        return between / scale if scale > 0 else 0.0
+        return _changed(self.output, self.output.mean(1, keepdim=True).expand_as(self.output))
 
 
-def observe(model: nn.Module, batch: Any) -> Observation:
-    """Two forward passes without gradients, the second on another input; the model is left as it was."""
+def _changed(output: Tensor | None, other: Tensor | None) -> float:
+    if output is None or other is None or output.shape != other.shape or not bool(output.isfinite().all()):
+        return math.nan
+    kept = ~(filled(output) & filled(other))
+    scale = float(output[kept].square().mean())
+    return float((output - other)[kept].square().mean()) / scale if scale > 0 else 0.0
+
+
+def observe(model: nn.Module, batch: Any, loss: LossChoice = None) -> Observation:
+    """A few forward passes without gradients; the model is left as it was."""
     found, other = Observation(), Observation()
     with untouched(model.modules(), _tensors(batch)), torch.no_grad():
-        found.output = _run(model, copied(batch), found)
-        try:
-            other.output = _run(model, another(batch), other)
-        except (SigpropError, RuntimeError, IndexError, ValueError):
-            other.output = None
-    found.other = None if _same(batch, another(batch)) else other.output
+        found.output = _run(model, copied(batch), found, loss)
+        with_other = another(batch)
+        if not _same(batch, with_other):
+            try:
+                found.other = _run(model, with_other, other)
+                found.fixed = _fixed_shares(found, other)
+            except (SigpropError, RuntimeError, IndexError, ValueError):
+                found.other = None
+        found.leak = _leak(model, batch, found.output)
+        found.noise = _noise(model, batch, found.output)
     return found
 
 
-def forward(model: nn.Module, batch: Any) -> Tensor | None:
+def forward(model: nn.Module, batch: Any, seed: int = 0) -> Tensor | None:
     """The logits of the model's loss, or its first output."""
-    found = Observation()
-    with untouched(model.modules(), _tensors(batch)), torch.no_grad():
-        return _run(model, copied(batch), found)
+    return _run(model, copied(batch), Observation(), None, seed)
+
+
+def _noise(model: nn.Module, batch: Any, output: Tensor | None) -> float:
+    """Share of the output's variance that only training adds: that of another seed, less that without training."""
+    if output is None or not any(module.training for module in model.modules()):
+        return 0.0
+    share = _unlike(output, forward(model, batch, seed=1))
+    if not share > 0.5:
+        return 0.0
+    model.eval()
+    calm = [forward(model, batch, seed) for seed in (0, 1)]
+    return share if calm[0] is not None and not _unlike(calm[0], calm[1]) > 0.5 else 0.0
+
+
+def _unlike(first: Tensor, second: Tensor | None) -> float:
+    """One for independent tensors, zero for equal ones, about their common means."""
+    if second is None or first.shape != second.shape:
+        return math.nan
+    spread = float(first.var(correction=0) + second.var(correction=0))
+    return float((first - second).var(correction=0)) / spread if spread > 0 else 0.0
+
+
+def _leak(model: nn.Module, batch: Any, output: Tensor | None) -> float:
+    """What the last token changes of the outputs before it, where each target is the token after."""
+    ids, wanted = _ids_and_targets(batch)
+    if ids is None or wanted is None or output is None or output.shape[:-1].numel() != ids.numel():
+        return 0.0
+    if (
+        ids.shape[1] < 3
+        or ids.shape != wanted.shape
+        or not torch.equal(ids[:, 1:], wanted[:, :-1])
+        or (model.training and _draws(model))
+    ):
+        return 0.0
+    changed = copied(batch)
+    last = _ids_and_targets(changed)[0]
+    assert last is not None
+    last[:, -1] = ids.max() + ids.min() - ids[:, -1]
+    after = forward(model, changed)
+    if after is None or after.shape != output.shape:
+        return 0.0
+    before, after = (item.reshape(*ids.shape, -1)[:, :-1] for item in (output, after))
+    return _changed(before, after)
+
+
+def _draws(model: nn.Module) -> bool:
+    return any("drop" in type(module).__name__.lower() for module in model.modules())
+
+
+def _ids_and_targets(batch: Any) -> tuple[Tensor | None, Tensor | None]:
+    if isinstance(batch, Mapping):
+        first, second = (next((batch[key] for key in keys if key in batch), None) for keys in (IDS, NEXT))
+        return (first, second) if isinstance(first, Tensor) and first.dim() == 2 else (None, None)
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    ids = pair and all(isinstance(item, Tensor) and item.dim() == 2 and not item.is_floating_point() for item in batch)
+    return (batch[0], batch[1]) if ids else (None, None)
+
+
+def _fixed_shares(found: Calls, other: Calls) -> dict[str, float]:
+    shares = {}
+    for name, item in found.softmaxes.items():
+        again = other.softmaxes.get(name)
+        if item.logits is not None and again is not None and again.logits is not None:
+            first, second = item.logits.double(), again.logits.double()
+            if first.shape == second.shape:
+                allowed = first.isfinite() & second.isfinite() & (first > -1e4)
+                moved = float((first - second)[allowed].var()) / 2
+                shares[name] = max(0.0, 1.0 - moved / max(float(first[allowed].var()), 1e-300))
+    return shares
 
 
 def another(batch: Any) -> Any:
@@ -164,10 +174,13 @@ def _is_kept(key: str) -> bool:
     return any(word in key for word in ("mask", "label", "target", "position"))
 
 
-def _run(model: nn.Module, batch: Any, found: Observation) -> Tensor | None:
-    torch.manual_seed(0)
-    with _named(model, found) as current, _Watch(current, found) as watch:
+def _run(model: nn.Module, batch: Any, found: Observation, loss: LossChoice = None, seed: int = 0) -> Tensor | None:
+    torch.manual_seed(seed)
+    with _named(model, found) as current, Watch(current, found, _tensors(batch), model.buffers()) as watch:
         output = call(model, batch)
+        if callable(loss):
+            current.append("loss")
+            objective(output, batch, loss)
     signal = first_signal(output)
     if watch.logits is not None and (signal is None or signal.dim() != 3):
         signal = watch.logits
@@ -197,6 +210,7 @@ def _leave(name: str, current: list[str], found: Observation) -> Any:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         current.pop()
         _note_norm(name, module, inputs, found)
+        note_recurrence(found, name, module, inputs, output)
         first = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(first, Tensor) or not first.is_floating_point():
             return
@@ -221,97 +235,6 @@ def _note_norm(name: str, module: nn.Module, inputs: Any, found: Observation) ->
     first = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
     if epsilon is None or first is None or not isinstance(gain, Tensor) or gain.shape != first.shape[-1:]:
         return
-    found.norms[name] = NormInput(_spread(first, "Layer" in type(module).__name__), epsilon)
-
-
-def _spread(x: Tensor, centred: bool) -> float:
-    x = x.double()
-    moments = x.var(-1, unbiased=False) if centred else x.square().mean(-1)
-    return float(moments.median())
-
-
-class _Watch(TorchFunctionMode):
-    def __init__(self, current: list[str], found: Observation):
-        super().__init__()
-        self.current, self.found = current, found
-        self.logits: Tensor | None = None
-
-    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        name = self.current[-1] or "(model)"
-        if func in RECTIFIERS:
-            self._note(name, dead=_dead(output), silent=not bool(args[0].any()) if func is not torch.relu_ else False)
-        elif func in BOUNDED:
-            self._note(name, saturated=float((output.abs() > 1.0 - BOUND_SHARE).double().mean()))
-        elif func in GATES and output.numel() >= FEWEST:
-            self.found.gates[name] = max(self.found.gates.get(name, 0.0), float(output.double().mean()))
-        elif func in DROPOUTS:
-            share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-            self.found.dropouts[name] = max(self.found.dropouts.get(name, 0.0), float(share))
-        elif func in CHOICES and isinstance(args[0], Tensor):
-            self._note_choice(name, args[0], output[1] if isinstance(output, tuple) else output)
-        elif func in NORMS:
-            epsilon = kwargs.get("eps", args[4] if len(args) > 4 else None)
-            centred = func is F.layer_norm
-            if isinstance(epsilon, float):
-                self.found.norms[name] = NormInput(_spread(args[0], centred), epsilon)
-        elif func in SOFTMAXES:
-            self._note_blind(name, args[0])
-        elif func is F.scaled_dot_product_attention:
-            mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
-            if mask is not None:
-                self._note_blind(name, mask if mask.is_floating_point() else torch.where(mask, 0.0, -math.inf))
-        elif func is F.cross_entropy:
-            self._note_loss(name, args, kwargs, output)
-        return output
-
-    def _note(self, name: str, dead: float = 0.0, silent: bool = False, saturated: float = 0.0) -> None:
-        before = self.found.activity.get(name, Activity())
-        self.found.activity[name] = replace(
-            before, dead=max(before.dead, dead), silent=before.silent or silent,
-            saturated=max(before.saturated, saturated),
-        )  # fmt: skip
-
-    def _note_blind(self, name: str, scores: Tensor) -> None:
-        rows = int((scores == -math.inf).all(-1).sum()) if scores.dim() > 1 else 0
-        if rows:
-            self.found.blind[name] = rows
-
-    def _note_choice(self, name: str, scores: Tensor, chosen: Tensor) -> None:
-        options, count = scores.shape[-1], chosen.numel() * scores.shape[-1] // max(scores.numel(), 1)
-        positions = scores.numel() // options
-        if count < 1 or 2 * count > options or positions < 2 * options or chosen.is_floating_point():
-            return
-        load = torch.bincount(chosen.flatten().clamp(0, options - 1), minlength=options).double().sort(descending=True)
-        busy = int((load.values.cumsum(0) < 0.9 * chosen.numel()).sum()) + 1
-        self.found.routings[name] = Routing(options, count, positions, busy)
-
-    def _note_loss(self, name: str, args: Any, kwargs: Any, output: Any) -> None:
-        logits = args[0] if args else kwargs["input"]
-        if logits.dim() < 2 or not isinstance(output, Tensor) or output.dim():
-            return
-        logits = logits.movedim(1, -1).flatten(0, -2) if logits.dim() > 2 else logits
-        rows = [_over_classes(part) for part in logits.split(max(1, PIECE // max(1, logits.shape[-1])))]
-        counts, spread = (torch.cat(column) for column in zip(*rows, strict=True))
-        value = float(output) / (1 if kwargs.get("reduction", "mean") == "mean" else len(logits))
-        chance, variance = float(counts.log().mean()), float(spread.mean())
-        self.found.losses.append(LossCall(name, logits.shape[-1], value, chance, variance))
-        self.logits = logits
-
-
-def _over_classes(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row: how many classes are allowed, and the variance of their logits."""
-    allowed, values = logits.isfinite(), logits.double()
-    counts = allowed.sum(-1).clamp_min(1).double()
-    mean = values.where(allowed, 0.0).sum(-1) / counts
-    return counts, (values - mean[:, None]).square().where(allowed, 0.0).sum(-1) / counts
-
-
-def _dead(output: Tensor) -> float:
-    """Share of units that are zero on every position: channels come last, or second where there are pixels."""
-    axis = 1 if output.dim() == 4 else output.dim() - 1
-    units = output.movedim(axis, 0).flatten(1)
-    if units.dim() < 2 or units.shape[1] < FEWEST:
-        return 0.0
-    return float((units == 0).all(1).double().mean())
+    x = first.double()
+    moments = x.var(-1, unbiased=False) if "Layer" in type(module).__name__ else x.square().mean(-1)
+    found.norms[name] = NormInput(float(moments.median()), epsilon)

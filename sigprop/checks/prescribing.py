@@ -81,7 +81,7 @@ def _local(
             continue
         after = signal_findings(twin)
         if finding.group not in JUDGED:
-            if not _names(after) - before:
+            if change.inits and not _names(after) - before:
                 return _arithmetic(subject, finding, change), change, True
         elif not _names(after) - before:
             if not any(item.name == finding.name and item.severity != "note" for item in after):

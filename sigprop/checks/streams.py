@@ -18,10 +18,14 @@ CHAIN = (nn.Linear, ConvNd)
 
 @dataclass(frozen=True)
 class Stream:
-    """Sites in order of depth: outputs of blocks, or of the matrices of a chain without residual branches."""
+    """Sites in order of depth: outputs of blocks, or of the matrices of a chain without residual branches.
+
+    `even`: all of one width, so that gradients of entries can be compared.
+    """
 
     names: tuple[str, ...]
     residual: bool
+    even: bool = True
 
     def rows(self, profile: Profile | None) -> list[SiteRow]:
         """The rows that a profile has of it."""
@@ -84,7 +88,10 @@ def _chain(modules: Mapping[str, nn.Module], profile: Profile | None) -> list[St
         for run in runs
     ]
     longest = max(chains, key=len)
-    return [Stream(longest, False)] if len(longest) > 2 else []
+    if len(longest) > 2:
+        return [Stream(longest, False)]
+    longest = max((tuple(run) for run in runs), key=len)
+    return [Stream(longest, False, even=False)] if len(longest) > 2 else []
 
 
 def _is_smaller(module: nn.Module | None) -> bool:

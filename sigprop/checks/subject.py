@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sigprop.checks.branches import Branch, find_branches
 from sigprop.checks.draws import Draw, DrawnParameters, read_draws
+from sigprop.checks.ends import End, gradient_ends
 from sigprop.checks.evaluation import Experiment
 from sigprop.checks.observation import Activity, Observation, observe
 from sigprop.checks.streams import Stream, find_streams
@@ -98,7 +99,7 @@ class Subject:
     @cached_property
     def moved_gains(self) -> float:
         """Share of norms whose gains are not one constant."""
-        gains = [row for row in self.draws if len(row.shape) == 1 and _is_norm_gain(row)]
+        gains = [row for row in self.draws if len(row.shape) == 1 and is_norm_gain(row)]
         return sum(row.std > 1e-4 * max(abs(row.mean), 1e-4) for row in gains) / len(gains) if gains else 0.0
 
     @cached_property
@@ -106,7 +107,7 @@ class Subject:
         """Most gains of norms have moved, or (without norms) most matrices have heavier tails than a draw."""
         if self.draws.recorded:
             return False
-        if any(len(row.shape) == 1 and _is_norm_gain(row) for row in self.draws):
+        if any(len(row.shape) == 1 and is_norm_gain(row) for row in self.draws):
             return self.moved_gains > 0.5
         rows = [row for row in self.draws.matrices if row.total >= 1024 and row.largest < 100]
         heavy = [row for row in rows if row.kurtosis > HEAVY + 12 / math.sqrt(row.count)]
@@ -253,7 +254,16 @@ class Subject:
     @cached_property
     def observed(self) -> Observation:
         """What one forward pass shows beyond moments; empty without weights."""
-        return Observation() if self.measured is None else observe(self.model, self.batch)
+        if self.measured is None:
+            return Observation()
+        return observe(self.model, self.batch, None if self.evaluation is None else self.evaluation.loss)
+
+    @cached_property
+    def gradient_ends(self) -> tuple[dict[str, str], dict[str, End]]:
+        """By parameter the state of its gradient, and where it ends; nothing without weights."""
+        if self.evaluation is None or self.measured is None:
+            return {}, {}
+        return gradient_ends(self.model, self.batch, self.evaluation.loss)
 
     @property
     def activity(self) -> dict[str, Activity]:
@@ -321,7 +331,7 @@ class Subject:
         return {} if self.profile is None else {row.name: row for row in self.profile.sites}
 
 
-def _is_norm_gain(row: Draw) -> bool:
+def is_norm_gain(row: Draw) -> bool:
     parent, _, leaf = row.name.rpartition(".")
     return leaf in ("weight", "gain", "scale") and ("Norm" in row.kind or bool(NORM.search(parent)))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from sigprop.checks.draws import Draw
-from sigprop.checks.edits import edit, listed
+from sigprop.checks.edits import edit, listed, setting
 from sigprop.checks.gauges import logit_variance
-from sigprop.checks.subject import Subject
+from sigprop.checks.observation import EPSILONS
+from sigprop.checks.subject import Subject, is_norm_gain
 from sigprop.checks.thresholds import limit
 from sigprop.results import Edit, Finding, Init
 from sigprop.structure import Scores
@@ -18,9 +20,97 @@ Suspects = Callable[[Subject, Finding], Iterator[Edit]]
 
 def suspects(subject: Subject, finding: Finding, others: Sequence[Finding] = ()) -> list[Edit]:
     """What the finding itself names, what others name that was found, then what its kind is known for."""
-    named = [change for item in others if item is not finding for change in item.edits if change.because]
-    known = [] if subject.trained else SUSPECTS.get(finding.name, ())
-    return [*finding.edits, *named, *(found for suspect in known for found in suspect(subject, finding))]
+    named = [
+        change
+        for item in others
+        if item is not finding and item.severity != "note"
+        for change in item.edits
+        if change.because
+    ]
+    listed_ones = SUSPECTS.get(finding.name)
+    known = [] if subject.trained or listed_ones is None else [*listed_ones, unusual, numbers]
+    found = [*finding.edits, *named, *(found for suspect in known for found in suspect(subject, finding))]
+    return [change for place, change in enumerate(found) if change not in found[:place]]
+
+
+RATE = re.compile(r"^(p|keep.*|.*drop.*|.*prob.*|rate)$")
+GAINS, LARGEST_BIAS, LARGEST_TABLE = (0.05, 3.0), 2.0, 1.5
+"""Where ordinary initializations lie: std times sqrt(fan_in) of matrices; means of biases; std of tables and tokens."""
+
+
+def unusual(subject: Subject, finding: Finding) -> Iterator[Edit]:
+    """Families whose scale departs from what is usual for their kind, the farthest first, at what is usual."""
+    families: dict[str, list[tuple[float, Draw, Init]]] = {}
+    for row in subject.draws:
+        kind, init = _usual(subject, row)
+        if init is not None:
+            families.setdefault(row.family, []).append((kind, row, init))
+    for found in sorted(families.values(), key=lambda found: -max(item[0] for item in found)):
+        rows = [row for _, row, _ in found]
+        inits = {row.name: init for _, row, init in found}
+        size = f"std {rows[0].std:.3g}" if rows[0].std else f"value {rows[0].mean:.3g}"
+        beside = (
+            f", {rows[0].std * _fan(rows[0]) ** 0.5:.3g} / sqrt(fan_in)" if rows[0].is_matrix and rows[0].std else ""
+        )
+        verb = "starts" if len(rows) == 1 else "start"
+        yield edit(
+            f"initialize {listed(list(inits))} with {_spelt(found[0][2])}", inits,
+            f"{_word(rows[0])} {listed(list(inits))} {verb} with {size}{beside}, far from what is usual.",
+        )  # fmt: skip
+
+
+def _word(row: Draw) -> str:
+    if row.is_matrix:
+        return "The table" if row.kind == "Embedding" else "The matrix"
+    return "The gain" if is_norm_gain(row) else "The bias" if "bias" in row.name else "The parameter"
+
+
+def _fan(row: Draw) -> int:
+    return row.fan_in or row.shape[-1]
+
+
+def _usual(subject: Subject, row: Draw) -> tuple[float, Init | None]:
+    """How far a parameter is from the usual, in logarithms, and the usual initialization; None where it is near."""
+    size = math.hypot(row.std, row.mean)
+    if not math.isfinite(size) or size == 0:
+        return 0.0, None
+    table = row.kind == "Embedding" or (row.is_matrix and not row.fan_in and "token" in row.name)
+    if not row.is_matrix or table:
+        factor = len(row.shape) == 1 and row.total > 1 and "bias" not in row.name
+        largest = LARGEST_TABLE if table or (row.std and not factor) else 1.0 if factor else LARGEST_BIAS
+        centre = 1.0 if is_norm_gain(row) or (factor and row.mean > row.std) else 0.0
+        off = abs(math.log(size)) if centre and abs(row.mean) > row.std else math.log(size / largest)
+        init = (
+            Init("constant", value=centre) if centre or not (table or len(row.shape) > 1) else Init("normal", std=0.02)
+        )
+        return off, init if off > math.log(1.5) or (centre and row.std > abs(row.mean)) else None
+    gain = size * _fan(row) ** 0.5
+    off = max(math.log(gain / GAINS[1]), math.log(GAINS[0] / gain))
+    return off, Init("normal", std=_fan(row) ** -0.5) if off > 0 else None
+
+
+def numbers(subject: Subject, finding: Finding) -> Iterator[Edit]:
+    """Numbers that modules of the model's own keep (scales, temperatures, slopes), where they are no usual factor."""
+    groups: dict[tuple[str, str, float], list[str]] = {}
+    for name, module in subject.model.named_modules():
+        if type(module).__module__.startswith("torch."):
+            continue
+        for key, value in vars(module).items():
+            if isinstance(value, float) and math.isfinite(value) and key not in EPSILONS:
+                groups.setdefault((type(module).__name__, key, value), []).append(f"{name}.{key}".lstrip("."))
+    for (_, key, value), names in groups.items():
+        share = 0.0 < value < 1.0 and RATE.search(key)
+        for other in _others(value) if not share else (1.0 - value,):
+            kept = ": what is kept, in place of what is dropped, or the reverse" if share else ""
+            because = f"{listed(names)} is {value:.4g}{kept}."
+            yield setting(f"set {listed(names)} to {other:.4g}", dict.fromkeys(names, other), because)
+
+
+def _others(value: float) -> tuple[float, ...]:
+    """What a number that is no usual factor may have been meant to be."""
+    if value < 0:
+        return (-value,)
+    return (1 / value, 1.0) if value > 1.0 else (1.0, 0.1) if 0 < value < 0.01 else ()
 
 
 def scores(subject: Subject, finding: Finding) -> Iterator[Edit]:
@@ -29,7 +119,9 @@ def scores(subject: Subject, finding: Finding) -> Iterator[Edit]:
     if structure is None:
         return
     sizes = {row.name.removesuffix(".scores"): row.variance for row in subject.scores}
-    found = [item for item in structure.scores if sizes.get(item.module, 0.0) > 1.0 and item.query]
+    large = [item for item in structure.scores if sizes.get(item.module, 0.0) > 1.0]
+    yield from _score_factors(subject, large)
+    found = [item for item in large if item.query]
     if not found:
         return
     largest = max(sizes[item.module] for item in found)
@@ -51,6 +143,20 @@ def scores(subject: Subject, finding: Finding) -> Iterator[Edit]:
         because = f"Queries and keys of {first.module} are {1 / factor:.3g} times too large together."
     if inits:
         yield edit(what, inits, because, code)
+
+
+def _score_factors(subject: Subject, large: list[Scores]) -> Iterator[Edit]:
+    """The number that multiplies scores, where their modules keep it and it is not 1/sqrt(d)."""
+    modules = dict(subject.model.named_modules())
+    places = {}
+    for item in large:
+        for key, value in vars(modules[item.module]).items() if item.module in modules else ():
+            if isinstance(value, float) and value == item.scale and abs(value * item.head_width**0.5 - 1) > 1e-3:
+                places[f"{item.module}.{key}"] = item.head_width**-0.5
+    if places:
+        width, scale = large[0].head_width, large[0].scale
+        because = f"The scores of {large[0].module} are multiplied by {scale:.4g}, not by 1/sqrt({width})."
+        yield setting(f"multiply the scores by 1/sqrt({width}): {listed(list(places))}", places, because)
 
 
 def _queries(subject: Subject, item: Scores, factor: float) -> dict[str, Init]:
@@ -133,6 +239,18 @@ def silent_ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
         )
 
 
+def rezero(subject: Subject, finding: Finding) -> Iterator[Edit]:
+    """Constants at the ends of branches (ReZero, LayerScale) that start at one and more, at zero."""
+    rows = [row for row in subject.draws if row.name in subject.branch_ends and row.std == 0 and row.mean >= 0.5]
+    rows = [row for row in rows if not is_norm_gain(row) and "bias" not in row.name.rpartition(".")[2]]
+    if rows:
+        names = [row.name for row in rows]
+        yield edit(f"start the scales of the branches, {listed(names)}, at 0",
+                   {name: Init("constant", value=0.0) for name in names},
+                   f"The scales of the branches, {listed(names)}, start at {rows[0].mean:.3g}: every branch is added "
+                   "in full.")  # fmt: skip
+
+
 def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
     """All matrices of a chain without skips, multiplied by one factor."""
     column = "variance" if finding.name == "stream_growth" else "grad_variance"
@@ -178,6 +296,8 @@ def readout(subject: Subject, finding: Finding) -> Iterator[Edit]:
     if item is None or row is None or profile is None or not row.is_random:
         return
     variance = logit_variance(subject, profile)
+    if math.isfinite(variance) and variance > limit("read_by_readout") * max(row.std**2 * _fan(row), 0.01):
+        return  # what it reads is large, not the readout
     stds = [0.02] if item.tied else []
     stds += [row.std * variance**-0.5] if math.isfinite(variance) and variance > 0 else []
     table = "the table, which is also the readout" if item.tied else "the readout"
@@ -211,7 +331,10 @@ def zeros(subject: Subject, finding: Finding) -> Iterator[Edit]:
     for row in subject.draws:
         if row.std == 0 and row.mean == 0 and "bias" not in row.name.rpartition(".")[2]:
             families.setdefault(row.family, []).append(row)
-    for rows in families.values():
+    everything = [row for rows in families.values() for row in rows]
+    gains = [row for row in everything if is_norm_gain(row)]
+    together = [rows for rows in (gains, everything) if len({row.family for row in rows}) > 1]
+    for rows in [*list(families.values())[:4], *together]:
         inits = {row.name: started(row) for row in rows}
         yield edit(f"initialize {listed(list(inits))} with {_spelt(started(rows[0]))}", inits,
                    f"{listed(list(inits))} {'is' if len(rows) == 1 else 'are'} zero.")  # fmt: skip
@@ -263,20 +386,24 @@ def _row(subject: Subject, name: str) -> Draw | None:
 
 SUSPECTS: dict[str, tuple[Suspects, ...]] = {
     "attention_saturated": (scores,),
-    "gradient_explodes": (scores, uneven_ends, ends, chain, embedding),
+    "gradient_explodes": (rezero, scores, uneven_ends, ends, chain, embedding),
     "gradient_vanishes": (biases, chain, ends, embedding),
     "criticality": (chain,),
-    "stream_growth": (uneven_ends, ends, embedding, chain),
-    "branch_share": (embedding, silent_ends, ends),
+    "stream_growth": (rezero, uneven_ends, ends, embedding, chain),
+    "branch_share": (biases, embedding, silent_ends, ends),
     "embedding_scale": (embedding,),
-    "rank_collapse": (ends, embedding, biases),
+    "rank_collapse": (zeros, ends, embedding, biases),
     "sensitivity": (ends,),
-    "initial_loss": (scalars, readout),
+    "initial_loss": (scalars, readout, biases),
+    "norm_epsilon": (zeros,),
+    "exponent": (scalars,),
+    "non_finite_signal": (),
+    "dropout": (numbers,),
     "tied_readout": (readout,),
     "activations": (zeros, biases),
     "no_gradient": (zeros, own_values, biases),
     "ignores_input": (zeros, biases),
     "router_collapse": (biases,),
     "gates_shut": (biases,),
-    "equal_positions": (ends, chain, embedding),
+    "equal_positions": (zeros, ends, chain, embedding),
 }

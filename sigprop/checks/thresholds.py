@@ -22,7 +22,7 @@ THRESHOLDS = {
         "a change of the weights that moves a hundredth of the output's variance, 0.1 in "
         "scale, is within what two seeds of one initialization differ by",
     ),
-    "most_trials": Threshold(6, "changes tried for one finding: each costs a forward and a backward pass"),
+    "most_trials": Threshold(10, "changes tried for one finding: each costs a forward and a backward pass"),
     "false_alarm": Threshold(
         1e-6,
         "chance, per model and per kind of test, that sampling alone makes a finding; divided by the number of tests "
@@ -32,6 +32,9 @@ THRESHOLDS = {
         1.15,
         "a standard deviation that differs less from its siblings changes a variance by less than a third, as much as "
         "published recipes differ among themselves; finite samples are far more exact than that",
+    ),
+    "near_default": Threshold(
+        2.5, "std times sqrt(fan_in) of a layer left at torch's default, beside the others: He's is 2.45 times it"
     ),
     "draw_alike": Threshold(1.03, "members of a family within 3 % are taken as drawn from one law"),
     "draw_majority": Threshold(0.6, "share of a family that must agree before the rest is called odd"),
@@ -85,6 +88,15 @@ THRESHOLDS = {
         "mean of a sigmoid: what it lets through has a millionth of the variance; published gates start at "
         "sigmoid(-3) = 0.05 (highway) and above",
     ),
+    "gate_slope": Threshold(
+        4e-3, "slope of a sigmoid over that at zero, on average: +-6.9 in what it reads; a focal prior of 0.01 has 0.04"
+    ),
+    "large_input": Threshold(
+        30.0, "root mean square of an input, and of what the first matrix makes of it: pixels of 0 to 255 have 145"
+    ),
+    "training_noise": Threshold(
+        0.8, "share of the output's variance that another seed changes: dropout of 0.5 behind a hidden layer makes half"
+    ),
     "busy_options": Threshold(
         0.25, "share of the options (experts) that nine tenths of all choices fall on: random routers choose evenly"
     ),
@@ -120,7 +132,29 @@ THRESHOLDS = {
         9.0, "variance of the scores over keys: softmax of standard deviation 3 puts half of its weight on 1 to 3 keys"
     ),
     "attention_saturated": Threshold(0.5, "average largest weight among 16 or more keys: the softmax is near one-hot"),
+    "attention_sharp": Threshold(
+        0.25, "average largest weight below which scores of any variance leave most of the weight to other keys"
+    ),
+    "one_hot": Threshold(0.9, "average largest weight of a softmax that is no attention: a router, a choice"),
+    "fixed_scores": Threshold(0.9, "share of the variance of scores that another input leaves as it is"),
+    "leak": Threshold(1e-6, "share of earlier outputs that a later token changes: 1e-3 in scale, far above rounding"),
+    "large_gain": Threshold(
+        20.0, "std times sqrt(fan_in): one matrix multiplies the variance by 400; published ones lie between 0.1 and 3"
+    ),
+    "noise_gradient": Threshold(
+        1e-13, "mean square of a gradient over that of the median matrix: rounding of float32 alone makes 4e-15"
+    ),
+    "detached_steps": Threshold(
+        8, "calls of detach in one module and pass: vector quantization and targets make 1 to 4"
+    ),
+    "exponent": Threshold(9.0, "median of what an exponential reads: e^9 = 8e3; published scales start below e^5"),
     # output
+    "read_by_readout": Threshold(
+        10.0, "logit variance over (std^2 fan_in) of the readout: what it reads has that mean square; a norm makes 1"
+    ),
+    "loss_over_zero": Threshold(
+        30.0, "squared error over that of zeros: outputs of 5 times the scale of what is wanted"
+    ),
     "initial_loss": Threshold(
         1.0, "initial cross entropy above ln(classes): random logits of variance s2 give ln(classes) + s2 / 2"
     ),

@@ -17,7 +17,7 @@ def criticality(subject: Subject) -> Iterator[Finding]:
     """chi_J of a layer is the growth of the squared gradient through it; the later half has settled."""
     for stream in subject.streams:
         values = stream.values(subject.profile, "grad_variance")
-        if stream.residual or not usable(values):
+        if stream.residual or not stream.even or not usable(values):
             continue
         growth = values[0] / values[-1]
         if 1 / limit("criticality_growth") < growth < limit("criticality_growth"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
@@ -33,10 +34,12 @@ def default_draw_left(subject: Subject) -> Iterator[Finding]:
     if sum(row.law in ("normal", "truncated normal") for row in others) < limit("draw_majority") * len(others):
         return
     first = left[0]
+    usual = statistics.median(row.std * row.fan_in**0.5 for row in others)
+    near = abs(math.log(first.std * first.fan_in**0.5 / usual)) < math.log(limit("near_default"))
     yield Finding(
         "default_draw_left",
         "draw",
-        "warning",
+        "note" if near else "warning",
         f"{first.name} still has torch's default draw, uniform with std 1 / sqrt(3 fan_in)",
         f"{len(others)} of {len(rows)} matrices are normal: the initialization of this model did not reach the rest.",
         parameters=tuple(row.name for row in left),

@@ -16,6 +16,8 @@ def dropout(subject: Subject) -> Iterator[Finding]:
     """Dropping a share p adds noise of p / (1 - p) times the signal's mean square, on both passes."""
     bad = {name: share for name, share in subject.observed.dropouts.items() if share > limit("dropout")}
     if not bad:
+        if subject.observed.noise > limit("training_noise"):
+            yield _noise(subject)
         return
     worst = max(bad, key=bad.__getitem__)
     share = bad[worst]
@@ -33,6 +35,22 @@ def dropout(subject: Subject) -> Iterator[Finding]:
         evidence=(Datum(f"dropout of {worst}", share, "measured"),),
         prescription=Prescription(f"p = {1 - share:.2g} in place of {share:.3g}"),
         edits=_edits(subject, list(bad), 1 - share),
+    )
+
+
+def _noise(subject: Subject) -> Finding:
+    """Nothing says that it drops entries, and another seed changes the output."""
+    share = subject.observed.noise
+    return Finding(
+        "dropout",
+        "signal",
+        "problem",
+        f"training adds noise that is {share:.0%} of the output: two seeds give two answers",
+        "Without training the output is the same for both: what is dropped (units, paths, layers) leaves nothing of "
+        "the signal.",
+        "Srivastava et al. 2014",
+        evidence=(Datum("share of the output that another seed changes", share, "measured"),),
+        prescription=Prescription("drop less: were the share to keep and the share to drop exchanged?"),
     )
 
 

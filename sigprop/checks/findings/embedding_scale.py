@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from sigprop.checks.edits import edit
 from sigprop.checks.registry import check
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.compat import own_modules
-from sigprop.results import SiteRow
+from sigprop.results import Edit, Init, SiteRow
 from sigprop.results.report import Datum, Finding, Prescription
 
 POSITION = re.compile(r"pos|wpe", re.IGNORECASE)
@@ -30,7 +31,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "embedding_scale",
                 "signal",
-                "warning",
+                "warning" if small is tokens else "note",  # models without positions train, without tokens they do not
                 f"{large.name} drowns {small.name}: {max(share, 1 / share):.3g} times its variance",
                 "Both are added at the start of the stream, and a norm cannot tell them apart afterwards. Sinusoidal "
                 "positions have variance 1/2; tokens drawn with std 0.02 need the factor sqrt(width) that the original "
@@ -42,6 +43,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
                 prescription=Prescription(
                     f"multiply {small.name} by {factor:.3g}", "variance ratio", max(share, 1 / share), 1.0, "weights"
                 ),
+                edits=tuple(_edits(subject, small, large)),
             )
     first = [branch for branch in subject.branches if branch.first and branch.share > limit("start_ratio")]
     if first:  # a note: Llama, Mistral and Qwen as published start so, and train
@@ -59,6 +61,17 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
             evidence=(Datum("variance of the first branch over the stream's start", worst.share, subject.source),),
             prescription=Prescription(f"multiply the embedding's std by {worst.share**0.5:.2g}, or scale its output"),
         )
+
+
+def _edits(subject: Subject, small: SiteRow, large: SiteRow) -> Iterator[Edit]:
+    """The louder table at the std of the other where it is larger than one, else the quieter at that of the louder."""
+    pairs = [(large, small), (small, large)] if large.variance > 1.0 else [(small, large)]
+    for changed, kept in pairs:
+        row = subject.draws.rows.get(f"{changed.name}.weight")
+        if row is not None and row.is_random:
+            std = row.std * (kept.variance / changed.variance) ** 0.5
+            because = f"The std of {row.name}, {row.std:.3g}, is what makes them unequal."
+            yield edit(f"initialize {row.name} with std {std:.3g}", {row.name: Init("normal", std=std)}, because)
 
 
 def _embeddings(subject: Subject) -> tuple[SiteRow | None, SiteRow | None]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
+from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check
+from sigprop.checks.statistics import drawn_like_siblings
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.distributions.distribution import STRUCTURED
@@ -35,6 +37,8 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
     ):  # fmt: skip
         if found:
             names = [row.name for group in found for row in group]
+            copies = [row for group in found for row in group[1:] if row.name in subject.draws.rows]
+            inits = {row.name: drawn_like_siblings(row, subject.draws, row.std) for row in copies}
             yield Finding(
                 "equal_layers",
                 "draw",
@@ -45,7 +49,10 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
                 why,
                 parameters=tuple(names),
                 evidence=(Datum("parameters that equal another", len(names), "weights", expected=0),),
-                prescription=Prescription("draw each with numbers of its own"),
+                prescription=Prescription("initialize each again, with random numbers of its own"),
+                edits=(edit(f"initialize {listed(list(inits))} again, with random numbers of their own", inits),)
+                if inits
+                else (),
             )
 
 

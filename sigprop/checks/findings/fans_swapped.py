@@ -30,7 +30,7 @@ def fans_swapped(subject: Subject) -> Iterator[Finding]:
     """Under one rule std * sqrt(fan) is one number over matrices of all shapes; find who has it with the other fan."""
     if subject.trained:
         return
-    rows = [row for row in subject.draws.matrices if row.fan_in and row.fan_out]
+    rows = [row for row in subject.draws.matrices if row.fan_in and row.fan_out and "Transpose" not in row.kind]
     if len({row.fan_in for row in rows}) < 2 or len(rows) < 4:
         return
     rules = [(mine, _shared_gain(rows, mine)) for mine in ("fan_in", "fan_out")]

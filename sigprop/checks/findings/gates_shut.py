@@ -1,11 +1,10 @@
-"""Gates that let nothing through."""
+"""Gates that let nothing through, or that no longer answer to what they read."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import nn
 
 from sigprop.checks.edits import edit
 from sigprop.checks.registry import check
@@ -14,61 +13,66 @@ from sigprop.checks.thresholds import limit
 from sigprop.results import Edit, Init
 from sigprop.results.report import Datum, Finding
 
+ORDER = {"LSTM": ("input", "forget", "cell", "output"), "GRU": ("reset", "update", "new")}
+STARTS = {"forget": 1.0}
 
-@check("gates_shut", "signal", "sigmoid gates so far closed that nothing passes")
+
+@check("gates_shut", "signal", "sigmoid gates that are shut, or saturated")
 def gates_shut(subject: Subject) -> Iterator[Finding]:
-    """Mean of every sigmoid, and forget gates of LSTMs by their biases (torch keeps the rest of an LSTM to itself)."""
-    shut = {name: mean for name, mean in subject.observed.gates.items() if mean < limit("gate_shut")}
-    if shut:
-        worst = min(shut, key=shut.__getitem__)
-        yield _finding(
-            f"the gates of {worst} are shut: {shut[worst]:.2g} on average"
-            + (f", as those of {len(shut) - 1} more" if len(shut) > 1 else ""),
-            "What they gate neither reaches the output nor gets a gradient worth the name, both smaller by that "
-            "factor.", shut[worst], subject, tuple(shut),
-        )  # fmt: skip
-    for name, mean, change in _forget_gates(subject):
-        if mean < limit("gate_shut"):
-            yield _finding(
-                f"the forget gates of {name} are shut: {mean:.2g} on average",
-                "Each step keeps that share of the memory: what came before is gone, forward and backward. "
-                "Jozefowicz et al. (2015) start them open, with a bias of 1.", mean, subject, (name,), (change,),
-            )  # fmt: skip
-
-
-def _finding(
-    title: str, cause: str, mean: float, subject: Subject, sites: tuple[str, ...], edits: tuple[Edit, ...] = ()
-) -> Finding:
-    return Finding(
-        "gates_shut",
-        "signal",
-        "problem",
-        title,
-        cause,
-        "Srivastava et al. 2015; Jozefowicz et al. 2015",
-        sites=sites,
-        depths=subject.depths_of(sites),
-        evidence=(Datum("mean of the gates", mean, "measured"),),
-        edits=edits,
-    )
-
-
-def _forget_gates(subject: Subject) -> Iterator[tuple[str, float, Edit]]:
-    """By module and layer: the gate at zero input, and the change of its bias."""
-    if subject.measured is None:
-        return
-    for name, module in subject.model.named_modules():
-        if not isinstance(module, nn.LSTM) or not module.bias:
+    """Mean and slope of every sigmoid, those of torch's own recurrent layers among them."""
+    gates = subject.observed.gates
+    shut = {name: item.mean for name, item in gates.items() if item.mean < limit("gate_shut")}
+    stuck = {name: item.slope for name, item in gates.items() if item.slope < limit("gate_slope") and name not in shut}
+    for found, what, cause, quantity in (
+        (shut, "are shut", "What they gate neither reaches the output nor gets a gradient worth the name, both "
+         "smaller by that factor.", "mean"),
+        (stuck, "are saturated", "They stay as they are, whatever they read: what sets them gets next to no gradient.",
+         "slope over that at zero"),
+    ):  # fmt: skip
+        if not found:
             continue
-        size = module.hidden_size
-        for layer in range(module.num_layers):
-            parts = [getattr(module, f"bias_{kind}_l{layer}") for kind in ("ih", "hh")]
-            total: Tensor = sum(part.detach().double()[size : 2 * size] for part in parts)  # type: ignore[assignment]
-            path = f"{name}.bias_ih_l{layer}" if name else f"bias_ih_l{layer}"
-            parts = tuple(Init("constant", value=1.0 if place == 1 else 0.0) for place in range(4))
-            init = Init("blocks", axis=0, sizes=(size,) * 4, parts=parts)
-            yield (
-                f"{name}.{layer}",
-                1 / (1 + math.exp(-float(total.mean()))),
-                edit(f"set the biases of the forget gates of {name} to 1", {path: init}),
-            )
+        worst = min(found, key=found.__getitem__)
+        told = f": {gates[worst].mean:.2g} on average" if quantity == "mean" else f", at {gates[worst].mean:.3g}"
+        yield Finding(
+            "gates_shut",
+            "signal",
+            "problem",
+            f"{_named(worst)} {what}{told}" + (f", as those of {len(found) - 1} more" if len(found) > 1 else ""),
+            ("Each step keeps that share of the memory: what came before is gone, forward and backward. "
+             if "[forget gate]" in worst and quantity == "mean" else "") + cause,
+            "Srivastava et al. 2015; Jozefowicz et al. 2015",
+            sites=tuple(found),
+            depths=subject.depths_of(found),
+            evidence=(Datum(f"{quantity} of {worst}", found[worst], "measured"),),
+            edits=tuple(_edits(subject, list(found))),
+        )  # fmt: skip
+
+
+def _named(name: str) -> str:
+    module, _, gate = name.partition("[")
+    return f"the {gate.rstrip(']')}s of {module}" if gate else f"the gates of {name}"
+
+
+def _edits(subject: Subject, names: list[str]) -> Iterator[Edit]:
+    """Biases of the gates of a recurrent layer at zero, those of forget gates at one."""
+    modules = dict(subject.model.named_modules())
+    for name in names:
+        path, _, gate = name.partition("[")
+        module, kind = modules.get(path), gate.removesuffix(" gate]")
+        order = ORDER.get(type(module).__name__, ())
+        if not isinstance(module, nn.RNNBase) or kind not in order or not module.bias:
+            continue
+        size, place = module.hidden_size, order.index(kind)
+        inits = {}
+        for leaf, start in (("bias_ih_l0", STARTS.get(kind, 0.0)), ("bias_hh_l0", 0.0)):
+            full = f"{path}.{leaf}" if path else leaf
+            own = getattr(module, leaf).detach().double()
+            if abs(float(own[place * size : (place + 1) * size].mean())) < 1.0:
+                continue
+            means = [float(part.mean()) for part in own.split(size)]
+            parts = [Init("constant", value=start if index == place else mean if abs(mean) > 1.0 else 0.0)
+                     for index, mean in enumerate(means)]  # fmt: skip
+            inits[full] = Init("blocks", axis=0, sizes=(size,) * len(order), parts=tuple(parts))
+        if inits:
+            what = f"set the biases of the {kind} gates of {path} to {STARTS.get(kind, 0.0):g}"
+            yield edit(what, inits, f"The bias of the {kind} gates of {path} saturates them.")

@@ -6,18 +6,68 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.gauges import logit_variance
+from sigprop.checks.operations import LossCall
 from sigprop.checks.registry import check
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
-from sigprop.results.report import Datum, Finding
+from sigprop.results.report import Datum, Finding, Prescription
 
 
 @check("initial_loss", "output", "initial loss far from that of a guess: the logits are too large")
 def initial_loss(subject: Subject) -> Iterator[Finding]:
     """Logits of variance s2 that know nothing of the labels give ln(classes) + s2 / 2 (less when s2 > 2 ln classes)."""
+    yield from _misused(subject)
+    yield from _worse_than_nothing(subject)
     readout = subject.readout
     if subject.profile is not None and not (readout is not None and readout.tied):
         yield from loss_finding(subject, "initial_loss", "The first steps only undo the size of the logits.")
+
+
+def classified(subject: Subject) -> list[LossCall]:
+    return [item for item in subject.observed.losses if item.kind == "cross_entropy" and not item.probabilities]
+
+
+def _misused(subject: Subject) -> Iterator[Finding]:
+    """A cross entropy that is given probabilities takes their softmax once more."""
+    wrong = [item for item in subject.observed.losses if item.probabilities]
+    if wrong:
+        item = wrong[0]
+        yield Finding(
+            "initial_loss",
+            "output",
+            "problem",
+            f"the cross entropy in {item.site} is given probabilities, not logits",
+            f"Its input is positive and sums to one over the {item.classes} classes: a softmax was taken before, and "
+            f"cross_entropy takes another. The loss cannot fall below {math.log(item.classes - 1 + math.e) - 1:.2f}.",
+            sites=(item.site,),
+            evidence=(Datum("cross entropies of probabilities", len(wrong), "measured", expected=0),),
+            prescription=Prescription("give it logits: leave out the softmax, or use nll_loss on its logarithm"),
+        )
+
+
+def _worse_than_nothing(subject: Subject) -> Iterator[Finding]:
+    """Losses of two classes and of numbers beside what an output of zeros gets; numbers only where that is the loss."""
+    total = subject.measured.meta.get("loss_value") if subject.measured is not None else None
+    for item in subject.observed.losses:
+        excess = item.value - item.chance
+        is_loss = isinstance(total, float) and total < 2 * item.value
+        binary = item.kind == "binary" and excess > limit("initial_loss")
+        if not binary and not (
+            item.kind == "regression" and is_loss and item.value > limit("loss_over_zero") * item.chance > 0
+        ):
+            continue
+        yield Finding(
+            "initial_loss",
+            "output",
+            "problem" if (binary and excess > limit("initial_loss_problem")) or not binary else "warning",
+            f"the loss in {item.site} starts at {item.value:.3g}, where an output of zeros gets {item.chance:.3g}",
+            "The output is too large: the first steps only undo it. It has variance "
+            f"{item.variance:.3g}" + (" as logits." if binary else "."),
+            sites=(item.site,),
+            parameters=(subject.readout.name,) if subject.readout is not None else (),
+            evidence=(Datum("initial loss", item.value, "measured", expected=item.chance),),
+        )
+        return
 
 
 def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
@@ -25,7 +75,7 @@ def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
     the labels of the batch hide them (labels that equal a tied model's inputs)."""
     assert subject.profile is not None
     variance = logit_variance(subject, subject.profile)
-    calls = subject.observed.losses
+    calls = classified(subject)
     worst = max(calls, key=lambda item: item.value - item.chance, default=None)
     if worst is not None:
         guess, excess, classes = worst.chance, worst.value - worst.chance, worst.classes

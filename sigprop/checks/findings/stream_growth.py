@@ -23,7 +23,7 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
         size = max(law.ratio, 1 / law.ratio)
         rate = max(law.rate, 1 / law.rate) if law.kind == "exponential" else 1.0
         fast = rate > limit("stream_rate")
-        if size < limit("stream_growth") and not (fast and size > limit("stream_growth") ** 0.5):
+        if size < limit("stream_growth") and not (stream.even and fast and size > limit("stream_growth") ** 0.5):
             continue
         if not fast and subject.scale_free(stream):
             continue

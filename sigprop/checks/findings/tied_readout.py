@@ -16,5 +16,6 @@ def tied_readout(subject: Subject) -> Iterator[Finding]:
         yield from loss_finding(
             subject,
             "tied_readout",
-            "The embedding is also the readout: behind a norm its logits have variance width * std^2.",
+            f"The embedding, {subject.readout.name}, is also the readout: behind a norm its logits have variance "
+            "width * std^2.",
         )

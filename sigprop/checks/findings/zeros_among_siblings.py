@@ -8,6 +8,7 @@ from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check
 from sigprop.checks.statistics import drawn_like_siblings
 from sigprop.checks.subject import Subject
+from sigprop.checks.suspects import started
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
 
@@ -15,6 +16,7 @@ from sigprop.results.report import Datum, Finding, Prescription
 @check("zeros_among_siblings", "draw", "a matrix of zeros among random matrices of the same kind")
 def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
     """A branch that starts at zero in every layer is a scheme; in one layer it is a slip."""
+    yield from _constant(subject)
     bad, usual = [], {}
     for members in subject.draws.families().values():
         members = [row for row in members if row.is_matrix]
@@ -39,4 +41,26 @@ def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
             evidence=tuple(Datum(f"std of {row.name}", 0.0, "weights") for row in bad[:3]),
             prescription=Prescription("initialize it as its siblings"),
             edits=(edit(f"initialize {listed(list(inits))} as their siblings", inits),) if inits else (),
+        )
+
+
+def _constant(subject: Subject) -> Iterator[Finding]:
+    """Every unit of such a matrix computes the same, gets the same gradient, and stays the same."""
+    rows = [row for row in subject.draws if row.is_matrix and row.std == 0 and row.mean != 0 and not row.recorded]
+    rows = [row for row in rows if row.total >= limit("fewest_entries")]
+    if rows:
+        inits = {row.name: started(row) for row in rows}
+        because = f"{listed(list(inits))} {'is' if len(rows) == 1 else 'are'} filled with one number."
+        yield Finding(
+            "zeros_among_siblings",
+            "draw",
+            "problem",
+            f"all entries of {rows[0].name} are {rows[0].mean:.3g}"
+            + (f", as of {len(rows) - 1} more" if len(rows) > 1 else "")
+            + ": its units are identical",
+            f"{because} Identical units get identical gradients and stay identical.",
+            parameters=tuple(inits),
+            evidence=(Datum("matrices of one constant", len(rows), "weights", expected=0),),
+            prescription=Prescription("initialize them with random numbers"),
+            edits=(edit(f"initialize {listed(list(inits))} with std 1 / sqrt(fan_in)", inits, because),),
         )

@@ -1,0 +1,218 @@
+"""Where gradients end: the function that has a gradient behind it and none, or no finite one, before it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from sigprop.batches import copied, tensors_in
+from sigprop.losses import LossChoice, objective, white_noise
+from sigprop.measurement.batch import call, send_back
+from sigprop.measurement.guard import untouched
+
+ALIVE, ZERO, BROKEN, ABSENT = "alive", "zero", "broken", "absent"
+FACTORS = {
+    "mul": (0, 1), "multiply": (0, 1), "rmul": (0, 1), "div": (0,), "truediv": (0,), "matmul": (0, 1),
+    "rmatmul": (0, 1),
+    "mm": (0, 1), "bmm": (0, 1), "einsum": (1, 2), "linear": (0, 1), "conv1d": (0, 1), "conv2d": (0, 1),
+    "conv3d": (0, 1), "layer_norm": (2,), "rms_norm": (2,), "group_norm": (2,), "batch_norm": (3,),
+}  # fmt: skip
+"""Arguments of functions by which the others are multiplied."""
+KEYWORDS = {"layer_norm": "weight", "rms_norm": "weight", "group_norm": "weight", "batch_norm": "weight"}
+SLOPES = ("relu", "clamp", "clip", "softmax", "sigmoid", "tanh", "exp", "sqrt", "log", "where", "masked", "max", "min")
+CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", "one_hot")
+
+
+@dataclass
+class Call:
+    site: str
+    name: str
+    args: list[Any]
+    given: list[Any]
+    made: list[Tensor]
+    graded: bool
+
+    @property
+    def factors(self) -> list[Any]:
+        return [self.args[place] for place in FACTORS.get(self.name, ()) if place < len(self.args)]
+
+
+@dataclass(frozen=True)
+class End:
+    """`site` and `function`; `why` as a sentence; `numbers`: factors of zero that are plain numbers, no tensors."""
+
+    site: str
+    function: str
+    why: str
+    number: bool = False
+
+    def __str__(self) -> str:
+        return f"`{self.function}` in {self.site}"
+
+
+@dataclass
+class Tape(TorchFunctionMode):
+    """Every call with what it was given, and how the gradient of what it made turned out."""
+
+    current: list[str]
+    calls: list[Call] = field(default_factory=list)
+    status: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        made = [item for _, item in tensors_in(output)]
+        name = getattr(func, "__name__", str(func))
+        if name == "__get__":
+            name = "data" if func is Tensor.data.__get__ else "view"  # type: ignore[attr-defined]
+        if made and name:
+            given = [part for item in (*args, *kwargs.values())
+                     for part in (item if isinstance(item, (tuple, list)) else [item])]  # fmt: skip
+            site, name = self.current[-1] or "the model", name.strip("_")
+            factors = [*args, *([kwargs[KEYWORDS[name]]] * 4 if KEYWORDS.get(name) in kwargs else [])]
+            self.calls.append(Call(site, name, factors, given, made, torch.is_grad_enabled()))
+            for item in made:
+                if item.requires_grad and not item.is_leaf:
+                    item.register_hook(partial(self.note, id(item)))
+        return output
+
+    def note(self, key: int, gradient: Tensor) -> None:
+        self.status[key] = status_of(gradient)
+
+
+def _leave(current: list[str]) -> None:
+    current.pop()
+
+
+def status_of(gradient: Tensor | None) -> str:
+    if gradient is None:
+        return ABSENT
+    if not bool(gradient.isfinite().all()):
+        return BROKEN
+    return ALIVE if bool(gradient.any()) else ZERO
+
+
+def gradient_ends(model: nn.Module, batch: Any, loss: LossChoice) -> tuple[dict[str, str], dict[str, End]]:
+    """By parameter: the state of its gradient, and where it ends where it is not alive."""
+    with untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]):
+        current, handles = [""], []
+        for name, module in model.named_modules():
+            handles.append(module.register_forward_pre_hook(lambda *_, name=name: current.append(name)))
+            handles.append(module.register_forward_hook(lambda *_: _leave(current)))
+        torch.manual_seed(0)
+        tape = Tape(current)
+        try:
+            with tape:
+                aim = objective(call(model, copied(batch)), batch, loss)
+            send_back(model, aim.tensor, white_noise(aim.tensor) if aim.is_noise else None)
+        finally:
+            for handle in handles:
+                handle.remove()
+        names = {id(weight): name for name, weight in model.named_parameters()}
+        states = {name: status_of(weight.grad) for name, weight in model.named_parameters() if weight.requires_grad}
+        walk = _Walk(tape, names)
+        found = {}
+        for name, weight in model.named_parameters():
+            if states.get(name, ALIVE) != ALIVE:
+                tape.status[id(weight)] = states[name]
+                end = walk.end(weight)
+                found |= {} if end is None else {name: end}
+    return states, found
+
+
+class _Walk:
+    def __init__(self, tape: Tape, names: dict[int, str]):
+        self.tape, self.names = tape, names
+        self.readers: dict[int, list[Call]] = {}
+        self.makers: dict[int, Call] = {}
+        for call_ in tape.calls:
+            for item in call_.given:
+                if isinstance(item, Tensor):
+                    self.readers.setdefault(id(item), []).append(call_)
+            for item in call_.made:
+                self.makers.setdefault(id(item), call_)
+
+    def end(self, tensor: Tensor) -> End | None:
+        """The first call behind a tensor whose own gradient is in another state."""
+        state, seen, waiting, cut = self.tape.status.get(id(tensor), ABSENT), {id(tensor)}, [tensor], None
+        while waiting:
+            item = waiting.pop(0)
+            for reader in self.readers.get(id(item), []):
+                for made in reader.made:
+                    if not made.requires_grad:
+                        cut = cut or _cut(reader)
+                    elif self.tape.status.get(id(made), ABSENT) == ALIVE:
+                        return self._ended(reader, item, state)
+                    elif id(made) not in seen:
+                        seen.add(id(made))
+                        waiting.append(made)
+        return (cut or self._copied(tensor)) if state == ABSENT else None
+
+    def _copied(self, tensor: Tensor) -> End | None:
+        """Where its numbers are read by a tensor that is not part of the graph."""
+        memory = tensor.untyped_storage().data_ptr()
+        for reader in self.tape.calls:
+            for item in reader.given:
+                if isinstance(item, Tensor) and not item.requires_grad and item.untyped_storage().data_ptr() == memory:
+                    where = f"`{reader.name}` in {reader.site}"
+                    return End(reader.site, "data", f"{where} reads its numbers through `.data` or `detach`")
+        return None
+
+    def _ended(self, reader: Call, item: Tensor, state: str) -> End:
+        where = f"`{reader.name}` in {reader.site}"
+        if state == BROKEN:
+            why = "it overflows, or divides by zero" if bool((item != 0).all()) else "its slope at zero is infinite"
+            return End(reader.site, reader.name, f"{where} has a finite gradient behind it and none before it: {why}")
+        for other in reader.factors:
+            if isinstance(other, Tensor) and other is not item and other.is_floating_point() and not bool(other.any()):
+                return End(reader.site, reader.name, f"{where} multiplies by zeros: {self._origin(other)}")
+            if isinstance(other, (int, float)) and not isinstance(other, bool) and other == 0:
+                return End(reader.site, reader.name, f"{where} multiplies by the number 0", True)
+        if "softmax" in reader.name or "entropy" in reader.name:
+            return End(reader.site, reader.name, f"{where} {_softmax(item)}")
+        if any(word in reader.name for word in SLOPES):
+            return End(reader.site, reader.name, f"{where} has no slope where it is read: what it reads {_range(item)}")
+        return End(reader.site, reader.name, f"the gradient is alive behind {where} and zero before it")
+
+    def _origin(self, tensor: Tensor) -> str:
+        """The parameter that a tensor of zeros is a view of, or the last call that turned numbers into zeros."""
+        for _ in range(50):
+            if id(tensor) in self.names:
+                return f"{self.names[id(tensor)]} is zero"
+            maker = self.makers.get(id(tensor))
+            if maker is None:
+                return "a constant"
+            sources = [item for item in maker.given if isinstance(item, Tensor) and item.is_floating_point()]
+            zeros = [item for item in sources if not bool(item.any()) and item is not tensor]
+            if not zeros:
+                return f"what `{maker.name}` in {maker.site} makes is zero everywhere"
+            tensor = zeros[0]
+        return "zeros"
+
+
+def _cut(reader: Call) -> End | None:
+    where = f"`{reader.name}` in {reader.site}"
+    if reader.name in CUTS:
+        return End(reader.site, reader.name, f"{where} passes no gradient on")
+    return None if reader.graded else End(reader.site, reader.name, f"{where} runs without gradients (no_grad)")
+
+
+def _softmax(item: Tensor) -> str:
+    if item.dim() and item.shape[-1] == 1:
+        return "has a single class: it is one, whatever it reads"
+    spread = float((item.double().amax(-1) - item.double().amin(-1)).median()) if item.dim() else math.nan
+    return f"is saturated: what it reads spans {spread:.3g}"
+
+
+def _range(item: Tensor) -> str:
+    low, high = (float(value) for value in item.detach().double().aminmax())
+    return f"lies between {low:.3g} and {high:.3g}"

@@ -1,0 +1,395 @@
+"""What the torch functions of one forward pass are given: a mode that looks at each as it is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+BOUND_SHARE = 0.05
+PIECE = 1 << 20
+"""Logits that are copied to float64 at once."""
+FEWEST = 16
+"""Positions below which a unit that is always zero says nothing."""
+MASKED = 80.0
+"""Below the largest logit: what is farther down is masked, or might as well be (exp(-80) = 2e-35)."""
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Shares of units: zero on every position, and of entries within 5 % of a bound; the largest channel's share.
+
+    `channel_share` is the second moment of the largest channel over the sum of all channels'. `silent`: what the dead
+    units read is zero itself.
+    """
+
+    dead: float = 0.0
+    silent: bool = False
+    saturated: float = 0.0
+    channel_share: float = 0.0
+    channel: int = -1
+    channels: int = 0
+
+
+@dataclass(frozen=True)
+class LossCall:
+    """One loss that the model (or the loss function) computes, beside that of a guess: equal logits, or zeros.
+
+    `variance`: of the logits over the classes. `probabilities`: the logits of a cross entropy sum to one already.
+    """
+
+    site: str
+    kind: str
+    classes: int
+    value: float
+    chance: float
+    variance: float
+    probabilities: bool = False
+    labelled: bool = True
+
+
+@dataclass(frozen=True)
+class NormInput:
+    """Median over positions of the variance (mean square) that a norm divides by, and its epsilon; of `vectors` that
+    are divided by their lengths, both squared."""
+
+    variance: float
+    epsilon: float
+    vectors: bool = False
+
+
+@dataclass(frozen=True)
+class Routing:
+    """One choice among `options`, over `positions` tokens: how many options take nine tenths of them."""
+
+    options: int
+    chosen: int
+    positions: int
+    busy: int
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A sigmoid: its mean, and its slope over that at zero."""
+
+    mean: float
+    slope: float
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Average largest weight, the variance of the logits over the options, and how many options are open on average.
+
+    `sums`: logits of the first batch, to be compared with those of another. `places`: one logit for each pair of two
+    positions, with the softmax along another axis than the last.
+    """
+
+    largest: float
+    variance: float
+    options: float
+    logits: Tensor | None = None
+    places: bool = False
+
+
+@dataclass
+class Calls:
+    """By name of the module that runs. `blind`: queries whose scores are all -inf; `future`: attentions that see
+    nothing but what comes after; `inputs`: root mean square of numbers of the batch that a matrix multiplies as they
+    are, and of what comes of it; `exponents`: median of what an exponential reads."""
+
+    activity: dict[str, Activity] = field(default_factory=dict)
+    losses: list[LossCall] = field(default_factory=list)
+    dropouts: dict[str, float] = field(default_factory=dict)
+    norms: dict[str, NormInput] = field(default_factory=dict)
+    routings: dict[str, Routing] = field(default_factory=dict)
+    gates: dict[str, Gate] = field(default_factory=dict)
+    softmaxes: dict[str, Softmax] = field(default_factory=dict)
+    inputs: dict[str, tuple[float, float]] = field(default_factory=dict)
+    exponents: dict[str, float] = field(default_factory=dict)
+    detached: dict[str, int] = field(default_factory=dict)
+    blind: dict[str, int] = field(default_factory=dict)
+    future: list[str] = field(default_factory=list)
+
+
+class Watch(TorchFunctionMode):
+    """`current`: the names of the modules that run, innermost last; `batch`: the tensors that the model is given;
+    `fixed`: its buffers."""
+
+    def __init__(self, current: list[str], found: Calls, batch: Iterable[Tensor] = (), fixed: Iterable[Tensor] = ()):
+        super().__init__()
+        self.current, self.found = current, found
+        self.logits: Tensor | None = None
+        self._known = {id(item): (item, True) for item in batch} | {id(item): (item, False) for item in fixed}
+        self._entering: dict[int, tuple[str, Tensor]] = {}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        name = self.current[-1] or "(model)"
+        self._follow_batch(args, output)
+        for note in NOTES.get(func, ()):
+            note(self, name, func, args, kwargs, output)
+        return output
+
+    def _follow_batch(self, args: Any, output: Any) -> None:
+        """What is computed without parameters, and whether of the batch."""
+        if not isinstance(output, Tensor):
+            return
+        known = [self._known.get(id(item)) for item in args if isinstance(item, Tensor)]
+        if None not in known:
+            self._known[id(output)] = (output, any(item[1] for item in known if item))
+
+    def rectified(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        silent = func is not torch.relu_ and not bool(args[0].any())
+        self._unit(name, dead=_dead(output), silent=silent)
+
+    def bounded(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        if output.numel() >= FEWEST or (args[0].is_leaf and args[0].requires_grad):
+            self._unit(name, saturated=float((output.abs() > 1.0 - BOUND_SHARE).double().mean()))
+
+    def _unit(self, name: str, dead: float = 0.0, silent: bool = False, saturated: float = 0.0) -> None:
+        before = self.found.activity.get(name, Activity())
+        self.found.activity[name] = replace(
+            before, dead=max(before.dead, dead), silent=before.silent or silent,
+            saturated=max(before.saturated, saturated),
+        )  # fmt: skip
+
+    def gated(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        if output.numel() >= FEWEST:
+            note_gate(self.found, name, output)
+
+    def dropped(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        share = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        self.found.dropouts[name] = max(self.found.dropouts.get(name, 0.0), float(share))
+
+    def chosen(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        scores, chosen = args[0], output[1] if isinstance(output, tuple) else output
+        if not isinstance(scores, Tensor) or not scores.dim():
+            return
+        options, count = scores.shape[-1], chosen.numel() * scores.shape[-1] // max(scores.numel(), 1)
+        positions = scores.numel() // max(options, 1)
+        if count < 1 or 2 * count > options or positions < 2 * options or chosen.is_floating_point():
+            return
+        load = torch.bincount(chosen.flatten().clamp(0, options - 1), minlength=options).double().sort(descending=True)
+        busy = int((load.values.cumsum(0) < 0.9 * chosen.numel()).sum()) + 1
+        self.found.routings[name] = Routing(options, count, positions, busy)
+
+    def normed(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        place, spread = NORMS[func]
+        epsilon = kwargs.get("eps", args[place] if len(args) > place else None)
+        entered = self._entering.pop(id(args[0]), None)
+        if entered is not None:
+            self.found.inputs.pop(entered[0], None)
+        if isinstance(epsilon, float):
+            variance = spread(args[0].detach().double(), args, kwargs)
+            self._norm(name, NormInput(float(variance.median()), epsilon))
+
+    def shortened(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """Vectors divided by their length."""
+        axis = kwargs.get("dim", args[2] if len(args) > 2 else 1)
+        lengths = args[0].detach().double().norm(dim=axis)
+        self._norm(f"{name}[normalize]", NormInput(float(lengths.median()) ** 2, 1e-24, True))
+
+    def _norm(self, name: str, made: NormInput) -> None:
+        """The smallest of what a module normalizes is kept."""
+        before = self.found.norms.get(name)
+        if before is None or made.variance < before.variance:
+            self.found.norms[name] = made
+
+    def softened(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        logits = args[0]
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        axis = (-1 if axis is None else axis) % max(logits.dim(), 1)
+        if logits.dim() < 2 or logits.shape[axis] < 2:
+            return
+        self._look_at_mask(name, logits == -math.inf)
+        logits = logits.detach().movedim(axis, -1)
+        top = logits.amax(-1, keepdim=True)
+        open_ones = logits > top - MASKED if bool(top.isfinite().all()) else logits > -math.inf
+        several = open_ones.sum(-1) > 1
+        if not bool(several.any()):
+            return
+        variance = _variance(logits.double(), open_ones)[several].mean()
+        weights = logits.softmax(-1).amax(-1)[several].double().mean()
+        square = logits.dim() > 2 and axis != logits.dim() - 1 and len({*args[0].shape[-2:]}) == 1
+        made = Softmax(float(weights), float(variance), float(open_ones.sum(-1).double().mean()), None, square)
+        before = self.found.softmaxes.get(name)
+        if before is None or made.variance > before.variance:
+            self.found.softmaxes[name] = replace(made, logits=logits if made.variance > 1.0 else None)
+
+    def attended(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+        if mask is not None:
+            self._look_at_mask(name, mask == -math.inf if mask.is_floating_point() else ~mask)
+
+    def _look_at_mask(self, name: str, hidden: Tensor) -> None:
+        """Rows in which nothing may be seen, and square masks that hide all that came before."""
+        if hidden.dim() < 2:
+            return
+        rows = int(hidden.all(-1).sum())
+        if rows:
+            self.found.blind[name] = rows
+        length = hidden.shape[-1]
+        if length < 4 or hidden.shape[-2] != length:
+            return
+        one = ~hidden.reshape(-1, length, length)[0]
+        if not bool(one.tril(-1).any()) and float(one.triu(1).double().sum()) > 0.25 * length * (length - 1):
+            self.found.future.append(name)
+
+    def entered(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        given = args[0] if args else kwargs.get("input")
+        known = self._known.get(id(given))
+        if known is not None and known[1] and given.is_floating_point() and id(output) not in self._known:
+            sizes = (float(item.detach().double().square().mean().sqrt()) for item in (given, output))
+            self.found.inputs[name] = tuple(sizes)  # type: ignore[assignment]
+            self._entering[id(output)] = (name, output)
+
+    def raised(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        if id(output) not in self._known:
+            self.found.exponents[name] = float(args[0].detach().double().median())
+
+    def cut(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        if id(args[0]) not in self._known:
+            self.found.detached[name] = self.found.detached.get(name, 0) + 1
+
+    def classified(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        logits = args[0] if args else kwargs["input"]
+        target = args[1] if len(args) > 1 else kwargs["target"]
+        if logits.dim() < 2 or not isinstance(output, Tensor) or output.dim():
+            return
+        logits = logits.detach().movedim(1, -1).flatten(0, -2) if logits.dim() > 2 else logits.detach()
+        ignored = kwargs.get("ignore_index", -100)
+        labelled = target.is_floating_point() or bool((target != ignored).any())
+        value = float(output) / (1 if kwargs.get("reduction", "mean") == "mean" else len(logits))
+        least = float(logits.min()) if filled(logits).any() else -math.inf
+        rows = [_over_classes(part, least) for part in logits.split(max(1, PIECE // max(1, logits.shape[-1])))]
+        counts, spread = (torch.cat(column) for column in zip(*rows, strict=True))
+        likely = logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all())
+        self.found.losses.append(
+            LossCall(name, "cross_entropy", logits.shape[-1], value, float(counts.log().mean()), float(spread.mean()),
+                     likely, labelled)
+        )  # fmt: skip
+        self.logits = logits
+
+    def regressed(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """Beside the loss of zeros: as predictions, as logits, or one half as probabilities."""
+        names = ("input", "target")
+        made, wanted = (args[i] if len(args) > i else kwargs[key] for i, key in enumerate(names))
+        if not isinstance(output, Tensor) or not made.numel():
+            return
+        guess = torch.full_like(made.detach(), 0.5 if func is F.binary_cross_entropy else 0.0)
+        rest = {key: item for key, item in kwargs.items() if key not in names}
+        value, chance = (float(item.double().mean()) for item in (output, func(guess, wanted, *args[2:], **rest)))
+        kind = "binary" if func in BINARY else "regression"
+        variance = float(made.double().var(correction=0)) if made.numel() > 1 else 0.0
+        self.found.losses.append(LossCall(name, kind, 1, value, chance, variance))
+
+
+def note_gate(found: Calls, name: str, gate: Tensor) -> None:
+    """The one of a name with the least slope is kept."""
+    gate = gate.detach().double()
+    made = Gate(float(gate.mean()), float((4 * gate * (1 - gate)).mean()))
+    before = found.gates.get(name)
+    if before is None or made.slope < before.slope:
+        found.gates[name] = made
+
+
+def filled(logits: Tensor) -> Tensor:
+    """Entries that were masked with one large negative number: it stands there more than once."""
+    least = logits.min()
+    mask = logits == least
+    return mask if float(least) < -1e3 and int(mask.sum()) > 1 else torch.zeros_like(mask)
+
+
+def note_recurrence(found: Calls, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    """Gates of a first layer of torch's own recurrent modules, which keep them to themselves."""
+    made = output[0] if isinstance(output, tuple) else output
+    x = inputs[0] if inputs else None
+    if not isinstance(module, (nn.LSTM, nn.GRU)) or not isinstance(x, Tensor) or not isinstance(made, Tensor):
+        return
+    state = torch.zeros(*made.shape[:-1], module.hidden_size).to(made)
+    if module.num_layers == 1 and made.shape[-1] == module.hidden_size and made.dim() == 3:
+        time = 1 if module.batch_first else 0
+        state = torch.cat([torch.zeros_like(made.narrow(time, 0, 1)), made.narrow(time, 0, made.shape[time] - 1)], time)
+    with torch.no_grad():
+        weights = ((x, module.weight_ih_l0), (state, module.weight_hh_l0))  # einsum: the mode does not look at it
+        sums: Tensor = sum(torch.einsum("...i,oi->...o", item, weight) for item, weight in weights)  # type: ignore
+        if module.bias:
+            sums = sums + module.bias_ih_l0 + module.bias_hh_l0  # type: ignore[operator]
+    names = ("input", "forget", "", "output") if isinstance(module, nn.LSTM) else ("reset", "update", "")
+    for kind, part in zip(names, sums.chunk(len(names), -1), strict=True):
+        if kind:
+            note_gate(found, f"{name}[{kind} gate]", torch.special.expit(part))
+
+
+def _over_classes(logits: Tensor, fill: float) -> tuple[Tensor, Tensor]:
+    """Of each row: how many classes are allowed (finite, and not the fill of a mask), and the variance of their logits."""
+    allowed = logits.isfinite() & (logits > fill)
+    return allowed.sum(-1).clamp_min(1).double(), _variance(logits.double(), allowed)
+
+
+def _variance(values: Tensor, allowed: Tensor) -> Tensor:
+    """Along the last axis, over what is allowed."""
+    counts = allowed.sum(-1).clamp_min(1)
+    mean = values.where(allowed, 0.0).sum(-1) / counts
+    return (values - mean[..., None]).square().where(allowed, 0.0).sum(-1) / counts
+
+
+def _dead(output: Tensor) -> float:
+    """Share of units that are zero on every position: channels come last, or second where there are pixels."""
+    axis = 1 if output.dim() == 4 else output.dim() - 1
+    units = output.movedim(axis, 0).flatten(1) if output.dim() else output
+    if units.dim() < 2 or units.shape[1] < FEWEST:
+        return 0.0
+    return float((units == 0).all(1).double().mean())
+
+
+def _of_batch(x: Tensor, args: Any, kwargs: Any) -> Tensor:
+    """Variances that a batch norm divides by: its running ones where it is not training."""
+    running = kwargs.get("running_var", args[2] if len(args) > 2 else None)
+    training = kwargs.get("training", args[5] if len(args) > 5 else False)
+    if not training and running is not None:
+        return running.double()
+    return x.transpose(0, 1).flatten(1).var(-1, correction=0)
+
+
+def _of_group(x: Tensor, args: Any, kwargs: Any) -> Tensor:
+    groups = kwargs.get("num_groups", args[1] if len(args) > 1 else 1)
+    return x.reshape(len(x), groups, -1).var(-1, correction=0)
+
+
+Spread = Callable[[Tensor, Any, Any], Tensor]
+NORMS: dict[Any, tuple[int, Spread]] = {
+    F.layer_norm: (4, lambda x, args, kwargs: x.var(-1, correction=0)),
+    F.rms_norm: (3, lambda x, args, kwargs: x.square().mean(-1)),
+    F.group_norm: (4, _of_group),
+    F.batch_norm: (7, _of_batch),
+    F.instance_norm: (7, lambda x, args, kwargs: x.flatten(2).var(-1, correction=0)),
+}
+BINARY = (F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
+KINDS: dict[Any, tuple[Any, ...]] = {
+    Watch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),
+    Watch.bounded: (torch.tanh, Tensor.tanh, F.tanh),
+    Watch.gated: (torch.sigmoid, Tensor.sigmoid, F.sigmoid, Tensor.sigmoid_),
+    Watch.dropped: (F.dropout, torch.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout),
+    Watch.chosen: (torch.topk, Tensor.topk, torch.argmax, Tensor.argmax),
+    Watch.normed: tuple(NORMS),
+    Watch.shortened: (F.normalize,),
+    Watch.softened: (F.softmax, torch.softmax, Tensor.softmax),
+    Watch.attended: (F.scaled_dot_product_attention,),
+    Watch.entered: (F.linear, F.conv1d, F.conv2d, F.conv3d, torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm),
+    Watch.raised: (torch.exp, Tensor.exp),
+    Watch.cut: (Tensor.detach, torch.detach),
+    Watch.classified: (F.cross_entropy,),
+    Watch.regressed: (*BINARY, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss),
+}  # fmt: skip
+NOTES: dict[Any, list[Callable[..., None]]] = {}
+for _note, _functions in KINDS.items():
+    for _function in dict.fromkeys(_functions):
+        NOTES.setdefault(_function, []).append(_note)

@@ -150,7 +150,7 @@ class _Walk:
                 for made in reader.made:
                     if not made.requires_grad:
                         cut = cut or _cut(reader)
-                    elif self.tape.status.get(id(made), ABSENT) == ALIVE:
+                    elif self.tape.status.get(id(made), ABSENT) in ((ALIVE, ZERO) if state == BROKEN else (ALIVE,)):
                         return self._ended(reader, item, state)
                     elif id(made) not in seen:
                         seen.add(id(made))
@@ -209,7 +209,8 @@ def _cut(reader: Call) -> End | None:
 def _softmax(item: Tensor) -> str:
     if item.dim() and item.shape[-1] == 1:
         return "has a single class: it is one, whatever it reads"
-    spread = float((item.double().amax(-1) - item.double().amin(-1)).median()) if item.dim() else math.nan
+    item = item.detach().double()
+    spread = float((item.amax(-1) - item.amin(-1)).median()) if item.dim() else math.nan
     return f"is saturated: what it reads spans {spread:.3g}"
 
 

@@ -329,7 +329,7 @@ def note_recurrence(found: Calls, name: str, module: nn.Module, inputs: Any, out
 
 
 def _over_classes(logits: Tensor, fill: float) -> tuple[Tensor, Tensor]:
-    """Of each row: how many classes are allowed (finite, and not the fill of a mask), and the variance of their logits."""
+    """Of each row: how many classes are allowed (finite, and not the fill of a mask), and their variance."""
     allowed = logits.isfinite() & (logits > fill)
     return allowed.sum(-1).clamp_min(1).double(), _variance(logits.double(), allowed)
 

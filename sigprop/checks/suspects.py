@@ -155,7 +155,7 @@ def _score_factors(subject: Subject, large: list[Scores]) -> Iterator[Edit]:
                 places[f"{item.module}.{key}"] = item.head_width**-0.5
     if places:
         width, scale = large[0].head_width, large[0].scale
-        because = f"The scores of {large[0].module} are multiplied by {scale:.4g}, not by 1/sqrt({width})."
+        because = f"The scores of {large[0].module} are q . k times {scale:.4g}: 1/sqrt({width}) is missing."
         yield setting(f"multiply the scores by 1/sqrt({width}): {listed(list(places))}", places, because)
 
 

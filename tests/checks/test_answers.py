@@ -75,7 +75,7 @@ def test_the_missing_score_scale_is_the_fix_and_no_recipe():
     torch.manual_seed(0)
     found = answered(*planted.missing_score_scale())["attention_saturated"]
     assert "1/sqrt(64) is missing" in found.cause
-    assert "scale = 64 ** -0.5" in code_of(found)
+    assert "model.h[i].scale = 0.125" in code_of(found)
     assert found.prescription is not None
     assert found.prescription.after < found.prescription.before / 30
 

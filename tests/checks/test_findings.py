@@ -12,8 +12,9 @@ from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
 from studies.check_models import HEALTHY, ILLNESSES, TOKENS, gpt2, transformer
 from tests.checks.test_answers import PLANTED
+from tests.checks.test_operations import OPERATIONS
 
-UNPLANTED = {"trained", "disagreement", "equal_positions", "weights_not_loaded"}
+UNPLANTED = set(OPERATIONS) | {"trained", "disagreement", "equal_positions", "weights_not_loaded"}
 """Those have tests of their own."""
 
 

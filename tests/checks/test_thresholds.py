@@ -5,7 +5,7 @@ from sigprop.checks import THRESHOLDS
 KNOWN = {
     "odd_factor": 2,
     "small_effect": 0.01,
-    "most_trials": 6,
+    "most_trials": 10,
     "false_alarm": 1e-06,
     "draw_factor": 1.15,
     "draw_alike": 1.03,
@@ -48,6 +48,20 @@ KNOWN = {
     "disagreement": 4,
     "disagreement_share": 0.25,
     "width_exponent": 0.25,
+    "near_default": 2.5,
+    "gate_slope": 0.004,
+    "large_input": 30,
+    "training_noise": 0.8,
+    "attention_sharp": 0.25,
+    "one_hot": 0.9,
+    "fixed_scores": 0.9,
+    "leak": 1e-06,
+    "large_gain": 20,
+    "noise_gradient": 1e-13,
+    "detached_steps": 8,
+    "exponent": 9,
+    "read_by_readout": 10,
+    "loss_over_zero": 30,
 }
 
 

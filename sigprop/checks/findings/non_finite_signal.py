@@ -10,6 +10,8 @@ from sigprop.checks.registry import check
 from sigprop.checks.subject import Subject
 from sigprop.results.report import Datum, Finding, Prescription
 
+OUTPUT = "the model's output"
+
 
 @check("non_finite_signal", "signal", "activations, the loss or gradients that are infinite or not a number")
 def non_finite_signal(subject: Subject) -> Iterator[Finding]:
@@ -17,7 +19,7 @@ def non_finite_signal(subject: Subject) -> Iterator[Finding]:
     profile = subject.measured
     if profile is None:
         return
-    forward = [name or "the model's output" for name in subject.observed.broken]
+    forward = [name or OUTPUT for name in subject.observed.broken]
     loss = profile.meta.get("loss_value")
     doubted = [row.name for row in profile.parameters if not math.isfinite(row.grad_second_moment)]
     bad_loss = isinstance(loss, float) and not math.isfinite(loss)
@@ -45,7 +47,7 @@ def non_finite_signal(subject: Subject) -> Iterator[Finding]:
 
 def _told(subject: Subject, forward: list[str]) -> tuple[str, str]:
     """Labels that are all ignored, queries that see no key, else what such places have in common."""
-    if not forward and any(not item.labelled for item in subject.observed.losses):
+    if forward in ([], [OUTPUT]) and any(not item.labelled for item in subject.observed.losses):
         return (
             "Every label is the one that the cross entropy ignores: it averages over nothing, 0 / 0.",
             "give labels that are not `ignore_index` (-100)",

@@ -34,7 +34,8 @@ def attention_collapse(history: History, context: RunContext) -> Iterator[Findin
     if names:
         row = now.sites[names[0]]
         yield problem(
-            title=f"step {now.step}: attention looks at one token only at {len(names)} places, first {names[0]}",
+            title=f"step {now.step}: attention looks at one token only at {len(names)} "
+            f"place{'s' * (len(names) > 1)}, first {names[0]}",
             cause="Scores have grown until the softmax is a choice without gradient (Zhai et al. 2023): "
             "normalize queries and keys, or lower their learning rate.",
             sites=tuple(names),

@@ -30,7 +30,7 @@ CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", 
 
 
 @dataclass
-class Call:
+class TracedCall:
     site: str
     name: str
     args: list[Any]
@@ -57,11 +57,11 @@ class End:
 
 
 @dataclass
-class Tape(TorchFunctionMode):
+class GradientTape(TorchFunctionMode):
     """Every call with what it was given, and how the gradient of what it made turned out."""
 
     current: list[str]
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TracedCall] = field(default_factory=list)
     status: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Tape(TorchFunctionMode):
                      for part in (item if isinstance(item, (tuple, list)) else [item])]  # fmt: skip
             site, name = self.current[-1] or "the model", name.strip("_")
             factors = [*args, *([kwargs[KEYWORDS[name]]] * 4 if KEYWORDS.get(name) in kwargs else [])]
-            self.calls.append(Call(site, name, factors, given, made, torch.is_grad_enabled()))
+            self.calls.append(TracedCall(site, name, factors, given, made, torch.is_grad_enabled()))
             for item in made:
                 if item.requires_grad and not item.is_leaf:
                     item.register_hook(partial(self.note, id(item)))
@@ -109,7 +109,7 @@ def gradient_ends(model: nn.Module, batch: Any, loss: LossChoice) -> tuple[dict[
             handles.append(module.register_forward_pre_hook(lambda *_, name=name: current.append(name)))
             handles.append(module.register_forward_hook(lambda *_: _leave(current)))
         torch.manual_seed(0)
-        tape = Tape(current)
+        tape = GradientTape(current)
         try:
             with tape:
                 aim = objective(call(model, copied(batch)), batch, loss)
@@ -130,10 +130,10 @@ def gradient_ends(model: nn.Module, batch: Any, loss: LossChoice) -> tuple[dict[
 
 
 class _Walk:
-    def __init__(self, tape: Tape, names: dict[int, str]):
+    def __init__(self, tape: GradientTape, names: dict[int, str]):
         self.tape, self.names = tape, names
-        self.readers: dict[int, list[Call]] = {}
-        self.makers: dict[int, Call] = {}
+        self.readers: dict[int, list[TracedCall]] = {}
+        self.makers: dict[int, TracedCall] = {}
         for call_ in tape.calls:
             for item in call_.given:
                 if isinstance(item, Tensor):
@@ -167,7 +167,7 @@ class _Walk:
                     return End(reader.site, "data", f"{where} reads its numbers through `.data` or `detach`")
         return None
 
-    def _ended(self, reader: Call, item: Tensor, state: str) -> End:
+    def _ended(self, reader: TracedCall, item: Tensor, state: str) -> End:
         where = f"`{reader.name}` in {reader.site}"
         if state == BROKEN:
             why = "it overflows, or divides by zero" if bool((item != 0).all()) else "its slope at zero is infinite"
@@ -199,7 +199,7 @@ class _Walk:
         return "zeros"
 
 
-def _cut(reader: Call) -> End | None:
+def _cut(reader: TracedCall) -> End | None:
     where = f"`{reader.name}` in {reader.site}"
     if reader.name in CUTS:
         return End(reader.site, reader.name, f"{where} passes no gradient on")

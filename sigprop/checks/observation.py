@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import copied, tensors_in
-from sigprop.checks.operations import Activity, Calls, NormInput, Watch, filled, note_recurrence
+from sigprop.checks.operations import Activity, Calls, CallWatch, NormInput, filled, note_recurrence
 from sigprop.compat import own_modules
 from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
@@ -176,7 +176,7 @@ def _is_kept(key: str) -> bool:
 
 def _run(model: nn.Module, batch: Any, found: Observation, loss: LossChoice = None, seed: int = 0) -> Tensor | None:
     torch.manual_seed(seed)
-    with _named(model, found) as current, Watch(current, found, _tensors(batch), model.buffers()) as watch:
+    with _named(model, found) as current, CallWatch(current, found, _tensors(batch), model.buffers()) as watch:
         output = call(model, batch)
         if callable(loss):
             current.append("loss")

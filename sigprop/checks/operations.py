@@ -117,7 +117,7 @@ class Calls:
     future: list[str] = field(default_factory=list)
 
 
-class Watch(TorchFunctionMode):
+class CallWatch(TorchFunctionMode):
     """`current`: the names of the modules that run, innermost last; `batch`: the tensors that the model is given;
     `fixed`: its buffers."""
 
@@ -374,20 +374,20 @@ NORMS: dict[Any, tuple[int, Spread]] = {
 }
 BINARY = (F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
 KINDS: dict[Any, tuple[Any, ...]] = {
-    Watch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),
-    Watch.bounded: (torch.tanh, Tensor.tanh, F.tanh),
-    Watch.gated: (torch.sigmoid, Tensor.sigmoid, F.sigmoid, Tensor.sigmoid_),
-    Watch.dropped: (F.dropout, torch.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout),
-    Watch.chosen: (torch.topk, Tensor.topk, torch.argmax, Tensor.argmax),
-    Watch.normed: tuple(NORMS),
-    Watch.shortened: (F.normalize,),
-    Watch.softened: (F.softmax, torch.softmax, Tensor.softmax),
-    Watch.attended: (F.scaled_dot_product_attention,),
-    Watch.entered: (F.linear, F.conv1d, F.conv2d, F.conv3d, torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm),
-    Watch.raised: (torch.exp, Tensor.exp),
-    Watch.cut: (Tensor.detach, torch.detach),
-    Watch.classified: (F.cross_entropy,),
-    Watch.regressed: (*BINARY, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss),
+    CallWatch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),
+    CallWatch.bounded: (torch.tanh, Tensor.tanh, F.tanh),
+    CallWatch.gated: (torch.sigmoid, Tensor.sigmoid, F.sigmoid, Tensor.sigmoid_),
+    CallWatch.dropped: (F.dropout, torch.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout),
+    CallWatch.chosen: (torch.topk, Tensor.topk, torch.argmax, Tensor.argmax),
+    CallWatch.normed: tuple(NORMS),
+    CallWatch.shortened: (F.normalize,),
+    CallWatch.softened: (F.softmax, torch.softmax, Tensor.softmax),
+    CallWatch.attended: (F.scaled_dot_product_attention,),
+    CallWatch.entered: (F.linear, F.conv1d, F.conv2d, F.conv3d, torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm),
+    CallWatch.raised: (torch.exp, Tensor.exp),
+    CallWatch.cut: (Tensor.detach, torch.detach),
+    CallWatch.classified: (F.cross_entropy,),
+    CallWatch.regressed: (*BINARY, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss),
 }  # fmt: skip
 NOTES: dict[Any, list[Callable[..., None]]] = {}
 for _note, _functions in KINDS.items():

@@ -1,6 +1,7 @@
 """What is seen in the functions of one pass, and where gradients end: one small model for each."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 
 from sigprop.checks.ends import BROKEN, gradient_ends
 from sigprop.checks.observation import observe
-from tests.checks.test_answers import answered
+from tests.checks.test_answers import answered, code_of
 
 X = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
 IDS = torch.randint(32, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -18,9 +19,9 @@ IDS = torch.randint(32, (2, 12), generator=torch.Generator().manual_seed(0))
 class Made(nn.Module):
     """A matrix, and what is done with its output and the parameter `extra`."""
 
-    def __init__(self, act, extra=0.0, size=1):
+    def __init__(self, act: Any, extra=0.0, size=1):
         super().__init__()
-        self.first, self.act = nn.Linear(16, 16), act
+        self.first, self.act = nn.Linear(16, 16), act or F.relu
         self.extra = nn.Parameter(torch.full((size,), extra))
 
     def forward(self, x):
@@ -30,7 +31,7 @@ class Made(nn.Module):
 class Masked(nn.Module):
     """One attention over ids, with a loss of the next token."""
 
-    def __init__(self, see):
+    def __init__(self, see: Any):
         super().__init__()
         self.wte, self.qkv, self.head, self.see = nn.Embedding(32, 16), nn.Linear(16, 48), nn.Linear(16, 32), see
 
@@ -67,7 +68,7 @@ def test_what_a_function_is_given_is_found_with_its_cause_and_line(name):
     assert name in found, list(found)
     assert title in found[name].title
     assert cause in found[name].cause
-    assert code in (found[name].prescription.code if found[name].prescription else "")
+    assert code in code_of(found[name])
 
 
 ENDS = {
@@ -148,7 +149,7 @@ def test_gates_of_recurrent_layers_are_seen(kind, place, gate):
         model.bias_ih_l0[place * 16 : place * 16 + 16] = 25.0 if kind is nn.GRU else -25.0
     found = answered(model, x)["gates_shut"]
     assert gate in found.title
-    assert f"[{place * 16}:{place * 16 + 16}], 0)" in found.prescription.code
+    assert f"[{place * 16}:{place * 16 + 16}], 0)" in code_of(found)
 
 
 def test_scores_that_a_bias_sets_are_told_from_saturated_ones():
@@ -169,7 +170,8 @@ def test_vectors_of_zeros_cannot_be_normalized():
     torch.manual_seed(0)
     model = Made(lambda h, e: F.normalize(h, dim=-1))
     with torch.no_grad():
-        model.first.weight.zero_(), model.first.bias.zero_()
+        for weight in model.first.parameters():
+            weight.zero_()
     found = answered(model, X)["norm_epsilon"]
     assert "normalizes vectors that are zero" in found.title
     assert math.isfinite(found.evidence[0].value)

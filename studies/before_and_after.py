@@ -1,7 +1,7 @@
-"""The picture of the start page: `python -m studies.sick_and_cured`.
+"""The picture of the start page: `python -m studies.before_and_after`.
 
 A 48-layer Post-LN decoder of width 128 under Xavier and under `unit`, predicted (lines) and measured over
-initializations (points, with standard errors). Writes docs/data/sick_and_cured.json and the figure of that name.
+initializations (points, with standard errors). Writes docs/data/before_and_after.json and the figure of that name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ COLUMNS = {"token_correlation": "token correlation", "grad_variance": "gradient 
 
 def main(
     seeds: Annotated[int, typer.Option(help="Initializations that are measured.")] = 8,
-    data: Path = Path("docs/data/sick_and_cured.json"),
-    figure: Path = Path("docs/figures/sick_and_cured.png"),
+    data: Path = Path("docs/data/before_and_after.json"),
+    figure: Path = Path("docs/figures/before_and_after.png"),
 ) -> None:
     """Predict, measure, store and draw."""
     ids = encode(sample_text())[None, : CONTEXT + 1]
@@ -49,7 +49,7 @@ def main(
             "predicted": _rows(predict(made.apply_(make()), inputs, loss=loss, verify=0)),
             "measured": _rows(measured),
         }
-    command = f"python -m studies.sick_and_cured --seeds {seeds}"
+    command = f"python -m studies.before_and_after --seeds {seeds}"
     data.write_text(json.dumps({"command": command, "date": str(date.today()), "results": found}) + "\n")
     draw(found, figure)
 

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import sigprop
-from sigprop.cli.app import COMMANDS, app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import COMMANDS, app, exit_code
 from tests.documents import EXTRAS, FENCE, ROOT, agrees, extras, pages, steps
 
 PAGES = ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.md"))]

@@ -5,13 +5,20 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sigprop.cli.console import SIGN, show, width
-from sigprop.cli.options import Batch, Data, Json, Model, Seed, Settings, Tokens, hush, writable
+from sigprop.cli.options import SIGN, Batch, Data, Json, Model, Seed, Settings, Tokens, hush, show, width, writable
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sigprop.inputs import ModelSource
+
+
+LARGEST = 600_000_000
+"""Parameters of a model whose weights are made: 2.4 GB in float32."""
 LEVELS = ("problem", "warning", "note", "never")
 
 
@@ -19,6 +26,22 @@ def _level(text: str) -> str:
     if text not in LEVELS:
         raise typer.BadParameter(f"{text!r} is not one of {', '.join(LEVELS)}")
     return text
+
+
+def _built(source: ModelSource, seed: int) -> nn.Module:
+    """A model with its weights, made with the seed, unless they would be too many."""
+    import torch
+
+    from sigprop.distributions import build
+
+    if source.fixed:
+        return source.build()
+    skeleton = build(source.build)
+    if sum(parameter.numel() for parameter in skeleton.parameters()) > LARGEST:
+        return skeleton
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return source.build()
 
 
 def check_command(
@@ -50,14 +73,14 @@ def check_command(
 ) -> None:
     """Diagnose a model's initialization. Exit code 1 when something is found."""
     from sigprop.checks import check, without
-    from sigprop.cli.check_source import model_and_batch
+    from sigprop.inputs import open_source, parse_settings
     from sigprop.plans import Plan
     from sigprop.report.html import write_html
 
-    source = model_and_batch(model, settings or [], data or text, batch, tokens, seed)
+    source = open_source(model, parse_settings(settings or []), data or text, batch, tokens)
     given = None if plan is None else Plan.from_json(plan)
     options = {"tokens": tokens, "plan": given, "optimizer": optimizer, "lr": lr, "seed": seed, "quick": quick}
-    report = check(source.model, source.batch, loss=source.loss, **options)
+    report = check(_built(source, seed), source.batch, loss=source.loss, **options)
     report = without(report, ignore or [], baseline)
     if html is not None:
         write_html(report, html, "sigprop " + shlex.join(sys.argv[1:]))

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Everything, Figure, Json, Model, Quiet, Settings
+from sigprop.cli.options import Everything, Figure, Json, Model, Quiet, Settings, show
 from sigprop.errors import InputError, require
 
 

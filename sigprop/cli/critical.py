@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Json
+from sigprop.cli.options import Json, show
 from sigprop.grid import Grid, thinned
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import SIGN, show, width
-from sigprop.cli.options import writable
+from sigprop.cli.options import SIGN, show, width, writable
 
 if typing.TYPE_CHECKING:
     from torch import nn

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import MODEL_HELP, Everything, Json, Model, Quiet, Settings
+from sigprop.cli.options import MODEL_HELP, Everything, Json, Model, Quiet, Settings, show
 
 
 def diff_command(

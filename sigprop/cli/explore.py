@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import MODEL_HELP, Settings
+from sigprop.cli.options import MODEL_HELP, Settings, show
 
 
 def explore_command(

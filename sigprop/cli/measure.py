@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Batch, Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens
+from sigprop.cli.options import Batch, Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens, show
 from sigprop.grid import Grid, number, thinned
 
 if TYPE_CHECKING:

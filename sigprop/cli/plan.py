@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Json, Model, Quiet, Settings, Tokens, writable
+from sigprop.cli.options import Json, Model, Quiet, Settings, Tokens, show, writable
 from sigprop.errors import InputError, SigpropError
 from sigprop.grid import Grid, number
 
@@ -144,3 +143,18 @@ def _summary(predicted: list[PredictedPlan]) -> Grid:
         rows.append([item.recipe, *map(number, values)])
     headings = ["recipe", "variance last/first", "gradient first/last", "token corr", "sensitivity"]
     return Grid(headings, rows, title="predicted from end to end")
+
+
+KEYS = ("name", "paper", "applies_to", "effect", "data")
+
+
+def recipes_command(json: Json = False) -> None:
+    """List the recipes that `sigprop plan` knows."""
+    from sigprop.plans.recipes import RECIPES
+
+    found = [{key: getattr(item, key) for key in KEYS} for item in RECIPES.values()]
+    if json:
+        show(json_module.dumps(found, indent=1))
+        return
+    rows = [[str(item[key]) for key in KEYS[:4]] for item in found]
+    show(Grid(["name", "paper", "applies to", "effect"], rows, title="recipes", wrapped=(1, 2, 3)))

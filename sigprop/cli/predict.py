@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens
+from sigprop.cli.options import Data, Everything, Figure, Json, Model, Quiet, Seeds, Settings, Tokens, show
 from sigprop.errors import InputError
 
 if TYPE_CHECKING:

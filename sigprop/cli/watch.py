@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Json, writable
+from sigprop.cli.options import Json, show, writable
 
 
 def watch_command(

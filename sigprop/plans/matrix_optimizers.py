@@ -74,8 +74,8 @@ def turn(weight: Tensor, update: Tensor, angle: float, state: dict[str, Any], fi
     """Turn each matrix of a weight against an update, at the norm it had when it was first turned."""
     axes = tuple(range(weight.ndim)) if filters or weight.ndim < 3 else (-2, -1)
 
-    def norm(values: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(values, dim=axes, keepdim=True, dtype=torch.float32)
+    def norm(values: Tensor) -> Tensor:  # torch 2.9 multiplies a sharded `vector_norm` before it is reduced
+        return values.float().square().sum(axes, keepdim=True).sqrt()
 
     if "radius" not in state:
         state["radius"] = norm(weight)

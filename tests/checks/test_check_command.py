@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 from sigprop.plans import Plan
 from sigprop.results import Report
 

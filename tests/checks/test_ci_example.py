@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 
 PAGE = Path(__file__).parents[2] / "docs/do/check.md"
 MODEL = """

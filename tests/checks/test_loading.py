@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import sigprop as sp
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 
 transformers = pytest.importorskip("transformers")
 

@@ -7,8 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from sigprop.cli.critical import critical_command
-from sigprop.cli.ranges import parse_range
-from sigprop.cli.research.phase import phase_command
+from sigprop.cli.research.phase import parse_range, phase_command
 from sigprop.errors import InputError, SigpropError
 from sigprop.research.criticality import advice, architecture, criticality, prescription, trajectory
 from sigprop.research.phase.diagram import PhaseDiagram

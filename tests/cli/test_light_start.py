@@ -19,7 +19,7 @@ def loaded_after(code: str) -> set[str]:
     [
         "import sigprop",
         "import sigprop.cli",
-        "from sigprop.cli.app import app\nfrom sigprop.cli.exits import exit_code\nexit_code(app, ['predict', '-h'])",
+        "from sigprop.cli.app import app\nfrom sigprop.cli.app import exit_code\nexit_code(app, ['predict', '-h'])",
     ],
 )
 def test_nothing_heavy_is_loaded(code):

@@ -6,8 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from sigprop.cli.plan import plan_command
-from sigprop.cli.recipes import recipes_command
+from sigprop.cli.plan import plan_command, recipes_command
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.plans import Plan
 from sigprop.plans.recipes import RECIPES

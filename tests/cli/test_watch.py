@@ -5,8 +5,7 @@ import json
 import pytest
 import torch
 
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 from sigprop.monitoring import Watch, recorded_run
 from tests.monitoring.shared import batches, small_model, train
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 
 NET = "import torch\nfrom torch import nn\n\ndef net(width=4):\n    return nn.Linear(2, width)\n"
 

@@ -112,7 +112,8 @@ def test_a_plan_without_a_rate_trains(optimizer):
 
 
 @SHARDED_STEPS
-def test_it_trains_sharded_weights(tmp_path):
+@pytest.mark.parametrize("kind", [AdamH, MuonH, NorMuon])
+def test_it_trains_sharded_weights(tmp_path, kind):
     """FSDP2 on one process: the same numbers as whole."""
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -125,7 +126,7 @@ def test_it_trains_sharded_weights(tmp_path):
     try:
         fully_shard(sharded, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
         for model in (plain, sharded):
-            optimizer = AdamH(model.parameters(), lr=0.1)
+            optimizer = kind(model.parameters(), lr=0.1)
             for step in range(3):
                 optimizer.zero_grad()
                 model(torch.ones(2, 6) + step * torch.arange(6)).square().sum().backward()

@@ -18,8 +18,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 
 LINES, FILES, LIMIT = 600, 200, 30
 JUNK = ["", " ", "None", "nan", "inf", "-inf", "0", "-1", "1e23", "1e400", "99999999999999999999999", "a", "'a'", "[1]",

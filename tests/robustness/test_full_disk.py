@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import sigprop as sp
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 from sigprop.errors import SigpropError, WriteError
 
 SMALL = ("--set", "depth=1", "--set", "width=8")

@@ -6,7 +6,7 @@
 | `sides`, `elsewhere` | a model here, on the meta device, or built by another interpreter |
 | `matching` | which parameter is which: renamed, transposed, fused, split |
 | `sampling` | whether two tensors are samples of one distribution |
-| `causes` | which group of parameters explains the difference in the signals |
+| `causes` | the signals of both, and which group of parameters explains their difference |
 """
 
 from sigprop.checks.diff.diffing import diff

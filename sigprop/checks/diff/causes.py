@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.checks.diff.elsewhere import moments_of
-from sigprop.checks.diff.matching import Pair, copied_into
+from sigprop.checks.diff.elsewhere import described, moments_of
+from sigprop.checks.diff.matching import Matching, Pair, copied_into, entries_of
+from sigprop.checks.diff.sides import Side
 from sigprop.errors import SigpropError
 from sigprop.measurement import measure
 from sigprop.prediction import predict
 from sigprop.results import Profile, SiteRow
-from sigprop.results.difference import SiteDiff, Swap
+from sigprop.results.difference import InitDiff, SiteDiff, Swap
 
 MOST_SWAPS = 5
 ENTRIES = 1 << 14
@@ -161,3 +163,76 @@ def _agree(one: list[float], other: list[float]) -> bool:
     return len(one) != len(other) or all(
         math.isclose(*pair, rel_tol=ROUNDING, abs_tol=1e-12) or pair[0] != pair[0] for pair in pairs
     )
+
+
+def add_signals(
+    found: InitDiff,
+    left: Side,
+    right: Side,
+    matching: Matching,
+    groups: dict[str, list[Pair]],
+    words: dict[str, tuple[str, str]],
+    batch: Any,
+    loss: Any,
+) -> None:
+    """Measured and predicted, and what explains the difference; a copy of A is run, and nothing of the user's."""
+    if batch is None:
+        found.meta["not_run"] = "no batch was given and none could be made"
+        return
+    assert left.model is not None
+    complete = [all("uninit" not in text and "not a number" not in text for text in side)
+                for side in ([row.a for row in found.parameters], [row.b for row in found.parameters])]  # fmt: skip
+    if not all(complete):
+        found.meta["not_run"] = f"{'AB'[complete.index(False)]} holds values that are not numbers"
+        return
+    try:
+        twin, pairs = _twin(left, matching)
+        if groups:
+            inside = {key: [pairs[id(pair)] for pair in items] for key, items in groups.items()}
+            found.swaps, before, after = explained(twin, inside, words, batch, loss)
+        else:
+            before = after = measure(twin, batch, loss, progress=False)
+        same = _code(found, left, right, matching, twin, list(pairs.values()), batch)
+        if not same and right.model is not None:
+            after = measure(right.model, batch, loss, progress=False)
+        found.meta |= {f"loss_{key}": item.meta["loss_value"] for key, item in (("a", before), ("b", after))
+                       if "loss_value" in item.meta}  # fmt: skip
+        if not found.equal:
+            theory = [
+                predicted(side.factory or side.model, batch, loss) if side.model is not None else None
+                for side in (left, right)
+            ]
+            found.sites = site_rows(before, after, theory, same_modules(matching.pairs))
+    except (SigpropError, RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        found.meta["not_run"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def _code(
+    found: InitDiff, left: Side, right: Side, matching: Matching, twin: nn.Module, pairs: list[Pair],
+    batch: Any,
+) -> bool:  # fmt: skip
+    """With the same numbers, do both compute the same? Not asked where parts or sizes differ, or rows are fused."""
+    whole = not (matching.only_a or matching.only_b) and all(pair.how in ("name", "place") for pair in pairs)
+    if not whole or any(pair.shapes_differ for pair in pairs):
+        return False
+    moments = right.moments
+    if moments is None and right.model is not None:
+        moments = moments_of(right.model, batch)
+    if not moments:
+        return False
+    told = computes_the_same(twin, pairs, moments, batch)
+    if told:
+        found.structure.append(told)
+    return not told
+
+
+def _twin(left: Side, matching: Matching) -> tuple[nn.Module, dict[int, Pair]]:
+    """A copy of A with pairs that point into it."""
+    twin = copy.deepcopy(left.model)
+    assert twin is not None
+    entries = {entry.name: entry for entry in entries_of(described(twin)["parameters"])}
+    pairs = {
+        id(pair): Pair(type(pair.a)(entries[pair.a.entry.name], pair.a.get, pair.a.rows), pair.b, pair.how)
+        for pair in matching.pairs
+    }
+    return twin, pairs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from sigprop.batches import first_batch
 from sigprop.checks.diff import causes, sides
-from sigprop.checks.diff.elsewhere import described, moments_of
-from sigprop.checks.diff.matching import Matching, Pair, entries_of, matched, pattern
+from sigprop.checks.diff.matching import Matching, Pair, matched, pattern
 from sigprop.checks.diff.sampling import EntrySample, Tested, compared, sample_of
 from sigprop.errors import InputError, SigpropError
 from sigprop.inputs import made_up_batch
@@ -100,7 +98,7 @@ def _compared(left: sides.Side, right: sides.Side, batch: Any, loss: Any, signal
     found.meta |= {"kind": "diff", "a": left.name, "b": right.name, "false_alarm": FALSE_ALARM}
     found.meta |= {f"versions_{key}": side.versions for key, side in (("a", left), ("b", right)) if side.versions}
     if signals:
-        _signals(found, left, right, matching, groups, words, batch, loss)
+        causes.add_signals(found, left, right, matching, groups, words, batch, loss)
     if not found.swaps:
         found.swaps = [
             causes.Swap(key, tuple(pair.a.name for pair in pairs), *words[key])
@@ -255,79 +253,3 @@ def _buffers(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
             words = [item.words if item is not None else "other numbers" for item in samples]
             told.append(f"buffer {name}: {words[0]} in A, {words[1]} in B")
     return told
-
-
-# -- signals
-
-
-def _signals(
-    found: InitDiff,
-    left: sides.Side,
-    right: sides.Side,
-    matching: Matching,
-    groups: dict[str, list[Pair]],
-    words: dict[str, tuple[str, str]],
-    batch: Any,
-    loss: Any,
-) -> None:
-    """Measured and predicted, and what explains the difference; a copy of A is run, and nothing of the user's."""
-    if batch is None:
-        found.meta["not_run"] = "no batch was given and none could be made"
-        return
-    assert left.model is not None
-    complete = [all("uninit" not in text and "not a number" not in text for text in side)
-                for side in ([row.a for row in found.parameters], [row.b for row in found.parameters])]  # fmt: skip
-    if not all(complete):
-        found.meta["not_run"] = f"{'AB'[complete.index(False)]} holds values that are not numbers"
-        return
-    try:
-        twin, pairs = _twin(left, matching)
-        if groups:
-            inside = {key: [pairs[id(pair)] for pair in items] for key, items in groups.items()}
-            found.swaps, before, after = causes.explained(twin, inside, words, batch, loss)
-        else:
-            before = after = causes.measure(twin, batch, loss, progress=False)
-        same = _code(found, left, right, matching, twin, list(pairs.values()), batch)
-        if not same and right.model is not None:
-            after = causes.measure(right.model, batch, loss, progress=False)
-        found.meta |= {f"loss_{key}": item.meta["loss_value"] for key, item in (("a", before), ("b", after))
-                       if "loss_value" in item.meta}  # fmt: skip
-        if not found.equal:
-            theory = [
-                causes.predicted(side.factory or side.model, batch, loss) if side.model is not None else None
-                for side in (left, right)
-            ]
-            found.sites = causes.site_rows(before, after, theory, causes.same_modules(matching.pairs))
-    except (SigpropError, RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        found.meta["not_run"] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def _code(
-    found: InitDiff, left: sides.Side, right: sides.Side, matching: Matching, twin: nn.Module, pairs: list[Pair],
-    batch: Any,
-) -> bool:  # fmt: skip
-    """With the same numbers, do both compute the same? Not asked where parts or sizes differ, or rows are fused."""
-    whole = not (matching.only_a or matching.only_b) and all(pair.how in ("name", "place") for pair in pairs)
-    if not whole or any(pair.shapes_differ for pair in pairs):
-        return False
-    moments = right.moments
-    if moments is None and right.model is not None:
-        moments = moments_of(right.model, batch)
-    if not moments:
-        return False
-    told = causes.computes_the_same(twin, pairs, moments, batch)
-    if told:
-        found.structure.append(told)
-    return not told
-
-
-def _twin(left: sides.Side, matching: Matching) -> tuple[nn.Module, dict[int, Pair]]:
-    """A copy of A with pairs that point into it."""
-    twin = copy.deepcopy(left.model)
-    assert twin is not None
-    entries = {entry.name: entry for entry in entries_of(described(twin)["parameters"])}
-    pairs = {
-        id(pair): Pair(type(pair.a)(entries[pair.a.entry.name], pair.a.get, pair.a.rows), pair.b, pair.how)
-        for pair in matching.pairs
-    }
-    return twin, pairs

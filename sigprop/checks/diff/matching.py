@@ -310,15 +310,6 @@ def pattern(name: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", "*", name)
 
 
-def total(entries: Iterable[HeldParameter]) -> int:
-    return sum(math.prod(entry.shape) for entry in entries)
-
-
-def as_kept(entry: HeldParameter, values: Tensor) -> Tensor:
-    """Values of an entry as its module keeps them."""
-    return values.T if entry.kind == "Conv1D" and values.dim() == 2 else values
-
-
 def copied_into(pair: Pair) -> None:
     """Let A's part hold B's numbers; of a part with another shape, entries of it in order, repeated as needed."""
     target, source = pair.a.values, pair.b.values

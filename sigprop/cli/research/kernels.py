@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import show
-from sigprop.cli.options import Json, Settings
+from sigprop.cli.options import Json, Settings, show
 from sigprop.grid import Grid
 
 OVERLAPS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)

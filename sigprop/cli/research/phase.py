@@ -9,14 +9,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sigprop.cli.console import progress, show
-from sigprop.cli.options import Figure, Json, Quiet, Seed, Settings, require_device, writable
-from sigprop.cli.ranges import parse_range
+from sigprop.cli.options import Figure, Json, Quiet, Seed, Settings, progress, require_device, show, writable
 from sigprop.errors import InputError, UnknownNameError, require
 
 if TYPE_CHECKING:
     from sigprop.research.phase.diagram import PhaseDiagram
     from sigprop.research.phase.networks import Network
+
+
+def parse_range(key: str, text: str) -> list[float]:
+    """`0.5:3:40` to forty evenly spaced values from 0.5 to 3; a single number to itself."""
+    parts = text.split(":")
+    try:
+        if len(parts) == 1:
+            low = high = float(parts[0])
+            count = 1
+        else:
+            low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
+            if len(parts) > 3:
+                raise ValueError
+    except (ValueError, IndexError):
+        raise InputError(f"{key} {text!r} is not allowed: needs from:to:count, for example 0.5:3:40") from None
+    require(math.isfinite(low) and math.isfinite(high), key, text, "finite numbers")
+    require(low >= 0, key, text, "values that are not negative")
+    if len(parts) > 1:
+        require(count >= 2, key, text, "at least 2 values")
+        require(high > low, key, text, "a range whose end lies above its start")
+    return [low + (high - low) * i / max(count - 1, 1) for i in range(count)]
+
 
 MODELS = ("mlp", "transformer", "vit", "resnet", "mixer")
 Axis = tuple[str, list[float]]

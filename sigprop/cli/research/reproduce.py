@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import sigprop
-from sigprop.cli.console import show
-from sigprop.cli.options import Json, require_device
+from sigprop.cli.options import Json, require_device, show
 from sigprop.errors import InputError
 from sigprop.grid import Grid
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sigprop.cli.console import progress, show
-from sigprop.cli.options import Figure, Json, Quiet
+from sigprop.cli.options import Figure, Json, Quiet, progress, show
 from sigprop.errors import InputError
 from sigprop.grid import Grid
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sigprop.cli.console import progress, show
-from sigprop.cli.options import Model, Quiet, Settings
+from sigprop.cli.options import Model, Quiet, Settings, progress, show
 
 
 def train_command(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sigprop.results.export.rows import commented, folded, forward_rows, settings, spelled
-from sigprop.results.export.targets import TARGETS
+from sigprop.results.export.targets import TARGETS, commented, folded, forward_rows, settings, spelled
 from sigprop.results.export.torchtitan import HELPERS, call_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sigprop.results.export.rows import commented, folded, hooked_rows, settings, spelled
-from sigprop.results.export.targets import TARGETS
+from sigprop.results.export.targets import TARGETS, commented, folded, hooked_rows, settings, spelled
 from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sigprop.results.export.rows import as_regex, commented, folded, forward_rows, pattern, settings, spelled
-from sigprop.results.export.targets import TARGETS
+from sigprop.results.export.targets import (
+    TARGETS,
+    as_regex,
+    commented,
+    folded,
+    forward_rows,
+    pattern,
+    settings,
+    spelled,
+)
 from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 from sigprop.research.explorer import Explorer
 
 SMALL = "/view?a.depth=4&a.width=64"

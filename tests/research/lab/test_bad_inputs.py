@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 from sigprop.models import build
 from sigprop.research.lab import Settings, checkpoint, train
 from sigprop.research.lab.data import TextBatches, zipf_tokens

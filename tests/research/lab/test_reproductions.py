@@ -6,8 +6,7 @@ import re
 import pytest
 
 import sigprop
-from sigprop.cli.app import app
-from sigprop.cli.exits import exit_code
+from sigprop.cli.app import app, exit_code
 from sigprop.errors import InputError
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, data_of, records, reproduce
 from studies.reproductions import PAPERS, pages, registered, reproductions

@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY)          ## check a sick deep Transformer, apply the prescription, check it again; HTML report
+demo: $(READY)          ## check a deep Transformer that cannot train, apply the fix, check it again; HTML report
 	$(BIN)/sigprop demo
 
 test: $(READY)          ## the default test suite (under ten minutes on two cores)

@@ -31,7 +31,7 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
             "gradient_explodes" if explodes else "gradient_vanishes",
             "gradient",
             "problem" if size > limit("gradient_ratio_problem") else "warning",
-            f"gradients {verb} {law.ratio:.3g} times in variance{relative} over {len(rows)} blocks, backwards ({law})",
+            f"gradients {verb} by a factor of {size:.3g} in variance{relative}, over {len(rows)} blocks, backwards ({law})",
             _consequence(stream.residual, explodes),
             _paper(subject, stream.residual),
             sites=tuple(row.name for row in rows),

@@ -137,4 +137,4 @@ def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:
             return torch.randn(2, found.in_channels, *size, generator=generator)
         if isinstance(module, nn.Linear):
             return torch.randn(tokens, module.in_features, generator=generator)
-    raise InputError(f"{type(model).__name__}: no batch can be made up for it; pass one")
+    raise InputError(f"{type(model).__name__}: no random batch can be made for it: pass one")

@@ -37,7 +37,7 @@ def assert_healthy(
 
 
 def assert_same_init(a: Any, b: Any = None, batch: Any = None, **options: Any) -> InitDiff:
-    """Fail where two models are not initialized alike; the options are those of `sigprop.diff`."""
+    """Fail where the initializations of two models differ; the options are those of `sigprop.diff`."""
     from sigprop.checks.diff import diff
 
     __tracebackhide__ = True

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import accumulated_hooks, own_parameters, return_free_memory, set_accumulated_hooks
+from sigprop.compat import accumulated_hooks, gradient_hooks, own_parameters, return_free_memory, set_accumulated_hooks
 from sigprop.errors import SigpropError
 from sigprop.measurement import stacked_moments
 from sigprop.measurement.entry_sums import entry_squares, entry_sums
@@ -75,7 +75,7 @@ def _sends_rows(module: nn.Module) -> TypeGuard[nn.Embedding]:
         return False
     weight = module.weight
     plain = type(weight) is nn.Parameter and weight.dtype == torch.float32 and weight.device.type == "cpu"
-    return plain and weight.numel() >= LARGE and not weight._backward_hooks and not accumulated_hooks(weight)
+    return plain and weight.numel() >= LARGE and not gradient_hooks(weight) and not accumulated_hooks(weight)
 
 
 def started_parameter_rows(

@@ -39,7 +39,7 @@ def html_page(report: Report, command: str = "") -> str:
         report=report,
         meta=report.meta,
         charts=_charts(report.curves, now),
-        cured=_charts(report.curves, ("prescribed", "measured" if report.measured is not None else "predicted"))
+        after=_charts(report.curves, ("prescribed", "measured" if report.measured is not None else "predicted"))
         if any(curve.kind == "prescribed" for curve in report.curves)
         else [],
         command=command or "sigprop check MODEL --html report.html",

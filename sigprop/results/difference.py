@@ -98,7 +98,7 @@ class InitDiff(Shown):
         if self.equal:
             seen = [row.resolution for row in self.parameters if row.resolution == row.resolution]
             rest = f"; a difference in std of {min(seen):.2g} to {max(seen):.2g} would have been seen" if seen else ""
-            return f"EQUAL: {len(self.parameters)} parameters of {a} and {b} are initialized alike{rest}"
+            return f"EQUAL: {len(self.parameters)} parameters of {a} and {b} have the same initialization{rest}"
         if not self.swaps:
             return f"DIFFERENT: {self.structure[0]}"
         first = self.swaps[0]

@@ -35,7 +35,7 @@ def verified_at_reduced_size(found: Profile, model: nn.Module, loss: LossChoice,
     note = judged.meta["verification"]
     for rows, judgements in ((found.sites, judged.sites), (found.parameters, judged.parameters)):
         _carry(rows, _by_place(judgements), made.what)
-    found.meta["verification"] = {"reduced size": made.what, "batch": f"made up, {TOKENS} tokens", **_mapping(note)}
+    found.meta["verification"] = {"reduced size": made.what, "batch": f"random, {TOKENS} tokens", **_mapping(note)}
     return found
 
 

@@ -36,7 +36,7 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
             "stream_growth",
             "signal",
             "problem" if size > limit("stream_growth_problem") else "warning",
-            f"the signal {'grows' if grows else 'shrinks'} {law.ratio:.3g} times in variance over {len(rows)} blocks "
+            f"the signal {'grows' if grows else 'shrinks'} by a factor of {size:.3g} in variance over {len(rows)} blocks "
             f"({law})",
             _consequence(subject.scale_free(stream)),
             "dslm, App. C and G" if stream.residual else "Schoenholz et al. 2017; apjn, section 2",

@@ -30,7 +30,7 @@ PRIVATE = {
     "get_unwrapped": ("torch._C._functorch", "get_unwrapped", "seeds are trained one by one"),
     "maybe_get_bdim": ("torch._C._functorch", "maybe_get_bdim", "seeds are trained one by one"),
     "maybe_get_level": ("torch._C._functorch", "maybe_get_level", "seeds are trained one by one"),
-    "correct_fan": ("torch.nn.init", "_calculate_correct_fan", "distributions of kaiming's initializations cannot be read"),
+    "correct_fan": ("torch.nn.init", "_calculate_correct_fan", "kaiming's initializations cannot be read"),
     "current_function_mode": (
         "torch.overrides",
         "_get_current_function_mode",

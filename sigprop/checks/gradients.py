@@ -25,13 +25,14 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
         predicted = subject.relative_gradients(stream, stream.rows(subject.predicted))
         if source == "measured" and usable(predicted):
             evidence.append(Datum("the same", predicted[0] / predicted[-1], "predicted"))
-        relative = ", beside the stream," if subject.scale_free(stream) else ""
+        relative = ", beside the stream" if subject.scale_free(stream) else ""
         verb = "grow" if explodes else "shrink"
         yield Finding(
             "gradient_explodes" if explodes else "gradient_vanishes",
             "gradient",
             "problem" if size > limit("gradient_ratio_problem") else "warning",
-            f"gradients {verb} by a factor of {size:.3g} in variance{relative}, over {len(rows)} blocks, backwards ({law})",
+            f"gradients {verb} by a factor of {size:.3g} in variance{relative}, over {len(rows)} blocks, "
+            f"backwards ({law})",
             _consequence(stream.residual, explodes),
             _paper(subject, stream.residual),
             sites=tuple(row.name for row in rows),

@@ -36,8 +36,8 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
             "stream_growth",
             "signal",
             "problem" if size > limit("stream_growth_problem") else "warning",
-            f"the signal {'grows' if grows else 'shrinks'} by a factor of {size:.3g} in variance over {len(rows)} blocks "
-            f"({law})",
+            f"the signal {'grows' if grows else 'shrinks'} by a factor of {size:.3g} in variance over "
+            f"{len(rows)} blocks ({law})",
             _consequence(subject.scale_free(stream)),
             "dslm, App. C and G" if stream.residual else "Schoenholz et al. 2017; apjn, section 2",
             sites=tuple(row.name for row in rows),

@@ -12,16 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from sigprop.plans import plan
-from sigprop.results import difference, profile, report
+from sigprop.plans import Plan
+from sigprop.results import Profile, Report
+from sigprop.results.difference import InitDiff
+from sigprop.results.files import saved_fields
 
 FOLDER = Path(__file__).parent / "schemas"
-RESULTS = {
-    "profile": (profile.Profile, profile.SCHEMA_VERSION),
-    "plan": (plan.Plan, plan.PLAN_SCHEMA_VERSION),
-    "report": (report.Report, report.REPORT_SCHEMA_VERSION),
-    "diff": (difference.InitDiff, difference.DIFF_SCHEMA_VERSION),
-}
+RESULTS = {kind.DOCUMENT[0]: (kind, kind.DOCUMENT[1]) for kind in (Profile, Plan, Report, InitDiff)}
 TEXT = {"type": "string"}
 DERIVED: dict[str, dict[str, Any]] = {
     "profile": {"provenance": TEXT},
@@ -30,7 +27,6 @@ DERIVED: dict[str, dict[str, Any]] = {
     "diff": {"kind": {"const": "sigprop diff"}, "verdict": TEXT, "equal": {"type": "boolean"}},
 }
 """What `to_json` writes beside the fields; reading does not need it."""
-UNWRITTEN = {report.Report: ("plan", "predicted", "measured", "prescribed"), report.Finding: ("edits",)}
 WORDS = {str: "string", int: "integer", bool: "boolean"}
 NUMBER = {
     "description": "null: not a number",
@@ -108,7 +104,7 @@ def json_schema(name: str) -> dict[str, Any]:
 def _object(kind: Any, rows: dict[str, Any]) -> dict[str, Any]:
     """A dataclass. A row needs the fields without a default, as reading does; a result needs all of them."""
     hints = get_type_hints(kind)
-    written = [item for item in dataclasses.fields(kind) if item.name not in UNWRITTEN.get(kind, ())]
+    written = saved_fields(kind)
     whole = kind in {result for result, _ in RESULTS.values()}
     needed = [item.name for item in written if whole or _has_no_default(item)]
     return {

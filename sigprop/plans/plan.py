@@ -11,21 +11,20 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.grid import Grid, Shown
+from sigprop.grid import Grid
 from sigprop.plans import application, checkpoint, hooks, optimizers, suggestion
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
 from sigprop.results.export import Export, export_plan
-from sigprop.results.files import Document, written
+from sigprop.results.files import Result
 
 if TYPE_CHECKING:
     import torch
 
-PLAN_SCHEMA_VERSION = 1
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 MULTIPLIERS = {"forward": "multiplier", "lr": "lr", "decay": "weight_decay", "eps": "eps"}
 FOLLOWING = ("decay", "eps")
@@ -33,8 +32,10 @@ FOLLOWING = ("decay", "eps")
 
 
 @dataclass(repr=False)
-class Plan(Shown):
+class Plan(Result):
     """Rows for parameters, residual junctions and forward scales, with what produced them in `meta`."""
+
+    DOCUMENT = ("plan", 1)
 
     parameters: list[ParameterPlan]
     junctions: list[JunctionPlan] = field(default_factory=list)
@@ -240,25 +241,6 @@ class Plan(Shown):
     def _keyed_rows(self) -> list[dict[str, Any]]:
         tables = ({row.name: row for row in self.parameters}, {row.name: row for row in self.junctions})
         return [*tables, {f"{row.module} {row.place}": row for row in self.scales}]
-
-    def to_dict(self) -> dict[str, Any]:
-        rows = {key: [asdict(row) for row in getattr(self, key)] for key in ("parameters", "junctions", "scales")}
-        return {"schema_version": PLAN_SCHEMA_VERSION, "meta": self.meta, **rows}
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """JSON text; also written to `path` when given, whole or not at all."""
-        return written(self.to_dict(), path)
-
-    @classmethod
-    def from_json(cls, source: str | Path) -> Plan:
-        """Read what `to_json` wrote, from a path or from the text itself."""
-        document = Document(source, "plan", PLAN_SCHEMA_VERSION)
-        return cls(
-            document.rows("parameters", ParameterPlan),
-            document.rows("junctions", JunctionPlan),
-            document.rows("scales", ScalePlan),
-            document.mapping("meta"),
-        )
 
 
 def _row_differences(name: str, left: Any, right: Any) -> list[PlanDifference]:

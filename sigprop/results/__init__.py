@@ -3,11 +3,10 @@
 from sigprop.results.comparison import Comparison
 from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
 from sigprop.results.init import Init
-from sigprop.results.profile import SCHEMA_VERSION, ParameterRow, Profile, SiteRow
+from sigprop.results.profile import ParameterRow, Profile, SiteRow
 from sigprop.results.report import Datum, Edit, Finding, Prescription, Report
 
 __all__ = [
-    "SCHEMA_VERSION",
     "Comparison",
     "CoordinateReport",
     "Culprit",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import UnknownNameError
-from sigprop.grid import Grid, Shown, clean
-from sigprop.results.files import written
+from sigprop.grid import Grid, clean
+from sigprop.results.files import Result
 
 MOST, REPAIRS = 6, 4
 
@@ -59,8 +59,10 @@ class Culprit:
 
 
 @dataclass(repr=False)
-class CoordinateReport(Shown):
+class CoordinateReport(Result):
     """All exponents, the verdict, and the culprits behind a failure (the worst first)."""
+
+    DOCUMENT = ("coordinate check", 1)
 
     exponents: list[Exponent]
     culprits: list[Culprit]
@@ -82,18 +84,8 @@ class CoordinateReport(Shown):
                 return item
         raise UnknownNameError("site", f"{name} {quantity} {step}", {item.name for item in self.exponents})
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "passed": self.passed,
-            "widths": self.widths,
-            "depths": self.depths,
-            "culprits": [asdict(item) for item in self.culprits],
-            "exponents": self.records(),
-            "meta": self.meta,
-        }
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        return written(self.to_dict(), path)
+    def derived(self) -> dict[str, Any]:
+        return {"passed": self.passed}
 
     def table(self, all: bool = False) -> Grid:
         """The worst exponents; `all` shows every one at the first and last step."""

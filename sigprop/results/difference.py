@@ -5,13 +5,11 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from sigprop.grid import Grid, Shown, clean, filled, number
-from sigprop.results.files import Document, written
+from sigprop.grid import Grid, clean, filled, number
+from sigprop.results.files import Result
 
-DIFF_SCHEMA_VERSION = 1
 NAN = math.nan
 SHOWN = 12
 
@@ -68,8 +66,10 @@ class SiteDiff:
 
 
 @dataclass(repr=False)
-class InitDiff(Shown):
+class InitDiff(Result):
     """Parameters joined, the groups that differ with what each explains, sites, and structure that differs."""
+
+    DOCUMENT = ("diff", 1)
 
     parameters: list[ParameterDiff]
     swaps: list[Swap] = field(default_factory=list)
@@ -158,19 +158,5 @@ class InitDiff(Shown):
     def records(self) -> list[dict[str, Any]]:
         return [asdict(row) for row in self.parameters]
 
-    def to_dict(self) -> dict[str, Any]:
-        rows = {key: [asdict(row) for row in getattr(self, key)] for key in ("parameters", "swaps", "sites")}
-        head = {"schema_version": DIFF_SCHEMA_VERSION, "kind": "sigprop diff", "equal": self.equal}
-        return {**head, "verdict": self.verdict, "meta": self.meta, **rows, "structure": self.structure}
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Strict JSON; also written to `path` when given."""
-        return written(self.to_dict(), path)
-
-    @classmethod
-    def from_json(cls, source: str | Path) -> InitDiff:
-        """Read what `to_json` wrote, from a path or from the text itself."""
-        document = Document(source, "diff", DIFF_SCHEMA_VERSION)
-        rows = [document.rows(key, kind) for key, kind in (("parameters", ParameterDiff), ("swaps", Swap),
-                                                           ("sites", SiteDiff))]  # fmt: skip
-        return cls(*rows, list(document.data.get("structure", [])), document.mapping("meta"))  # type: ignore[arg-type]
+    def derived(self) -> dict[str, Any]:
+        return {"kind": "sigprop diff", "verdict": self.verdict, "equal": self.equal}

@@ -13,14 +13,17 @@ import os
 import reprlib
 import tempfile
 import types
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sigprop.errors import InputError, WriteError
-from sigprop.grid import clean
+from sigprop.grid import Shown, clean
 from sigprop.isolation import interrupts_held
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Row = TypeVar("Row")
 INFINITE = {"inf": math.inf, "-inf": -math.inf}
@@ -72,6 +75,48 @@ def _umask() -> int:
     return current
 
 
+UNSAVED = {"saved": False}
+"""Metadata of a field that is not written."""
+
+
+class Result(Shown):
+    """A dataclass that is written as JSON and read again, field by field."""
+
+    DOCUMENT: ClassVar[tuple[str, int]]
+    """What it is called in errors, and the version of its fields."""
+
+    def derived(self) -> dict[str, Any]:
+        """What is written beside the fields, and not read."""
+        return {}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema_version": self.DOCUMENT[1], **self.derived(), **plain(self)}
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Strict JSON text (a missing number is null); also written to `path` when given, whole or not at all."""
+        return written(self.to_dict(), path)
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Self:
+        """Read what `to_json` wrote, from a path or from the text itself."""
+        document, hints = Document(source, *cls.DOCUMENT), get_type_hints(cls)
+        names = [item.name for item in saved_fields(cls)]
+        return cls(**{name: document.value(name, hints[name]) for name in names})
+
+
+def saved_fields(kind: Any) -> list[Field[Any]]:
+    return [item for item in fields(kind) if item.metadata.get("saved", True)]
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses inside as dictionaries, of the fields that are saved."""
+    if is_dataclass(value):
+        return {item.name: plain(getattr(value, item.name)) for item in saved_fields(value)}
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(item) for item in value)
+    return {key: plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
 class Document:
     """A JSON object read from a path or from the text itself."""
 
@@ -82,23 +127,13 @@ class Document:
         if found != version or isinstance(found, bool):
             raise InputError(f"{self.origin} has schema_version {shown(found)}; this version reads {version}")
 
-    def rows(self, key: str, kind: type[Row]) -> list[Row]:
-        """A list of dataclass instances."""
-        values = self._field(key)
-        if not isinstance(values, list):
-            raise self._wrong(key, "a list of rows", values)
+    def value(self, key: str, wanted: Any) -> Any:
+        """A field as its annotation wants it."""
+        found = self._field(key)
         try:
-            return [self._row(kind, item, f"{key}[{number}]") for number, item in enumerate(values)]
+            return self._value(found, wanted, key)
         except RecursionError as error:
             raise InputError(f"{self.origin}: {key} is nested too deeply") from error
-
-    def row(self, key: str, kind: type[Row]) -> Row | None:
-        """One dataclass instance, or none."""
-        value = self._field(key)
-        return None if value is None else self._row(kind, value, key)
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        return self._object(self._field(key), key)
 
     def _field(self, key: str) -> Any:
         if key not in self.data:

@@ -27,16 +27,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sigprop.errors import UnknownNameError
-from sigprop.grid import Grid, Shown, clean, factor, number, thinned
+from sigprop.grid import Grid, clean, factor, number, thinned
 from sigprop.results.comparison import Comparison, compare_profiles
-from sigprop.results.files import Document, written
+from sigprop.results.files import Result
 
-SCHEMA_VERSION = 1
 NAN = math.nan
 MOST = 14
 """Rows of a table without `all`."""
@@ -88,8 +87,10 @@ class ParameterRow:
 
 
 @dataclass(repr=False)
-class Profile(Shown):
+class Profile(Result):
     """Rows of sites and parameters, with what produced them in `meta`."""
+
+    DOCUMENT = ("profile", 1)
 
     sites: list[SiteRow]
     parameters: list[ParameterRow] = field(default_factory=list)
@@ -209,25 +210,8 @@ class Profile(Shown):
 
         return profile_figure({self._source: self, **others}, path)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "provenance": self.provenance,
-            "meta": self.meta,
-            "sites": [asdict(row) for row in self.sites],
-            "parameters": [asdict(row) for row in self.parameters],
-        }
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Strict JSON text (a missing number is null); also written to `path` when given."""
-        return written(self.to_dict(), path)
-
-    @classmethod
-    def from_json(cls, source: str | Path) -> Profile:
-        """Read what `to_json` wrote, from a path or from the text itself."""
-        document = Document(source, "profile", SCHEMA_VERSION)
-        sites, parameters = document.rows("sites", SiteRow), document.rows("parameters", ParameterRow)
-        return cls(sites, parameters, document.mapping("meta"))
+    def derived(self) -> dict[str, Any]:
+        return {"provenance": self.provenance}
 
 
 def streams(rows: Iterable[SiteRow]) -> dict[str, list[SiteRow]]:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sigprop.errors import require
-from sigprop.grid import Grid, Shown
-from sigprop.results.files import Document, written
+from sigprop.grid import Grid
+from sigprop.results.files import UNSAVED, Result, plain
 from sigprop.results.init import Init
 from sigprop.results.profile import Profile
 from sigprop.results.report_text import report_text
 
-REPORT_SCHEMA_VERSION = 1
 SEVERITIES = ("problem", "warning", "note")
 NAMES_KEPT = 24
 POINTS_KEPT = 200
@@ -104,7 +103,7 @@ class Finding:
     evidence: tuple[Datum, ...] = ()
     prescription: Prescription | None = None
     more: int = 0
-    edits: tuple[Edit, ...] = field(default=(), repr=False, compare=False)
+    edits: tuple[Edit, ...] = field(default=(), repr=False, compare=False, metadata=UNSAVED)
 
     def __post_init__(self) -> None:
         require(self.severity in SEVERITIES, "severity", self.severity, f"one of {', '.join(SEVERITIES)}")
@@ -187,8 +186,10 @@ class Margin:
 
 
 @dataclass(repr=False)
-class Report(Shown):
+class Report(Result):
     """Findings ranked by severity, with what they rest on; `plan` is the fix that was tried."""
+
+    DOCUMENT = ("report", 1)
 
     findings: list[Finding]
     margins: list[Margin] = field(default_factory=list)
@@ -196,10 +197,10 @@ class Report(Shown):
     modules: ModuleNode | None = None
     parameters: list[ParameterLine] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
-    plan: Any = field(default=None, repr=False)
-    predicted: Profile | None = field(default=None, repr=False)
-    measured: Profile | None = field(default=None, repr=False)
-    prescribed: Profile | None = field(default=None, repr=False)
+    plan: Any = field(default=None, repr=False, metadata=UNSAVED)
+    predicted: Profile | None = field(default=None, repr=False, metadata=UNSAVED)
+    measured: Profile | None = field(default=None, repr=False, metadata=UNSAVED)
+    prescribed: Profile | None = field(default=None, repr=False, metadata=UNSAVED)
 
     def __post_init__(self) -> None:
         order = {name: place for place, name in enumerate(SEVERITIES)}
@@ -243,7 +244,7 @@ class Report(Shown):
         return Grid(["severity", "name", "what", "fix"], rows, names=(), wrapped=(2, 3), left=(0, 1))
 
     def records(self) -> list[dict[str, Any]]:
-        return [_without_edits(item) for item in self.findings]
+        return [plain(item) for item in self.findings]
 
     def plot(self, path: str | Path | None = None) -> Any:
         """The stream along the depth: measured, predicted, and under the fix."""
@@ -272,37 +273,5 @@ class Report(Shown):
         require(level in SEVERITIES, "level", level, f"one of {', '.join(SEVERITIES)}")
         return any(SEVERITIES.index(item.severity) <= SEVERITIES.index(level) for item in self.findings)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; profiles and the plan are results of their own and are left out."""
-        return {
-            "schema_version": REPORT_SCHEMA_VERSION,
-            "kind": "sigprop report",
-            "verdict": self.verdict,
-            "meta": self.meta,
-            "findings": [_without_edits(item) for item in self.findings],
-            "margins": [asdict(item) for item in self.margins],
-            "curves": [asdict(item) for item in self.curves],
-            "modules": None if self.modules is None else asdict(self.modules),
-            "parameters": [asdict(item) for item in self.parameters],
-        }
-
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Strict JSON (a missing number is null); also written to `path` when given."""
-        return written(self.to_dict(), path)
-
-    @classmethod
-    def from_json(cls, source: str | Path) -> Report:
-        """Read what `to_json` wrote, from a path or from the text itself."""
-        document = Document(source, "report", REPORT_SCHEMA_VERSION)
-        return cls(
-            document.rows("findings", Finding),
-            document.rows("margins", Margin),
-            document.rows("curves", Curve),
-            document.row("modules", ModuleNode),
-            document.rows("parameters", ParameterLine),
-            document.mapping("meta"),
-        )
-
-
-def _without_edits(finding: Finding) -> dict[str, Any]:
-    return {key: value for key, value in asdict(finding).items() if key != "edits"}
+    def derived(self) -> dict[str, Any]:
+        return {"kind": "sigprop report", "verdict": self.verdict}

@@ -10,6 +10,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.errors import SigpropError
+from sigprop.models import build
 from sigprop.plans import ParameterPlan, Plan
 from sigprop.results import Profile
 
@@ -38,7 +39,7 @@ REPLACEMENTS = [
 @pytest.fixture(scope="module")
 def texts():
     model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(4, 6)
-    gpt = sp.models.build("transformer", vocabulary=29, context=8, width=8, depth=2, heads=2)
+    gpt = build("transformer", vocabulary=29, context=8, width=8, depth=2, heads=2)
     ids = torch.arange(16).reshape(2, 8)
     return {
         "profile": sp.measure(model, x).to_json(),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import sigprop as sp
 from sigprop.errors import UnknownNameError
+from sigprop.models import mlp
 from sigprop.theory.corrections import NAMES, applies, correcting
 from studies.compositions.networks import ACTIVATIONS, NORMS
 
@@ -75,7 +76,7 @@ def test_without_the_correction_deep_narrow_stacks_come_out_too_small():
 
 def test_a_blueprint_of_norms_agrees_with_the_model_it_stands_for():
     settings = {"norm_placement": "preactivation", "width": 64, "depth": 16}
-    stands_for = sp.predict(lambda: sp.models.mlp(**settings), torch.randn(4, 784), loss="noise", verify=0)
+    stands_for = sp.predict(lambda: mlp(**settings), torch.randn(4, 784), loss="noise", verify=0)
     found = sp.predict(sp.blueprints.MLP(**settings))
     ratio = [profile["blocks.0"].grad_variance / profile["blocks.15"].grad_variance for profile in (stands_for, found)]
     assert ratio[0] == pytest.approx(ratio[1], rel=0.03)

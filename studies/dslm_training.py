@@ -162,7 +162,7 @@ def pair(data: dict[str, Any]) -> Found:
         for key, one in best.items()
     ]
     numbers = {"lowest_loss": min(one.mean for one in best.values())}
-    why = f"{read_told(data)} of {data['text']}. "
+    why = f"{data['text']}, {read_told(data)}. "
     for placement in ("pre", "post"):
         shallow, scaled = (best.get((placement, label)) for label in ("shallow, Xavier", "deep, DeepScale"))
         gain, noise = math.nan, math.nan

@@ -190,7 +190,7 @@ def vision(width: int, depth: int, seed: int) -> nn.Module:
 
 
 def plan_of(strategy: str, model: nn.Module, width: int) -> Plan:
-    """The paper's draws, the same for all but the head, and the strategy's rates."""
+    """The paper's initializations, the same for all but the head, and the strategy's rates."""
     given, rows = factors(strategy, width), []
     for name, parameter in model.named_parameters():
         shape = tuple(parameter.shape)

@@ -84,23 +84,21 @@ def answer(items: dict[str, Reproduction], stored: Stored) -> str:
     found = {name: best(item, stored) for name, item in items.items()}
     verdicts = {name: record["judgement"]["verdict"] for name, record in found.items() if record}
     count = Counter(verdicts.values())
-    first = [name for name, item in items.items() if registered(item, stored)]
+    first = [runs[0]["judgement"]["verdict"] for item in items.values() if (runs := registered(item, stored))]
+    told = ", ".join(f"{number} {verdict}" for verdict in VERDICTS if (number := first.count(verdict)))
     failed = ", ".join(f"[{name}](#{name})" for name, verdict in verdicts.items() if verdict == VERDICTS[2])
-    return (
-        f"- Of {len(items)} claims {count[VERDICTS[0]]} are reproduced and {count[VERDICTS[1]]} hold in order but not "
-        f"in "
-        f"size; {count[VERDICTS[2]]} are not reproduced: {failed}.\n"
-        f"- {count[VERDICTS[3]]} runs were too small to tell and {len(items) - len(verdicts)} claims have not been "
-        f"run; "
-        "nearly all of them are about training.\n"
-        "- What holds is what can be measured at initialization: closed forms of components and of whole stacks, phase "
-        "diagrams, exponents of width.\n"
-        "- Whether DeepScale trains deep, thin Transformers better, and whether Post-LN needs a warm-up, is undecided "
-        "here: "
-        "no run had the papers' length.\n"
-        f"- {len(first)} items have a run whose rule was committed before it; the other verdicts were ruled on "
-        f"afterwards."
+    lines = (
+        f"{len(items)} claims: {', '.join(f'{count[verdict]} {verdict}' for verdict in VERDICTS)}, "
+        f"{len(items) - len(verdicts)} not run yet. Not reproduced: {failed or 'none'}.",
+        "What holds is what can be measured at initialization: closed forms of components and of whole stacks, phase "
+        "diagrams, exponents of width.",
+        "What is too small to tell, or not run, is nearly all about training: no run had the papers' length.",
+        "So it is undecided here whether DeepScale trains deep, thin Transformers better, and whether Post-LN needs "
+        "a warm-up; protocols and rules that would decide stand with the items, one command each.",
+        f"{len(first)} items have a run whose rule was committed before it ({told}); the rules of all other runs came, "
+        "or were changed, after them.",
     )
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def best(item: Reproduction, stored: Stored) -> dict[str, Any] | None:

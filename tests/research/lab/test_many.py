@@ -13,8 +13,7 @@ from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
 from sigprop.research.lab import Settings
 from sigprop.research.lab.data import TextBatches, zipf_tokens
-from sigprop.research.lab.many import _of_linear_layers, _shrink, train_many
-from sigprop.research.lab.stacked import Kind, Rows
+from sigprop.research.lab.many import Kind, Rows, _of_linear_layers, _shrink, train_many
 
 
 class CountingMode(TorchDispatchMode):

@@ -7,16 +7,16 @@ the forward multiplier of its readout folded in (the form without multipliers th
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from torch import nn
+
+from studies.stored import stamp, write
 
 BASE = 32
 
@@ -85,9 +85,7 @@ def main(
     import mup  # pyright: ignore[reportMissingImports]
 
     table = {name: {str(ratio): package_factors(mup, name, ratio * BASE) for ratio in (2, 4)} for name in MODELS}
-    data = {"command": "python -m studies.abc_mup_package FOLDER", "mup": "1.0.0", "seed": 0}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(data | {"date": str(date.today()), "base": BASE, "factors": table}, indent=1) + "\n")
+    write(out, stamp("abc_mup_package FOLDER", mup="1.0.0", seed=0, base=BASE, factors=table))
 
 
 if __name__ == "__main__":

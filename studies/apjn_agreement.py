@@ -6,7 +6,6 @@ architecture, the largest standard error, and how many standard errors measureme
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sigprop.research.criticality import (
 from sigprop.research.phase.diagrams import measure_factors
 from sigprop.research.phase.networks import Network
 from studies.reproduction import rounded
+from studies.stored import stamp, write
 
 CASES: list[tuple[str, str, float]] = [
     ("relu", "none", 0.0), ("erf", "none", 0.0), ("gelu", "none", 0.0), ("tanh", "none", 0.0),
@@ -55,10 +55,8 @@ def main(
             groups.append(_batch_norm_group(network, 5000 + 10 * index + stages, device, initializations))
         case = {"activation": " ".join(ACTIVATIONS), "norm": "batch", "mu": STRENGTHS, "stages": stages, "depth": 6}
         rows.append(_row(case, groups))
-    path = out / "data" / "apjn_agreement.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command = f"python -m studies.apjn_agreement --initializations {initializations}"
-    path.write_text(json.dumps({"command": command, "rows": rows}) + "\n")
+    head = stamp(f"apjn_agreement --initializations {initializations}")
+    write(out / "data" / "apjn_agreement.json", head | {"rows": rows})
 
 
 def _group(network: Network, mu: float, seed: int, device: str, count: int) -> dict[str, Tensor]:

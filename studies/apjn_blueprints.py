@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.diagrams import SIZES
 from sigprop.research.phase.predicted import block_factor, blueprint_at, blueprint_diagram
+from studies.stored import read, write
 
 PANELS = [(4, 0), (4, 1), (5, 0), (5, 1), (6, 0), (6, 1), (7, 0), (7, 1)]
 FAINT = 0.3  # points below are left out: their gradients die within a block or two
@@ -25,11 +25,11 @@ def main(out: Path = Path("docs")) -> None:
     """Relative deviations of theory from measurement, over all points of a panel; the drawn Mixer at 16 of them."""
     rows = []
     for figure, index in PANELS:
-        stored = json.loads((out / "data" / f"apjn_figure{figure}.json").read_text())
+        stored = read(out / "data" / f"apjn_figure{figure}.json")
         measured = PhaseDiagram.from_dict(stored["panels"][index])
         rows.append({"figure": figure, "panel": index, **_compared(measured)})
         print(rows[-1], flush=True)
-    (out / "data" / "apjn_blueprints.json").write_text(json.dumps(rows) + "\n")
+    write(out / "data" / "apjn_blueprints.json", rows)
 
 
 def _compared(measured: PhaseDiagram) -> dict[str, Any]:

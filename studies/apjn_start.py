@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -201,7 +202,7 @@ def over_planes(
             x = (WEIGHTS[0], axis(*WEIGHTS[1:], points))
             diagram = measured_diagram(model, x, y, fixed, settings, chunk=64, **run)
         panels.append(_short(diagram.to_dict()))
-        print(title, flush=True)
+        print(title, file=sys.stderr, flush=True)
     return {"initializations": initializations, "points": points, "seeds": [first], "panels": panels}
 
 

@@ -6,8 +6,6 @@ initializations (points, with standard errors). Writes docs/data/before_and_afte
 
 from __future__ import annotations
 
-import json
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +17,7 @@ from sigprop import measure, plan, predict
 from sigprop.models import build, encode, sample_text
 from sigprop.results import Profile
 from sigprop.results.profile import streams
+from studies.stored import stamp, write
 
 DEPTH, WIDTH, HEADS, CONTEXT = 48, 128, 4, 32
 RECIPES = {"xavier": ("as usual (Xavier)", "#c2571a"), "unit": ("with a plan (unit)", "#0b5fa5")}
@@ -49,8 +48,7 @@ def main(
             "predicted": _rows(predict(made.apply_(make()), inputs, loss=loss, verify=0)),
             "measured": _rows(measured),
         }
-    command = f"python -m studies.before_and_after --seeds {seeds}"
-    data.write_text(json.dumps({"command": command, "date": str(date.today()), "results": found}) + "\n")
+    write(data, stamp(f"before_and_after --seeds {seeds}", results=found))
     draw(found, figure)
 
 

@@ -8,10 +8,8 @@ adds evidence, and the note that theory and measurement disagree.
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from datetime import date
 from pathlib import Path
 
 import torch
@@ -22,6 +20,7 @@ from sigprop.checks.subject import Subject
 from sigprop.inputs import made_up_batch
 from sigprop.results import Finding
 from studies.check_models import HEALTHY, TOKENS
+from studies.stored import read, stamp, write
 
 STORED = Path("docs/data/check_false_alarms.json")
 SEEDS = 20
@@ -30,8 +29,7 @@ SEEDS = 20
 def study(seeds: int = SEEDS) -> dict:
     """Counts per model; what is stored already is not run again."""
     logging.disable(logging.WARNING)
-    found = json.loads(STORED.read_text()) if STORED.exists() else {"models": {}}
-    found |= {"command": f"python -m studies.check_false_alarms {seeds}", "date": str(date.today())}
+    found = read(STORED, {"models": {}}) | stamp(f"check_false_alarms {seeds}")
     for seed in range(seeds):
         for name, make in HEALTHY.items():
             row = found["models"].setdefault(name, {"checked": [], "alarms": []})
@@ -40,7 +38,7 @@ def study(seeds: int = SEEDS) -> dict:
             torch.manual_seed(seed)
             row["checked"].append(seed)
             row["alarms"] += [[seed, item.severity, item.name, item.title] for item in alarms(make(), seed)]
-            STORED.write_text(json.dumps(found, indent=1) + "\n")
+            write(STORED, found)
     return found
 
 

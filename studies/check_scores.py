@@ -7,11 +7,9 @@ Predictions are for the laws that a class draws from, measurements over initiali
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from sigprop.distributions import build
 from sigprop.inputs import made_up_batch
 from sigprop.measurement import measure
 from studies.check_models import TOKENS, bert, gpt2, hugging_face, llama, mixtral, t5, transformer, vit
+from studies.stored import stamp, write
 
 STORED = Path("docs/data/check_scores.json")
 SEEDS = 32
@@ -65,11 +64,10 @@ def compared(make: Callable[[], nn.Module], seeds: int) -> list[dict[str, Any]]:
 
 def study(seeds: int = SEEDS) -> dict[str, Any]:
     logging.disable(logging.WARNING)
-    found: dict[str, Any] = {"command": f"python -m studies.check_scores {seeds}", "date": str(date.today())}
-    found["architectures"] = {}
+    found = stamp(f"check_scores {seeds}", architectures={})
     for name, make in ARCHITECTURES.items():
         found["architectures"][name] = compared(make, seeds)
-        STORED.write_text(json.dumps(found, indent=1) + "\n")
+        write(STORED, found)
         rows = found["architectures"][name]
         off = [abs(row["variance"][0] / row["variance"][1] - 1) for row in rows]
         nats = [abs(row["entropy"][0] - row["entropy"][1]) for row in rows]

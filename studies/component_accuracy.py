@@ -7,10 +7,8 @@ maps the realized input moments to output moments. `run` stores percentiles of t
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.softmax import gradient_factor, overlap
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
+from studies.stored import read, stamp, write
 
 app = typer.Typer(add_completion=False, help=__doc__)
 ATTENTION_DRAWS = 3
@@ -225,13 +224,12 @@ def run(
     out: Path = Path("docs/data/component_accuracy.json"),
 ) -> None:
     """Store percentiles of the percent errors, keeping those of other components."""
-    percentiles = json.loads(out.read_text())["percentiles"] if out.exists() else {}
+    percentiles = read(out, {"percentiles": {}})["percentiles"]
     for name in components.split(","):
         percentiles[name] = percentiles_of(name, settings, seed, device)
         print(name, percentiles[name], flush=True)
-    command = f"python -m studies.component_accuracy run --settings {settings} --seed {seed}"
-    record = {"command": command, "date": str(date.today()), "settings": settings, "percentiles": percentiles}
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    command = f"component_accuracy run --settings {settings} --seed {seed}"
+    write(out, stamp(command, settings=settings, percentiles=percentiles))
 
 
 def percentiles_of(name: str, settings: int, seed: int, device: str) -> list[list[float] | None]:
@@ -247,7 +245,7 @@ def table(
     data: Path = Path("docs/data/component_accuracy.json"), out: Path = Path("docs/evidence/component-accuracy.md")
 ) -> None:
     """Write the page from the stored file."""
-    record = json.loads(data.read_text())
+    record = read(data)
     lines = [_HEADER.format(**record), "| component | " + " | ".join(COLUMNS) + " |", "|---" * 6 + "|"]
     for name, rows in record["percentiles"].items():
         cells = []

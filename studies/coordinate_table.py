@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.plans.scaling import coord_check
+from studies.stored import read, write
 
 WIDTHS = [32, 64, 128]
 RECIPES = ("unit", "xavier", "gpt2", "own", "lecun", "deepscale", "megatron", "mitchell", "kaiming", "orthogonal")
@@ -67,10 +67,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--first", type=int, default=10_000, help="how many cells")
     asked = parser.parse_args()
-    rows = json.loads(asked.out.read_text()) if asked.out.exists() else []
+    rows = read(asked.out, [])
     for cell in cells()[len(rows) : asked.first]:
         rows.append(cell | judged(cell))
-        asked.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+        write(asked.out, rows)
         print(rows[-1], flush=True)
 
 

@@ -6,7 +6,6 @@ python -m studies.diff_pairs [--seeds 20] [--out docs/data/diff_pairs.json]
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from torch import nn
 
 import sigprop as sp
 from studies.diff_models import DIFFERENT, EQUAL, VOCABULARY, Different, held_out, ids
+from studies.stored import stamp, write
 
 
 def batch_of(made: Any, options: dict[str, Any] | None) -> Any:
@@ -73,9 +73,8 @@ def main() -> None:
     summary = {**{half: f"{sum(items)} of {len(items)}" for half, items in halves.items()},
                "false": sum(item["false"] for item in equal),
                "comparisons": sum(item["seeds"] for item in equal)}  # fmt: skip
-    given.out.write_text(
-        json.dumps({"torch": torch.__version__, "summary": summary, "different": different, "equal": equal}, indent=1)
-    )
+    head = stamp(f"diff_pairs --seeds {given.seeds}", torch=torch.__version__)
+    write(given.out, head | {"summary": summary, "different": different, "equal": equal})
     print(summary)
 
 

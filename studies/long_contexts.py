@@ -6,14 +6,12 @@ logarithm of predicted over measured: as `predict` gives it, and of theory alone
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +24,7 @@ from sigprop import predict
 from sigprop.measurement import measure
 from sigprop.measurement.initializations import summarize
 from sigprop.results import Profile
+from studies.stored import stamp, write
 
 VOCABULARY = 500
 OUT = Path("docs/data/long_contexts.json")
@@ -111,8 +110,7 @@ def main(
             row |= {"predicted": errors(one["found"], actual), "theory alone": errors(one["theory"], actual)}
             rows.append(row | {"tokens": one["found"].meta.get("tokens", "")})
             print(row, flush=True)
-            head = {"command": f"python -m studies.long_contexts --seeds {seeds}", "date": str(date.today())}
-            out.write_text(json.dumps(head | {"rows": rows}, indent=1) + "\n")
+            write(out, stamp(f"long_contexts --seeds {seeds}", rows=rows))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib.util
-import json
 import math
 import tempfile
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.plans import Plan
+from studies.stored import write
 
 LR, DECAY = 1e-3, 0.1
 TARGETS = ("python", "torchtitan", "optax", "megatron", "nanochat")
@@ -181,7 +181,7 @@ def main() -> None:
                           "not_expressed": len(missing), "first": missing[:3]})  # fmt: skip
             print(name, "|", target, "|", told, "|", len(missing), flush=True)
     if given.out is not None:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+        write(given.out, found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 import warnings
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from sigprop.plans import Plan
 from sigprop.plans.recipes import plan
 from sigprop.plans.scaling import coord_check, parametrize
 from studies.plan_models import CAUSAL, IMAGES, MASKED, batch_of, build
+from studies.stored import read, write
 
 STORED = Path(__file__).parents[1] / "docs/data/plan_sweeps.json"
 WIDTHS = (32, 64, 128)
@@ -244,12 +244,12 @@ def work(task: tuple[str, Any]) -> dict[str, Any]:
 
 def store(part: str, row: dict[str, Any]) -> None:
     """A row among those that are stored, in the order of the models."""
-    found = json.loads(STORED.read_text()) if STORED.exists() else {}
+    found = read(STORED, {})
     rows = {_key(row): row for row in found.get(part, {}).get("rows", [])} | {_key(row): row}
     kept = [rows.get(_key({"model": item})) for item in PARTS[part][1]]
     found["command"] = "python -m studies.plan_sweeps"
     found[part] = {"date": date.today().isoformat(), "torch": torch.__version__, "rows": [row for row in kept if row]}
-    STORED.write_text(json.dumps(found, indent=1) + "\n")
+    write(STORED, found)
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -267,7 +267,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     for part in args.parts.split(","):
         items = [item for item in PARTS[part][1] if not args.only or item in args.only or item[0] in args.only]
-        stored = json.loads(STORED.read_text()).get(part, {}).get("rows", []) if args.missing else []
+        stored = read(STORED).get(part, {}).get("rows", []) if args.missing else []
         items = [item for item in items if _key({"model": item}) not in {_key(row) for row in stored}]
         with get_context("spawn").Pool(args.processes) as pool:
             for row in pool.imap_unordered(work, [(part, item) for item in items]):

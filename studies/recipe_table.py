@@ -8,7 +8,6 @@ relative to the skip, summed). Every recipe starts with unit variance. Prints th
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from sigprop.models.data import sample_text, text_batch
 from sigprop.plans.recipes import RECIPES, read_structure
 from sigprop.plans.recipes.planned_states import predict_plan
 from studies.recipes_shared import DATA
+from studies.stored import read, write
 
 COLUMNS = ("forward_growth", "gradient_growth", "token_correlation", "sensitivity")
 OPTIONS: dict[str, dict[str, Any]] = {"critical": {"probes": 1}}
@@ -38,7 +38,7 @@ def main(
 ) -> None:
     """Predict every recipe that applies to each norm placement."""
     command = "python -m studies.recipe_table " + " ".join(sys.argv[1:])
-    results = json.loads(out.read_text())["results"] if out.is_file() else {}
+    results = read(out, {"results": {}})["results"]
     chosen = names.split(",") if names else [name for name in RECIPES if name not in skip.split(",")]
     ids = text_batch(sample_text(), 1, tokens)
     for placement in placements.split(","):
@@ -55,8 +55,7 @@ def main(
                 found = {"recipe": name, "refused": str(error)}
             results[key] = found | {"depth": depth, "width": width, "tokens": tokens, "command": command}
             typer.echo(line(placement, found))
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps({"results": results}, indent=1) + "\n")
+            write(out, {"results": results})
 
 
 def line(placement: str, found: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ Each table stands between `<!-- name -->` and `<!-- end name -->`; run it again 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import typer
 
 from studies.recipe_table import cells
 from studies.recipes_shared import DATA
-from studies.stored import replaced, table
+from studies.stored import read, replaced, table
 
 RECIPES = ("xavier", "deepscale", "unit")
 POST = ("gradient_growth", "token_correlation", "sensitivity")
@@ -34,13 +33,13 @@ def main(
     text = replaced(text, "refusals", refusals(found))
     text = replaced(text, "anyinit table", anyinit_table(results(data / "anyinit_comparison.json")))
     runs = data / "deep_decoder.json"
-    text = replaced(text, "training", training(json.loads(runs.read_text()))) if runs.is_file() else text
+    text = replaced(text, "training", training(read(runs))) if runs.is_file() else text
     page.write_text(text)
     draw_profiles(profiles, figures / "unit_profiles.png")
 
 
 def results(path: Path) -> dict[str, dict[str, Any]]:
-    return json.loads(path.read_text())["results"]
+    return read(path)["results"]
 
 
 def unit_table(found: dict[str, dict[str, Any]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from sigprop.batches import run
 from sigprop.plans import Plan
 from sigprop.plans.recipes import Structure
+from studies.stored import read, write
 
 DATA = Path("docs/data")
 POINTS = 96
@@ -124,7 +124,6 @@ def _error(values: list[float]) -> float:
 
 def save(path: Path, results: dict[str, Any], command: str, settings: dict[str, Any]) -> None:
     """Add results to a file of earlier ones, under their names, with the command that made them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(path.read_text()) if path.is_file() else {"results": {}}
+    known = read(path, {"results": {}})
     known["results"] |= {name: {**values, **settings, "command": command} for name, values in results.items()}
-    path.write_text(json.dumps(known, indent=1) + "\n")
+    write(path, known)

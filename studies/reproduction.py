@@ -15,6 +15,7 @@ import json
 import math
 import platform
 import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +76,8 @@ class Setting:
         found = json.loads(json.dumps(work(*given)))
         if path is not None:
             write_file(path, json.dumps(found) + "\n")
-        print(name, {key: value for key, value in found.items() if isinstance(value, (int, float, str))}, flush=True)
+        short = {key: value for key, value in found.items() if isinstance(value, (int, float, str))}
+        print(name, short, file=sys.stderr, flush=True)
         return found
 
 

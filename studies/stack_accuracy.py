@@ -7,10 +7,8 @@ block. `run` stores one JSON file per case, `table` turns the files into a page.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +22,7 @@ from sigprop.measurement import measure
 from sigprop.models.transformer import transformer
 from sigprop.results import Profile
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
-from studies.stored import write
+from studies.stored import read, stamp, write
 
 TOKENS, VOCABULARY, WIDTH, HEADS = 128, 1024, 256, 4
 CASES: dict[str, dict[str, Any]] = {
@@ -96,8 +94,8 @@ def run(
     """Predict and measure; one JSON file per case."""
     for case in cases.split(","):
         record = measured_stack(case, depth, range(first_seed, first_seed + seeds), dropout, device)
-        command = f"python -m studies.stack_accuracy run --depth {depth} --seeds {seeds} --first-seed {first_seed} "
-        head = {"command": f"{command}--dropout {dropout} --cases {case}", "date": str(date.today())}
+        command = f"stack_accuracy run --depth {depth} --seeds {seeds} --first-seed {first_seed} "
+        head = stamp(f"{command}--dropout {dropout} --cases {case}")
         write(out / f"stack_{case}_{depth}_{dropout}.json", head | record)
         print(summary_line(record), flush=True)
         print(summary_line({**record, "case": "  closed form", "predicted": record["closed"]}), flush=True)
@@ -133,7 +131,7 @@ def _predictions(case: str, depth: int, dropout: float) -> dict[str, Any]:
 def repredict(data: Path = Path("docs/data")) -> None:
     """Put the present predictions beside the stored measurements."""
     for path in sorted(data.glob("stack_*.json")):
-        record = json.loads(path.read_text())
+        record = read(path)
         record |= _predictions(record["case"], record["depth"], record["dropout"])
         write(path, record)
         print(summary_line(record), flush=True)
@@ -197,7 +195,7 @@ def summary_line(record: dict[str, Any]) -> str:
 @app.command()
 def table(data: Path = Path("docs/data"), out: Path = Path("docs/evidence/stack-accuracy.md")) -> None:
     """Write the page from the stored files."""
-    records = [json.loads(path.read_text()) for path in sorted(data.glob("stack_*.json"))]
+    records = [read(path) for path in sorted(data.glob("stack_*.json"))]
     records.sort(key=lambda record: (record["depth"], record["dropout"], record["case"]))
     lines = [_HEADER]
     for record in records:

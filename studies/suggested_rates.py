@@ -10,7 +10,6 @@ not made again unless `--again`. Writes `docs/data/suggested_rates.json`, the sc
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import warnings
@@ -27,7 +26,7 @@ from sigprop.errors import SigpropError
 from sigprop.plans.suggestion import batch_factor, rate_of_response_one
 from studies.prescription_models import BASE_LAYERS, RATES, STEPS, build, prescribe, with_usual
 from studies.prescription_page import PAGE, Rates, compared
-from studies.stored import read, replaced
+from studies.stored import read, replaced, stamp, write
 
 DOCS = Path(__file__).parents[1] / "docs"
 STORED = DOCS / "data/suggested_rates.json"
@@ -177,8 +176,7 @@ def figure(made: list[dict[str, Any]], path: Path) -> None:
 def main() -> None:
     warnings.filterwarnings("ignore")
     made = points("--again" in sys.argv[1:])
-    stored = {"command": "python -m studies.suggested_rates", "points": made}
-    STORED.write_text(json.dumps(stored, indent=1) + "\n")
+    write(STORED, stamp("suggested_rates", points=made))
     figure(made, DOCS / "figures/suggested_rates.png")
     PAGE.write_text(replaced(PAGE.read_text(), "suggested rates", summary(made)))
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from torch.nn import functional as F
 
 import sigprop as sp
 from sigprop.plans.scaling.tables import table_step, zipf
+from studies.stored import read, write
 
 CONTEXT = 128
 RATES = {"adamw": 2.0**-7, "muon:rms": 2.0**-6}
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--grid", default="smoke", choices=("smoke", "tables", "zeros", "speedrun"))
     asked = parser.parse_args()
-    rows = json.loads(asked.out.read_text()) if asked.out.exists() else []
+    rows = read(asked.out, [])
     for cell in cells(asked.grid):
         if any(
             all(row[key] == (list(value) if key == "zeros" else value) for key, value in cell.items()) for row in rows
@@ -194,7 +194,7 @@ def main() -> None:
         rows.append(
             cell | {"zeros": list(cell["zeros"]), "loss": round(loss, 4)} | {"predicted": predicted(cell, data)}
         )
-        asked.out.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+        write(asked.out, rows)
         told = {key: value for key, value in cell.items() if value != USUAL[key]}
         print(told, round(loss, 4) if math.isfinite(loss) else loss, flush=True)
 

@@ -6,8 +6,6 @@ rules were written, and are left out. Writes `docs/data/watch_findings.json` as 
 
 from __future__ import annotations
 
-import datetime
-import json
 import logging
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from typing import Any
 import typer
 
 from sigprop.monitoring import Watch
+from studies.stored import stamp, write
 from studies.watch_runs import HEALTHY, SICK, Run
 
 DATA = Path(__file__).parent.parent / "docs" / "data"
@@ -44,9 +43,8 @@ def named_right(run: Run, findings: list[Any]) -> bool:
 
 def main(seeds: int = 3, first: int = 1, only: str = "", out: Path = DATA / "watch_findings.json") -> None:
     """Both forms of each illness, and the healthy runs, over seeds from `first` on (100 more for the held-out form)."""
-    command = "python -m studies.watch_findings " + " ".join(sys.argv[1:])
-    stamp = {"command": command.strip(), "date": str(datetime.date.today()), "seeds": seeds, "first": first}
-    results: dict[str, Any] = {**stamp, "sick": {}, "healthy": {}}
+    command = " ".join(["watch_findings", *sys.argv[1:]])
+    results = stamp(command, seeds=seeds, first=first, sick={}, healthy={})
     for name, forms in SICK.items():
         for form, make in zip(("tuned", "held out"), forms, strict=True):
             if only in name:
@@ -73,7 +71,7 @@ def report(results: dict[str, Any], name: str, out: Path) -> None:
     else:
         silent = sum(not row for row in results["healthy"][name])
         print(f"{name}: {silent} of {len(results['healthy'][name])} silent", flush=True)
-    out.write_text(json.dumps(results, indent=1) + "\n")
+    write(out, results)
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ class Evidence:
         """The worse of the two; the earlier reason stays on a tie."""
         worse = other if other.status > self.status else self
         doubt = max(self.doubt, other.doubt)
-        return worse if doubt == worse.doubt else replace(worse, doubt=doubt)
+        return worse if doubt == worse.doubt else Evidence(worse.status, worse.reason, doubt)
 
     def doubted(self, more: float) -> Evidence:
         """With so much more left open."""
-        return replace(self, doubt=self.doubt + more) if more else self
+        return Evidence(self.status, self.reason, self.doubt + more) if more else self
 
 
 EXACT = Evidence()

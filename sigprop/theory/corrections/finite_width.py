@@ -70,7 +70,15 @@ class FunctionMoments(NamedTuple):
 
 
 def moments_of(function: ActivationFunction, x: Signal) -> FunctionMoments:
-    """Of the average token of `x`. A function that grows too fast for its moments to exist is taken as a ReLU."""
+    """Of the average token of `x`, which is asked for forward and backward."""
+    known = vars(x).setdefault("_moments", {})
+    if function not in known:
+        known[function] = _moments(function, x)
+    return known[function]
+
+
+def _moments(function: ActivationFunction, x: Signal) -> FunctionMoments:
+    """A function that grows too fast for its moments to exist is taken as a ReLU."""
     covariance = x.covariance
     variance, mean = covariance.level, x.kernel.token_average(x.mean)
     z, weights = rule(variance, mean, function.kinks)

@@ -17,12 +17,11 @@ from torch import Tensor
 from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.fields.attention import attended, scored
 from sigprop.capture.fields.operands import as_field
-from sigprop.capture.fields.pointwise import pointwise
+from sigprop.capture.fields.pointwise import doubts_of_return, pointwise
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, second_axis
 from sigprop.capture.record import Call, Field, Weight, united
-from sigprop.capture.sums import doubts_of_return
 from sigprop.distributions import CENTRED
 from sigprop.graph.graph import Node
 from sigprop.graph.shared_parts import own_entries

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.operands import as_field
+from sigprop.capture.fields.pointwise import have_in_common, side_by_side
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import copied_like, viewed
 from sigprop.capture.layout import CHANNEL, KEY, TOKEN, Axis, Layout, common_layout, positions_of
 from sigprop.capture.record import Call, Field, independent, united
-from sigprop.capture.sums import have_in_common, side_by_side
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.cat import CatChannels
 from sigprop.theory.ops.gather import Gather

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.operands import weight_field
+from sigprop.capture.fields.pointwise import summed
 from sigprop.capture.fields.views import expanded, viewed
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout
 from sigprop.capture.record import Call, Field, Weight, independent, united
-from sigprop.capture.sums import summed
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Scatter
 from sigprop.theory.ops.residual import Residual

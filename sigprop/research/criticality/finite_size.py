@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sigprop.errors import require
 from sigprop.research.criticality.networks import BatchNormStack, Number, Vanilla
-from sigprop.theory.activations import ActivationFunction, hermite
+from sigprop.theory.activations import ActivationFunction, quadrature
 from sigprop.theory.activations.gaussian import as_double
 
 
@@ -128,7 +128,7 @@ class _Moments:
         """The same for v."""
         one, zero = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         steep = lambda x: 2 * (self.activation(x) - self.mean) * self.activation.derivative(x)  # noqa: E731
-        cross = hermite.cross_moment(self.centred, steep, one, one, tau, zero, zero, self.activation.kinks)
+        cross = quadrature.cross_moment(self.centred, steep, one, one, tau, zero, zero, self.activation.kinks)
         return cross / self.variance**2 - 1
 
     def variance_at(self, square: Tensor, excess: Tensor, r: Tensor, batch: int) -> Tensor:

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sigprop.theory.activations import hermite, quadrature
+from sigprop.theory.activations import quadrature
 from sigprop.theory.activations.gaussian import as_double
 
 Number = Tensor | float
@@ -55,7 +55,7 @@ class ActivationFunction:
         return self._cross_moment(*as_double(variance_x, variance_y, covariance, mean_x, mean_y))
 
     def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
-        return hermite.cross_moment(self, self.derivative, vx, vy, c, mx, my, self.kinks)
+        return quadrature.cross_moment(self, self.derivative, vx, vy, c, mx, my, self.kinks)
 
     def derivative_mean(self, variance: Number, mean: Number = 0.0) -> Tensor:
         """E f'(x)."""
@@ -78,7 +78,7 @@ class ActivationFunction:
 
     def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         curvature = None if self.kinks else self.second_derivative
-        return hermite.cross_moment(self.derivative, curvature, vx, vy, c, mx, my, self.kinks)
+        return quadrature.cross_moment(self.derivative, curvature, vx, vy, c, mx, my, self.kinks)
 
     def curvature_cross_moment(
         self,
@@ -92,7 +92,7 @@ class ActivationFunction:
         vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
 
         def moment(function: quadrature.Function) -> Tensor:
-            return hermite.cross_moment(function, None, vx, vy, c, mx, my, self.kinks, self)
+            return quadrature.cross_moment(function, None, vx, vy, c, mx, my, self.kinks, self)
 
         along = moment(self.radial)
         if bool(torch.any(mx)):
@@ -116,7 +116,7 @@ class ActivationFunction:
         radial, zero = self.radial, torch.zeros((), dtype=torch.float64)
 
         def moment(f: quadrature.Function, g: quadrature.Function) -> Tensor:
-            return hermite.cross_moment(f, None, vx, vy, c, zero, zero, self.kinks, g)
+            return quadrature.cross_moment(f, None, vx, vy, c, zero, zero, self.kinks, g)
 
         steep = moment(lambda x: x * radial.derivative(x), radial)
         mixed = moment(self.derivative, radial.derivative)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sigprop.theory import activations
-from sigprop.theory.activations import hermite, quadrature
+from sigprop.theory.activations import quadrature
 from sigprop.theory.activations.quadrature import MANY, RANGE, few
 
 
@@ -34,8 +34,8 @@ def test_a_few_variances_stand_for_many(name, level, mean):
     variance, means = settings(level, RANGE - 1e-9, mean)
     assert few(variance, means) is not None
     pairs = [(v[None], m[None]) for v, m in zip(variance, means, strict=True)]
-    series = hermite._series(f, f.derivative, variance, means, f.kinks)
-    alone = torch.cat([hermite._series(f, f.derivative, v, m, f.kinks).coefficients for v, m in pairs], 1)
+    series = quadrature._series(f, f.derivative, variance, means, f.kinks)
+    alone = torch.cat([quadrature._series(f, f.derivative, v, m, f.kinks).coefficients for v, m in pairs], 1)
     assert ((series.coefficients - alone) / alone.norm(dim=0)).abs().max() < 1e-12
     total = quadrature.expectation(f, variance, means, f.kinks)
     alone = torch.cat([quadrature.expectation(f, v, m, f.kinks) for v, m in pairs])
@@ -72,5 +72,5 @@ def test_terms_that_vanish_are_left_out_without_a_trace():
         (lambda x: x**3, lambda c: 9 * variance**2 * c + 6 * c**3),
         (lambda x: x**4 + x, lambda c: 9 * variance**4 + 72 * variance**2 * c**2 + 24 * c**4 + c),
     ):
-        found = hermite.cross_moment(f, None, variance, variance, covariance, zero, zero, ())
+        found = quadrature.cross_moment(f, None, variance, variance, covariance, zero, zero, ())
         torch.testing.assert_close(found, exact(covariance), rtol=1e-12, atol=1e-12)

@@ -22,8 +22,8 @@ ALLOWED, ERRORS = 0.30, 5.0
 FIRST, CONFIRM = 8, 64
 CASES = 300
 ROUNDING = 1e-7
-REPLAYED = 10_000
-"""Calls that theory draws at most, about a second: networks that need more are simulated, as by default."""
+REPLAYED = 3_000
+"""Calls that theory draws at most, about half a second: networks that need more are simulated, as by default."""
 
 
 def wrong_rows(profile, actual):

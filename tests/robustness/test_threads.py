@@ -1,6 +1,8 @@
-"""Eight threads that predict, measure and plan different models give what one thread gives, bit for bit."""
+"""Eight threads that predict, measure, plan, check and watch give what one thread gives, bit for bit."""
 
+import copy
 import gc
+import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +13,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.models import build
+from sigprop.monitoring import Watch
 from tests.robustness.scale import cases
 
 THREADS = 8
@@ -64,8 +67,32 @@ def jobs():
             f"measure seeds {number}": lambda: sp.measure(None, x, build=perceptron, seeds=2).to_json(),
             f"plan {number}": lambda model=other: sp.plan(model, "unit", batch=IDS, k=0.25).to_json(),
             f"plan width {number}": lambda model=transformer, base=base: sp.plan(model, "mup", base=base).to_json(),
+            f"check {number}": lambda model=mlp: checked(model, x),
+            f"watch {number}": lambda model=transformer: watched(model),
         }
     return found
+
+
+def checked(model, batch):
+    report = sp.check(model, batch, prescription=False)
+    del report.meta["seconds"]
+    return report.to_json()
+
+
+def watched(model):
+    """What a watch tells of four steps of a copy, and the weights after them."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Watch(model, every=2) as watch:
+        for _ in range(4):
+            loss = nn.functional.cross_entropy(model(IDS).flatten(0, 1), IDS.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            watch.step(loss)
+    return json.dumps([[sample.step, sample.sites, sample.parameters] for sample in watch.history]) + str(
+        [float(parameter.detach().double().sum()) for parameter in model.parameters()]
+    )
 
 
 def process_state():
@@ -91,7 +118,7 @@ def test_threads_give_what_one_thread_gives_and_leave_the_process_as_it_was():
     work = jobs()
     state, numbers = process_state(), random.getstate()
     expected = {name: job() for name, job in work.items()}
-    order = list(work) * cases(1, 20)
+    order = list(work) * cases(1, 8)
     random.Random(0).shuffle(order)
     start = threading.Barrier(THREADS)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from sigprop.errors import UnsupportedError
@@ -119,20 +120,29 @@ def with_factor(row: ParameterPlan, factor: float, optimizer: str, shift: float 
 
 
 def _epsilons(plan: Plan, structure: Structure) -> list[ScalePlan]:
-    """Epsilon of every norm that reads the stream, divided by the square of the level there."""
+    """Epsilon of every norm that reads the stream, divided by the square of the level there; a norm that writes it out
+    in its forward, as OLMo's, has its input multiplied by the level, which is the same."""
     modules = {} if structure.model is None else dict(structure.model.named_modules())
     found: dict[str, ScalePlan] = {}
     for junction, row in zip(structure.junctions, plan.junctions, strict=True):
         for name in junction.readers:
-            attribute = _epsilon_of(modules.get(name), name)
+            module = modules.get(name)
+            attribute = next((key for key in EPSILONS if isinstance(getattr(module, key, None), float)), None)
+            if attribute is None and (module is None or not _is_bare_norm(module, structure.width)):
+                raise UnsupportedError(f"{name}: no epsilon found to match; leave match_epsilon off")
             if not math.isclose(row.level, 1.0):
                 why = "norm epsilon with the same effect on the unscaled stream"
-                found[name] = ScalePlan(name, row.level**-2, f"attribute:{attribute}", why)
+                factor, place = (row.level, "input") if attribute is None else (row.level**-2, f"attribute:{attribute}")
+                found[name] = ScalePlan(name, factor, place, why)
     return list(found.values())
 
 
-def _epsilon_of(module: nn.Module | None, name: str) -> str:
-    for attribute in EPSILONS:
-        if isinstance(getattr(module, attribute, None), float):
-            return attribute
-    raise UnsupportedError(f"{name}: no epsilon found to match; leave match_epsilon off")
+def _is_bare_norm(module: nn.Module, width: int) -> bool:
+    """Whether a module is nothing but a norm: no parameter or part of its own, and blind to the size of its input."""
+    if next(module.children(), None) is not None or next(module.parameters(), None) is not None:
+        return False
+    x = 1e4 * torch.randn(2, 3, width, generator=torch.Generator().manual_seed(0))
+    try:
+        return torch.allclose(module(x), module(4.0 * x), rtol=1e-3, atol=1e-4)
+    except (RuntimeError, TypeError, ValueError):
+        return False

@@ -11,6 +11,7 @@ from sigprop.errors import UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan
 from sigprop.plans.recipes import folded_multipliers, plan
+from sigprop.plans.recipes.folding import _is_bare_norm
 
 STEPS = 200
 OPTIMIZERS = {
@@ -163,6 +164,36 @@ def test_gains_that_enter_as_one_plus_w_follow_the_scaled_model_without_their_de
     gains = {name for row in made.junctions for name in row.weights}
     assert gains == {"mlp.0.3.weight", "mlp.1.3.weight"}
     assert trajectories(model, scaled, made, optimizer, undecayed=gains) < 1e-9
+
+
+class WrittenOut(nn.Module):
+    """A norm whose epsilon stands in its forward, as in OLMo."""
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x, x.shape[-1:], eps=1e-2)
+
+
+def test_an_epsilon_that_is_no_attribute_is_matched_by_the_norms_input():
+    model = Shifted().double()
+    model.before, model.final = nn.ModuleList(WrittenOut() for _ in range(2)), WrittenOut()
+    scaled, options = copy.deepcopy(model), {"k": 0.6, "batch": batches(1)[0]}
+    made = plan(model, "depth_scaling", match_epsilon=True, **options)
+    made.apply_(model, torch.Generator().manual_seed(1))
+    plan(scaled, "depth_scaling", surgery=True, **options).apply_(scaled)
+    scaled.load_state_dict(unfolded_copy(model, made).state_dict())
+    assert trajectories(model, scaled, made, "adamw", undecayed={n for r in made.junctions for n in r.weights}) < 1e-9
+
+
+class Adding(nn.Module):
+    def forward(self, x):
+        return x + WrittenOut()(x)
+
+
+def test_a_module_that_does_more_than_norm_is_not_scaled():
+    assert _is_bare_norm(WrittenOut(), 16)
+    assert not _is_bare_norm(Adding(), 16)
+    assert not _is_bare_norm(nn.Sequential(WrittenOut()), 16)
+    assert not _is_bare_norm(nn.Linear(16, 16), 16)
 
 
 def test_hooks_equal_the_scales_of_the_reference():

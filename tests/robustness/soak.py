@@ -13,7 +13,7 @@ import sigprop as sp
 from sigprop.models import build
 from tests.robustness.test_threads import IDS, IMAGES, SMALL, Convolutional, perceptron, process_state, seeded
 
-SETTLED, FLAT = 0.2, 1.05
+SETTLED, FLAT, EVERY = 0.2, 1.05, 10
 
 
 def megabytes():
@@ -50,10 +50,11 @@ def main(count):
     for number in range(count):
         model, batch = kinds[number % len(kinds)]
         sp.check(model, batch, prescription=number % 100 < len(kinds))
-        memory.append(megabytes())
+        if number % EVERY == EVERY - 1 or number == count - 1:
+            memory.append(megabytes())
         if number == len(kinds):  # what is imported by the first calls stays
             state, around = process_state(), (threading.active_count(), len(os.listdir("/proc/self/fd")))
-    start = max(memory[: int(SETTLED * count) + 1])
+    start = max(memory[: int(SETTLED * len(memory)) + 1])
     found = {
         "checks": count,
         "megabytes": [round(start, 1), round(max(memory), 1)],

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sigprop.errors import InputError
-from sigprop.isolation.compiled import as_written
+from sigprop.isolation.observers import as_written
 
 LABELS = "labels"
 

@@ -7,7 +7,7 @@ from torch import nn
 import sigprop as sp
 from sigprop import prediction
 from sigprop.errors import UnsupportedError
-from sigprop.inputs.smaller import smaller
+from sigprop.verification.reduced import smaller
 
 transformers = pytest.importorskip("transformers")
 

@@ -6,6 +6,9 @@ A reference network's name with settings, a Hugging Face `config.json`, or `file
 
 from __future__ import annotations
 
+import ast
+import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +22,69 @@ from sigprop.errors import InputError, UnknownNameError, require_settings
 from sigprop.inputs import hugging_face
 from sigprop.inputs.batches import Wanted
 from sigprop.inputs.user_file import is_user_object, read_user_object, user_code
-from sigprop.inputs.widths import config_of_width
 from sigprop.losses import LossChoice
 from sigprop.models import REFERENCE, build, sample_text, text_batch
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """`["depth=48", "dropout=0.1", "kind=decoder"]` to typed values; a bare word is text."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator or not key or not text:
+            raise InputError(f"--set {pair!r} is not allowed: needs key=value, for example --set depth=48")
+        if key in settings:
+            raise InputError(f"--set {key} is given twice")
+        settings[key] = _value(text)
+    return settings
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.lower() in ("nan", "inf", "-inf"):
+        return float(text)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+# Names that Hugging Face configurations use for sizes that grow in proportion to `hidden_size`.
+PROPORTIONAL = (
+    "intermediate_size",
+    "n_inner",
+    "d_ff",
+    "ffn_dim",
+    "ffn_hidden_size",
+    "hidden_dim",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "num_decoder_heads",
+)
+
+
+def config_of_width(config: Any, width: int) -> Any:
+    """Head size kept and the number of heads scaled (Hugging Face), or the `width` field replaced (dataclass)."""
+    if hasattr(config, "__dataclass_fields__") and hasattr(config, "width"):
+        return dataclasses.replace(config, width=width)
+    if not hasattr(config, "to_dict") or not hasattr(config, "hidden_size"):
+        raise InputError(f"{type(config).__name__} is no configuration with a width: pass the base model or a factory")
+    changed = copy.deepcopy(config)
+    present: int = config.hidden_size
+    for field in PROPORTIONAL:
+        value = getattr(config, field, None)
+        if value is None:
+            continue
+        if value * width % present:
+            raise InputError(f"width {width}: {field} = {value} at width {present} does not scale to a whole number")
+        setattr(changed, field, value * width // present)
+    changed.hidden_size = width
+    return changed
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
+
+import torch
+from torch import Tensor
 
 from sigprop.errors import InputError, UnknownNameError, UserCodeError
 
@@ -127,3 +130,19 @@ def _shown(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def read_activation(text: str) -> str | Callable[[Tensor], Tensor]:
+    """The name itself, or the function that `file.py:function` names, tried once so that its errors name its lines."""
+    if not is_user_object(text):
+        if text.endswith(".py"):
+            raise InputError(f"{text} is a file: needs the name of a function in it, {text}:function")
+        return text
+    found = read_user_object(text)
+    made = found.arguments or found.settings or isinstance(found.value, type)
+    function = found.call() if made else found.value
+    if not callable(function):
+        raise InputError(f"{text} is a {type(function).__name__}: needs a function of a tensor")
+    with user_code(found.path):
+        function(torch.linspace(-2.0, 2.0, 5, dtype=torch.float64))
+    return cast(Callable[[Tensor], Tensor], function)

@@ -5,12 +5,9 @@
 `without_observers` one without the hooks of the user, `seed_of` random numbers that nobody else draws.
 """
 
-from sigprop.isolation.compiled import as_written, eagerly
 from sigprop.isolation.interrupts import Interrupts, interrupts_held
-from sigprop.isolation.modes import Mode
-from sigprop.isolation.observers import observers, without_backward_hooks, without_observers
-from sigprop.isolation.streams import seed_of
-from sigprop.isolation.undisturbed import cuda_devices, seed_all, undisturbed
+from sigprop.isolation.observers import Mode, as_written, eagerly, observers, without_backward_hooks, without_observers
+from sigprop.isolation.undisturbed import cuda_devices, seed_all, seed_of, undisturbed
 
 __all__ = [
     "Interrupts",

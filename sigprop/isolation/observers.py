@@ -6,14 +6,44 @@ multipliers of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from sigprop.compat import backward_hook_tables, forward_hook_tables, hooked_modules
+from sigprop.compat import (
+    any_compiled,
+    backward_hook_tables,
+    current_function_mode,
+    forward_hook_tables,
+    hooked_modules,
+    uncompiled,
+)
+
+Model = TypeVar("Model")
+
+
+def as_written(model: Model) -> Model:
+    """The module behind `torch.compile(module)`; anything else as it is."""
+    return uncompiled(model)
+
+
+def eagerly(modules: Iterable[nn.Module]) -> AbstractContextManager[Any]:
+    """Inside, compiled submodules run as written. Torch has one switch for the process: see `undisturbed`."""
+    return torch.compiler.set_stance("force_eager") if any_compiled(modules) else nullcontext()
+
+
+class Mode(TorchFunctionMode):
+    """Left only if it is the one in force: after an interrupt it may be gone already, with another in its place."""
+
+    def __exit__(self, *error: Any) -> None:
+        if current_function_mode() is self:
+            super().__exit__(*error)
+
 
 KEPT = ("torch", "sigprop", "transformers")
 

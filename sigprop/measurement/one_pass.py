@@ -2,32 +2,88 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import Function, FunctionMeta
+from torch.nn.parameter import is_lazy as is_uninitialized
 
 from sigprop.batches import as_batch, copied, tensors_in
-from sigprop.compat import own_parameters
+from sigprop.compat import own_buffers, own_parameters
 from sigprop.errors import InputError
-from sigprop.isolation import as_written, eagerly, without_observers
+from sigprop.isolation import as_written, eagerly, undisturbed, without_observers
 from sigprop.losses import LossChoice, Objective, white_noise
 from sigprop.measurement import stacked_moments
 from sigprop.measurement.batch import call, send_back, signals_in, what_to_differentiate
-from sigprop.measurement.first_use import NotBuilt, built_copy, is_lazy
 from sigprop.measurement.functions import FunctionWatch
 from sigprop.measurement.guard import untouched
 from sigprop.measurement.layout import AxesRule, TokenAxes, layout_of
 from sigprop.measurement.parameters import Accumulated, large_gradients_let_go, started_parameter_rows
 from sigprop.measurement.queue import Overwritten, TooCoarse
-from sigprop.measurement.recorder import Recorder, Site
-from sigprop.measurement.unseen_writes import before_unseen_writes, writes_in_place
+from sigprop.measurement.recorder import NotBuilt, Recorder, Site
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.sites import DepthCounter
+
+
+def is_lazy(model: nn.Module) -> bool:
+    """Whether a parameter or buffer waits for its first batch."""
+    tables = (table for module in model.modules() for table in (own_parameters(module), own_buffers(module)))
+    return any(tensor is not None and is_uninitialized(tensor) for table in tables for tensor in table.values())
+
+
+def built_copy(model: nn.Module, batch: Any) -> nn.Module:
+    """A copy that has seen the batch once; the model stays unfinished, as it was."""
+    with undisturbed() as interrupts, torch.no_grad(), interrupts.let_through():
+        made = copy.deepcopy(model)
+        call(made, copied(batch))
+    return made
+
+
+ASKED = "forward"
+
+
+class _Probe(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@contextmanager
+def before_unseen_writes(notify: Callable[[], None]) -> Iterator[None]:
+    """Call `notify` before an autograd function written in Python runs forward.
+
+    Its kernels may reuse memory unseen by torch, as a fused loss does that puts the gradient in the logits' place.
+    However a torch applies such a function, it asks the class for `forward`; one that does not is not trusted at all.
+    """
+    seen = False
+
+    def noticed(function: Any, name: str) -> Any:
+        nonlocal seen
+        if name == ASKED and function is _Probe:
+            seen = True
+        elif name == ASKED:
+            notify()
+        return type.__getattribute__(function, name)
+
+    FunctionMeta.__getattribute__ = noticed  # type: ignore[method-assign]
+    try:
+        _Probe.apply(torch.zeros(()))
+        if not seen:
+            notify()
+        yield
+    finally:
+        del FunctionMeta.__getattribute__
+
+
+def writes_in_place(modules: Iterable[nn.Module]) -> bool:
+    """Whether a module says that it overwrites its input."""
+    return any(vars(module).get("inplace") for module in modules)
 
 
 @dataclass(frozen=True)

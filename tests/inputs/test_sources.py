@@ -12,7 +12,7 @@ from sigprop.batches import first_batch
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, UserCodeError
 from sigprop.inputs import builder_of, open_family, open_source, read_activation
 from sigprop.inputs.batches import image_batch
-from sigprop.measurement.tensor_values import lendable_clone
+from sigprop.measurement.guard import lendable_clone
 
 FILE = """
 import torch

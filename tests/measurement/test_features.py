@@ -9,8 +9,8 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.measurement import measure
-from sigprop.measurement.formats import FORMATS, format_fractions
 from sigprop.measurement.parameters import spectral_norm
+from sigprop.measurement.recorder import FORMATS, format_fractions
 from sigprop.models import build
 from sigprop.plans import ParameterPlan, Plan
 from sigprop.results import Init, Profile

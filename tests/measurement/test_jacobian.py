@@ -9,7 +9,7 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.measurement import jacobian, jacobian_profile
-from sigprop.measurement.probes import signs
+from sigprop.measurement.jacobian import signs
 from sigprop.models import build
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from sigprop.compat import is_sole_holder
-from sigprop.measurement import measure, tensor_values
-from sigprop.measurement.tensor_values import lendable_clone
+from sigprop.measurement import guard, measure
+from sigprop.measurement.guard import lendable_clone
 
 KEPT: list[torch.Tensor] = []
 
@@ -82,7 +82,7 @@ def test_a_weight_stays_where_it_is(act):
 def test_nothing_is_copied_where_nothing_is_written(monkeypatch):
     model = Layer(read)
     places, alone = [], []
-    monkeypatch.setattr(tensor_values, "is_sole_holder", lambda x: alone.append(is_sole_holder(x)) or alone[-1])
+    monkeypatch.setattr(guard, "is_sole_holder", lambda x: alone.append(is_sole_holder(x)) or alone[-1])
     model.act = lambda weight: places.append(torch._C._data_address(weight)) or weight
     address = torch._C._data_address(model.weight)
     measure(model, BATCH)

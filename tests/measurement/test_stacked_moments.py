@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.measurement import measure, queue, unseen_writes
+from sigprop.measurement import measure, one_pass, queue
 from sigprop.measurement.queue import Overwritten, Queue
 from sigprop.models import build
 
@@ -274,7 +274,7 @@ def test_nothing_stays_behind(collecting):
 
 
 def test_a_torch_whose_functions_cannot_be_watched_is_not_trusted(monkeypatch):
-    monkeypatch.setattr(unseen_writes, "ASKED", "renamed")
+    monkeypatch.setattr(one_pass, "ASKED", "renamed")
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5)), random(3, 4, 8)
     assert measure(model, x, lambda y: fused_loss(y))["2"].variance > 0

@@ -10,7 +10,7 @@ from torch import nn
 from sigprop.capture.record import Field, Weight
 from sigprop.capture.roles import CONTRACTIONS
 from sigprop.errors import InputError, SigpropError, UnsupportedError
-from sigprop.inputs.widths import config_of_width
+from sigprop.inputs.family import config_of_width
 from sigprop.isolation import undisturbed
 from sigprop.plans.scaling.dimensions import pattern
 from sigprop.sites import unwrap

@@ -19,9 +19,10 @@ IDS = torch.randint(32, (2, 12), generator=torch.Generator().manual_seed(0))
 class Made(nn.Module):
     """A matrix, and what is done with its output and the parameter `extra`."""
 
-    def __init__(self, act: Any, extra=0.0, size=1):
+    def __init__(self, act: Any, extra: float = 0.0, size: int = 1):
         super().__init__()
-        self.first, self.act = nn.Linear(16, 16), act or F.relu
+        self.first = nn.Linear(16, 16)
+        self.act: Any = act
         self.extra = nn.Parameter(torch.full((size,), extra))
 
     def forward(self, x):
@@ -33,7 +34,8 @@ class Masked(nn.Module):
 
     def __init__(self, see: Any):
         super().__init__()
-        self.wte, self.qkv, self.head, self.see = nn.Embedding(32, 16), nn.Linear(16, 48), nn.Linear(16, 32), see
+        self.wte, self.qkv, self.head = nn.Embedding(32, 16), nn.Linear(16, 48), nn.Linear(16, 32)
+        self.see: Any = see
 
     def forward(self, ids, targets):
         query, key, value = self.qkv(self.wte(ids)).chunk(3, -1)

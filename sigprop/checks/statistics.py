@@ -81,3 +81,10 @@ def drawn_like_siblings(row: Draw, draws: DrawnParameters, std: float) -> Init:
     laws = Counter(member.law for member in family if member is not row and member.is_random)
     uniform = bool(laws) and laws.most_common(1)[0][0] == "uniform"
     return Init("uniform" if uniform else "normal", std=std)
+
+
+def is_torch_default(row: Draw) -> bool:
+    """Uniform with std 1 / sqrt(3 fan_in), as nn.Linear and nn.Conv start."""
+    if not row.fan_in or not row.std or row.law != "uniform":
+        return False
+    return abs(math.log(row.std * math.sqrt(3.0 * row.fan_in))) < 6.0 * row.log_std_error + 1e-3

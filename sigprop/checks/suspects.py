@@ -10,6 +10,7 @@ from sigprop.checks.draws import Draw
 from sigprop.checks.edits import edit, listed, setting
 from sigprop.checks.gauges import logit_variance
 from sigprop.checks.observation import EPSILONS
+from sigprop.checks.statistics import is_torch_default
 from sigprop.checks.subject import Subject, is_norm_gain
 from sigprop.checks.thresholds import limit
 from sigprop.results import Edit, Finding, Init
@@ -263,13 +264,14 @@ def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
         growth = (last / first) ** (1 / (len(values) - 1))
         rows = [subject.draws[name] for name in names]
         own = rows[0].std * rows[0].fan_in ** 0.5
+        default = ", torch's default," if all(map(is_torch_default, rows)) else ""
         told = f"Each layer multiplies the {'variance' if column == 'variance' else 'squared gradient'} by {growth:.3g}"
         for gain in (own * growth**-0.5, 1.0, 2**0.5):
             if own and 0.02 < abs(math.log(gain / own)) < math.log(limit("largest_edit")):
                 yield edit(
                     f"initialize the matrices of the chain ({listed(names)}) with std {gain:.3g} / sqrt(fan_in)",
                     {row.name: Init("normal", std=gain / row.fan_in**0.5) for row in rows if row.fan_in},
-                    f"{told}: without skips the std {own:.3g} / sqrt(fan_in) is not the critical one.",
+                    f"{told}: without skips the std {own:.3g} / sqrt(fan_in){default} is not the critical one.",
                 )
 
 

@@ -96,7 +96,7 @@ def equal_layers() -> Answer:
     "pytorch 55270",
     "Post-LN with Xavier is unstable beyond 12 layers",
     "sensitiv|tokens (are|become).*(identical|correlated)|token correlation",
-    "unit|deepnorm|depth_scaling|plan",
+    "unit|deepnorm|depth_scaling|plan|multiply the ends of the residual branches",
     "rate",
 )
 def deep_post() -> Answer:
@@ -267,7 +267,7 @@ def nanochat() -> Answer:
     8, "nanochat 644", "which parameters does Muon take when forward returns the loss?", "head.*(readout|adam)|readout"
 )
 def nanochat_groups() -> Answer:
-    return Answer(str(sp.plan(Nanochat(), "own", batch=text(), optimizer="muon")))
+    return Answer(str(sp.plan(Nanochat(), "own", batch=text(), optimizer="muon").table(all=True)))
 
 
 @thread(
@@ -275,7 +275,7 @@ def nanochat_groups() -> Answer:
     "torchtitan 1257",
     "why are w2 and w3 scaled by depth?",
     "bf16|bfloat16|lost|round",
-    "down|up",
+    "down|up|mlp",
     never=("gradient.*explode",),
 )
 def torchtitan() -> Answer:
@@ -376,7 +376,7 @@ class Loop(nn.Module):
     never=("nothing normalizes",),
 )
 def looped() -> Answer:
-    return checked(Loop, text())
+    return checked(Loop, text(), verbose=True)
 
 
 @thread(13, "modded-nanogpt 267", "which std per module under norm-preserving Muon?", "0\\.0(26|27|25|31|36)")
@@ -408,7 +408,7 @@ def _quiet_scores(model: Any) -> bool:
     "NeMo Automodel 3443",
     "Gemma 4 from random initialization: spikes, NaN at step 1",
     "scale|1 / ?sqrt|head_dim",
-    "quer|norm_query",
+    "quer|norm_query|multiply the scores",
     "saturat|score|one-hot",
     works=_quiet_scores,
 )
@@ -722,7 +722,7 @@ def fp8() -> Answer:
         model.blocks[1].mlp.up.weight.data.mul_(1e6)  # type: ignore[union-attr]
         return model
 
-    return checked(make, text())
+    return checked(make, text(), verbose=True)
 
 
 class Unscaled(Gpt):
@@ -778,7 +778,7 @@ def experts_depth() -> Answer:
         num_local_experts=4,
         **TRANSFORMERS,
     )
-    return Answer(str(sp.plan(model, width="mup", depth="linear", base=base, optimizer="adamw")))
+    return Answer(str(sp.plan(model, width="mup", depth="linear", base=base, optimizer="adamw").table(all=True)))
 
 
 @thread(41, "FLAME-MoE 3", "loss spikes by framework", "router|gate", "std|differ")
@@ -791,7 +791,7 @@ def framework() -> Answer:
     return differing(first, second)
 
 
-@thread(42, "wandb 5218", "log update ratios and activations", "update", "blocks|head")
+@thread(42, "wandb 5218", "log update ratios and activations", "update|of its size in one step", "blocks|head")
 def watched() -> Answer:
     model = Gpt(depth=2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
@@ -845,5 +845,7 @@ def root_five() -> Answer:
 
 @thread(46, "DeepSpeed 7657", "separate rates for Muon and Adam groups", "muon", "adam")
 def groups() -> Answer:
-    plan = sp.plan(Gpt(), "own", batch=text(), optimizer="muon")
-    return Answer(plan.summary() + "\n" + str(plan))
+    model = Gpt()
+    optimizers = sp.plan(model, "own", batch=text(), optimizer="muon").optimizers(model, lr=0.02)
+    groups = [(type(item).__name__, group) for item in optimizers for group in item.param_groups]
+    return Answer("\n".join(f"{kind}: {len(group['params'])} tensors, lr {group['lr']:g}" for kind, group in groups))

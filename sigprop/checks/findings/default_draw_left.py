@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
 from sigprop.checks.registry import check
+from sigprop.checks.statistics import is_torch_default
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
 
 DEFAULTS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "NonDynamicallyQuantizableLinear")
 ENOUGH = 1024
-FEW = 0.34
+FEW, FEWEST = 0.34, 4
 
 
 @check("default_draw_left", "draw", "a layer still has torch's default uniform draw while the others have their own")
@@ -24,13 +25,19 @@ def default_draw_left(subject: Subject) -> Iterator[Finding]:
     if subject.trained:
         return
     rows = [row for row in subject.draws.matrices if row.kind in DEFAULTS and row.fan_in and row.total >= ENOUGH]
-    drawn = {row.kind for row in rows if not _is_default(row)}
-    left = [row for row in rows if _is_default(row) and row.kind in drawn]
+    drawn = {row.kind for row in rows if not is_torch_default(row)}
+    left = [row for row in rows if is_torch_default(row) and row.kind in drawn]
+    if (
+        len(rows) >= FEWEST
+        and all(map(is_torch_default, rows))
+        and any(row.kind == "Embedding" for row in subject.draws)
+    ):
+        yield _nothing_drawn(rows)
     families = {row.family for row in rows}
     odd = {row.family for row in left}
-    if not left or len(odd) > max(1, FEW * len(families)) or len(left) > FEW * len(rows) or len(rows) < 4:
+    if not left or len(odd) > max(1, FEW * len(families)) or len(left) > FEW * len(rows) or len(rows) < FEWEST:
         return
-    others = [row for row in rows if not _is_default(row)]
+    others = [row for row in rows if not is_torch_default(row)]
     if sum(row.law in ("normal", "truncated normal") for row in others) < limit("draw_majority") * len(others):
         return
     first = left[0]
@@ -46,17 +53,22 @@ def default_draw_left(subject: Subject) -> Iterator[Finding]:
         depths=subject.depths_of([row.name for row in left]),
         evidence=(
             Datum(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error),
-            Datum("1 / sqrt(3 fan_in)", _default(first), "torch"),
+            Datum("1 / sqrt(3 fan_in)", 1 / math.sqrt(3 * first.fan_in), "torch"),
             Datum("kurtosis (uniform 1.8, normal 3)", first.kurtosis, "weights"),
         ),
         prescription=Prescription("initialize it with the others, or say in code that torch's default is meant"),
     )
 
 
-def _default(row: Draw) -> float:
-    return 1.0 / math.sqrt(3.0 * row.fan_in)
-
-
-def _is_default(row: Draw) -> bool:
-    close = abs(math.log(row.std / _default(row))) < 6.0 * row.log_std_error + 1e-3
-    return row.law == "uniform" and close
+def _nothing_drawn(rows: list[Draw]) -> Finding:
+    first = rows[0]
+    return Finding(
+        "default_draw_left",
+        "draw",
+        "note",
+        f"all {len(rows)} linear and convolutional weights have torch's default initialization, {first.name} first",
+        "U(-1/sqrt(fan_in), 1/sqrt(fan_in)): no initialization of the model's own has reached them.",
+        parameters=tuple(row.name for row in rows),
+        evidence=(Datum("weights at torch's default", len(rows), "weights"),),
+        prescription=Prescription("call the model's own initialization, where there is one"),
+    )

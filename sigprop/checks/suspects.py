@@ -319,7 +319,7 @@ TEMPERATURE = math.log(1 / 0.07)
 def scalars(subject: Subject, finding: Finding) -> Iterator[Edit]:
     """A single number that multiplies the logits as an exponential: at CLIP's ln(1 / 0.07)."""
     for row in subject.draws:
-        if row.total == 1 and row.mean > TEMPERATURE + 1.0:
+        if row.total == 1 and abs(row.mean) > TEMPERATURE + 1.0:
             yield edit(
                 f"start {row.name} at ln(1 / 0.07)",
                 {row.name: Init("constant", value=TEMPERATURE)},
@@ -328,11 +328,13 @@ def scalars(subject: Subject, finding: Finding) -> Iterator[Edit]:
 
 
 def zeros(subject: Subject, finding: Finding) -> Iterator[Edit]:
-    """Families of parameters that are zero and no biases: gains at one, matrices at 1 / sqrt(fan_in)."""
+    """Parameters that are zero and no biases, by family or by a name of their own (`lora_a`): gains at one, matrices at
+    1 / sqrt(fan_in)."""
     families: dict[str, list[Draw]] = {}
     for row in subject.draws:
         if row.std == 0 and row.mean == 0 and "bias" not in row.name.rpartition(".")[2]:
-            families.setdefault(row.family, []).append(row)
+            leaf = row.name.rpartition(".")[2]
+            families.setdefault(row.family if leaf == "weight" else leaf, []).append(row)
     everything = [row for rows in families.values() for row in rows]
     gains = [row for row in everything if is_norm_gain(row)]
     together = [rows for rows in (gains, everything) if len({row.family for row in rows}) > 1]

@@ -79,6 +79,7 @@ ENDS = {
     "one class": (lambda h, e: (h[:, :1] * e).softmax(-1), "first.weight", "single class"),
     "dead units": (lambda h, e: F.relu(h - 1e3) + e, "first.weight", "no slope"),
     "data": (lambda h, e: h + e.data, "extra", ".data"),
+    "an exponential that underflows": (lambda h, e: h + (-200 * e).exp(), "extra", "`exp` in the model has no slope"),
 }
 
 
@@ -177,3 +178,13 @@ def test_vectors_of_zeros_cannot_be_normalized():
     found = answered(model, X)["norm_epsilon"]
     assert "normalizes vectors that are zero" in found.title
     assert math.isfinite(found.evidence[0].value)
+
+
+def test_choices_that_are_padded_with_a_large_negative_number_are_not_saturated():
+    """Block choices of native sparse attention: most are closed with -1e3."""
+    closed = torch.zeros(16).index_fill_(0, torch.arange(8, 16), -1e3)
+    torch.manual_seed(0)
+    model = Made(lambda h, e: (h + closed).softmax(-1) @ torch.eye(16))
+    (choice,) = observe(model, X).softmaxes.values()
+    assert choice.options == 8 and choice.variance < 2
+    assert "attention_saturated" not in answered(model, X)

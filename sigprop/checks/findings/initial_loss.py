@@ -13,6 +13,17 @@ from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
 
 
+@check("tied_readout", "output", "a tied readout initialized as an embedding: logits of variance width * std^2")
+def tied_readout(subject: Subject) -> Iterator[Finding]:
+    if subject.readout is not None and subject.readout.tied and subject.profile is not None:
+        yield from loss_finding(
+            subject,
+            "tied_readout",
+            f"The embedding, {subject.readout.name}, is also the readout: behind a norm its logits have variance "
+            "width * std^2.",
+        )
+
+
 @check("initial_loss", "output", "initial loss far from that of a guess: the logits are too large")
 def initial_loss(subject: Subject) -> Iterator[Finding]:
     """Logits of variance s2 that know nothing of the labels give ln(classes) + s2 / 2 (less when s2 > 2 ln classes)."""

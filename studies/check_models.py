@@ -1,4 +1,4 @@
-"""Healthy models, and models with one planted illness each, for the check's own evidence."""
+"""Healthy models, and models with one planted mistake each, for the check's own evidence."""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ HEALTHY: dict[str, Callable[[], nn.Module]] = {
 
 
 @dataclass(frozen=True)
-class Illness:
-    """A model that is sick in one known way: what must be found, and a piece of the name where."""
+class Mistake:
+    """A model that is faulty in one known way: what must be found, and a piece of the name where."""
 
     title: str
     make: Callable[[], nn.Module]
@@ -191,14 +191,14 @@ class Illness:
     options: Callable[[nn.Module], dict[str, Any]] | None = None
 
 
-ILLNESSES: list[Illness] = []
+MISTAKES: list[Mistake] = []
 
 
 def ill(title: str, finding: str, place: str = "", options: Callable[[nn.Module], dict[str, Any]] | None = None):
-    """Decorator: register a function that makes the sick model."""
+    """Decorator: register a function that makes the faulty model."""
 
     def add(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        ILLNESSES.append(Illness(title, make, finding, place, options))
+        MISTAKES.append(Mistake(title, make, finding, place, options))
         return make
 
     return add

@@ -1,6 +1,6 @@
-"""Sick and healthy training runs for `Watch`: what each is, and what should be said of it.
+"""Faulty and healthy training runs for `Watch`: what each is, and what should be said of it.
 
-Every illness has two forms. Thresholds were set while looking at the first (`tuned`); the second, in another
+Every fault has two forms. Thresholds were set while looking at the first (`tuned`); the second, in another
 architecture or by another cause, and its seeds, were kept aside (`held out`). `studies.watch_findings` runs them.
 """
 
@@ -22,12 +22,12 @@ Batches = Callable[[int], Iterator[tuple[Tensor, Tensor]]]
 
 @dataclass
 class Run:
-    """A model, its optimizer and its data; `sick` is the finding that should come, `where` a part of its place."""
+    """A model, its optimizer and its data; `faulty` is the finding that should come, `where` a part of its place."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     batches: Batches
-    sick: str = ""
+    faulty: str = ""
     where: str = ""
     steps: int = 100
     autocast: torch.dtype | None = None
@@ -318,7 +318,7 @@ def order_held_out(seed: int) -> Run:
     return Run(model, adamw(model), sources(seed, block=40), "loss_alone", steps=200)
 
 
-SICK: dict[str, tuple[Callable[[int], Run], Callable[[int], Run]]] = {
+FAULTY: dict[str, tuple[Callable[[int], Run], Callable[[int], Run]]] = {
     "rate too high": (rate_tuned, rate_held_out),
     "entropy collapse": (collapse_tuned, collapse_held_out),
     "dead expert": (expert_tuned, expert_held_out),

@@ -1,4 +1,4 @@
-"""Every planted illness is found by its name and at its place; every kind of finding has one planted."""
+"""Every planted mistake is found by its name and at its place; every kind of finding has one planted."""
 
 import math
 
@@ -10,7 +10,7 @@ from sigprop.checks.evaluation import Experiment
 from sigprop.checks.subject import Subject
 from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
-from studies.check_models import HEALTHY, ILLNESSES, TOKENS, gpt2, transformer
+from studies.check_models import HEALTHY, MISTAKES, TOKENS, gpt2, transformer
 from tests.checks.test_answers import PLANTED
 from tests.checks.test_operations import OPERATIONS
 
@@ -27,25 +27,25 @@ def examined(model, measured, **options):
     return subject
 
 
-@pytest.mark.parametrize("illness", ILLNESSES, ids=lambda item: item.title)
-def test_planted_illness_is_found(illness):
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda item: item.title)
+def test_planted_mistake_is_found(mistake):
     pytest.importorskip("transformers")
     torch.manual_seed(0)
-    model = illness.make()
-    kind = checks()[illness.finding]
-    options = illness.options(model) if illness.options is not None else {}
+    model = mistake.make()
+    kind = checks()[mistake.finding]
+    options = mistake.options(model) if mistake.options is not None else {}
     found = list(kind(examined(model, kind.group != "draw", **options)))
     named = [name for item in found for name in (*item.sites, *item.parameters)]
-    assert any(illness.place in name for name in named), named
+    assert any(mistake.place in name for name in named), named
     for item in found:
-        assert item.name == illness.finding
+        assert item.name == mistake.finding
         assert item.evidence
         assert item.cause
         assert all(math.isfinite(number.value) for number in item.evidence)
 
 
 def test_every_kind_of_finding_is_planted():
-    planted = {item.finding for item in ILLNESSES} | {finding for finding, _, _ in PLANTED.values()}
+    planted = {item.finding for item in MISTAKES} | {finding for finding, _, _ in PLANTED.values()}
     assert set(checks()) == planted | UNPLANTED
 
 

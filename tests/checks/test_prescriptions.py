@@ -1,4 +1,4 @@
-"""The prescription, applied, makes the measured illness disappear: the model is checked again, on its weights."""
+"""The prescription, applied, makes the measured fault disappear: the model is checked again, on its weights."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_prescription_cures_the_measured_illness(name):
+def test_the_prescription_mends_what_was_measured(name):
     torch.manual_seed(0)
     model = CASES[name]()
     report = check(model, tokens=24)

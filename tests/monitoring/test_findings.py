@@ -1,4 +1,4 @@
-"""Sick runs are named, healthy ones are not: a fast part of `studies.watch_findings`, and each rule by itself."""
+"""Faulty runs are named, healthy ones are not: a fast part of `studies.watch_findings`, and each rule by itself."""
 
 import math
 
@@ -11,15 +11,15 @@ from sigprop.monitoring.history import History, Sample
 from sigprop.monitoring.watching import Watch
 from sigprop.results import Profile, SiteRow
 from studies.watch_findings import named_right, watched
-from studies.watch_runs import HEALTHY, SICK
+from studies.watch_runs import FAULTY, HEALTHY
 
 FAST = ("rate too high", "dead expert", "nan in a batch", "frozen layer", "epsilon too large", "exploding branch")
 
 
-@pytest.mark.parametrize("illness", FAST)
-def test_a_sick_run_is_named(illness):
-    run = SICK[illness][0](7)
-    run.steps = 55 if illness == "nan in a batch" else 25
+@pytest.mark.parametrize("fault", FAST)
+def test_a_faulty_run_is_named(fault):
+    run = FAULTY[fault][0](7)
+    run.steps = 55 if fault == "nan in a batch" else 25
     findings = watched(run)
     assert named_right(run, findings), [finding.title for finding in findings]
 

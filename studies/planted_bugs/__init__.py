@@ -20,9 +20,13 @@ from studies.planted_bugs.case import BUGS, Bug
 FIRST_SET = len(BUGS)
 from studies.planted_bugs import fresh  # noqa: E402
 
+SECOND_SET = len(BUGS)
+from studies.planted_bugs import third  # noqa: E402
+
 __all__ = [
     "BUGS",
     "FIRST_SET",
+    "SECOND_SET",
     "Bug",
     "adapters",
     "contrastive",
@@ -33,5 +37,6 @@ __all__ = [
     "language",
     "others",
     "recurrent",
+    "third",
     "vision",
 ]

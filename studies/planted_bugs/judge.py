@@ -4,6 +4,7 @@
     python -m studies.planted_bugs.judge open          # the odd half
     python -m studies.planted_bugs.judge held_out      # the even half: once
     python -m studies.planted_bugs.judge fresh         # the second held-out set: once
+    python -m studies.planted_bugs.judge third         # the third held-out set: once
     python -m studies.planted_bugs.judge twins         # what is said of the correct models
 
 *Found*: a problem or warning holds the name it must hold. *Cause*: that finding says the cause. *Fix*: one of those
@@ -32,7 +33,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.losses import objective
-from studies.planted_bugs import BUGS, FIRST_SET, Bug
+from studies.planted_bugs import BUGS, FIRST_SET, SECOND_SET, Bug
 from studies.planted_bugs.case import Setting
 
 STORED = Path("docs/data/planted_bugs.json")
@@ -40,7 +41,8 @@ STEPS, RATE, REST = 40, 1e-3, 0.25
 HALVES = {
     "open": lambda number: number <= FIRST_SET and number % 2 == 1,
     "held_out": lambda number: number <= FIRST_SET and number % 2 == 0,
-    "fresh": lambda number: number > FIRST_SET,
+    "fresh": lambda number: FIRST_SET < number <= SECOND_SET,
+    "third": lambda number: number > SECOND_SET,
 }
 
 

@@ -324,7 +324,7 @@ ITEMS = (
         reproduced=f"slower_by > 0 and abs(last - {PLATEAU}) < 0.05",
         in_order="slower_by > 0 and last < 0.95",
         decided="layers >= 96",
-        small={"kinds": ("encoder",), "depth": 24, "seeds": 4, "first": UNSEEN},
+        small={"kinds": ("encoder",), "depth": 96, "seeds": 8, "first": UNSEEN},
         full={"kinds": ("encoder",), "depth": 192, "seeds": 40, "first": UNSEEN},
         minutes=(1, 8),
         deviation="Xavier per matrix (2/(d + d); the paper's is 2/(d + d_head) for queries, keys and values).",

@@ -13,7 +13,7 @@ from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.layers import initialize_
 from studies.dslm_training import LIKE_THE_PAPER
-from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, power, rounded, told
+from studies.reproduction import SEEDS, UNSEEN, Found, Reproduction, Row, Setting, power, rounded, told
 from studies.trainings import LETTERS, PER_HEAD, Method, Program, best_of
 
 TOKENS, VOCABULARY = 64, 256
@@ -171,11 +171,11 @@ ITEMS = (
         decided=f"worst_with_warmup < {LETTERS}",
         small={
             "objectives": ("spans", "masked"), "depth": 2, "width": 64, "warmup": 0.2, "powers": (-9, -8, -7, -6),
-            "seeds": (0, 1), "passages": 4, "length": 64, "steps": 300, "clip": 0.0,
+            "seeds": SEEDS[:2], "passages": 4, "length": 64, "steps": 300, "clip": 0.0,
         },
         full={
             "objectives": ("spans", "masked"), "depth": 6, "width": 512, "powers": (-14, -13, -12, -11, -10, -9),
-            "seeds": (0, 1, 2), "passages": 32, "length": 128, "steps": 5000, "clip": 0.0, "dropout": 0.1,
+            "seeds": SEEDS, "passages": 32, "length": 128, "steps": 5000, "clip": 0.0, "dropout": 0.1,
             **LIKE_THE_PAPER, "warmup": 1000,
         },
         minutes=(5, 60),

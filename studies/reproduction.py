@@ -37,6 +37,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 STORE = DOCS / "data" / "reproductions"
 UNSEEN = 7000
 """The first seed of runs whose rule was written before them: no earlier run came to it."""
+SEEDS = (UNSEEN, UNSEEN + 1, UNSEEN + 2)
+"""Of trainings."""
 
 
 @dataclass(frozen=True)

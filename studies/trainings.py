@@ -329,7 +329,7 @@ def best_trained(
         return found
 
     started = time.perf_counter()
-    tried = [(point, 0, rate) for point in points for rate in rates]
+    tried = [(point, seeds[0], rate) for point in points for rate in rates]
     losses = [loss for _, loss in runs(tried, probe)]
     rows = [losses[start : start + len(rates)] for start in range(0, len(losses), len(rates))]
     best = [min(reversed(range(len(rates))), key=row.__getitem__) for row in rows]

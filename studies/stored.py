@@ -44,13 +44,13 @@ def in_processes(
             yield job.result()
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Lines of a table in Markdown."""
     return [_line(headings), "|" + "---|" * len(headings), *map(_line, rows)]
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _line(cells: Sequence[Any]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:

@@ -57,25 +57,18 @@ def pixels() -> Tensor:
 CASES: list[Case] = []
 
 
-def registering(cases: list[Case], added: int) -> Callable[..., None]:
-    """A function that makes a construct of parts and adds it to the cases of a set."""
-
-    def simple(
-        name: str,
-        kind: str,
-        parts: Callable[[], dict[str, Any]],
-        run: Callable[..., Any],
-        batch: Callable[[], Any] = rows,
-        loss: Any = None,
-        prepare: Callable[[Any], None] | None = None,
-    ) -> None:
-        make = lambda: Made(parts(), run, prepare)  # noqa: E731
-        cases.append(Case(f"construct/{name}", kind, make, batch, loss, added=added))
-
-    return simple
-
-
-simple = registering(CASES, added=1)
+def simple(
+    name: str,
+    kind: str,
+    parts: Callable[[], dict[str, Any]],
+    run: Callable[..., Any],
+    batch: Callable[[], Any] = rows,
+    loss: Any = None,
+    prepare: Callable[[Any], None] | None = None,
+) -> None:
+    """Add a construct of parts to the cases."""
+    make = lambda: Made(parts(), run, prepare)  # noqa: E731
+    CASES.append(Case(f"construct/{name}", kind, make, batch, loss))
 
 
 def chain(function: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
@@ -521,6 +514,16 @@ simple(
     ),
     pixels,
 )
+
+
+def _averaged(m: Any, x: Tensor) -> Tensor:
+    seen = [x]
+    for f in m.layers:
+        seen.append(F.relu(f(torch.stack(seen).mean(0))))
+    return sum(seen[1:], seen[0])
+
+
+simple("branch of the average", "residual", layers, lambda m, x: m.head(_averaged(m, x)))
 
 # -- parametrizations and norms
 simple(

@@ -1,4 +1,5 @@
 """`python -m studies.corpus.fresh`: the sixth set, each model predicted once, by theory alone and as called by default.
+`--constructs`: the 98 models of the first set instead, for whoever changes the engine.
 
 The witness (`studies.corpus.witness`) makes 16 initializations of its own. Kept is a line for each model and way: how
 the numbers came about, rows judged, confident and wrong ones, stated errors and how many were missed by more than four
@@ -19,9 +20,9 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
+from studies.corpus import constructs, sixth
 from studies.corpus.case import Case
 from studies.corpus.judging import compared, confident_and_wrong, is_right
-from studies.corpus.sixth import cases
 from studies.corpus.witness import Summary, witnessed
 
 OUT = Path("docs/data/corpus_fresh.json")
@@ -33,12 +34,13 @@ def main(
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
     part: Annotated[int, typer.Option(help="Every second model: 0 or 1; all by default.")] = -1,
     first: Annotated[bool, typer.Option(help="Theory alone only.")] = False,
+    of_first_set: Annotated[bool, typer.Option("--constructs", help="The first set.")] = False,
 ) -> None:
     """Predict and judge what the file does not have yet."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     found = json.loads(out.read_text()) if out.exists() else {"models": {}}
-    for number, case in enumerate(cases()):
+    for number, case in enumerate(constructs.cases() if of_first_set else sixth.cases()):
         if only in case.name and part in (-1, number % 2):
             row = found["models"].setdefault(case.name, {})
             ways = [way for way in (("theory", 0), ("default", None)) if way[0] not in row][: 1 if first else 2]

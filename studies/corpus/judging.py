@@ -55,12 +55,10 @@ def errors_of(row: dict[str, Any], column: str) -> tuple[float, float]:
     return statistics.median(sizes), max(less)
 
 
-def confident_and_wrong(row: dict[str, Any], of_witness_alone: bool = False) -> list[list[Any]]:
-    """Rows marked better than `assumed`, off by more than a fifth and five standard errors: of witness and prediction
-    together, or of the witness alone."""
+def confident_and_wrong(row: dict[str, Any]) -> list[list[Any]]:
+    """Rows marked better than `assumed`, off by more than a fifth and five standard errors of both together."""
     found = [item for item in row.get("rows", []) if item[4] not in ("assumed", MISSING)]
-    error = 5 if of_witness_alone else 3
-    return [item for item in found if item[2] is None or abs(item[2]) > max(0.2, 5 * item[error])]
+    return [item for item in found if item[2] is None or abs(item[2]) > max(0.2, 5 * item[3])]
 
 
 def is_right(row: dict[str, Any], column: str) -> bool:

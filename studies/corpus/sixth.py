@@ -735,7 +735,7 @@ def family(name: str) -> nn.Module:
 
 def cases() -> Iterator[Case]:
     for name, make, batch in own_cases():
-        yield Case(f"sixth/{name}", "own code", make, batch, added=6)
+        yield Case(f"sixth/{name}", "own code", make, batch)
     for name in FAMILIES:
         make_batch = lambda: {"input_ids": 3 + ids(125, 2, 12)}  # noqa: E731
-        yield Case(f"transformers/{name}", "transformers", partial(family, name), make_batch, added=6)
+        yield Case(f"transformers/{name}", "transformers", partial(family, name), make_batch)

@@ -18,13 +18,8 @@ from sigprop.errors import Fault, SigpropError
 from sigprop.graph import Evaluation, Start, evaluate
 from studies.corpus.case import Case
 
-SETS = (
-    "constructs", "further_constructs", "third_constructs", "fourth_constructs", "fifth_sequences", "fifth_networks",
-    "sixth", "packages", "further_packages", "third_packages", "fourth_packages",
-)  # fmt: skip
-"""Files of the corpus; those of packages that are not installed have no cases."""
-SAMPLED, SAMPLE = SETS[:6], 36
-"""Files of which one model in so many is run by default."""
+SETS, SAMPLE = ("constructs", "sixth"), 36
+"""Files of the corpus, of which one model in so many is run by default."""
 
 
 ALWAYS = ("construct/spectral norm", "construct/branch of the average")
@@ -32,15 +27,12 @@ ALWAYS = ("construct/spectral norm", "construct/branch of the average")
 
 
 def cases_of(name: str) -> list[Case]:
-    try:
-        return list(importlib.import_module(f"studies.corpus.{name}").cases())
-    except ImportError:
-        return []
+    return list(importlib.import_module(f"studies.corpus.{name}").cases())
 
 
 def chosen() -> list[Any]:
     return [
-        pytest.param(case, id=case.name, marks=[] if name in SAMPLED and _is_drawn(case.name) else pytest.mark.slow)
+        pytest.param(case, id=case.name, marks=[] if _is_drawn(case.name) else pytest.mark.slow)
         for name in SETS
         for case in cases_of(name)
     ]

@@ -2,8 +2,10 @@ r"""A paper's printed formula beside the corrected one and beside real draws.
 
     compare_formula("softmax", count=64, variance=1.0)
     compare_formula("attention", tokens=256, width=256, head=64, correlation=0.3, variance=1.0)
+    compare_formula("channels", width=64, correlation=0.4)
 
-Printed are dslm's Table 14 and 15 (softmax) and B.8 (one head before the value projection). With `n` scores of variance
+Printed are dslm's Table 14 and 15 (softmax), B.8 (one head before the value projection) and Table 18 (covariance of the
+channels of a token). With `n` scores of variance
 `s` and `z = n/(n-1)` the softmax has there
 
     Var p = (e^{sz} - 1) e^{2sz} / ((n-1) e^s + 1)^2        E g_in^2 = (Var p + 1/n^2) E g_out^2
@@ -15,6 +17,9 @@ and attention over `L` tokens of variance one and correlation `r`, raw score var
     Var g = [1 + (L-1) rg (1-p)] / (L (1-p))                Cov g = [1 + (L-1) rg] / L
 
 The printed gradients leave out the paths through queries and keys and what a softmax does to a common gradient.
+Channels of variance one and correlation `r` have after a linear map 0, after LayerNorm over `d` of them -1/(d-1) and
+
+    Cov relu = (1/4 + asin r / 2 pi) r - (1 - sqrt(1 - r^2)) / 2 pi
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from torch import Tensor
 from sigprop.errors import UnknownNameError, require
 from sigprop.grid import Grid
 from sigprop.theory import Exchangeable, Gradient, Signal
+from sigprop.theory.activations import get
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.softmax import gradient_factor, overlap
@@ -146,7 +152,28 @@ def _attention(
     return dict(zip(keys, printed, strict=True)), dict(zip(keys, corrected, strict=True)), draw
 
 
-FORMULAS: dict[str, Callable[..., Formula]] = {"softmax": _softmax, "attention": _attention}
+def _channels(generator: torch.Generator, width: int = 64, correlation: float = 0.4) -> Formula:
+    """Channels that share a part: what is left of their covariance."""
+    require(width >= 2 and 0.0 <= correlation <= 1.0, "setting", (width, correlation), "d >= 2, r from 0 to 1")
+    r = correlation
+    relu = (0.25 + math.asin(r) / (2 * math.pi)) * r - (1 - math.sqrt(1 - r * r)) / (2 * math.pi)
+    printed = {"after ReLU": relu, "after LayerNorm": -1 / (width - 1), "after a linear map": 0.0}
+    one = torch.ones((), dtype=torch.float64)
+    mean, cross = RELU.mean(one), RELU.cross_moment(one, one, torch.tensor(r, dtype=torch.float64))
+    corrected = printed | {"after ReLU": float(cross - mean**2)}
+
+    def draw() -> list[float]:
+        tokens = _tokens(generator, width, 256, r).T
+        norm = torch.nn.functional.layer_norm(tokens, (width,), eps=0.0)
+        mapped = tokens @ (_normal(generator, width, width) / math.sqrt(width))
+        found = zip((tokens.relu(), norm, mapped), (float(mean), 0.0, 0.0), strict=True)
+        return [_second_moments((values - center).T)[1] for values, center in found]
+
+    return printed, corrected, draw
+
+
+FORMULAS: dict[str, Callable[..., Formula]] = {"softmax": _softmax, "attention": _attention, "channels": _channels}
+RELU = get("relu")
 
 
 def _normal(generator: torch.Generator, *shape: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -520,7 +521,7 @@ def _averaged(m: Any, x: Tensor) -> Tensor:
     seen = [x]
     for f in m.layers:
         seen.append(F.relu(f(torch.stack(seen).mean(0))))
-    return sum(seen[1:], seen[0])
+    return functools.reduce(torch.add, seen)
 
 
 simple("branch of the average", "residual", layers, lambda m, x: m.head(_averaged(m, x)))

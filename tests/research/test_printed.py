@@ -33,6 +33,16 @@ def test_printed_and_corrected_agree_where_scores_are_small():
         assert row.printed == pytest.approx(row.corrected, rel=0.01)
 
 
+def test_the_channels_of_a_token_keep_the_printed_covariance():
+    """dslm Table 18, the covariance along the hidden dimension."""
+    rows = rows_of("channels", width=48, correlation=0.6)
+    for row in rows.values():
+        assert row.printed == pytest.approx(row.corrected, abs=1e-10)
+        assert abs(row.printed - row.measured) < 4 * row.error + 1e-12
+    assert rows["after ReLU"].measured > 0.1
+    assert rows["after LayerNorm"].printed == pytest.approx(-1 / 47)
+
+
 def test_a_comparison_is_a_table_and_wrong_names_are_told():
     assert "printed" in str(compare_formula("softmax", draws=2))
     with pytest.raises(UnknownNameError, match="softmax"):

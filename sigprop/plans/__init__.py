@@ -6,7 +6,7 @@
 | `application`, `hooks`, `writing`, `checkpoint` | a plan put on a model, or nothing of it; kept with its weights |
 | `multipliers` | the one table: what lr, decay and epsilon are multiplied by, for every optimizer |
 | `optimizers`, `own_scale`, `matrix_optimizers`, `suggestion` | parameter groups, optimizers, a rate to start with |
-| `recipes/` | initializations of the literature, one file each in `schemes/` |
+| `recipes/` | initializations of the literature, in `schemes/` |
 | `scaling/` | width and depth rules, and the coordinate check |
 """
 

@@ -224,18 +224,16 @@ class Structure:
             self._keys[key] = visible_keys(found, self.traced.states)
         return self._keys[key]
 
-    def require_junctions(self, recipe: str) -> None:
-        if not self.junctions:
+    def require(self, recipe: str, needs: str = "", norms: str = "") -> None:
+        """Refuse a model without residual `junctions`, without attention in them (`transformer`), or with norms placed
+        otherwise."""
+        if needs == "junctions" and not self.junctions:
             raise UnsupportedError(f"{recipe} scales residual branches: this model has no residual junction")
-
-    def require_transformer(self, recipe: str) -> None:
-        if not any(junction.attention for junction in self.junctions):
+        if needs == "transformer" and not any(junction.attention for junction in self.junctions):
             raise UnsupportedError(f"{recipe} is for Transformers: no residual branch of this model has attention")
-
-    def require_placement(self, recipe: str, allowed: str) -> None:
-        if self.placement != allowed:
+        if norms and self.placement != norms:
             names = {"post": "Post-LN", "pre": "Pre-LN", "none": "no norm on its residual branches"}
             raise UnsupportedError(
-                f"{recipe} is for models with {names[allowed]}: "
+                f"{recipe} is for models with {names[norms]}: "
                 f"this one has {names.get(self.placement, 'mixed norm placements')}"
             )

@@ -2,7 +2,7 @@
 
 | file | what it does |
 |---|---|
-| `schemes/` | one scheme each |
+| `schemes/` | the schemes, by what they share |
 | `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
 | `folding` | scales carried by unmodified models, exactly |
 | `planned_states` | what a model becomes under a plan, predicted; the solvers stand on it |

@@ -164,7 +164,7 @@ def predict_plan(structure: Structure, recipe: str | None, unit_start: bool = Fa
 
     `unit_start` initializes embeddings for unit variance at the start of the stream, whatever the recipe says of them.
     """
-    structure.require_junctions("a predict_plan")
+    structure.require("a predict_plan", "junctions")
     if recipe is None:
         made = init_all(structure, lambda item, role, size: Init("keep"), embedding=None)
         rows = [type(row)(row.name, row.shape, Init("keep")) for row in made.parameters]

@@ -78,7 +78,7 @@ class OwnModel:
     def predicted(self, recipe: str = AS_IT_IS, factors: dict[str, float] | None = None, **sizes: int) -> PredictedPlan:
         """The residual stream under these distributions: variance, gradient and token correlation by sum."""
         structure, made = self.plan(recipe, factors, **sizes)
-        structure.require_junctions("the explorer")
+        structure.require("the explorer", "junctions")
         return predict_made(structure, made, recipe)
 
     def code(self, recipe: str, factors: dict[str, float], sizes: dict[str, int]) -> str:

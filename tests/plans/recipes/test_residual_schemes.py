@@ -8,8 +8,7 @@ from torch import nn
 
 from sigprop.errors import UnsupportedError
 from sigprop.plans.recipes import RECIPES, plan, read_structure
-from sigprop.plans.recipes.schemes.deepnorm import deepnorm_constants
-from sigprop.plans.recipes.schemes.layer_scale import layer_scale_start
+from sigprop.plans.recipes.schemes.sums import deepnorm_constants, layer_scale_start
 from tests.plans.recipes.shared import DEPTH, WIDTH, drawn, identity, ids, model_of, raw, stds
 
 

@@ -1,1 +1,1 @@
-"""One scheme of the literature per file; `registry.recipes` imports them all."""
+"""Schemes of the literature, those that share their shape in one file; `registry.RECIPES` imports them all."""

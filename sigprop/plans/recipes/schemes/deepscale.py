@@ -45,6 +45,7 @@ from sigprop.theory.ops.softmax import overlap
     applies_to="Transformers with plain (not gated) mlps",
     effect="unit forward variance and steady gradients at any depth; l^2 = 1 - 2/N, b^2 = 2/N",
     solves=True,
+    needs="transformer",
 )
 def deepscale(
     structure: Structure,
@@ -58,14 +59,30 @@ def deepscale(
     The plan is for training: dropout is that of the model's modules, whether or not the model is in training mode, and
     `meta["dropout"]` says it.
     """
-    structure.require_transformer("deepscale")
     scales = branch_scales(structure, k, alpha)
     variances = _variances(structure, scales, input_correlation, finite)
     power = "N" if alpha == 1.0 else f"N^{alpha:g}"
-    return deepscale_plan(structure, variances, scales, f"l^2 = 1 - {k:g}/{power}, b^2 = {k:g}/{power}")
+    return _planned(structure, variances, scales, f"l^2 = 1 - {k:g}/{power}, b^2 = {k:g}/{power}")
 
 
-def deepscale_plan(structure: Structure, variances: dict[str, tuple[float, float]], scales: Scales, why: str) -> Plan:
+@recipe(
+    "deepscale_simple",
+    paper="dslm: Kedia et al. 2024, Simpler Initialization and Fig. 14",
+    applies_to="Transformers with plain (not gated) mlps",
+    effect="DeepScale with values and outputs as the mlp: bounded variance, no correlation needed",
+    needs="transformer",
+)
+def deepscale_simple(structure: Structure, k: float = 2.0) -> Plan:
+    """Value and output matrices with the mlp's variance `(1/d) sqrt((1-p)/2)`, for any correlation."""
+    simple = math.sqrt((1.0 - structure.dropout) / 2.0) / structure.width
+    variances: dict[str, tuple[float, float]] = {}
+    for junction, spot in zip(structure.junctions, structure.sums, strict=True):
+        found = (simple, simple) if junction.attention else _mlp_variances(structure, junction, spot.branch)
+        variances[junction.weights[0]] = found
+    return _planned(structure, variances, branch_scales(structure, k, 1.0), f"l^2 = 1 - {k:g}/N, b^2 = {k:g}/N")
+
+
+def _planned(structure: Structure, variances: dict[str, tuple[float, float]], scales: Scales, why: str) -> Plan:
     """`variances`: by last weight, the variance of the weights inside the branch and of the last one."""
     kinds = max(structure.kinds)
 
@@ -109,7 +126,7 @@ def _variances(
             found[junction.weights[0]] = (both, both)
             after = torch.full_like(r, keep * c / v)
         else:
-            found[junction.weights[0]] = mlp_variances(structure, junction, spot.branch)
+            found[junction.weights[0]] = _mlp_variances(structure, junction, spot.branch)
             after = keep * _after_mlp(
                 _activation(junction, spot.branch), r, structure.width * found[junction.weights[0]][0]
             )
@@ -144,7 +161,7 @@ def _attended(r: Tensor, keys: Tensor | None) -> tuple[float, float]:
     return float((seen + (1.0 - seen) * own).mean()), average + (1.0 - average) * float(others) / count
 
 
-def mlp_variances(structure: Structure, junction: Junction, branch: Field) -> tuple[float, float]:
+def _mlp_variances(structure: Structure, junction: Junction, branch: Field) -> tuple[float, float]:
     """Variances of the first and the last weight of an mlp, for unit variance out."""
     last = _last_matrix(structure, junction)
     ratio = last.fan_in / structure.width

@@ -38,7 +38,7 @@ from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.planned_states import PlannedStates, correlation, start_variance, variance
 from sigprop.plans.recipes.registry import recipe
 from sigprop.plans.recipes.rows import init_all, scale_rows, times, with_junctions
-from sigprop.plans.recipes.schemes.lecun import lecun_rule
+from sigprop.plans.recipes.schemes.matrices import lecun_rule
 from sigprop.results import Init
 from sigprop.structure import Junction, Structure
 from sigprop.structure.attention import WithoutDropout
@@ -54,6 +54,7 @@ LARGEST_SHARE = 0.5
     applies_to="any model with residual branches that end in a weight",
     effect="unit variance along the residual stream from predicted states, layer by layer",
     solves=True,
+    needs="junctions",
 )
 def unit(
     structure: Structure,
@@ -65,7 +66,6 @@ def unit(
     gradient_ratio: float | None = None,
     loss: LossChoice = None,
 ) -> Plan:
-    structure.require_junctions("unit")
     require(score_variance > 0, "score_variance", score_variance, "a positive number")
     require(ratio > 0, "ratio", ratio, "a positive number")
     require(k >= 0, "k", k, "a number that is not negative")

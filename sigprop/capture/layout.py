@@ -323,8 +323,15 @@ def concrete_rows(value: Tensor | float, layout: Layout) -> Tensor:
     return layout.to_rows(numbers)
 
 
-def concrete_kernel(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Second moments over pairs of positions, and the mean, averaged over channels."""
+def concrete_kernel(value: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Second moments over pairs of positions, and the mean, averaged over channels; those that repeat one, as rotations
+    do over heads, are that one."""
+    shape = (1,) * (len(layout.dims) - value.dim()) + tuple(value.shape)
+    dims = [
+        () if n == 1 and not any(axis.is_position for axis in dim) else dim
+        for n, dim in zip(shape, layout.dims, strict=True)
+    ]
+    rows = concrete_rows(value, Layout(tuple(dims), layout.order))
     return rows @ rows.T / rows.shape[1], rows.mean(1)
 
 

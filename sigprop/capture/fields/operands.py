@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.layout import Layout, concrete_kernel, concrete_rows, leading_positions, positions_of
+from sigprop.capture.layout import Layout, concrete_kernel, leading_positions, positions_of
 from sigprop.capture.record import Call, Field, Weight, mapped
 from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Signal
@@ -77,7 +77,7 @@ def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None)
 def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None) -> Field:
     """Real numbers (pixels, features) as a tensor of the network."""
     layout = leading_positions(value.shape) if layout is None else layout
-    kernel, mean = concrete_kernel(concrete_rows(value, layout))
+    kernel, mean = concrete_kernel(value, layout)
     node = capture.apply(GivenSignal(Signal(Dense(kernel), mean, layout.channels, GIVEN, Common(uniform=0.0))))
     return Field(layout, lambda _: node)
 

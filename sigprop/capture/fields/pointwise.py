@@ -21,7 +21,6 @@ from sigprop.capture.layout import (
     as_constant,
     common_layout,
     concrete_kernel,
-    concrete_rows,
     layout_like,
     outer_streams,
     with_streams,
@@ -311,7 +310,7 @@ def fixed_factor(capture: Capture, call: Call, field: Field, numbers: Tensor) ->
         return replayed(capture, call)
 
     def make(_: Field) -> Node:
-        kernel, mean = concrete_kernel(concrete_rows(numbers, layout))
+        kernel, mean = concrete_kernel(numbers, layout)
         return capture.apply(Modulate(kernel, mean), aligned(capture, field, layout, own_field))
 
     return Field(layout, make, sources=field.sources, call=call, inputs=(field,))

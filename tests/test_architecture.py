@@ -42,11 +42,8 @@ ALLOWED = {
     "api": BASE | {"blueprints", "capture", "inputs", "plans", "prediction", "theory"},
     "integrations": BASE | {"monitoring", "api", "checks", "distributions", "inputs", "plans"},
 }
-DRAWN = {"results/report.py": {"report"}} | {
-    f"results/export/{name}.py": {"plans"}
-    for name in ("megatron", "nanochat", "optax", "python", "rows", "targets", "torchtitan")
-}
-"""Files with a method that draws a result and imports it when called; exports name the type of a plan."""
+DRAWN = {"results/report.py": {"report"}}
+"""Files with a method that draws a result and imports it when called."""
 ALLOWED["research"] = {*ALLOWED}
 """Packages and what they import beside themselves. The command line alone imports research."""
 

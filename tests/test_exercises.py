@@ -19,9 +19,9 @@ from sigprop.checks.registry import CHECKS
 from sigprop.models.registry import REFERENCE
 from sigprop.monitoring.findings.base import RULES as RUN_RULES
 from sigprop.monitoring.sinks.base import SINKS
+from sigprop.plans.export import TARGETS
 from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.scaling.width_rules import WIDTH_RULES
-from sigprop.results.export import TARGETS
 from sigprop.theory.activations import get
 from sigprop.theory.activations.registry import ACTIVATIONS
 
@@ -143,7 +143,7 @@ class Memory:
     "an export target": (
         TARGETS,
         """
-from sigprop.results.export.targets import TARGETS
+from sigprop.plans.export.targets import TARGETS
 
 
 @TARGETS.register("names")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.grid import Grid
 from sigprop.plans import application, checkpoint, hooks, optimizers, suggestion
+from sigprop.plans.export import Export, export_plan
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
-from sigprop.results.export import Export, export_plan
 from sigprop.results.files import Result
 
 if TYPE_CHECKING:

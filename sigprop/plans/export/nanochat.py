@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sigprop.results.export.targets import TARGETS, commented, folded, forward_rows, settings, spelled
-from sigprop.results.export.torchtitan import HELPERS, call_of
+from sigprop.plans.export.targets import TARGETS, folded, forward_rows, init_rows, settings
+from sigprop.plans.export.torchtitan import HELPERS, call_of
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
@@ -30,11 +30,13 @@ def init_weights(self):
 
 @TARGETS.register("nanochat")
 def written(plan: Plan) -> tuple[str, list[str]]:
-    missing = forward_rows(plan)
-    lines = [HELPERS, "INIT = {"]
-    lines += [commented(f"    {name!r}: {call_of(how)},", row.why) for name, (how, row) in
-              folded(plan, lambda row: spelled(row.init)).items()]  # fmt: skip
-    lines += ["}", "# multiply the arguments of `setup_optimizers` by these", "RATES = {"]
+    missing, optimizer = forward_rows(plan), str(plan.meta.get("optimizer", "adamw"))
+    if optimizer not in ("muon", "muon:shape"):
+        missing.append(
+            f"optimizer {optimizer}: nanochat trains matrices with Muon, these are the factors of {optimizer}"
+        )
+    lines = [HELPERS, *init_rows(plan, call_of)]
+    lines += ["# multiply the arguments of `setup_optimizers` by these", "RATES = {"]
     for argument, roles in RATES.items():
         rows = [row for row in plan.parameters if row.role in roles]
         if not rows:

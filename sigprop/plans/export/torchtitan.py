@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sigprop.results.export.targets import (
+from sigprop.plans.export.targets import (
     TARGETS,
     as_regex,
     commented,
+    decayed_settings,
     folded,
     forward_rows,
     pattern,
-    settings,
     spelled,
-)
-from sigprop.results.roles import VECTORS
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
@@ -111,23 +110,16 @@ def written(plan: Plan) -> tuple[str, list[str]]:
         module, _, leaf = name.rpartition(".")
         by_module.setdefault(module, []).append(commented(f"        {leaf!r}: {call_of(how)},", row.why))
     lines = [HELPERS, "# module name: its parameters' initializers", "PARAM_INIT = {"]
-    for module, parts in _merged(by_module).items():
-        lines += [f"    {module!r}: {{", *parts, "    },"]
+    for module, parts in by_module.items():
+        # a module that stands by itself also has the rows of its pattern: torchtitan wants all of its parameters
+        shared = by_module.get(pattern(module), []) if module != pattern(module) else []
+        lines += [f"    {module!r}: {{", *shared, *parts, "    },"]
     lines += ["}", "# pattern, optimizer, factors of learning rate, weight decay and epsilon; the first match counts"]
     lines.append("GROUPS = [")
-    rows = folded(plan, lambda row: (*settings(row), row.role in VECTORS or len(row.shape) < 2))
     groups: dict[tuple, list[str]] = {}
-    for name, (value, _) in rows.items():
+    for name, (value, _) in folded(plan, decayed_settings).items():
         groups.setdefault(value, []).append(as_regex(name))
     kind = "Adam" if plan.meta.get("optimizer") == "adam" else "AdamW"
-    for (rate, decay, floor, is_vector), names in groups.items():
-        lines.append(f"    ({'|'.join(names)!r}, {kind!r}, {rate!r}, {0.0 if is_vector else decay!r}, {floor!r}),")
+    for (rate, decay, floor), names in groups.items():
+        lines.append(f"    ({'|'.join(names)!r}, {kind!r}, {rate!r}, {decay!r}, {floor!r}),")
     return "\n".join([*lines, "]"]) + CODE, missing
-
-
-def _merged(by_module: dict[str, list[str]]) -> dict[str, list[str]]:
-    """A module that stands by itself also has the rows that its pattern has: torchtitan wants all of its parameters."""
-    return {
-        name: [*(by_module.get(pattern(name), []) if name != pattern(name) else []), *parts]
-        for name, parts in by_module.items()
-    }

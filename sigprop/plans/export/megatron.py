@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sigprop.results.export.targets import TARGETS, folded, forward_rows, settings, spelled
+from sigprop.plans.export.targets import TARGETS, folded, forward_rows, settings, spelled
+from sigprop.plans.rows import ParameterPlan
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
-    from sigprop.plans.rows import ParameterPlan
 
 INSIDE, LAST = ("query_key", "value", "hidden", "router"), ("output",)
 TABLES, READOUT = ("embedding", "positional"), ("readout",)

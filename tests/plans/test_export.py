@@ -97,6 +97,21 @@ def test_what_megatron_cannot_express_is_named_row_by_row(unit, tmp_path):
     assert not plan_exports.made("GPT-2")[1].export("megatron").not_expressed
 
 
+@pytest.mark.parametrize("target", ["python", "torchtitan", "megatron", "nanochat", "optax"])
+@pytest.mark.parametrize("recipe", ["orthogonal", "mitchell"])
+def test_long_initializations_are_written_whole(recipe, target):
+    """Blocks of a fused matrix, and a truncated normal with its bounds, are wider than a line."""
+    model = build("transformer", depth=2, width=32, heads=2, fused_qkv=True)
+    ast.parse(sp.plan(model, recipe, batch=plan_exports.ids()).export(target).text)
+
+
+@pytest.mark.parametrize(("target", "optimizer"), [("python", "normuon"), ("python", "adamh"), ("nanochat", "adamw")])
+def test_an_optimizer_that_the_target_lacks_is_named(target, optimizer):
+    model = build("transformer", depth=2, width=32, heads=2)
+    plan = sp.plan(model, "unit", width="mup", optimizer=optimizer, batch=plan_exports.ids())
+    assert any(row.startswith(f"optimizer {optimizer}:") for row in plan.export(target).not_expressed)
+
+
 def test_bad_input_is_one_line(unit):
     with pytest.raises(UnknownNameError, match="unknown export target 'torchtitn'; nearest: torchtitan"):
         unit[1].export("torchtitn")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sigprop.results.export.targets import TARGETS, commented, folded, hooked_rows, settings, spelled
+from sigprop.plans.export.targets import TARGETS, commented, folded, hooked_rows, init_rows, settings
+from sigprop.plans.optimizers import MATRIX_ONLY
 from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:
@@ -133,12 +134,13 @@ def param_groups(model, lr, weight_decay=0.0, eps=None, **options):
 
 @TARGETS.register("python")
 def written(plan: Plan) -> tuple[str, list[str]]:
+    missing, name = hooked_rows(plan), str(plan.meta.get("optimizer", "adamw"))
+    if name.partition(":")[0] in MATRIX_ONLY:  # which of two optimizers trains a parameter is not written
+        missing.append(f"optimizer {name}: it trains the matrices inside, and AdamW the rest")
     from_roles = folded(plan, lambda row: (*settings(row), row.role in VECTORS))
     lines = ["import math", "", "import torch", "from torch import nn", ""]
-    lines += ["# name: how it is initialized, and its std or value", "INIT = {"]
-    lines += [commented(f"    {name!r}: {how!r},", row.why) for name, (how, row) in
-              folded(plan, lambda row: spelled(row.init)).items()]  # fmt: skip
-    lines += ["}", "# name: factors of learning rate, weight decay and epsilon, and whether it is a gain or bias"]
+    lines += ["# name: how it is initialized, and its std or value", *init_rows(plan)]
+    lines += ["# name: factors of learning rate, weight decay and epsilon, and whether it is a gain or bias"]
     lines += ["DEFAULT = (1.0, 1.0, 1.0, False)", "FACTORS = {"]
     lines += [f"    {name!r}: {value!r}," for name, (value, _) in from_roles.items() if value != (1.0, 1.0, 1.0, False)]
     lines += [
@@ -151,10 +153,4 @@ def written(plan: Plan) -> tuple[str, list[str]]:
     ]
     lines += [f"    {(row.name.rpartition('.')[0], row.multiplier, 'parameter')!r}," for row in plan.parameters
               if row.multiplier != 1.0]  # fmt: skip
-    return "\n".join([*lines, "]"]) + CODE, hooked_rows(plan) + _other_optimizer(plan)
-
-
-def _other_optimizer(plan: Plan) -> list[str]:
-    """The rows are of one optimizer; which of two trains a parameter is not written."""
-    name = str(plan.meta.get("optimizer", "adamw"))
-    return [f"optimizer {name}: matrices inside go to Muon, the rest to AdamW"] if name.startswith("muon") else []
+    return "\n".join([*lines, "]"]) + CODE, missing

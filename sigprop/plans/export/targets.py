@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError
+from sigprop.plans.rows import ParameterPlan
 from sigprop.registry import Registry
 from sigprop.results.files import write_whole
+from sigprop.results.init import Init
+from sigprop.results.roles import VECTORS
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
-    from sigprop.plans.rows import ParameterPlan
-    from sigprop.results.init import Init
 
 Writer = Callable[["Plan"], tuple[str, list[str]]]
 TARGETS: Registry[Writer] = Registry("export target", __package__ or "")
+SHORTEST = 8
+"""Characters of a reason that are worth a comment."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,17 @@ def spelled(init: Init) -> tuple[Any, ...]:
 
 
 def commented(line: str, why: str, width: int = 118) -> str:
-    """A line of code with the reason beside it, where there is room."""
-    full = f"{line}  # {' '.join(why.split())}" if why else line
-    return full if len(full) <= width else full[: width - 3].rstrip() + "..."
+    """A line of code with as much of the reason beside it as there is room for."""
+    told = " ".join(why.split())
+    room = width - len(line) - len("  # ")
+    told = told if len(told) <= room else told[: max(room - 3, 0)].rstrip() + "..."
+    return f"{line}  # {told}" if told and room > SHORTEST else line
+
+
+def init_rows(plan: Plan, code: Callable[[tuple[Any, ...]], str] = repr) -> list[str]:
+    """`INIT = {...}`: how every parameter is initialized, by name or pattern."""
+    rows = folded(plan, lambda row: spelled(row.init)).items()
+    return ["INIT = {", *(commented(f"    {name!r}: {code(how)},", row.why) for name, (how, row) in rows), "}"]
 
 
 def as_regex(name: str) -> str:
@@ -94,6 +105,12 @@ def as_regex(name: str) -> str:
 
 def settings(row: ParameterPlan) -> tuple[float, float, float]:
     return (row.lr, row.weight_decay, row.eps)
+
+
+def decayed_settings(row: ParameterPlan) -> tuple[float, float, float]:
+    """The same; gains and biases do not decay."""
+    is_vector = row.role in VECTORS or len(row.shape) < 2
+    return (row.lr, 0.0 if is_vector else row.weight_decay, row.eps)
 
 
 def forward_rows(plan: Plan) -> list[str]:

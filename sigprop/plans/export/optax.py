@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sigprop.results.export.targets import TARGETS, commented, folded, forward_rows, settings, spelled
-from sigprop.results.roles import VECTORS
+from sigprop.plans.export.targets import TARGETS, decayed_settings, folded, forward_rows, init_rows
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
@@ -72,14 +71,7 @@ def written(plan: Plan) -> tuple[str, list[str]]:
             f"optimizer {plan.meta['optimizer']}: written as AdamW, with the factors of {plan.meta['optimizer']}"
         )
     lines = ["import math", "", "import jax", "import jax.numpy as jnp", "import optax", ""]
-    lines += ["# name: how it is initialized, and its std or value", "INIT = {"]
-    lines += [commented(f"    {name!r}: {how!r},", row.why) for name, (how, row) in
-              folded(plan, lambda row: spelled(row.init)).items()]  # fmt: skip
-    lines += ["}", "# name: factors of learning rate, weight decay and epsilon", "FACTORS = {"]
-    rows = folded(plan, lambda row: _factors(*settings(row), row.role in VECTORS or len(row.shape) < 2))
-    lines += [f"    {name!r}: {value!r}," for name, (value, _) in rows.items()]
+    lines += ["# name: how it is initialized, and its std or value", *init_rows(plan)]
+    lines += ["# name: factors of learning rate, weight decay and epsilon", "FACTORS = {"]
+    lines += [f"    {name!r}: {value!r}," for name, (value, _) in folded(plan, decayed_settings).items()]
     return "\n".join([*lines, "}"]) + CODE, missing
-
-
-def _factors(lr: float, decay: float, eps: float, is_vector: bool) -> tuple[float, float, float]:
-    return (lr, 0.0 if is_vector else decay, eps)

@@ -9,6 +9,6 @@
 | `nanochat` | `init_weights` and rates of `setup_optimizers` | syntax alone |
 """
 
-from sigprop.results.export.targets import TARGETS, Export, export_plan
+from sigprop.plans.export.targets import TARGETS, Export, export_plan
 
 __all__ = ["TARGETS", "Export", "export_plan"]

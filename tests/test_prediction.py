@@ -269,7 +269,7 @@ def test_a_recurrence_that_theory_would_draw_again_at_every_step_is_run(monkeypa
 
 def test_images_of_many_positions_are_simulated_before_a_kernel_is_made(monkeypatch):
     """All pairs of 676 positions through three convolutions cost more than the model itself."""
-    monkeypatch.setattr("sigprop.theory.ops.convolution.InputConvolution.__init__", None)
+    monkeypatch.setattr("sigprop.theory.ops.sources.ParameterSource.__init__", None)
     build = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))  # noqa: E731
     found = sp.predict(build, torch.randn(1, 3, 28, 28))
     assert "676 positions in '0', of which 640 may be followed" in found.meta["theory"]

@@ -52,14 +52,14 @@ def patch_sum(blueprint: ViT, tape: Tape) -> Node:
 def tied_head(blueprint: Transformer, tape: Tape, x: Node) -> TiedHead:
     """The head whose weights are the token embedding; the target of a token is the next one."""
     source, signal = [node for node in tape.graph.nodes if node.parameters == "token_embedding"][-1], tape.signal(x)
-    assert isinstance(source.op, sources.Embedding)
+    assert isinstance(source.op, sources.ParameterSource)
     if blueprint.ids is not None:
         hit = sources.equal_ids(blueprint.ids, blueprint.ids.roll(-1))
     else:
         hit = sources.zipf_next(blueprint.vocabulary, signal.kernel.tokens)
     hit = hit.dense() if blueprint.is_dense else hit.exchangeable()
     variance = source.op.variance
-    contact = Contact.of(signal, variance, carried_share(tape, source, x), source.op.same, hit)
+    contact = Contact.of(signal, variance, carried_share(tape, source, x), source.op.gram, hit)
     return TiedHead(blueprint.width, blueprint.vocabulary, variance, role="embedding", contact=contact)
 
 
@@ -83,10 +83,13 @@ def _positions(blueprint: Transformer, tape: Tape, tokens: int) -> list[Node]:
     return [_table(blueprint, tape, "position_embedding", same, blueprint.context, role="positional")]
 
 
-def _table(blueprint: Transformer, tape: Tape, name: str, same: Kernel, rows: int, **settings: Any) -> Node:
-    variance = get_init(blueprint.init).embedding(blueprint)
+def _table(
+    blueprint: Transformer, tape: Tape, name: str, same: Kernel, rows: int, role: str = "embedding", **settings: Any
+) -> Node:
+    variance, width = get_init(blueprint.init).embedding(blueprint), blueprint.width
     same = same.dense() if blueprint.is_dense else same.exchangeable()
-    return tape.apply(sources.Embedding(same, variance, blueprint.width, rows, **settings), parameters=name)
+    op = sources.ParameterSource(same, variance, (rows, width), width, role=role, **settings)
+    return tape.apply(op, parameters=name)
 
 
 def _shaped(blueprint: Transformer, signal: Signal) -> Signal:

@@ -385,6 +385,10 @@ class Carries:
     along_signal: Passage
     through_activation: Passage
 
+    def but(self, **parts: Passage) -> Carries:
+        """The same declaration with these parts otherwise."""
+        return replace(self, **parts)
+
     def signal(
         self,
         x: Signal,

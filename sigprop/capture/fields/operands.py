@@ -64,9 +64,8 @@ def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None)
     """A weight as a tensor of the network, with its own layout or one broadcast from another operand."""
     layout = leading_positions(weight.shape) if layout is None else layout
     distribution = weight.distribution
-    op = ParameterSource(
-        distribution.variance, distribution.mean, weight_sharing(weight, layout), weight.shape, layout.channels
-    )
+    gram = Dense(weight_sharing(weight, layout))
+    op = ParameterSource(gram, distribution.variance, weight.shape, layout.channels, distribution.mean)
 
     def make(_: Field) -> Node:
         return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})

@@ -15,7 +15,9 @@ from sigprop.capture.fields.views import image_windows
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
 from sigprop.capture.record import Call, Field, Weight, mapped, result_shape
 from sigprop.distributions import CENTRED
-from sigprop.theory.ops.convolution import Convolution, InputConvolution
+from sigprop.theory import Dense
+from sigprop.theory.ops.convolution import Convolution
+from sigprop.theory.ops.sources import ParameterSource
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -82,13 +84,11 @@ def _pixels(
     law, centred = weight.distribution, weight.distribution.kind == CENTRED
     if centred:
         rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
-    shift, offset = (None, 0.0) if bias is None else (bias.distribution.variance, bias.distribution.mean)
-    op = InputConvolution(
-        rows @ rows.T, weight.shape[0], law.variance, shift, rows.sum(1), fan_in, centred, law.mean, offset
-    )
+    shape, gram, sums = (weight.shape[0], fan_in), Dense(rows @ rows.T), rows.sum(1)
+    op = ParameterSource(gram, law.variance, shape, weight.shape[0], law.mean, sums, centred=centred, role="input")
     bound = {"weight": (weight, math.prod(weight.shape))}
     if bias is not None:
-        bound["bias"] = (bias, math.prod(bias.shape))
+        op, bound["bias"] = op.with_law("bias", bias.distribution), (bias, math.prod(bias.shape))
     node = capture.apply(op, weights=bound)
     source = Field(of_roles(tuple(input.shape), [CHANNEL] * input.dim()), lambda _: node)
     inputs = (source, weight) if bias is None else (source, weight, bias)

@@ -49,19 +49,8 @@ def embedding(
 def _read(capture: Capture, weight: Weight, ids: Tensor, padding_idx: int | None) -> Node:
     """The rows of a table at some ids."""
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
-    drawn = ~torch.isin(ids, torch.tensor(weight.zero_rows, dtype=ids.dtype))
-    law = weight.distribution
-    op = Lookup(
-        law.variance,
-        law.mean,
-        (ids[:, None] == ids).double(),
-        weight.shape,
-        weight.shape[-1],
-        drawn.double(),
-        (ids != padding).double(),
-        len(weight.zero_rows) / weight.shape[0],
-    )
-    return capture.apply(op.with_law("weight", law), weights={"weight": (weight, math.prod(weight.shape))})
+    op = Lookup.of(ids, weight.shape, weight.distribution, weight.zero_rows, padding)
+    return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
 
 
 def _relate(capture: Capture, weight: Weight, lookups: list[Node], padding_idx: int | None) -> None:

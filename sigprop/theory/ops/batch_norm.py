@@ -11,7 +11,7 @@ from sigprop.theory.corrections.gates import projected
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm
-from sigprop.theory.states import KEPT, TRANSFORMED, Carries, Gradient, Signal, Status, ended
+from sigprop.theory.states import ALL_TRANSFORMED, KEPT, Gradient, Signal, Status, ended
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class BatchNorm(Norm):
     Large batch. With ReLU this gives `pi/(pi-1)` per stage (apjn eq. 26 and its corrected single-stage form).
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
+    carries = ALL_TRANSFORMED.but(
         common=KEPT,
         directions=KEPT,
         along_signal=ended("what is along each channel of the batch is taken out: all of a slope that tokens share"),

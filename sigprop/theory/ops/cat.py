@@ -12,10 +12,9 @@ from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Op, joined_evidence
 from sigprop.theory.ops.residual import Piece, between_pieces
 from sigprop.theory.states import (
+    ALL_TRANSFORMED,
     KEPT,
-    TRANSFORMED,
     AlongSignal,
-    Carries,
     Common,
     Directions,
     Evidence,
@@ -45,13 +44,7 @@ class CatPositions(Op):
               cannot be told apart again: that ends
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=KEPT,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED.but(directions=KEPT)
 
     count: int | None = None
     pieces: tuple[tuple[int, Piece, int, Piece], ...] = ()
@@ -148,10 +141,7 @@ class CatChannels(Op):
     `sum e u`. Exact for independent tensors.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
+    carries = ALL_TRANSFORMED.but(
         along_signal=KEPT,
         through_activation=ended("channels of different tensors have laws of their own under one function"),
     )

@@ -19,7 +19,7 @@ from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of, root_of, unit_kernel
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Law, Op, ParameterState, ReceivedByDraws
-from sigprop.theory.states import EXACT, TRANSFORMED, Carries, Evidence, Fluctuation, Gradient, Signal, Status, ended
+from sigprop.theory.states import ALL_TRANSFORMED, EXACT, Evidence, Fluctuation, Gradient, Signal, Status, ended
 
 Self = TypeVar("Self", bound="DrawnOp")
 
@@ -212,8 +212,7 @@ class Sampled(DrawnOp):
     Exact up to the error of the draws, for sources with independent Gaussian channels.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
+    carries = ALL_TRANSFORMED.but(
         common=ended("Monte Carlo of a function gives kernel and mean"),
         directions=ended("gradients are drawn with it; what autograd makes of it is not followed"),
         along_signal=ended("gradients are drawn with it; what autograd makes of it is not followed"),

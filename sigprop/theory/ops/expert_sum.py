@@ -9,7 +9,7 @@ from torch import Tensor
 from sigprop.theory.corrections.along_signal import weighted
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Op, joined_evidence
-from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Directions, Fluctuation, Gradient, Signal, ended
+from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Directions, Fluctuation, Gradient, Signal, ended
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,8 @@ class ExpertSum(Op):
     varies as the squared norm of the shares does.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
+    carries = ALL_TRANSFORMED.but(
         common=ended("channels are made by the independent weights of several experts"),
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
         through_activation=ended("a function of a sum is no function of one summand"),
     )
 

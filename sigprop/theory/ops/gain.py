@@ -11,18 +11,7 @@ from sigprop.theory.corrections.along_signal import aligned_gain, weighted
 from sigprop.theory.corrections.gates import excess_of
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
-from sigprop.theory.states import (
-    EXACT,
-    GIVEN,
-    KEPT,
-    TRANSFORMED,
-    AlongSignal,
-    Carries,
-    Evidence,
-    Gradient,
-    Signal,
-    Status,
-)
+from sigprop.theory.states import ALL_TRANSFORMED, EXACT, GIVEN, KEPT, AlongSignal, Evidence, Gradient, Signal, Status
 
 FEW, ACROSS = 16, 0.8
 """Entries for all channels of a position, and radial share, up to which fluctuations between entries count."""
@@ -38,13 +27,7 @@ class Gain(Op):
               activation of the result does (see `ThroughActivation`); of a gradient across `y` less, the fewer they are
     """
 
-    carries = Carries(
-        fluctuation=KEPT,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED.but(fluctuation=KEPT)
 
     second_moment: float
     mean: float

@@ -12,9 +12,7 @@ from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
     KEPT,
-    TRANSFORMED,
     AlongSignal,
-    Carries,
     Directions,
     Gradient,
     Number,
@@ -31,13 +29,7 @@ class Scatter(Op):
     Backward  `G_x[p,p'] = G_y[index(p), index(p')]`; `B` and `H` likewise
     """
 
-    carries = Carries(
-        fluctuation=KEPT,
-        common=KEPT,
-        directions=KEPT,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED.but(fluctuation=KEPT, common=KEPT, directions=KEPT)
 
     index: Tensor
     positions: int

@@ -14,9 +14,8 @@ from sigprop.theory.ops.base import Carried, ParameterState
 from sigprop.theory.ops.linear import ONES
 from sigprop.theory.ops.norm import Norm
 from sigprop.theory.states import (
-    TRANSFORMED,
+    ALL_TRANSFORMED,
     AlongSignal,
-    Carries,
     Common,
     Directions,
     Evidence,
@@ -53,13 +52,7 @@ class LayerNorm(Norm):
               (see `ThroughActivation`)
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=ended("each token is scaled by itself and loses what is along it"),
-    )
+    carries = ALL_TRANSFORMED.but(through_activation=ended("each token is scaled by itself and loses what is along it"))
 
     affine: bool = True
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from sigprop.theory.corrections.along_signal import weighted
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.states import KEPT, TRANSFORMED, AlongSignal, Carries, Gradient, Signal
+from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +22,7 @@ class Modulate(Op):
     Exact where `c` and `x` are unrelated channel by channel.
     """
 
-    carries = Carries(
-        fluctuation=KEPT,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED.but(fluctuation=KEPT)
 
     kernel: Tensor
     mean: Tensor

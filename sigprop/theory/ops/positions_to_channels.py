@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.base import Op
-from sigprop.theory.states import KEPT, TRANSFORMED, Carries, Gradient, Signal, ThroughActivation, ended
+from sigprop.theory.states import ALL_TRANSFORMED, KEPT, Gradient, Signal, ThroughActivation, ended
 
 LARGEST = 1 << 22
 """Entries of a kernel that are looked at, at most, to see how far the positions of a row are in step."""
@@ -36,12 +36,8 @@ class PositionsToChannels(Op):
     `pair` is `d` times that, from the expected kernel and from its own fluctuation.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=TRANSFORMED,
-        directions=TRANSFORMED,
-        along_signal=ended("a slope over positions would become one over channels, which is not followed"),
-        through_activation=TRANSFORMED,
+    carries = ALL_TRANSFORMED.but(
+        along_signal=ended("a slope over positions would become one over channels, which is not followed")
     )
 
     rows: Tensor
@@ -144,12 +140,11 @@ class ChannelsToPositions(Op):
     What `E (sum g x)^2` of one channel has beyond independence is summed over the new axis.
     """
 
-    carries = Carries(
+    carries = ALL_TRANSFORMED.but(
         fluctuation=KEPT,
         common=KEPT,
         directions=KEPT,
         along_signal=ended("the slope of one output on another is not followed into the channels"),
-        through_activation=TRANSFORMED,
     )
 
     count: int

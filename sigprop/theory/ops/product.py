@@ -10,7 +10,7 @@ from torch import Tensor
 from sigprop.theory.corrections.along_signal import applied, diagonal, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Fluctuation, Gradient, Signal, ended
+from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Fluctuation, Gradient, Signal, ended
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,8 @@ class Product(Op):
     part. Exact in expectation for independent factors.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
+    carries = ALL_TRANSFORMED.but(
         common=ended("the channels of one factor multiply what those of the other have in common"),
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
         through_activation=ended("a function of a product is no function of one factor"),
     )
 

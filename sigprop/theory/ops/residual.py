@@ -14,9 +14,7 @@ from sigprop.theory.ops.token_map import DrawnTokenLinear
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
     KEPT,
-    TRANSFORMED,
     AlongSignal,
-    Carries,
     Common,
     Fluctuation,
     Gradient,
@@ -138,7 +136,7 @@ class BranchOrigin(Op):
     Backward  `G_x = G_y`
     """
 
-    carries = Carries(fluctuation=TRANSFORMED, common=KEPT, directions=KEPT, along_signal=KEPT, through_activation=KEPT)
+    carries = ALL_TRANSFORMED.but(common=KEPT, directions=KEPT, along_signal=KEPT, through_activation=KEPT)
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs

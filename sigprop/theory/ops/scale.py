@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.ops.base import Carried, Op
-from sigprop.theory.states import KEPT, TRANSFORMED, AlongSignal, Carries, Gradient, Signal, ended
+from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal, ended
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,13 +19,7 @@ class Scale(Op):
     Backward  `G_x = factor^2 G_y`; the slope likewise, and `rest` stays: `x_s (factor r_t) = y_s r_t`
     """
 
-    carries = Carries(
-        fluctuation=KEPT,
-        common=KEPT,
-        directions=KEPT,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED.but(fluctuation=KEPT, common=KEPT, directions=KEPT)
 
     factor: float
 
@@ -54,11 +48,10 @@ class GradientScale(Scale):
     Backward  `G_x = slope^2 G_y`; what of it is along the signal: times `slope`
     """
 
-    carries = Carries(
+    carries = ALL_TRANSFORMED.but(
         fluctuation=KEPT,
         common=KEPT,
         directions=KEPT,
-        along_signal=TRANSFORMED,
         through_activation=ended("its slopes belong to the gradient as it was"),
     )
 

@@ -45,23 +45,6 @@ def _chi2_nodes(degrees: float) -> tuple[Tensor, Tensor]:
     return torch.tensor(x, dtype=torch.float64), torch.tensor(w / w.sum(), dtype=torch.float64)
 
 
-def exact_overlap(count: int, variance: float, nodes: int = 600) -> float:
-    """`Y(n, s)` by quadrature of `n * int t E[e^{2x} e^{-t e^x}] (E e^{-t e^x})^{n-1} dt`, `x ~ N(0, s)`."""
-    if count == 1 or variance == 0.0:
-        return 1.0 / count
-    deviation = math.sqrt(variance)
-    x = torch.linspace(-9.0, 9.0, 1201, dtype=torch.float64)
-    weight = torch.exp(-x * x / 2)
-    weight = weight / weight.sum()
-    growth = torch.exp(deviation * x)
-    low, high = -9.0 * deviation - 3.0, math.log(count) + 9.0 * deviation + variance + 6.0
-    u = torch.linspace(low, high, nodes, dtype=torch.float64)
-    t = torch.exp(-u)
-    decay = torch.exp(-t[:, None] * growth)
-    laplace, second = decay @ weight, decay @ (weight * growth * growth)
-    return float(count * torch.trapezoid(t * t * second * laplace ** (count - 1), u))
-
-
 def gradient_factor(count: Tensor, variance: Tensor, upstream_correlation: Tensor | float = 0.0) -> Tensor:
     """Mean square of the gradient at the scores per mean square of the gradient at the weights.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,72 +38,90 @@ class GivenSignal(Op):
 
 @dataclass(frozen=True, eq=False)
 class ParameterSource(Op):
-    """A parameter used as a tensor of the network: biases, learned positions, class tokens, latents.
+    """Parameters summed with given numbers: `y_p = sum_e a_pe w_e + b`, with fresh `w_e` in every channel.
 
-    Forward   `K = variance * same + average^2`, `same` telling which positions share entries
-    Weights   total over entries `channels * sum_pp' same G`
+    A parameter itself (biases, learned positions, class tokens, latents) and the rows of a table have one `a_pe = 1` at
+    each position; a convolution of real numbers has its windows for `a_p`. Known of them are `gram[p,p'] = sum_e a_pe
+    a_p'e` (that positions share an entry, its probability where ids are random), `sums[p] = sum_e a_pe` where `w` has a
+    mean, and `trained`, the gram of what gets a gradient, where that is not all.
 
-    It has no input: the signal starts here. Exact.
+    Forward   `K = variance * gram + bias_variance + m m'`, `m = mean * sums + bias_mean`
+    Weights   total over entries `channels * sum_pp' G trained`
+
+    It has no input: the signal starts here. Exact. `centred` weights (see `Linear`) take the gram of windows about
+    their means.
     """
 
-    carries = starts("independent entries")
+    carries = starts("independent entries make independent channels")
 
-    variance: float
-    average: float
-    same: Tensor
+    gram: Kernel
+    variance: Tensor | float
     shape: tuple[int, ...]
     channels: int
+    mean: float = 0.0
+    sums: Tensor | float = 1.0
+    trained: Kernel | None = None
+    bias_variance: float | None = None
+    bias_mean: float = 0.0
+    centred: bool = False
+    role: str = "source"
+    evidence: Evidence = EXACT
 
     def forward(self, *inputs: Signal) -> Signal:
-        kernel = Dense(self.variance * self.same + self.average**2)
-        return Signal(kernel, torch.full((len(self.same),), self.average, dtype=torch.float64), self.channels)
+        kernel = self.gram.scale(self.variance)
+        mean = torch.zeros_like(kernel.diagonal) + self.sums * self.mean + self.bias_mean
+        values = kernel.values + (self.bias_variance or 0.0)
+        kernel = kernel.like(values + kernel.outer(mean, mean).values if torch.any(mean) else values)
+        return Signal(kernel, mean, self.channels, evidence=self.evidence)
 
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[()]:
         return ()
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        total = self.channels * (gradient.kernel.values * self.same).sum()
-        return [ParameterState("weight", self.shape, "source", self.variance, total / math.prod(self.shape))]
+        total = self.channels * gradient.kernel.contract(self.trained or self.gram)
+        found = [ParameterState("weight", self.shape, self.role, self.variance, total / math.prod(self.shape))]
+        if self.bias_variance is not None:
+            found.append(ParameterState("bias", (self.channels,), "bias", 0.0, gradient.summed()))
+        return found
 
     def with_law(self, parameter: str, law: Law) -> ParameterSource:
-        return replace(self, variance=law.variance, average=law.mean)
+        if parameter == "bias":
+            return replace(self, bias_variance=law.variance, bias_mean=law.mean)
+        return replace(self, variance=law.variance, mean=law.mean)
 
 
 @dataclass(frozen=True, eq=False)
 class Lookup(ParameterSource):
-    """`x_p = E[id_p]`: rows of a parameter; `same` tells which positions read one row.
+    """`x_p = E[id_p]`: rows of a parameter, of which some are set to zero.
 
-    Forward   `K = (variance * same + average^2) drawn_p drawn_p'`: 0 at rows that are set to zero
-    Weights   total over entries `channels * sum_pp' same G` over the positions whose row is `trained`
-
-    It has no input: the signal starts here. Exact.
+    Forward   as `ParameterSource`; the law is that of all rows, `zero_share` of which are zero
+    Weights   likewise
     """
 
-    carries = starts("independent rows")
+    carries = ParameterSource.carries
 
     multiplies = False
-    drawn: Tensor
-    trained: Tensor
+
     zero_share: float = 0.0
-    """Of the rows, those that are set to zero: a law is that of all."""
+
+    @classmethod
+    def of(
+        cls, ids: Tensor, shape: tuple[int, ...], law: Law, zero_rows: Sequence[int] = (), padding: int = -1
+    ) -> Lookup:
+        """The rows at some ids of a table of such a law; that at `padding` is not trained."""
+        drawn = (~torch.isin(ids, torch.tensor(zero_rows, dtype=ids.dtype))).double()
+        same, trained = equal_ids(ids), (ids != padding).double()
+        gram = same * same.outer(drawn, drawn)
+        made = cls(gram, 0.0, shape, shape[-1], sums=drawn, trained=same * same.outer(trained, trained))
+        return replace(made, zero_share=len(zero_rows) / shape[0]).with_law("weight", law)
 
     def with_law(self, parameter: str, law: Law) -> Lookup:
         if not self.zero_share:
-            return replace(self, variance=law.variance, average=law.mean)
+            return replace(self, variance=law.variance, mean=law.mean)
         mean = law.mean / (1.0 - self.zero_share)
-        return replace(self, variance=law.second_moment / (1.0 - self.zero_share) - mean**2, average=mean)
-
-    def forward(self, *inputs: Signal) -> Signal:
-        kernel = (self.variance * self.same + self.average**2) * self.drawn[:, None] * self.drawn
-        return Signal(Dense(kernel), self.average * self.drawn, self.channels)
-
-    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        pairs = gradient.kernel.values * self.same * self.trained[:, None] * self.trained
-        level = self.channels * pairs.sum() / math.prod(self.shape)
-        return [ParameterState("weight", self.shape, "source", self.variance, level)]
+        return replace(self, variance=law.second_moment / (1.0 - self.zero_share) - mean**2, mean=mean)
 
 
-EULER = 0.5772156649015329
 SEGMENT_CORRELATION = 2.0 / 3.0
 
 
@@ -114,44 +133,6 @@ def zipf_coincidence(vocabulary: int) -> float:
     require(vocabulary >= 1, "vocabulary", vocabulary, "at least 1")
     rank = torch.arange(1, vocabulary + 1, dtype=torch.float64)
     return float((1 / rank**2).sum() / (1 / rank).sum() ** 2)
-
-
-def zipf_coincidence_asymptotic(vocabulary: int) -> float:
-    return (math.pi**2 / 6) / (EULER + math.log(vocabulary)) ** 2
-
-
-@dataclass(frozen=True)
-class Embedding(Op):
-    """`x_t = E[id_t]`: rows of a table with `Var E = variance`. `same` holds `P(id_t = id_t')`.
-
-    Forward   `K = variance * same`, mean 0
-    Weights   `E[(dL/dE)^2] = sum_tt' G same / rows`, averaged over the entries of the table
-
-    It has no input: the signal starts here. Exact.
-    """
-
-    carries = starts("independent entries")
-
-    same: Kernel
-    variance: Tensor | float
-    width: int
-    rows: int
-    role: str = "embedding"
-    evidence: Evidence = EXACT
-
-    def forward(self, *inputs: Signal) -> Signal:
-        kernel = self.same.scale(self.variance)
-        return Signal(kernel, torch.zeros_like(kernel.diagonal), self.width, evidence=self.evidence)
-
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[()]:
-        return ()
-
-    def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
-        found = gradient.kernel.contract(self.same) / self.rows
-        return [ParameterState("weight", (self.rows, self.width), self.role, self.variance, found)]
-
-    def with_law(self, parameter: str, law: Law) -> Embedding:
-        return replace(self, variance=law.variance)
 
 
 def equal_ids(ids: Tensor, others: Tensor | None = None) -> Dense:

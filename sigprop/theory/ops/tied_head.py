@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.linear import Linear
-from sigprop.theory.states import TRANSFORMED, Carries, Directions, Gradient, Signal, ended
+from sigprop.theory.states import ALL_TRANSFORMED, Directions, Gradient, Signal, ended
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,7 @@ class TiedHead(Linear):
     of the table are taken as independent.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=ended("independent weights make independent channels"),
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED.but(common=ended("independent weights make independent channels"))
 
     by_position = False
 

@@ -15,9 +15,7 @@ from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, Positi
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
     KEPT,
-    TRANSFORMED,
     AlongSignal,
-    Carries,
     Directions,
     Gradient,
     Signal,
@@ -40,13 +38,7 @@ class TokenMap(Op):
     Exact; of tokens that are alike the average token and pair of the output are followed, exact for a mean over all.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
-        common=KEPT,
-        directions=TRANSFORMED,
-        along_signal=TRANSFORMED,
-        through_activation=TRANSFORMED,
-    )
+    carries = ALL_TRANSFORMED.but(common=KEPT)
 
     matrix: Tensor
 

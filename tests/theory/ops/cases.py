@@ -21,7 +21,7 @@ from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.batch_norm import BatchNorm, FiniteBatchNorm
 from sigprop.theory.ops.cat import CatChannels, CatPositions
-from sigprop.theory.ops.convolution import Convolution, InputConvolution
+from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.drawn import Sampled
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.expert_sum import ExpertSum
@@ -45,6 +45,19 @@ P, C = 4, 24
 Simulated = tuple[Tensor, dict[str, Tensor]]
 Simulation = Callable[[list[Tensor], torch.Generator], Simulated]
 ELSEWHERE = ("forward", "backward", "parameters", "norm", "uniform", "directions", "along", "gain")
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """A law by its first two moments."""
+
+    mean: float
+    second_moment: float
+    kind: str = "independent"
+
+    @property
+    def variance(self) -> float:
+        return self.second_moment - self.mean**2
 
 
 @dataclass(frozen=True)
@@ -161,35 +174,28 @@ def scattered(index: Tensor, size: int) -> Simulation:
 def source(op: ParameterSource, draws: int) -> Simulation:
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
         noise = torch.randn(draws, 1, op.channels, generator=generator, dtype=torch.float64)
-        weight = (op.average + op.variance**0.5 * noise).requires_grad_()
-        return weight.expand(-1, len(op.same), -1), {"weight": weight}
+        weight = (op.mean + op.variance**0.5 * noise).requires_grad_()
+        return weight.expand(-1, op.gram.tokens, -1), {"weight": weight}
 
     return simulate
 
 
-def rows_of(ids: Tensor, op: Lookup, draws: int) -> Simulation:
+def rows_of(ids: Tensor, op: ParameterSource, draws: int, zero: int = -1, untrained: int = -1) -> Simulation:
     """Rows of a table: one is zero, one is not trained."""
 
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
-        table = op.average + op.variance**0.5 * torch.randn(draws, *op.shape, generator=generator, dtype=torch.float64)
-        table[:, ids[op.drawn == 0]] = 0.0
+        table = op.mean + drawn(generator, draws, *op.shape, variance=float(op.variance))
+        if zero >= 0:
+            table[:, zero] = 0.0
         rows = table.requires_grad_()[:, ids]
-        return torch.where(op.trained[:, None] > 0, rows, rows.detach()), {"weight": table}
+        return torch.where((ids == untrained)[:, None], rows.detach(), rows), {"weight": table}
 
     return simulate
 
 
-def looked_up(ids: Tensor, op: sources.Embedding, draws: int) -> Simulation:
+def of_numbers(windows: Tensor, op: ParameterSource, draws: int) -> Simulation:
     def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
-        table = drawn(generator, draws, op.rows, op.width, variance=float(op.variance))
-        return table[:, ids], {"weight": table}
-
-    return simulate
-
-
-def of_numbers(windows: Tensor, op: InputConvolution, draws: int) -> Simulation:
-    def simulate(xs: list[Tensor], generator: torch.Generator) -> Simulated:
-        weight = drawn(generator, draws, op.fan_in, op.channels_out, variance=op.variance)
+        weight = drawn(generator, draws, windows.shape[1], op.channels, variance=float(op.variance))
         return windows @ weight, {"weight": weight}
 
     return simulate
@@ -213,10 +219,10 @@ ATTENDED = random_kernel(P, 6).softmax(-1)
 DRAWN = DrawnTokenLinear.draw(TokenLinear(P, 3, 0.25, channels=C), seed=1)
 POOL = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.2, 0.3, 0.5]], dtype=torch.float64)
 GAIN = Gain(1.3, 1.1, ONES, (C,), C)
-BIAS = ParameterSource(0.5, 0.3, ONES, (C,), C)
-LOOKUP = Lookup(0.7, 0.3, (IDS[:, None] == IDS).double(), (5, C), C, (IDS != 2).double(), (IDS != 1).double())
-TABLE = sources.Embedding(sources.equal_ids(IDS), 0.7, C, 5)
-PATCHES = InputConvolution(WINDOWS @ WINDOWS.T, 16, 0.2, None, WINDOWS.sum(1), 6)
+BIAS = ParameterSource(Dense(ONES), 0.5, (C,), C, 0.3)
+LOOKUP = Lookup.of(IDS, (5, C), AllRows(0.8 * 0.3, 0.8 * (0.7 + 0.3**2)), zero_rows=[2], padding=1)
+TABLE = ParameterSource(sources.equal_ids(IDS), 0.7, (5, C), C)
+PATCHES = ParameterSource(Dense(WINDOWS @ WINDOWS.T), 0.2, (16, 6), 16)
 CONTACT = Contact.of(signal(3), 0.2, torch.full((P,), 0.5, dtype=torch.float64), Dense(EYE), Dense(EYE * 0.5))
 PIECE = Piece(torch.full((P,), 0.6, dtype=torch.float64), torch.arange(P))
 STRONG = "the square of a slope has fourth moments of the numbers, which are not known"
@@ -326,7 +332,7 @@ CASES: dict[str, Case] = {
         linear=True,
         unchecked={"gain": "masked entries are not Gaussian", "leaning": STRONG},
     ),
-    "embedding": Case(TABLE, (), looked_up(IDS, TABLE, DRAWS)),
+    "embedding": Case(TABLE, (), rows_of(IDS, TABLE, DRAWS)),
     "expert sum": Case(
         ExpertSum(2), (signal(), signal(1)), unchecked=dict.fromkeys(ELSEWHERE, "tests/capture/test_experts.py")
     ),
@@ -382,7 +388,7 @@ CASES: dict[str, Case] = {
         },
     ),
     "narrow": Case(Narrow(0.25, C // 4), (signal(),), fixed(lambda x: x[..., : C // 4]), linear=True),
-    "lookup": Case(LOOKUP, (), rows_of(IDS, LOOKUP, DRAWS)),
+    "lookup": Case(LOOKUP, (), rows_of(IDS, LOOKUP, DRAWS, zero=2, untrained=1)),
     "parameter source": Case(BIAS, (), source(BIAS, DRAWS)),
     "positions to channels": Case(
         PositionsToChannels(ROWS, 3 * C),

@@ -118,7 +118,7 @@ def test_gradient_of_an_embedding_table_sums_over_equal_ids():
     root = torch.randn(5, 5, generator=rng, dtype=torch.float64)
     gradient = root @ torch.randn(4000, 5, width, generator=rng, dtype=torch.float64)
     table = torch.zeros(4000, rows, width, dtype=torch.float64).index_add(1, ids, gradient)
-    op = sources.Embedding(sources.equal_ids(ids), 0.5, width, rows)
+    op = sources.ParameterSource(sources.equal_ids(ids), 0.5, (rows, width), width)
     (state,) = op.parameters(Gradient(Dense(root @ root.T)))
     assert_close(state.grad_second_moment[None], table.square().mean((1, 2))[:, None], "embedding table")
     assert op.backward(Gradient(Dense(root @ root.T)), op.forward()) == ()

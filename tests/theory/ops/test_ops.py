@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.positions_to_channels import ChannelsToPositions, PositionsToChannels
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual, TokenResidual
-from sigprop.theory.ops.softmax import exact_overlap, overlap
+from sigprop.theory.ops.softmax import overlap
 from sigprop.theory.ops.token_map import DrawnTokenLinear, TokenLinear, TokenMap
 from tests.theory.ops.monte_carlo import Setting, assert_close, check, draw, moments
 
@@ -243,6 +244,23 @@ def test_softmax_overlap_fit_is_within_its_stated_error(count, variance):
     assert float(fitted) == pytest.approx(exact_overlap(count, variance), rel=allowed)
 
 
+def exact_overlap(count: int, variance: float, nodes: int = 600) -> float:
+    """`Y(n, s)` by quadrature of `n * int t E[e^{2x} e^{-t e^x}] (E e^{-t e^x})^{n-1} dt`, `x ~ N(0, s)`."""
+    if count == 1 or variance == 0.0:
+        return 1.0 / count
+    deviation = math.sqrt(variance)
+    x = torch.linspace(-9.0, 9.0, 1201, dtype=torch.float64)
+    weight = torch.exp(-x * x / 2)
+    weight = weight / weight.sum()
+    growth = torch.exp(deviation * x)
+    low, high = -9.0 * deviation - 3.0, math.log(count) + 9.0 * deviation + variance + 6.0
+    u = torch.linspace(low, high, nodes, dtype=torch.float64)
+    t = torch.exp(-u)
+    decay = torch.exp(-t[:, None] * growth)
+    laplace, second = decay @ weight, decay @ (weight * growth * growth)
+    return float(count * torch.trapezoid(t * t * second * laplace ** (count - 1), u))
+
+
 def test_exact_overlap_against_sampling():
     rng = torch.Generator().manual_seed(0)
     scores = torch.randn(40000, 16, generator=rng, dtype=torch.float64) * 1.3
@@ -252,14 +270,15 @@ def test_exact_overlap_against_sampling():
 
 def test_zipf_coincidence_exact_and_asymptotic():
     assert sources.zipf_coincidence(32000) == pytest.approx(0.01372, abs=1e-5)
-    assert sources.zipf_coincidence_asymptotic(32000) == pytest.approx(0.01372, rel=0.02)
+    asymptotic = (math.pi**2 / 6) / (np.euler_gamma + math.log(32000)) ** 2
+    assert sources.zipf_coincidence(32000) == pytest.approx(asymptotic, rel=0.02)
     printed = math.pi**2 / (6 * math.log(32000) ** 2)
     assert printed > 1.1 * sources.zipf_coincidence(32000)
 
 
 def test_bert_input_correlation():
     tables = (sources.zipf_tokens(32000, 256), sources.one_per_position(256), sources.two_segments(256))
-    token, position, segment = (sources.Embedding(same, 1.0, 64, 512).forward() for same in tables)
+    token, position, segment = (sources.ParameterSource(same, 1.0, (512, 64), 64).forward() for same in tables)
     _, variance, correlation = Residual().forward(Residual().forward(token, position), segment).summary()
     assert float(variance) == pytest.approx(3.0)
     assert float(correlation) == pytest.approx(0.2268, abs=1e-4)

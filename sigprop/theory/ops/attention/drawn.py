@@ -13,7 +13,7 @@ from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, uni
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.attention.sampled import EVIDENCE, Sequences, between, over_outputs, over_values
 from sigprop.theory.ops.drawn import DrawnOp, OpDraws
-from sigprop.theory.states import TRANSFORMED, AlongSignal, Carries, Evidence, Fluctuation, Gradient, Signal, ended
+from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Evidence, Fluctuation, Gradient, Signal, ended
 
 
 class HeadDraw(Protocol):
@@ -82,11 +82,9 @@ class DrawnAttention(DrawnOp):
     The fluctuation of pairs goes on by how far `A K A^T` is in step with `K`; that of norms and all directions end.
     """
 
-    carries = Carries(
-        fluctuation=TRANSFORMED,
+    carries = ALL_TRANSFORMED.but(
         common=ended("averages over keys, of channels made by independent weights"),
         directions=ended("scores and averages over keys turn the gradient"),
-        along_signal=TRANSFORMED,
         through_activation=ended("averages over keys stand between the function and its argument"),
     )
 

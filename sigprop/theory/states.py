@@ -8,6 +8,7 @@ every part it declares itself (`Carries`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -151,6 +152,10 @@ class AlongSignal:
     slope: Slope = 0.0
     rest: Number = 0.0
 
+    def moved(self, move: Callable[[Tensor], Tensor]) -> AlongSignal:
+        """Where the positions are moved."""
+        return AlongSignal(*(move(item) if isinstance(item, Tensor) else item for item in (self.slope, self.rest)))
+
     def __add__(self, other: AlongSignal) -> AlongSignal:
         return AlongSignal(added(self.slope, other.slope), self.rest + other.rest)
 
@@ -169,6 +174,11 @@ class ThroughActivation:
 
     def __add__(self, other: ThroughActivation) -> ThroughActivation:
         return ThroughActivation(self.gradients + other.gradients, self.gain_excess + other.gain_excess)
+
+    def moved(self, move: Callable[[Kernel], Kernel], gain_excess: Number = 1.0) -> ThroughActivation:
+        """With every kernel mapped, and so much of `sum_t g_t x_t` squared."""
+        made = (replace(item, kernel=move(item.kernel), passed=move(item.passed)) for item in self.gradients)
+        return ThroughActivation(tuple(made), self.gain_excess * gain_excess)
 
     def collected(self, signal: Signal) -> ThroughActivation:
         """With the excess of every gradient counted, for an op that keeps `sum_t g_t x_t`; `signal` is its output."""

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.theory.kernels import Dense
+from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Op, joined_evidence
 from sigprop.theory.ops.residual import Piece, between_pieces
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
     KEPT,
-    AlongSignal,
     Common,
     Directions,
     Evidence,
@@ -22,7 +21,6 @@ from sigprop.theory.states import (
     Gradient,
     Signal,
     Status,
-    ThroughActivation,
     ended,
 )
 
@@ -111,20 +109,14 @@ class CatPositions(Op):
         return slice(start, start + len(inputs[number].mean))
 
     def _block(self, gradient: Gradient, own: slice) -> Gradient:
-        def cut(values: Tensor | float) -> Tensor | float:
-            if not isinstance(values, Tensor):
-                return values
-            return values[own] if values.ndim == 1 else values[own, own]
+        def cut(kernel: Kernel) -> Kernel:
+            return Dense(kernel.values[own, own])
 
-        through = tuple(
-            replace(item, kernel=Dense(item.kernel.values[own, own]), passed=Dense(item.passed.values[own, own]))
-            for item in gradient.through_activation.gradients
-        )
         return self.carries.gradient(
             gradient,
-            Dense(gradient.kernel.values[own, own]),
-            along_signal=AlongSignal(cut(gradient.along_signal.slope), cut(gradient.along_signal.rest)),
-            through_activation=ThroughActivation(through),
+            cut(gradient.kernel),
+            along_signal=gradient.along_signal.moved(lambda values: values[(own,) * values.ndim]),
+            through_activation=gradient.through_activation.moved(cut, gain_excess=0.0),
         )
 
 

@@ -7,27 +7,25 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from sigprop.theory.corrections.along_signal import aligned_gain, weighted
+from sigprop.theory.corrections.along_signal import aligned_gain
 from sigprop.theory.corrections.gates import excess_of
-from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Carried, Law, Op, ParameterState
-from sigprop.theory.states import ALL_TRANSFORMED, EXACT, GIVEN, KEPT, AlongSignal, Evidence, Gradient, Signal, Status
+from sigprop.theory.ops.base import Law, ParameterState
+from sigprop.theory.ops.modulate import Factors
+from sigprop.theory.states import EXACT, GIVEN, Evidence, Gradient, Signal, Status
 
 FEW, ACROSS = 16, 0.8
 """Entries for all channels of a position, and radial share, up to which fluctuations between entries count."""
 
 
 @dataclass(frozen=True, eq=False)
-class Gain(Op):
+class Gain(Factors):
     """`y = w * x`, `w` a parameter; `same[p,p']` tells whether two positions share its entries.
 
-    Forward   `K_y = K_x E[w w']`
-    Backward  `G_x = G_y E[w w']`, the slope likewise
+    Forward   as `Factors`, `E[c c'] = mean^2 + variance * same`
+    Backward  likewise
     Weights   total over entries `channels * sum_pp' same G K`, what the alignment of the gradient adds, and what an
               activation of the result does (see `ThroughActivation`); of a gradient across `y` less, the fewer they are
     """
-
-    carries = ALL_TRANSFORMED.but(fluctuation=KEPT)
 
     second_moment: float
     mean: float
@@ -35,36 +33,18 @@ class Gain(Op):
     shape: tuple[int, ...]
     channels: int
 
-    def _factor(self) -> Tensor:
+    @property
+    def factor(self) -> Tensor:
         return self.mean**2 + (self.second_moment - self.mean**2) * self.same
 
     @property
-    def _even(self) -> float:
-        """How uniform the entries are over channels."""
+    def even(self) -> float:
         return self.mean**2 / self.second_moment if self.second_moment else 1.0
 
     @property
     def _entries(self) -> float:
         """How many entries one position sees: each scales its part of the channels."""
         return math.prod(self.shape) / max(float((1.0 / self.same.sum(1)).sum()), 1.0)
-
-    def forward(self, *inputs: Signal) -> Signal:
-        (x,) = inputs
-        common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * self._even)
-        return self.carries.signal(x, Dense(x.kernel.values * self._factor()), x.mean * self.mean, common=common)
-
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        directions, slope, factor = gradient.directions, gradient.along_signal.slope, self._factor()
-        moved = weighted(slope, factor) if isinstance(slope, Tensor) else 0.0
-        return (
-            self.carries.gradient(
-                gradient,
-                Dense(gradient.kernel.values * factor),
-                directions=replace(directions, uniform=1.0 + (directions.uniform - 1.0) * self._even),
-                along_signal=AlongSignal(moved, gradient.along_signal.rest),
-                through_activation=gradient.through_activation.collected(output),
-            ),
-        )
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
@@ -86,6 +66,3 @@ class Gain(Op):
 
     def with_law(self, parameter: str, law: Law) -> Gain:
         return replace(self, second_moment=law.second_moment, mean=law.mean)
-
-    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
-        return Carried(self.mean)

@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.kernels import Dense
+from sigprop.theory.corrections.along_signal import matrix
+from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
     KEPT,
-    AlongSignal,
     Directions,
     Gradient,
     Number,
     Signal,
-    ThroughActivation,
 )
 
 
@@ -36,39 +35,23 @@ class Scatter(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        kernel = Dense(scattered(x.kernel.values, self.index, self.positions))
-        mean = torch.zeros(self.positions, dtype=x.mean.dtype).index_add(0, self.index, x.mean)
-        return self.carries.signal(x, kernel, mean)
+        kernel, mean = (scattered(item, self.index, self.positions) for item in (x.kernel.values, x.mean))
+        return self.carries.signal(x, Dense(kernel), mean)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        along, through = gradient.along_signal, gradient.through_activation
-        moved = AlongSignal(self._back(along.slope), self._back(along.rest))
-        if self._meets:
-            through = through.collected(output)
-        else:
-            below = tuple(
-                replace(item, kernel=self._taken(item.kernel.values), passed=self._taken(item.passed.values))
-                for item in through.gradients
-            )
-            through = ThroughActivation(below, through.gain_excess)
-        kernel = self._taken(gradient.kernel.values)
-        return (self.carries.gradient(gradient, kernel, along_signal=moved, through_activation=through),)
+        """Where entries meet, their gradients lean to each other's entries: a slope is no longer diagonal."""
+        meet = len(self.index.unique()) < len(self.index)
+        through, along = gradient.through_activation, gradient.along_signal.moved(matrix if meet else lambda item: item)
+        made = self.carries.gradient(
+            gradient,
+            self._taken(gradient.kernel),
+            along_signal=along.moved(lambda values: taken(values, self.index)),
+            through_activation=through.collected(output) if meet else through.moved(self._taken),
+        )
+        return (made,)
 
-    @property
-    def _meets(self) -> bool:
-        return len(self.index.unique()) < len(self.index)
-
-    def _taken(self, values: Tensor) -> Dense:
-        return Dense(values[self.index][:, self.index])
-
-    def _back(self, values: Tensor | float) -> Tensor | float:
-        """A slope that is diagonal stays so, unless entries met: their gradients lean to each other's entries."""
-        if not isinstance(values, Tensor):
-            return values
-        if values.ndim == 1 and not self._meets:
-            return values[self.index]
-        values = torch.diag(values) if values.ndim == 1 else values
-        return values[self.index][:, self.index]
+    def _taken(self, kernel: Kernel) -> Dense:
+        return Dense(taken(kernel.values, self.index))
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         """Positions that nothing is written to hold none of it; where entries meet, the last is followed."""
@@ -77,10 +60,15 @@ class Scatter(Op):
         return Carried((source >= 0).double(), source.clamp_min(0))
 
 
+def taken(values: Tensor, index: Tensor) -> Tensor:
+    """Numbers at some positions, or at their pairs."""
+    return values[index] if values.ndim == 1 else values[index][:, index]
+
+
 def scattered(values: Tensor, index: Tensor, size: int) -> Tensor:
-    """Pairs of positions added up where they are sent to."""
-    rows = torch.zeros(size, values.shape[1], dtype=values.dtype).index_add(0, index, values)
-    return torch.zeros(size, size, dtype=values.dtype).index_add(1, index, rows)
+    """Positions, or their pairs, added up where they are sent to."""
+    rows = torch.zeros(size, *values.shape[1:], dtype=values.dtype).index_add(0, index, values)
+    return rows if values.ndim == 1 else torch.zeros(size, size, dtype=values.dtype).index_add(1, index, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,29 +90,25 @@ class Gather(Op):
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        kernel, width = Dense(x.kernel.values[self.index][:, self.index]), self.width or x.width
+        kernel, width = Dense(taken(x.kernel.values, self.index)), self.width or x.width
         repeats = max(1.0, width / x.width)
         common = x.common if repeats == 1.0 else replace(x.common, uniform=x.common.uniform * repeats)
         fluctuation = x.fluctuation if repeats == 1.0 else x.fluctuation.scaled(repeats)
         return self.carries.signal(x, kernel, x.mean[self.index], width, fluctuation=fluctuation, common=common)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        size = len(inputs[0].mean)
+        def back(values: Tensor) -> Tensor:
+            return scattered(values, self.index, len(inputs[0].mean)) * self.copies
+
         left, directions = self._turned(gradient.directions, inputs[0].width)
-        kernel = Dense(scattered(gradient.kernel.values, self.index, size) * (self.copies * left))
-        along, through = gradient.along_signal, gradient.through_activation
-        moved = AlongSignal(self._back(along.slope, size), self._back(along.rest, size))
-        below = tuple(
-            replace(
-                item,
-                kernel=Dense(scattered(item.kernel.values, self.index, size) * self.copies),
-                passed=Dense(scattered(item.passed.values, self.index, size) * self.copies),
-            )
-            for item in through.gradients
+        made = self.carries.gradient(
+            gradient,
+            Dense(back(gradient.kernel.values) * left),
+            directions=directions,
+            along_signal=gradient.along_signal.moved(back),
+            through_activation=gradient.through_activation.moved(lambda item: Dense(back(item.values)), self.copies),
         )
-        through = ThroughActivation(below, through.gain_excess * self.copies)
-        parts = {"directions": directions, "along_signal": moved, "through_activation": through}
-        return (self.carries.gradient(gradient, kernel, **parts),)
+        return (made,)
 
     def _turned(self, before: Directions, entries: int) -> tuple[Number, Directions]:
         """What the sums over copies keep of the energy, and the directions of what arrives."""
@@ -132,13 +116,6 @@ class Gather(Op):
             return 1.0, before
         left = torch.as_tensor(before.along_part(min(1.0, before.groups / entries))).clamp_min(1e-300)
         return left, Directions(before.radial / left if before.groups == 1 else 1.0, before.uniform)
-
-    def _back(self, values: Tensor | float, size: int) -> Tensor | float:
-        if not isinstance(values, Tensor):
-            return values
-        if values.ndim > 1:
-            return scattered(values, self.index, size) * self.copies
-        return torch.zeros(size, dtype=values.dtype).index_add(0, self.index, values) * self.copies
 
     @property
     def picks(self) -> Tensor:

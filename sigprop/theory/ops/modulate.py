@@ -1,7 +1,8 @@
-"""Fixed numbers that multiply a tensor entry by entry."""
+"""Numbers that multiply a tensor entry by entry."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -12,43 +13,63 @@ from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal
 
 
-@dataclass(frozen=True, eq=False)
-class Modulate(Op):
-    """`y = c * x` with fixed numbers `c`, given by their kernel and mean over channels; also masks of 0 and 1.
+class Factors(Op):
+    """What multiplies a tensor entry by entry, unrelated to it.
 
     Forward   `K_y = K_x E[c c']`
-    Backward  `G_x = G_y E[c c']`, the slope likewise; of what is uniform over channels the part `(E c)^2 / E c^2` stays
-
-    Exact where `c` and `x` are unrelated channel by channel.
+    Backward  `G_x = G_y E[c c']`, the slope likewise; of what is uniform over channels the part `even` stays
     """
 
     carries = ALL_TRANSFORMED.but(fluctuation=KEPT)
 
-    kernel: Tensor
-    mean: Tensor
+    mean: Tensor | float
 
     @property
-    def _even(self) -> Tensor:
-        """How uniform the numbers are over channels."""
-        return self.mean.square().sum() / self.kernel.diagonal().sum().clamp_min(1e-300)
+    @abstractmethod
+    def factor(self) -> Tensor:
+        """`E[c c']` of pairs of positions."""
+
+    @property
+    @abstractmethod
+    def even(self) -> Tensor | float:
+        """How uniform they are over channels: `(E c)^2 / E c^2`."""
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
-        common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * self._even)
-        return self.carries.signal(x, Dense(x.kernel.values * self.kernel), x.mean * self.mean, common=common)
+        common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * self.even)
+        return self.carries.signal(x, Dense(x.kernel.values * self.factor), x.mean * self.mean, common=common)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        directions, slope = gradient.directions, gradient.along_signal.slope
-        moved = weighted(slope, self.kernel) if isinstance(slope, Tensor) else 0.0
-        return (
-            self.carries.gradient(
-                gradient,
-                Dense(gradient.kernel.values * self.kernel),
-                directions=replace(directions, uniform=1.0 + (directions.uniform - 1.0) * self._even),
-                along_signal=AlongSignal(moved, gradient.along_signal.rest),
-                through_activation=gradient.through_activation.collected(output),
-            ),
+        directions, along, factor = gradient.directions, gradient.along_signal, self.factor
+        moved = weighted(along.slope, factor) if isinstance(along.slope, Tensor) else 0.0
+        made = self.carries.gradient(
+            gradient,
+            Dense(gradient.kernel.values * factor),
+            directions=replace(directions, uniform=1.0 + (directions.uniform - 1.0) * self.even),
+            along_signal=AlongSignal(moved, along.rest),
+            through_activation=gradient.through_activation.collected(output),
         )
+        return (made,)
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
         return Carried(self.mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Modulate(Factors):
+    """`y = c * x` with fixed numbers `c`, given by their kernel and mean over channels; also masks of 0 and 1.
+
+    Forward   as `Factors`
+    Backward  likewise
+    """
+
+    kernel: Tensor
+    mean: Tensor  # type: ignore[assignment]
+
+    @property
+    def factor(self) -> Tensor:
+        return self.kernel
+
+    @property
+    def even(self) -> Tensor:
+        return self.mean.square().sum() / self.kernel.diagonal().sum().clamp_min(1e-300)

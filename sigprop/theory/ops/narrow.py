@@ -8,12 +8,10 @@ from typing import Any
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
-    AlongSignal,
     Fluctuation,
     Gradient,
     Number,
     Signal,
-    ThroughActivation,
 )
 
 
@@ -65,22 +63,16 @@ class Narrow(Op):
         return 2.0 + (before - 2.0) * kept if kept < 1.0 else before
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        along, through = gradient.along_signal, gradient.through_activation
-        below = tuple(
-            replace(item, kernel=item.kernel.scale(self.share), passed=item.passed.scale(self.share))
-            for item in through.gradients
-        )
         stands = self.share == 1.0 and self.width < inputs[0].width
         groups = gradient.directions.groups * (inputs[0].width // self.width) if stands else 1
-        return (
-            self.carries.gradient(
-                gradient,
-                gradient.kernel.scale(self.share),
-                directions=replace(gradient.directions, groups=groups),
-                along_signal=AlongSignal(along.slope * self.share, along.rest * self.share),
-                through_activation=ThroughActivation(below, through.gain_excess * self.share),
-            ),
+        made = self.carries.gradient(
+            gradient,
+            gradient.kernel.scale(self.share),
+            directions=replace(gradient.directions, groups=groups),
+            along_signal=gradient.along_signal.moved(lambda values: values * self.share),
+            through_activation=gradient.through_activation.moved(lambda item: item.scale(self.share), self.share),
         )
+        return (made,)
 
     @property
     def picks(self) -> slice:

@@ -166,12 +166,7 @@ class ChannelsToPositions(Op):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (x,) = inputs
-        through = gradient.through_activation
-        below = tuple(
-            replace(item, kernel=self._together(item.kernel), passed=self._together(item.passed))
-            for item in through.gradients
-        )
-        through = ThroughActivation(below, through.gain_excess).collected(x)
+        through = gradient.through_activation.moved(self._together).collected(x)
         kernel = self._together(gradient.kernel).scale(1.0 / self.count)
         return (self.carries.gradient(gradient, kernel, through_activation=through),)
 

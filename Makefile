@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: compat kills corpus stress demo test lint format docs newcomer bench studies clean
+.PHONY: packages compat kills corpus stress demo test lint format docs newcomer bench studies clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ newcomer: $(READY)      ## the wheel in a fresh environment without extras; ever
 
 compat: $(READY)        ## the core of the suite on older releases of PyTorch, each in an environment of its own
 	$(BIN)/python -m tests.releases
+
+packages: $(READY)      ## wheel and source distribution checked, and installed under every Python that is here
+	$(BIN)/python -m tests.packages
 
 bench: $(READY)         ## side-by-side timings, as ratios
 	$(BIN)/python -m bench

@@ -2,8 +2,8 @@
 
 python -m studies.plan_exports [--out docs/data/plan_exports.json] [--only TARGET ...]
 
-`torchtitan` and `optax` are run where they are installed (`pip install --no-deps torchtitan spmd_types`, `pip install
-optax`), in a process of their own.
+`torchtitan`, `optax` and `megatron` are run where they are installed (`pip install --no-deps torchtitan spmd_types`,
+`pip install optax megatron-core`), in a process of their own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import argparse
 import copy
 import importlib.util
 import math
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ import sigprop as sp
 from sigprop.errors import SigpropError
 from sigprop.models import build
 from sigprop.plans import Plan
+from sigprop.plans.export.targets import pattern
 from studies.stored import write
 
 LR, DECAY = 1e-3, 0.1
@@ -146,14 +148,85 @@ def run_optax(model: nn.Module, plan: Plan, module: ModuleType) -> str:
     return "run: initialization and the first step"
 
 
+MEGATRON = {
+    "token_embedding": "embedding.word_embeddings", "position_embedding": "embedding.position_embeddings",
+    "head": "output_layer", "final_norm": "decoder.final_layernorm", "blocks": "decoder.layers",
+    "attention.query": "self_attention.linear_qkv", "attention.key": "self_attention.linear_qkv",
+    "attention.value": "self_attention.linear_qkv", "attention.output": "self_attention.linear_proj",
+    "mlp.up": "mlp.linear_fc1", "mlp.down": "mlp.linear_fc2", "attention_norm": "input_layernorm",
+    "mlp_norm": "pre_mlp_layernorm",
+}  # fmt: skip
+"""Modules of the reference Transformer, each with its name in Megatron's GPTModel."""
+
+
 def run_megatron(model: nn.Module, plan: Plan, module: ModuleType) -> str:
-    assert set(module.ARGUMENTS) == {"--init-method-std", "--embedding-init-method-std"}
-    return "syntax, and names of arguments; not run"
+    """Megatron's own GPTModel and groups have what the plan says, but for the rows named as not expressed."""
+    if not hasattr(model, "token_embedding"):
+        return "syntax; Megatron has no such network"
+    from megatron.core.optimizer import OptimizerConfig, _get_param_groups
+
+    theirs = megatron_model(model, module)
+    rate = LR * module.LR
+    options = OptimizerConfig(lr=rate, decoupled_lr=rate * module.DECOUPLED_LR, min_lr=0.0)
+    rates = {id(p): g["max_lr"] for g in _get_param_groups([theirs], options, None) for p in g["params"]}
+    named = dict(theirs.named_parameters())
+    missing = plan.export("megatron").not_expressed
+    for row in plan.parameters:
+        told = [line for line in missing if line.startswith((f"{row.name}:", f"{pattern(row.name)}:"))]
+        parameter = named.get(megatron_name(row.name))
+        assert parameter is not None or any("no setting" in line for line in told), row.name
+        if parameter is not None and not any("initialized as" in line for line in told):
+            assert same_distribution(parameter.detach(), row), row.name
+        if parameter is not None:
+            has = next((float(line.rpartition(" ")[2]) for line in told if "learning rate" in line), row.lr)
+            assert math.isclose(rates[id(parameter)], LR * has, rel_tol=1e-5), row.name
+    return "run by megatron-core's GPTModel and its groups"
+
+
+def megatron_model(model: nn.Module, module: ModuleType) -> nn.Module:
+    """Their network of the same shape, on a CPU in one process."""
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        parallel_state.initialize_model_parallel()
+    own: Any = model.config
+    torch.manual_seed(0)
+    shape = {"num_layers": own.depth, "hidden_size": own.width, "num_attention_heads": own.heads}
+    config = module.transformer_config(**shape, use_cpu_initialization=True)
+    size = {"vocab_size": own.vocabulary, "max_sequence_length": own.context}
+    return GPTModel(config, get_gpt_layer_local_spec(), **size)
+
+
+def megatron_name(name: str) -> str:
+    for own, other in MEGATRON.items():
+        name = re.sub(rf"(^|\.){re.escape(own)}(?=\.)", rf"\1{other}", name)
+    return name
+
+
+def run_nanochat(model: nn.Module, plan: Plan, module: ModuleType) -> str:
+    """`init_weights` on a model with the attributes that it reads of nanochat's GPT; that class is not on PyPI."""
+    asked: list[tuple[int, int]] = []
+    stand_in: Any = model
+    stand_in.config = SimpleNamespace(n_embd=64, n_head=4)
+    stand_in.rotary_seq_len = 160
+    stand_in._precompute_rotary_embeddings = lambda *size: asked.append(size) or (torch.ones(1), torch.zeros(1))
+    torch.manual_seed(0)
+    module.init_weights(stand_in)
+    learnable = any(row.learnable for row in plan.junctions)
+    named = dict(model.named_parameters())
+    for row in plan.parameters:
+        assert row.name in named or learnable, row.name
+        assert row.name not in named or same_distribution(named[row.name].detach(), row), row.name
+    assert asked == [(160, 16)]
+    return "`init_weights` run on a stand-in of nanochat's class; rates syntax"
 
 
 RUN: dict[str, Callable[[nn.Module, Plan, ModuleType], str]] = {
     "python": run_python, "torchtitan": run_torchtitan, "optax": run_optax, "megatron": run_megatron,
-    "nanochat": lambda model, plan, module: "syntax, and its table loaded; not run",
+    "nanochat": run_nanochat,
 }  # fmt: skip
 
 

@@ -41,6 +41,8 @@ def batch():
 """
 COMMANDS = {
     "--version": 0,
+    "--help": 0,
+    "demo": 0,
     "check net.py:net": 0,
     "check net.py:net(std=3.0)": 1,
     "predict net.py:net": 0,
@@ -69,6 +71,12 @@ def smoke(python: Path, folder: Path) -> list[str]:
     return told
 
 
+def installed(python: Path) -> set[str]:
+    """Names of the packages of an environment."""
+    asked = "import importlib.metadata as m; print(*(item.name for item in m.distributions()))"
+    return set(subprocess.run([str(python), "-c", asked], capture_output=True, text=True, check=True).stdout.split())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", nargs="*", default=list(PYTHONS))
@@ -95,13 +103,14 @@ def main() -> int:
                 print(f"Python {version}: not on this machine, not tested", flush=True)
                 continue
             python = environment(folder / version, version)
-            install(python, f"torch=={PYTHONS[version]}", str(wheel))
+            install(python, f"torch=={PYTHONS[version]}")
+            before = installed(python)
+            install(python, str(wheel))
+            added = sorted(installed(python) - before - {"sigprop"})
             told = smoke(python, folder / version)
             failed += told
-            print(
-                f"Python {version}, torch {PYTHONS[version]}: {len(COMMANDS) - len(told)} of {len(COMMANDS)} commands",
-                flush=True,
-            )
+            passed = f"{len(COMMANDS) - len(told)} of {len(COMMANDS)} commands"
+            print(f"Python {version}, torch {PYTHONS[version]}: {passed}; beside torch {', '.join(added)}", flush=True)
         ran("pipx run", [str(tools), "-m", "pipx", "run", "--spec", str(wheel), "sigprop", "--version"], folder, tools)
         if UV:
             ran("uvx", [UV, "tool", "run", "--from", str(wheel), "sigprop", "--version"], folder, tools)

@@ -1,6 +1,7 @@
 """A plan as code of another trainer does what the plan does, and names every row that it cannot express."""
 
 import ast
+import copy
 import importlib.util
 import re
 from dataclasses import replace
@@ -79,7 +80,14 @@ def test_patterns_of_torchtitan_match_every_parameter_once(unit, tmp_path):
             assert found[0][3] == pytest.approx(group["weight_decay"])
 
 
-@pytest.mark.parametrize(("package", "run"), [("torchtitan", "run_torchtitan"), ("optax", "run_optax")])
+def test_nanochats_initializer_runs_on_a_stand_in(unit, tmp_path):
+    module, _ = plan_exports.loaded(unit[1], "nanochat", tmp_path)
+    assert "stand-in" in plan_exports.run_nanochat(copy.deepcopy(unit[0]), unit[1], module)
+
+
+@pytest.mark.parametrize(
+    ("package", "run"), [("torchtitan", "run_torchtitan"), ("optax", "run_optax"), ("megatron", "run_megatron")]
+)
 def test_run_by_the_trainer_itself(unit, package, run, tmp_path):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed; studies.plan_exports runs it in an environment that has it")
@@ -94,6 +102,7 @@ def test_what_megatron_cannot_express_is_named_row_by_row(unit, tmp_path):
     assert module.ARGUMENTS["--init-method-std"] == 0.125
     assert any(row.startswith("blocks.2.mlp.down.weight: initialized as") for row in missing)
     assert all(f"    {row}" in plan.export("megatron").text for row in missing)
+    assert "position_embedding.weight: learning rate times 8, Megatron has 2" in missing
     assert not plan_exports.made("GPT-2")[1].export("megatron").not_expressed
 
 

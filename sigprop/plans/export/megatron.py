@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 INSIDE, LAST = ("query_key", "value", "hidden", "router"), ("output",)
 TABLES, READOUT = ("embedding", "positional"), ("readout",)
+DECOUPLED = ("embedding", "readout")
+"""Roles that `--decoupled-lr` trains: Megatron marks the words' table and the readout, not the table of positions."""
 
 
 @TARGETS.register("megatron")
@@ -25,7 +27,7 @@ def written(plan: Plan) -> tuple[str, list[str]]:
     last, tables = stds["last"] or inside, stds["tables"] or inside
     wanted = {**dict.fromkeys(INSIDE, inside), **dict.fromkeys(LAST, last), **dict.fromkeys(TABLES, tables),
               **dict.fromkeys(READOUT, inside)}  # fmt: skip
-    decoupled = _rate(plan, (*TABLES, *READOUT)) / _rate(plan, (*INSIDE, *LAST))
+    decoupled = _rate(plan, DECOUPLED) / _rate(plan, (*INSIDE, *LAST))
     for name, (_, row) in folded(plan, lambda row: (spelled(row.init), settings(row))).items():
         missing += [f"{name}: {told}" for told in _beyond(row, wanted, decoupled, plan)]
     optimizer = str(plan.meta.get("optimizer", "adamw")).partition(":")[0]
@@ -76,7 +78,7 @@ def _beyond(row: ParameterPlan, wanted: dict[str, float], decoupled: float, plan
         has = f"normal {wanted[row.role]:.4g}" if row.role in wanted else "no setting for it"
         told.append(f"initialized as {row.init}, Megatron has {has}")
     base = _rate(plan, (*INSIDE, *LAST))
-    given = base * (decoupled if row.role in (*TABLES, *READOUT) else 1.0)
+    given = base * (decoupled if row.role in DECOUPLED else 1.0)
     if abs(row.lr / given - 1.0) > 1e-9 if given else row.lr:
         told.append(f"learning rate times {row.lr:.6g}, Megatron has {given:.6g}")
     for name in ("weight_decay", "eps"):

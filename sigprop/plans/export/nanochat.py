@@ -1,4 +1,4 @@
-"""nanochat: an `init_weights` for its GPT class, and factors for the rates of `setup_optimizers`; not run here."""
+"""nanochat: an `init_weights` for its GPT class, and factors for the rates of `setup_optimizers`."""
 
 from __future__ import annotations
 

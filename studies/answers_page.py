@@ -28,8 +28,11 @@ CONFIRMED = {
 
 
 def bugs_page(stored: dict[str, Any]) -> str:
-    lines = [
-        "# Planted bugs",
+    lines = ["# Planted bugs", "", *(f"- {title}: {counts}." for title, counts in shares(stored).items())]
+    dates = sorted(stored[half]["date"] for half in HALVES if half in stored)
+    lines += [
+        "",
+        f"Code: {', '.join(dict.fromkeys(dates))}.",
         "",
         "120 bugs over 25 kinds of models, each with its correct twin, the right cause and the right local fix, written",
         "down before any check of them was looked at (`studies/planted_bugs`). Of the first 96 odd numbers are open, even",
@@ -43,10 +46,9 @@ def bugs_page(stored: dict[str, Any]) -> str:
             continue
         rows, read = stored[half]["rows"], stored[half].get("read", {})
         ran = [row["works"] for row in rows if row["works"] is not None]
-        counts = ", ".join(f"{name} {sum(bool(row[name]) for row in rows)}" for name in ("found", "cause", "fix"))
         lines += [
             "", f"## {title}", "",
-            f"{len(rows)} of {OF[half]} judged, {stored[half]['date']}: {counts}; printed code works {sum(ran)} of {len(ran)}.", "",
+            f"{shares(stored)[title]}, {stored[half]['date']}; printed code works {sum(ran)} of {len(ran)}.", "",
             "| # | bug | found | cause | fix | works | first finding |", "|---|---|---|---|---|---|---|",
         ]  # fmt: skip
         for row in sorted(rows, key=lambda item: item["number"]):
@@ -71,21 +73,37 @@ def bugs_page(stored: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def shares(stored: dict[str, Any]) -> dict[str, str]:
+    """By title of a half, how many of its bugs are found, understood and mended."""
+    found = {}
+    for half, title in HALVES.items():
+        if half in stored:
+            rows = stored[half]["rows"]
+            told = ", ".join(f"{name} {sum(bool(row[name]) for row in rows)}" for name in ("found", "cause", "fix"))
+            found[title] = f"{len(rows)} of {OF[half]} judged: {told}"
+    return found
+
+
 def threads_page(stored: dict[str, Any]) -> str:
     rows = stored["rows"]
     right = [row for row in rows if not row["missing"] and not row["wrong"]]
     asked = [row["works"] for row in rows if row["works"] is not None]
+    share = (
+        f"{len(rows)} of 44 asked; right {len(right)}; wrong sentences in {sum(bool(row['wrong']) for row in rows)}; "
+        f"a printed fix works in {sum(asked)} of {len(asked)} where one is asked for."
+    )
     lines = [
         "# Questions people asked",
+        "",
+        f"- {share}",
+        "- What counts as right was written before; for some rows it was changed later, and is said below.",
+        "",
+        f"Code: {stored['date']}.",
         "",
         "Public threads with a problem of initialization or signal propagation, each rebuilt as a small model and asked of",
         "the command that answers it (`studies/threads`). The words that a right answer must hold, and those that would be",
         "wrong, were written first. Of 46 rows of questions, 43 have a model; the three about transfer, batch and horizon in",
         "general have none. `python -m studies.threads.judge` asks again.",
-        "",
-        f"{stored['date']}: {len(rows)} of 44 asked; right {len(right)}; wrong sentences in "
-        f"{sum(bool(row['wrong']) for row in rows)}; a printed fix works in {sum(asked)} of {len(asked)} where one is asked "
-        "for.",
         "",
         "Before the questions below were changed, the same code had 24 right and 9 of 10 fixes that work. Changed then: in",
         "rows 2, 9, 14 and 42 what counts as the answer (a scaling of the branch ends that was measured to work is one; the",
@@ -115,11 +133,14 @@ def stock_page(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# Stock models",
         "",
+        f"- {len(rows)} models of 51 examined: {len(silent)} without an alarm.",
+        "- What is known of the alarms stands below the table; none was confirmed or refuted by training here.",
+        "",
+        "Code: of 2026-11-18 and later; rows have no date of their own.",
+        "",
         "What `check` says of models at the configuration that transformers publishes, without weights, 128 tokens",
         "(`python -m studies.stock_models`). Any problem or warning is an alarm. None was confirmed by training here; what",
         "is published about them stands below the table, the others are open.",
-        "",
-        f"{len(rows)} models of 51 examined: {len(silent)} without an alarm.",
         "",
         "| model | class | processor seconds | alarms |",
         "|---|---|---|---|",

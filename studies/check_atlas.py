@@ -32,7 +32,7 @@ from sigprop.results import Finding
 from studies.coverage_check import batch_of, reasons_of
 from studies.coverage_configs import KINDS, checkable, classes, default_config
 from studies.predict_coverage import Late, limited, quiet, reason_of
-from studies.stored import in_processes, read, table, write
+from studies.stored import fill, in_processes, read, table, write
 
 STORED, PAGE = Path("docs/data/check_atlas.json"), Path("docs/evidence/atlas.md")
 AS_IT_IS, MOST_COUNTED, IMAGES = 150_000_000, 10, 4
@@ -131,43 +131,31 @@ def places() -> dict[tuple[str, str], tuple[str, int]]:
     return {(kind, item.__name__): (kind, number) for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def tables(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What stands between the marks of the page."""
     checked = [row for row in rows if "findings" in row]
-    healthy = [row for row in checked if not row["findings"]]
     verdicts, sizes = Counter(map(_verdict, checked)), Counter(row["size"] for row in checked)
     problems = [row for row in checked if _verdict(row) == "problem"]
     kinds = Counter(name for row in checked for name in {item[1] for item in row["findings"]})
-    lines = [
-        "# The atlas",
-        "",
-        f"`check` over {len(checked)} classes of transformers with the draws that they publish: {len(healthy)} are",
-        f"healthy, {verdicts['warning']} have warnings and {verdicts['problem']} have a problem.",
-        f"{len(rows) - len(checked)} classes were not built, or did not run on a made-up batch (last table). Made by",
-        "`python -m studies.check_atlas` ([data](../data/check_atlas.json)).",
-        "",
-        f"{sizes['default']} classes are checked in their default config as it is. {sizes['small']} are too large for",
-        "that here (over 150 million parameters): they have two layers (or one of each kind), at most 1,024 words, and",
-        "are narrower where that would still be over 40 million parameters; what needs depth is not seen in those.",
-        "Findings are from the weights or measured on them, on 16 tokens or one image (four, with batch norms in",
-        "training mode, where a class has them); labels are drawn and have",
-        f"nothing to do with the input. Of the {len(problems)} classes with a problem",
-        f"{sum(_confirmed(row) for row in problems)} have it again in two more initializations.",
-        "",
-        "How to read it: a warning is a measured fact that its author may have meant. Words that drown positions come",
-        "from `scale_embedding`, positions that drown words from its absence beside sinusoidal tables; tokens become",
-        "alike in models whose embeddings start small beside the first attention, and sooner on made-up batches in",
-        "which all tokens share a box or a segment; an attention scale of 1 beside query-key norms saturates (Gemma 3n",
-        "and 4). I-JEPA, DINOv2 and CvT have an entry 100 standard deviations out, of std 0.02: `trunc_normal_`",
-        "of torch cuts at 2.0, and now and then returns the cut itself, so that another initialization may have none.",
-        "",
-        *table(("finding", "classes"), [(f"`{name}`", str(count)) for name, count in kinds.most_common()]),
-        "",
+    answer = [
+        f"- Of {len(checked)} classes of transformers, with the initialization that they publish,",
+        f"  {verdicts['healthy']} are healthy, {verdicts['warning']} have warnings, {verdicts['problem']} a problem.",
+        f"- Of the {len(problems)} with a problem {sum(map(_confirmed, problems))} have it again in two more",
+        "  initializations.",
+        f"- {len(rows) - len(checked)} classes were not built, or did not run on a synthetic batch (last table).",
+        f"- {sizes['default']} are checked in their default config as it is; {sizes['small']} are too large for that",
+        "  here (over 150 million parameters) and have two layers: what needs depth is not seen in those.",
     ]
     ordered = sorted(checked, key=lambda row: (_order(row), row["kind"], row["model"]))
-    lines += table(("model", "kind", "size", "verdict", "findings"), map(_cells, ordered))
-    lines += ["", "## Not checked", "", *_unreached(rows)]
-    lines += table(("model", "kind", "reason"), [reasons_of(row) for row in rows if "reason" in row])
-    return "\n".join(lines) + "\n"
+    return {
+        "answer": answer,
+        "findings": table(("finding", "classes"), [(f"`{name}`", count) for name, count in kinds.most_common()]),
+        "classes": table(("model", "kind", "size", "verdict", "findings"), map(_cells, ordered)),
+        "not checked": [
+            *_unreached(rows),
+            *table(("model", "kind", "reason"), [reasons_of(row) for row in rows if "reason" in row]),
+        ],
+    }
 
 
 def _unreached(rows: list[dict[str, Any]]) -> list[str]:
@@ -215,7 +203,7 @@ def main(
 ) -> None:
     """Check every class of transformers."""
     if page:
-        PAGE.write_text(markdown(read(out)))
+        fill(PAGE, tables(read(out)))
         return
     stored = {(row["kind"], row["model"]): row for row in read(out, [])}
     chosen = {key: place for key, place in places().items() if not begins or key[1].startswith(tuple(begins))}

@@ -25,7 +25,8 @@ from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.softmax import gradient_factor, overlap
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
-from studies.stored import read, stamp, write
+from studies.stored import fill, read, stamp, write
+from studies.stored import table as markdown_table
 
 app = typer.Typer(add_completion=False, help=__doc__)
 ATTENTION_DRAWS = 3
@@ -242,36 +243,16 @@ def percentiles_of(name: str, settings: int, seed: int, device: str) -> list[lis
 
 @app.command()
 def table(
-    data: Path = Path("docs/data/component_accuracy.json"), out: Path = Path("docs/evidence/component-accuracy.md")
+    data: Path = Path("docs/data/component_accuracy.json"), page: Path = Path("docs/evidence/component-accuracy.md")
 ) -> None:
-    """Write the page from the stored file."""
-    record = read(data)
-    lines = [_HEADER.format(**record), "| component | " + " | ".join(COLUMNS) + " |", "|---" * 6 + "|"]
-    for name, rows in record["percentiles"].items():
-        cells = []
-        for row, paper in zip(rows, PAPER[name], strict=True):
-            ours = "-" if row is None else " / ".join(f"{x:.1f}" for x in row)
-            cells.append(ours if paper is None else f"{ours} ({' / '.join(map(str, paper))})")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    out.write_text("\n".join(lines) + "\n")
+    """Write the table of the page from the stored file."""
+    rows = [[name, *map(_cell, found, PAPER[name])] for name, found in read(data)["percentiles"].items()]
+    fill(page, {"percentiles": markdown_table(["component", *COLUMNS], rows)})
 
 
-_HEADER = """# Components against Monte Carlo
-
-Written by `python -m studies.component_accuracy table`; data of {date} by `{command}`.
-
-Percent errors at the 50th, 90th and 99th percentile over {settings} random settings per component, in the ranges of
-dslm Table 21; attention with query/key score variance from 0.05 to 4, 300 to 10,000 tokens and dropout to 0.6. In
-brackets: what dslm Table 20 reports, on a range of scores that it does not state. The rules take the realized moments
-of the input. Variances: relative error. Mean: relative to the root mean square. Covariances: relative to the variance.
-Sampling noise is included.
-
-How the figures came about: attention is measured before the value projection, and linear maps with 100 tokens and many
-weight draws. Both designs were changed after first runs, whose errors were mostly sampling noise (attention after the
-projection, ten draws: variance 2.8 / 8.1 / 13.8 %, gradient 1.7 / 5.0 / 10.1 %). The rows of attention and linear were
-made on a CPU, the others on a GPU, with the same seed. Covariances relative to themselves would be larger at small
-correlations; dslm does not say which it uses.
-"""
+def _cell(row: Sequence[float] | None, paper: Sequence[float] | None) -> str:
+    ours = "-" if row is None else _three(row)
+    return ours if paper is None else f"{ours} ({' / '.join(map(str, paper))})"
 
 
 def over_components(setting: Setting, settings: int, seed: int) -> dict[str, Any]:

@@ -25,10 +25,6 @@ from studies.coverage_configs import KINDS, VOCABULARY, checkable, classes
 from studies.predict_coverage import Late, limited, quiet, reason_of
 from studies.stored import in_processes, read, stamp, table, write
 
-ROTARY = (
-    "Rotary embeddings that are called once for every kind of layer are called in the order of a Python set, which\n"
-    "differs between processes: their rows are numbers of another call, and no error."
-)
 TITLES = {"variance": "variance", "grad_variance": "gradient variance"}
 TOKENS = 16
 MEASURED = Path("docs/data/class_measurements.json.gz")
@@ -94,50 +90,37 @@ def blocks_alone(row: dict[str, Any]) -> dict[str, Any]:
 # -- the page
 
 
-def markdown(data: dict[str, Any]) -> list[str]:
-    """Sections of the coverage page: shares, and the classes that are off."""
+def tables(data: dict[str, Any]) -> dict[str, list[str]]:
+    """What stands between the marks of the coverage page: shares, and the classes that are off."""
     rows = data["classes"]
     found = [row for row in rows if row.get("rows")]
     draws = Counter(row["draws"] for row in found)
-    lines = [
-        "",
-        "## Correctness",
-        "",
-        f"{len(found)} of the {data['measured']} classes that can be built and run, against",
-        f"{min(draws)} to {max(draws)} initializations ({draws[max(draws)]} classes with {max(draws)};",
-        "`python -m studies.class_measurements`, then `python -m studies.coverage_check`): the same",
-        f"layers, at most 1,024 words, 100 labels, {TOKENS} tokens, targets at random; models of more than 40 million",
-        "parameters are made narrow (four heads of their own width, all widths divided alike, at least 64). `predict`",
-        "has its defaults. A class is right when its median block is within 10 % and its worst within 20 %, less two",
-        "standard errors.",
-        "",
-        *(line for note in data.get("notes", []) for line in (note, "")),
-    ]
     judged = {column: [is_right(blocks_alone(row), column) for row in found] for column in TITLES}
     both = [all(pair) for pair in zip(*judged.values(), strict=True)]
-    n = max(len(found), 1)
     shown = [*((TITLES[column], judged[column]) for column in TITLES), ("both", both)]
-    shares = [(title, f"{len(found)}", f"{sum(right)}", f"{100 * sum(right) / n:.1f} %") for title, right in shown]
-    lines += table(("quantity", "classes", "right", "share"), shares)
+    n = max(len(found), 1)
+    shares = [(title, len(found), sum(right), f"{100 * sum(right) / n:.1f} %") for title, right in shown]
     wrong = [(row["model"], item) for row in found for item in confident_and_wrong(row)]
-    total = sum(len(row["rows"]) for row in found)
-    lines += [
-        "",
-        f"Of {total} rows of modules and parameters {len(wrong)} are better than `assumed` and off by more than",
-    ]
-    lines += ["20 % and five standard errors.", ""]
     errors = [(model, f"`{name}` {column}", _size(e, s), status) for model, (name, column, e, s, status, _) in wrong]
-    lines += table(("model", "row", "error", "status"), errors) if wrong else []
-    lines += ["", ROTARY] if any(item[0].endswith("rotary_emb") for _, item in wrong) else []
-    lines += ["", "Classes that are not right: median and worst error of blocks, less two standard errors", ""]
     off = [
         (row["model"], row["kind"], *(_pair(errors_of(blocks_alone(row), column)) for column in TITLES), row["way"])
         for row, right in zip(found, both, strict=True)
         if not right
     ]
-    lines += [*table(("model", "kind", "variance", "gradient", "how"), off), "", "Not judged:", ""]
-    unjudged = [row for row in rows if not row.get("rows")]
-    return [*lines, *table(("model", "kind", "reason"), [reasons_of(row) for row in unjudged])]
+    total = sum(len(row["rows"]) for row in found)
+    answer = [
+        f"- Of {len(found)} that were run, of {data['measured']}, {sum(both)} are right in variance and gradient.",
+        f"- {len(wrong)} of {total} rows are better than `assumed` and off by more than 20 % and five standard errors.",
+    ]
+    measured = f"{min(draws)} to {max(draws)} initializations each ({draws[max(draws)]} classes with {max(draws)})."
+    return {
+        "answer": answer,
+        "measured": [measured, *(line for note in data.get("notes", []) for line in ("", note))],
+        "right": table(("quantity", "classes", "right", "share"), shares),
+        "wrong rows": table(("model", "row", "error", "status"), errors) if wrong else ["None."],
+        "not right": table(("model", "kind", "variance", "gradient", "how"), off) if off else ["None."],
+        "not judged": table(("model", "kind", "reason"), [reasons_of(row) for row in rows if not row.get("rows")]),
+    }
 
 
 def reasons_of(row: dict[str, Any]) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from sigprop.results import Profile
 from sigprop.structure import read_structure
 from studies.accuracy_measurements import all_settings, stored_profiles
 from studies.accuracy_models import CASES, Setting
-from studies.stored import in_processes, read, stamp, write
+from studies.stored import fill, in_processes, read, stamp, write
 from studies.stored import table as markdown_table
 
 AGAIN = Path("docs/data/predict_accuracy_again.json")
@@ -36,45 +36,6 @@ TARGETS = {
     "grad_variance": (0.03, 0.10),
     "grad_second_moment": (0.05, 0.35),
 }
-PAGE = """# Predictions of whole models against measurement
-
-Written by `python -m studies.predict_accuracy table` from `docs/data/predict_accuracy.json` ({date}). Width
-256, 128 Zipf-like ids (images: 64 patches), {seeds} initializations on an H200, from seed {first} on; *init* `width` is
-a standard deviation of 1/sqrt(width) for every matrix. Errors of the prediction, median / worst over the outputs of the
-repeated blocks (weight gradient: second moment of the gradient over all hidden matrices), with the standard errors of
-the measurement (median over blocks / at the worst) in parentheses; percent, absolute for correlations. Targets:
-variance 1 / 4, correlation 0.02, gradient 3 / 10, weight gradient 5 / 35. What is over them is **bold**; reasons are in
-[predict](prediction-limits.md#accuracy).
-
-{rows}
-
-Causes of errors were looked for, and rules revised, on other initializations of the same settings (seeds 0 to 99); no
-constant is fitted. The seeds above were measured before that and compared once, after the last change to the rules that
-these models need. On the seeds of development the figures within the targets are: {development}.
-
-With a hundred initializations a standard error is often as large as the target. So settings that were over one, here or
-in development, were measured again with {more} others:
-
-{again}
-
-## Today's code
-
-The tables above were made when the rules were written. Since then the code was rebuilt. So that nothing got worse
-unseen, {settings} settings were measured again with {draws} other initializations (seeds from {from_seed} on,
-`docs/data/accuracy_measurements.json.gz`) and predicted with the code of {today}. Each cell has median / worst error as
-above, then and now; **bold** where one of the two is larger now by more than two standard errors, those of then and now
-added in squares.
-
-One figure in bold, the worst weight gradient of vit-12-standard-untied (keys of layer 4), is a difference between
-measurements: on these 64 initializations the code of then is 19.9 % off where that of now is 19.8 %, and the two
-predictions differ by 0.1 %. Half of it is the prediction's own draw of heads: with eight seeds it is off by 10.5 % on
-average, with a standard deviation of 6 %; queries and keys of all layers by 4 %, the measurement's error being 3.6 %.
-
-{now}
-
-The first tables were measured by an earlier form of this study; `python -m studies.accuracy_measurements` and
-`python -m studies.predict_accuracy again` make the last one.
-"""
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
@@ -102,39 +63,36 @@ def _again(setting: Setting, measured: Profile) -> dict[str, Any]:
 @app.command()
 def table(
     data: Annotated[Path, typer.Option(help="Results of `compare`.")] = Path("docs/data/predict_accuracy.json"),
-    page: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("docs/evidence/predict-accuracy.md"),
+    page: Annotated[Path, typer.Option(help="Page whose tables are written.")] = Path(
+        "docs/evidence/predict-accuracy.md"
+    ),
 ) -> None:
-    """Write the results as a page."""
+    """Write the tables of the page."""
     stored = read(data)
     groups: dict[int, list[dict[str, Any]]] = {}
     for row in stored["results"]:
         groups.setdefault(row["first_seed"], []).append(row)
-    development, fresh, again = (groups[seed] for seed in sorted(groups))
-    counts = ", ".join(f"{name} {_kept(development, column)}" for name, column in zip(NAMES, COLUMNS, strict=True))
-    values = {"date": stored["date"], "seeds": fresh[0]["seeds"], "first": fresh[0]["first_seed"]}
-    tables = {"rows": _markdown(fresh), "again": _markdown(again)}
-    later = read(AGAIN)
-    found = later["results"]
-    tables |= {"now": _then_and_now(fresh, found), "today": later["date"]}
-    values |= {"settings": len(found), "draws": found[0]["seeds"], "from_seed": found[0]["first_seed"]}
-    page.write_text(PAGE.format(development=counts, more=again[0]["seeds"], **tables, **values))
+    development, fresh, more = (groups[seed] for seed in sorted(groups))
+    print("development:", *(f"{name} {_kept(development, key)}" for name, key in zip(NAMES, COLUMNS, strict=True)))
+    tables = {"held-out seeds": _markdown(fresh), "more initializations": _markdown(more)}
+    fill(page, tables | {"then and now": _then_and_now(fresh, read(AGAIN)["results"])})
 
 
 def _kept(results: list[dict[str, Any]], column: str) -> str:
     return f"{sum(_within(row, column) for row in results)} of {len(results)}"
 
 
-def _markdown(results: list[dict[str, Any]]) -> str:
+def _markdown(results: list[dict[str, Any]]) -> list[str]:
     rows = []
     for row in results:
         name = f"{row['name']}, {row['depth']} layers, {row['init']}" + (", tied" if row["tied"] else "")
         name += f", {row['networks']} networks" if row["networks"] > 1 else ""
         rows.append([name, *(_cell(row, column) for column in COLUMNS)])
     rows.append(["**all**", *(f"{_kept(results, column)} within" for column in COLUMNS)])
-    return "\n".join(markdown_table(("model", *NAMES), rows))
+    return markdown_table(("model", *NAMES), rows)
 
 
-def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
+def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
     """For every setting of both, its figures then and now."""
     before = {
         Setting(**{key: row[key] for key in now[0]["setting"]}).label: row for row in then if row["networks"] == 1
@@ -154,7 +112,7 @@ def _then_and_now(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:
             cells.append(f"**{text}**" if _is_worse(one, two) else text)
         rows.append([setting.label, *cells])
     rows.append(["**worse**", *(f"{n} of {len(rows)}" for n in worse.values())])
-    return "\n".join(markdown_table(("model", *NAMES), rows))
+    return markdown_table(("model", *NAMES), rows)
 
 
 def _is_worse(then: dict[str, Any], now: dict[str, Any]) -> bool:

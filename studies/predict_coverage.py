@@ -23,7 +23,10 @@ from rich.console import Console
 from sigprop import predict
 from sigprop.errors import SigpropError, UnsupportedError
 from studies.coverage_configs import KINDS, built, classes
-from studies.stored import in_processes, read, table, write
+from studies.stored import fill, in_processes, read, table, write
+
+PAGE, STORED = Path("docs/evidence/coverage.md"), Path("docs/data/predict_coverage.json")
+CHECKS = Path("docs/data/class_checks.json.gz")
 
 
 class Late(BaseException):
@@ -75,44 +78,38 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__.strip('_')}: {lines[0] if lines else ''}"[:200]
 
 
-def markdown(rows: list[dict[str, Any]], version: str, checks: list[str]) -> str:
-    lines = [
-        "# Coverage",
-        "",
-        f"Models of transformers {version}, built from a small config on the meta device and predicted forward and",
-        "backward. Made by `python -m studies.predict_coverage`. Asked: at least 90 %.",
-        "",
-        "The small config is the default one with two layers (or one of each kind), images of 64 pixels and at most 16",
-        "experts; what a default config leaves open and a published one gives is filled in. Widths are those of the",
-        "default. A class counts as predicted when every site has a finite state.",
-        "",
-    ]
+def tables(rows: list[dict[str, Any]], checked: dict[str, Any]) -> dict[str, list[str]]:
+    """What stands between the marks of the page; `checked`: what coverage_check stored."""
+    from studies.coverage_check import tables as of_checks
+
     shares = []
-    for kind in dict.fromkeys(row["kind"] for row in rows):
-        count = Counter(row["outcome"] for row in rows if row["kind"] == kind)
+    for kind in (*dict.fromkeys(row["kind"] for row in rows), "all"):
+        count = Counter(row["outcome"] for row in rows if kind in (row["kind"], "all"))
         made = count["predicted"] + count["failed"]
-        share = f"{100 * count['predicted'] / made:.0f} %" if made else "-"
-        shares.append((kind, *map(str, (sum(count.values()), made, count["predicted"])), share))
-    made = [row for row in rows if row["outcome"] != "not built"]
-    good = [row for row in made if row["outcome"] == "predicted"]
-    share = f"{100 * len(good) / max(len(made), 1):.1f} %"
-    shares.append(("all", *map(str, (len(rows), len(made), len(good))), share))
-    lines += table(("kind", "classes", "built", "predicted", "share of built"), shares)
-    for outcome, title in (("failed", "Not predicted"), ("not built", "Not built")):
-        reasons = [
-            (row["model"], row["kind"], row["reason"].replace("|", "/")) for row in rows if row["outcome"] == outcome
-        ]
-        lines += ["", f"## {title}", "", *table(("model", "kind", "reason"), reasons)]
+        shares.append(
+            (kind, count.total(), made, count["predicted"], f"{100 * count['predicted'] / max(made, 1):.1f} %")
+        )
     columns = ("model", "kind", "sites", "with_gradient", "seconds")
-    found = [[str(row[column]) for column in columns] for row in good]
-    lines += [*checks, "", "## Predicted", "", *table([column.replace("_", " ") for column in columns], found)]
-    return "\n".join(lines) + "\n"
+    good = [[row[column] for column in columns] for row in rows if row["outcome"] == "predicted"]
+    reasons = {
+        outcome: [(row["model"], row["kind"], clean(row["reason"])) for row in rows if row["outcome"] == outcome]
+        for outcome in ("failed", "not built")
+    }
+    _, _, made, predicted, share = shares[-1]
+    found = of_checks(checked)
+    answer = [f"- {predicted} of {made} classes that can be built are predicted, forward and backward ({share})."]
+    return found | {
+        "answer": answer + found["answer"],
+        "kinds": table(("kind", "classes", "built", "predicted", "share of built"), shares),
+        "not predicted": table(("model", "kind", "reason"), reasons["failed"]),
+        "not built": table(("model", "kind", "reason"), reasons["not built"]),
+        "predicted": table([column.replace("_", " ") for column in columns], good),
+    }
 
 
-def _checks(path: Path) -> list[str]:
-    from studies.coverage_check import markdown
-
-    return markdown(read(path)) if path.exists() else []
+def clean(text: str) -> str:
+    """Fit for a cell of a table."""
+    return text.replace("|", "/")
 
 
 def quiet(gigabytes: int) -> None:
@@ -133,16 +130,14 @@ def main(
     seconds: Annotated[int, typer.Option(help="Limit for each model.")] = 60,
     workers: Annotated[int, typer.Option(help="Processes.")] = 1,
     gigabytes: Annotated[int, typer.Option(help="Memory for each process.")] = 16,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the rows.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Markdown page, e.g. docs/evidence/coverage.md.")] = None,
-    checks: Annotated[Path, typer.Option(help="Rows of coverage_check.")] = Path("docs/data/class_checks.json.gz"),
-    stored: Annotated[Path | None, typer.Option(help="JSON file of rows to write the page from.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the rows; docs/data/predict_coverage.json is the page's.")
+    ] = None,
+    page: Annotated[bool, typer.Option("--page", help="Write the tables of the page from what is stored.")] = False,
 ) -> None:
     """Predict every class and report the share that works."""
-    import transformers
-
-    if stored is not None and page is not None:
-        page.write_text(markdown(read(stored), transformers.__version__, _checks(checks)))
+    if page:
+        fill(PAGE, tables(read(STORED), read(CHECKS)))
         return
     wanted = [
         (kind, number, tokens, seconds)
@@ -157,8 +152,6 @@ def main(
         print(row["kind"], row["model"], row["outcome"], row.get("seconds", ""), row["reason"], flush=True)
         if out is not None:
             write(out, sorted(rows, key=lambda row: order[row["kind"], row["model"]]))
-    if page is not None:
-        page.write_text(markdown(rows, transformers.__version__, _checks(checks)))
     Console().print(Counter((row["kind"], row["outcome"]) for row in rows))
 
 

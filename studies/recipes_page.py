@@ -13,7 +13,7 @@ import typer
 
 from studies.recipe_table import cells
 from studies.recipes_shared import DATA
-from studies.stored import read, replaced, table
+from studies.stored import fill, read, table
 
 RECIPES = ("xavier", "deepscale", "unit")
 POST = ("gradient_growth", "token_correlation", "sensitivity")
@@ -25,16 +25,16 @@ def main(
 ) -> None:
     """Write the tables into the page and draw its figures."""
     profiles, found = results(data / "unit_profiles.json"), results(data / "recipe_table.json")
-    text = page.read_text()
-    text = replaced(text, "unit table", unit_table(profiles))
-    text = replaced(text, "loss table", loss_table(profiles))
-    text = replaced(text, "recipe table", recipe_table(found))
-    text = replaced(text, "normless table", normless_table(found))
-    text = replaced(text, "refusals", refusals(found))
-    text = replaced(text, "anyinit table", anyinit_table(results(data / "anyinit_comparison.json")))
     runs = data / "deep_decoder.json"
-    text = replaced(text, "training", training(read(runs))) if runs.is_file() else text
-    page.write_text(text)
+    tables = {
+        "unit table": unit_table(profiles),
+        "loss table": loss_table(profiles),
+        "recipe table": recipe_table(found),
+        "normless table": normless_table(found),
+        "refusals": refusals(found),
+        "anyinit table": anyinit_table(results(data / "anyinit_comparison.json")),
+    }
+    fill(page, tables | ({"training": training(read(runs))} if runs.is_file() else {}))
     draw_profiles(profiles, figures / "unit_profiles.png")
 
 

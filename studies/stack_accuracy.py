@@ -22,7 +22,8 @@ from sigprop.measurement import measure
 from sigprop.models.transformer import transformer
 from sigprop.results import Profile
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
-from studies.stored import read, stamp, write
+from studies.stored import fill, read, stamp, write
+from studies.stored import table as markdown_table
 
 TOKENS, VOCABULARY, WIDTH, HEADS = 128, 1024, 256, 4
 CASES: dict[str, dict[str, Any]] = {
@@ -193,59 +194,34 @@ def summary_line(record: dict[str, Any]) -> str:
 
 
 @app.command()
-def table(data: Path = Path("docs/data"), out: Path = Path("docs/evidence/stack-accuracy.md")) -> None:
-    """Write the page from the stored files."""
+def table(data: Path = Path("docs/data"), page: Path = Path("docs/evidence/stack-accuracy.md")) -> None:
+    """Write the tables of the page from the stored files."""
     records = [read(path) for path in sorted(data.glob("stack_*.json"))]
     records.sort(key=lambda record: (record["depth"], record["dropout"], record["case"]))
-    lines = [_HEADER]
-    for record in records:
-        lines += [_line(record), _line({**record, "case": "closed", "predicted": record["closed"]})]
+    pairs = [(record, {**record, "case": "closed", "predicted": record["closed"]}) for record in records]
+    lines = markdown_table(HEADS_OF_TABLE, (_cells(each) for pair in pairs for each in pair))
     commands = [f"    {record['command']}    # {record['date']}" for record in records]
-    out.write_text("\n".join([*lines, _FOOTER, *commands, ""]))
+    fill(page, {"stacks": lines, "commands": commands})
 
 
-def _line(record: dict[str, Any]) -> str:
+HEADS_OF_TABLE = (
+    "stack", "layers", "dropout", "seeds", "variance %", "token corr.", "gradient %", "to median %", "range",
+    "grad corr.", "rate %",
+)  # fmt: skip
+
+
+def _cells(record: dict[str, Any]) -> list[Any]:
     f = figures(record)
-    return (
-        f"| {record['case']} | {record['depth']} | {record['dropout']} | {record['seeds']} "
-        f"| {100 * f['variance_median']:.1f} / {100 * f['variance_worst']:.1f} "
-        f"| {f['correlation_worst']:.3f} ± {f['correlation_error']:.3f} "
-        f"| {100 * f['gradient_median']:.1f} / {100 * f['gradient_worst']:.1f} ± {100 * f['gradient_error']:.1f} "
-        f"| {100 * f['gradient_to_median']:.1f} | {f['gradient_range']:.3g} "
-        f"| {f['gradient_correlation_worst']:.3f} | {100 * f['rate_difference']:.2f} |"
-    )
-
-
-_HEADER = """# Whole stacks against real networks
-
-Written by `python -m studies.stack_accuracy table` from the files `docs/data/stack_*.json`. Reference
-Transformers, width 256, 4 heads, ReLU, 128 Zipf-like token ids, cross-entropy on the next token, 32-bit floats.
-Predictions use the token kernel with sampled attention heads (*closed* rows: closed-form attention). Errors are over
-blocks, of the prediction against the average over initializations: percent for variances (median / worst), absolute
-for correlations (worst); `±` is the median standard error of the measurement. *to median*: the same median error
-against the median over initializations. *range*: largest over smallest gradient variance over depth. *rate*:
-difference of the growth rate per layer, in percent, over the middle half.
-
-| stack | layers | dropout | seeds | variance % | token corr. | gradient % | to median % | range | grad corr. | rate % |
-|---|---|---|---|---|---|---|---|---|---|---|"""
-
-
-_FOOTER = """
-**Where the prediction stops being a guide.** In Post-LN stacks with Xavier weights ("vanilla") the gradient over
-initializations is so skewed that its mean is carried by few draws. At 192 layers and 64 draws the standard error of
-the mean is over 20 %, and the median over draws lies below the mean by a factor of three: a theory of the mean does not
-describe a single network there. The growth rate per layer is what can be compared. In the causal one, moreover, a few
-early positions carry nearly all of the gradient, which widens the spread further. In all other stacks mean and median
-agree with the prediction and with each other.
-
-**How the figures came about.** Two terms of the theory were corrected after looking at these stacks (the dropout factor
-of the key path, seen in the causal ones; the alignment term, seen at the first block): neither is fitted, and the first
-is tested on single heads. The vanilla Post-LN stacks other than the causal one of 192 layers were drawn again with more
-initializations after the first 60 (40) gave errors of 16 to 18 %; the first draws are among them. Gradient correlations
-of the causal vanilla Post-LN stack of 192 layers were measured before tokens without direction were left out.
-
-The rows were made by
-"""
+    return [
+        *(record[key] for key in ("case", "depth", "dropout", "seeds")),
+        f"{100 * f['variance_median']:.1f} / {100 * f['variance_worst']:.1f}",
+        f"{f['correlation_worst']:.3f} ± {f['correlation_error']:.3f}",
+        f"{100 * f['gradient_median']:.1f} / {100 * f['gradient_worst']:.1f} ± {100 * f['gradient_error']:.1f}",
+        f"{100 * f['gradient_to_median']:.1f}",
+        f"{f['gradient_range']:.3g}",
+        f"{f['gradient_correlation_worst']:.3f}",
+        f"{100 * f['rate_difference']:.2f}",
+    ]
 
 
 def measured_stacks(setting: Setting, kinds: tuple[str, ...], depth: int, seeds: int, first: int) -> dict[str, Any]:

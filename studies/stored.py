@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import date
 from multiprocessing import get_context
@@ -53,8 +53,18 @@ def _line(cells: Sequence[Any]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def fill(page: Path, tables: Mapping[str, Iterable[str]]) -> None:
+    """A page with new lines between its marks; what people wrote around them stays."""
+    text = page.read_text(encoding="utf-8")
+    for name, lines in tables.items():
+        text = replaced(text, name, ["", *lines, ""])
+    write_whole(page, text)
+
+
 def replaced(text: str, name: str, lines: Iterable[str]) -> str:
     """A page with new lines between `<!-- name -->` and `<!-- end name -->`."""
     start, end = f"<!-- {name} -->", f"<!-- end {name} -->"
-    before, _, rest = text.partition(start)
+    before, found, rest = text.partition(start)
+    if not found or end not in rest:
+        raise ValueError(f"the page has no lines between {start} and {end}")
     return "\n".join([before + start, *lines, end + rest.partition(end)[2]])

@@ -137,6 +137,27 @@ def test_links_and_figures_exist(page):
             assert (path.parent / target).exists(), target
 
 
+NUMBER = re.compile(r"(?<![\w.`^])\d[\d,]*(?:\.\d+)?(?![\w`])")
+
+
+WRITTEN = ("atlas", "calibration", "compositions", "coverage", "planted-bugs", "stock", "threads")
+"""Pages whose answers a study writes."""
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/evidence").glob("*.md")), ids=lambda page: page.stem)
+def test_an_evidence_page_begins_with_its_answer_and_says_of_which_code(page):
+    """At most five points; their numbers stand in what is behind them, or are written with the tables by the study."""
+    opening = re.fullmatch(r"(# [^\n]*)\n\n(.*?)\n\n(Code: .*?)\n\n(.*)", page.read_text(), re.S)
+    assert opening is not None, "a title, points, a line that begins with Code:"
+    _, answer, code, rest = opening.groups()
+    points = [line for line in answer.splitlines() if line.startswith("- ")]
+    assert 2 <= len(points) <= 5
+    assert re.search(r"\d{4}-\d\d-\d\d|commit", code)
+    if page.stem not in WRITTEN:
+        told, known = ({number.replace(",", "") for number in NUMBER.findall(text)} for text in (answer, rest))
+        assert told <= known, told - known
+
+
 def test_outputs_are_compared():
     assert agrees("a 1.00 b\n...\nend", "a 1.05 b\nx\ny\nend\n")
     assert agrees("value 3 and...", "value 3 and more")

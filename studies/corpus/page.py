@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from studies.corpus.fresh import OUT
-from studies.stored import read, replaced, table
+from studies.stored import fill, read, table
 
 PAGE = Path("docs/evidence/corpus.md")
 NAMED_WAYS = {"theory": "theory alone", "default": "by default"}
@@ -22,13 +22,13 @@ def main(
     """Write the tables of the sixth set."""
     models = {name: row for name, row in read(data)["models"].items() if not name.startswith("construct/")}
     heads = ["", "models", "by theory", "simulated", "refused", "right", "stated errors missed", "confident and wrong"]
-    text = replaced(page.read_text(), "totals", ["", *table(heads, (_total(models, way) for way in NAMED_WAYS)), ""])
+    totals = table(heads, (_total(models, way) for way in NAMED_WAYS))
     heads = ["model", *(head for way in NAMED_WAYS for head in (NAMED_WAYS[way], "right", "missed", "wrong"))]
     rows = [
         [name, *(cell for way in NAMED_WAYS for cell in _of_way(row.get(way, {"way": "not run"})))]
         for name, row in models.items()
     ]
-    page.write_text(replaced(text, "models", ["", *table(heads, rows), ""]))
+    fill(page, {"totals": totals, "models": table(heads, rows)})
 
 
 def _total(models: dict[str, Any], way: str) -> list[Any]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
-from sigprop.capture.skeleton import build as skeleton
+from sigprop.capture import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.inputs import TOKENS, as_module, made_up_batch
 from sigprop.plans import Plan

@@ -51,18 +51,19 @@ class Registry(Mapping[str, Entry]):
         return self._entries[name]
 
     def get(self, name: object, default: Any = None) -> Any:
-        return self._all().get(name, default)  # type: ignore[call-overload]
+        return self.entries().get(name, default)  # type: ignore[call-overload]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all()
+        return name in self.entries()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._all()))
+        return iter(sorted(self.entries()))
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self.entries())
 
-    def _all(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, Entry]:
+        """As they were registered, and will be from now on."""
         if not self._read:
             with self._reading:
                 for module in iter_modules(import_module(self.package).__path__):

@@ -21,7 +21,7 @@ import torch
 from matplotlib.figure import Figure
 
 import sigprop as sp
-from sigprop.capture.skeleton import build as on_meta
+from sigprop.distributions import build as on_meta
 from sigprop.errors import SigpropError
 from sigprop.plans.suggestion import batch_factor, rate_of_response_one
 from studies.prescription_models import BASE_LAYERS, RATES, STEPS, build, prescribe, with_usual

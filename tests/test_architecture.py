@@ -32,8 +32,8 @@ ALLOWED = {
     "inputs": BASE | {"models"},
     "verification": BASE | {"distributions", "capture", "measurement", "inputs"},
     "prediction": BASE | {"distributions", "capture", "verification"},
-    "structure": BASE | {"theory", "graph", "capture", "inputs"},
-    "plans": BASE | {"theory", "graph", "blueprints", "capture", "structure", "measurement", "inputs"},
+    "structure": BASE | {"theory", "distributions", "graph", "capture", "inputs"},
+    "plans": BASE | {"theory", "distributions", "graph", "blueprints", "capture", "structure", "measurement", "inputs"},
     "checks": BASE
     | {"theory", "distributions", "graph", "capture", "structure", "measurement", "inputs", "plans", "prediction"}
     | {"verification"},

@@ -2,8 +2,8 @@
 
 Layers from the ground up; a file imports only from its own layer and those before, and a test holds it to that.
 
-1. Tensors: `passes`, `layout`, `skeleton`, `record`, `functions`.
-   A model without its weights; of each traced tensor which axes are positions and which channels, and what made it.
+1. Tensors: `passes`, `layout`, `record`, `functions`.
+   Of each traced tensor which axes are positions and which channels, and what made it.
 2. Random numbers: `ensemble`, `replay`, `replayed_heads`, `replayed_function`.
    Sampled from predicted states by replaying the model's functions, for ops that are evaluated so.
 3. Run: `capture`. What a run has found: the graph, records, sites; and the rules by name.
@@ -18,7 +18,7 @@ Layers from the ground up; a file imports only from its own layer and those befo
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.predict import predict
 from sigprop.capture.record import Call, Field, Weight
-from sigprop.capture.skeleton import build, distribution
 from sigprop.capture.tracing import TracedModel, trace
+from sigprop.distributions import build, distribution
 
 __all__ = ["Call", "Capture", "Field", "TracedModel", "Weight", "build", "distribution", "predict", "rule", "trace"]

@@ -21,35 +21,54 @@ from torch import Tensor, nn
 
 from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
-from sigprop.capture.record import Call, Field, Record, Weight, attach, attached, fields_made
+from sigprop.capture.record import Call, Field, Record, Weight, fields_made, leaves
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
-from sigprop.capture.skeleton import law_of
 from sigprop.compat import DisableTorchFunction
-from sigprop.distributions import zero_rows
+from sigprop.distributions import read_parameters
 from sigprop.errors import InputError, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Bound, Doubt, Graph, Node
-from sigprop.graph.shared_parts import SharedParts, WeightsBehind
 from sigprop.registry import Registry
 from sigprop.sites import ROOT, outputs
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.drawn import Sampled
 
+# -- What is known of a traced tensor, attached to the tensor that stands for it
+
+
+_RECORD = "_sigprop_record"
+
+
+def attach(tensor: Tensor, record: Record) -> None:
+    """Make a record what is known of a tensor."""
+    setattr(tensor, _RECORD, record)
+
+
+def record_of(value: Any) -> Record | None:
+    """The record of a traced tensor; none for anything else."""
+    return getattr(value, _RECORD, None)
+
+
+def traced(*values: Any) -> list[tuple[Tensor, Record]]:
+    """The traced tensors among the values, however nested, with their records."""
+    tensors = (item for item in leaves(values) if isinstance(item, Tensor))
+    return [(item, record) for item in tensors if (record := record_of(item)) is not None]
+
+
+# -- Modules that run, and what they make
+
 
 class ModuleSites:
-    """Names of the modules that run, innermost last, and the tensors that modules of a model have made."""
+    """The module that runs, and the tensors that modules of a model have made."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.modules: list[str] = []
+        self.module = ROOT
+        self._around: list[str] = []
         self.sites: list[tuple[str, Field]] = []
         self._module_names = {id(module): name for name, module in model.named_modules()}
         self._module_calls: dict[str, int] = {}
-
-    @property
-    def module(self) -> str:
-        return self.modules[-1] if self.modules else ROOT
 
     @contextmanager
     def module_hooks(self) -> Iterator[None]:
@@ -66,17 +85,18 @@ class ModuleSites:
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         name = self._module_names.get(id(module))
-        self.modules.append((name if name != "" else ROOT) if name is not None else self.module)
+        self._around.append(self.module)
+        self.module = self.module if name is None else name or ROOT
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        name = self.modules.pop()
+        name, self.module = self.module, self._around.pop()
         if id(module) not in self._module_names:
             return
         call = self._module_calls[name] = self._module_calls.get(name, 0) + 1
         with DisableTorchFunction():  # questions of ours, and draws of a site that is sealed, are no calls of the model
             signals = [(path, t) for path, t in tensors_in(output) if t.is_floating_point() and t.dim() and t.numel()]
             for label, (_, tensor) in zip(outputs(name, call, [path for path, _ in signals]), signals, strict=True):
-                found = attached(tensor)
+                found = record_of(tensor)
                 if isinstance(found, Field):
                     found = found.before_hook or found
                     found.seal()
@@ -132,23 +152,13 @@ class Capture(ModuleSites):
         self._adopt_parameters()
 
     def _adopt_parameters(self) -> None:
-        for name, parameter in self.model.named_parameters():
-            if parameter.is_meta:
-                law = law_of(parameter)
-                if not math.isfinite(law.mean) or not math.isfinite(law.variance):
-                    raise InputError(f"parameter {name!r} has entries that are not finite: nothing follows from it")
-                weight = Weight(tuple(parameter.shape), law, name, zero_rows=zero_rows(parameter))
-                weight.requires_grad = parameter.requires_grad
-                self.parameters[name] = weight
-                attach(parameter, weight)
-
-    @property
-    def shared_parts(self) -> SharedParts:
-        return self.states.shared_parts
-
-    @property
-    def weights_behind(self) -> WeightsBehind:
-        return self.states.weights_behind
+        for name, parameter, law, zeros in read_parameters(self.model):
+            if not math.isfinite(law.mean) or not math.isfinite(law.variance):
+                raise InputError(f"parameter {name!r} has entries that are not finite: nothing follows from it")
+            weight = Weight(tuple(parameter.shape), law, name, zero_rows=zeros)
+            weight.requires_grad = parameter.requires_grad
+            self.parameters[name] = weight
+            attach(parameter, weight)
 
     def apply(self, op: Op, *inputs: Node, weights: Bound | None = None, doubts: Sequence[Doubt] = ()) -> Node:
         """Record an op; `weights` binds its parameters to weights, with their number of entries; `doubts` are what it

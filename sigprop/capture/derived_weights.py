@@ -14,8 +14,7 @@ from sigprop.capture.capture import Capture
 from sigprop.capture.functions import MOVES, UNARY
 from sigprop.capture.record import Call, Weight, leaves, made_on_meta
 from sigprop.capture.replay import Replay
-from sigprop.capture.skeleton import Distribution
-from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, kind_of_derived
+from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, Distribution, kind_of_derived
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Parents
 

@@ -18,8 +18,7 @@ from sigprop.compat import standard_gamma
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.graph.shared_parts import IN_STEP
-from sigprop.theory.drawing import DTYPE, root_of
-from sigprop.theory.ops.base import Op
+from sigprop.theory.drawing import DTYPE, drawn_rows, root_of
 from sigprop.theory.ops.cat import CatPositions
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Piece
@@ -27,6 +26,8 @@ from sigprop.theory.ops.residual import Piece
 ENTANGLED = "functions of one tensor, taken as independent"
 NARROW = 50.0
 """Positions, times which a linear map has fewer inputs where their kernel is drawn and not the expected one."""
+APART = 1009
+"""How far the seeds of two functions stand apart: each of its draws has one of its own."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,14 @@ def tied(states: Evaluation, sources: dict[Field, list[Field]]) -> list[Field]:
     ]
 
 
+class SourceState:
+    """A node that is drawn from: its op and its mean, and the expected kernel of its input where that is drawn."""
+
+    def __init__(self, states: Evaluation, node: Node):
+        self.op, self.mean = states.op(node), states.signal(node).mean.to(DTYPE)
+        self.inside = states.signal(node.inputs[0]).kernel.values if is_narrow(states, node) else None
+
+
 class Ensemble:
     """Roots of the kernels of nodes, expected ones and drawn ones, the latter for each replica; made when asked for."""
 
@@ -79,12 +88,12 @@ class Ensemble:
         self._expected: dict[Node, Tensor] = {}
         self._drawn: dict[Node, Tensor] = {}
         self._without: dict[Node, Tensor] = {}
-        self._kinds: dict[Node, tuple[Op, bool]] = {}
+        self._known: dict[Node, SourceState] = {}
 
     def again(self, generator: torch.Generator) -> Ensemble:
         """Other draws about the same expectations."""
         made = Ensemble(self._states, self.replicas, generator)
-        made._expected, made._without, made._kinds = self._expected, self._without, self._kinds
+        made._expected, made._without, made._known = self._expected, self._without, self._known
         return made
 
     def expected(self, node: Node) -> Tensor:
@@ -93,11 +102,20 @@ class Ensemble:
             self._expected[node] = root_of(self._states.signal(node).covariance.values)
         return self._expected[node]
 
-    def _kind(self, node: Node) -> tuple[Op, bool]:
-        """The op of a node, and whether the kernel of its input is drawn."""
-        if node not in self._kinds:
-            self._kinds[node] = self._states.op(node), is_narrow(self._states, node)
-        return self._kinds[node]
+    def _source(self, node: Node) -> SourceState:
+        if node not in self._known:
+            self._known[node] = SourceState(self._states, node)
+        return self._known[node]
+
+    def rows(self, node: Node, replicas: slice, channels: int, generator: torch.Generator) -> Tensor:
+        """`[replica, position, channel]`: Gaussian channels, independent, with kernel and mean of a node."""
+        mean = self._source(node).mean[:, None]
+        return drawn_rows(self.roots(node, replicas), channels, generator) + mean
+
+    def with_mean(self, node: Node, replicas: slice) -> Tensor:
+        """For each of the replicas `R` with `R R^T` the kernel in one initialization, the mean among it."""
+        roots, mean = self.roots(node, replicas).to(DTYPE), self._source(node).mean[:, None]
+        return torch.cat((roots, mean.expand(len(roots), -1, -1)), -1)
 
     def roots(self, node: Node, replicas: slice) -> Tensor:
         """For each of the replicas `R` with `R R^T` the covariance in one initialization: that of a linear map follows
@@ -106,10 +124,11 @@ class Ensemble:
         Queries, keys and values made from one input of finite width share its fluctuations, which are of order
         1/sqrt(width) for pairs of tokens and do not average out in products of two kernels.
         """
-        op, narrow = self._kind(node)
+        source = self._source(node)
+        op = source.op
         if op.picks is not None:
             return self.roots(node.inputs[0], replicas)[:, op.picks]
-        if not narrow:
+        if source.inside is None:
             return self.expected(node).expand(replicas.stop - replicas.start, -1, -1)
         assert isinstance(op, Linear)
         inside = self.drawn(node.inputs[0])[replicas] * (op.fan_in * op.variance) ** 0.5
@@ -117,12 +136,15 @@ class Ensemble:
             return inside
         return torch.cat((inside, torch.full_like(inside[..., :1], float(op.bias_variance) ** 0.5)), -1)
 
-    def fluctuation(self, node: Node, replicas: slice) -> Tensor | None:
-        """How far the drawn kernels of a linear map's input are from their expectation; None where none is drawn."""
-        if not self._kind(node)[1]:
+    def met(self, node: Node, replicas: slice, gradients: Tensor) -> tuple[Tensor, Tensor] | None:
+        """`sum G (K - E K)` and `sum G K` of each replica, `K` the drawn kernel of a linear map's input; None where it
+        is not drawn."""
+        inside = self._source(node).inside
+        if inside is None:
             return None
         roots = self.drawn(node.inputs[0])[replicas]
-        return roots @ roots.mT - self._states.signal(node.inputs[0]).kernel.values
+        change = (gradients * (roots @ roots.mT - inside)).sum((1, 2))
+        return change, change + (gradients * inside).sum((1, 2))
 
     def without(self, node: Node, bias: float) -> Tensor:
         """`R` with `R R^T` the covariance of a node less that of a bias, which is the same for all tokens."""

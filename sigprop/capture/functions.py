@@ -1,14 +1,8 @@
-"""Torch functions as the capture sees them: one name for every spelling, and which are treated apart."""
+"""Names of the torch functions that the capture treats apart."""
 
 from __future__ import annotations
 
-from types import FunctionType
-from typing import Any
-
 import torch
-from torch import Tensor
-
-from sigprop.capture.record import Call, Record, leaves
 
 GETTERS = {"device": torch.device("cpu"), "is_meta": False, "is_cuda": False, "is_cpu": True}
 """What a traced tensor says of where it is."""
@@ -55,36 +49,3 @@ CHECKED = frozenset(
     ("batch_norm", "scaled_dot_product_attention", "maximum", "minimum", "cross_entropy", "mse_loss"),
 )
 """Functions whose shapes torch checks before their rule is asked."""
-
-
-def canonical(func: Any) -> str:
-    """One name for `add`, `add_`, `__add__`, `__radd__` and `__iadd__`; reflected ones keep their `r`."""
-    name = getattr(func, "__name__", str(func))
-    if name.startswith("__") and name.endswith("__"):
-        bare = name.strip("_")
-        return bare[1:] if bare in ("iadd", "isub", "imul", "itruediv", "idiv", "iand", "ior") else bare
-    return name.rstrip("_") if name.endswith("_") and name != "requires_grad_" else name
-
-
-def own_body(func: Any) -> Any:
-    """A python function of torch.nn.functional that runs its own body, so that its inner calls are traced one by one.
-
-    It asks `has_torch_function` first, and would be handed back; this copy of it is told that there is none.
-    """
-    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    told = {**func.__globals__, **dict.fromkeys(names, lambda *args: False)}
-    body = FunctionType(func.__code__, told, func.__name__, func.__defaults__, func.__closure__)
-    body.__kwdefaults__ = func.__kwdefaults__
-    return body
-
-
-def signature(call: Call) -> tuple[Any, ...]:
-    """What of a call decides whether torch takes it."""
-    return (call.function, *map(_kind_of, leaves((call.args, call.kwargs))))
-
-
-def _kind_of(item: Any) -> Any:
-    """Nothing is like a tensor of whole numbers but itself."""
-    if not isinstance(item, (Record, Tensor)):
-        return repr(item)
-    return (tuple(item.shape), item.dtype) if item.dtype.is_floating_point else object()

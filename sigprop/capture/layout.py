@@ -28,10 +28,10 @@ class Axis:
     size: int
     role: str
     splits: dict[tuple[int, ...], tuple[Axis, ...]] = field(default_factory=dict, repr=False)
+    is_position: bool = field(init=False)
 
-    @property
-    def is_position(self) -> bool:
-        return self.role in (BATCH, TOKEN)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_position", self.role in (BATCH, TOKEN))
 
     def split(self, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
         if sizes not in self.splits:

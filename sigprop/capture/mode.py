@@ -2,11 +2,6 @@
 
 Only tensors that depend on parameters are traced. Token ids, masks, positions and rotary tables are real and simply
 execute. Every traced call is handed to the rule of its function, which returns the records of its results.
-
-Writes through views: `key[..., :n].copy_(x)` must change `key`.
-
-Traced tensors share no storage, so a view remembers the tensor it was taken from and how. When the view is written
-to, the tensor behind it gets a new record, in which the entries that the view covers are replaced.
 """
 
 from __future__ import annotations
@@ -17,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -24,131 +20,18 @@ from torch import Tensor
 from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
-from sigprop.capture.capture import RULES, Capture, Rule, by_rule
+from sigprop.capture.capture import RULES, Capture, Rule, record_of, traced
 from sigprop.capture.derived_weights import makes_fields, of_weights
 from sigprop.capture.fields.replayed import recorded, replayed
-from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, canonical, own_body, signature
+from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES
 from sigprop.capture.layout import Misaligned
-from sigprop.capture.record import (
-    Call,
-    Field,
-    Record,
-    Skipped,
-    Uneven,
-    Weight,
-    attached,
-    leaves,
-    no_rule,
-    on_meta,
-    traced,
-)
+from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
 from sigprop.capture.rules.stops import custom, hooked, stopped
-from sigprop.capture.rules.writes import written
-from sigprop.compat import custom_functions, viewed_tensor
+from sigprop.capture.rules.writes import is_view, remember, written_through
+from sigprop.compat import custom_functions
 from sigprop.errors import Fault, InputError, SigpropError
 from sigprop.graph.graph import replaced
 from sigprop.isolation import Mode
-
-VIEWS = frozenset(
-    ("getitem", "narrow", "select", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten")
-).union(("unflatten", "split", "chunk", "unbind"))
-_BEHIND = "_sigprop_behind"
-_PARTS = "_sigprop_parts"
-
-
-def remember(view: Tensor, behind: Tensor, call: Call, output: int | None) -> None:
-    """Note that a tensor is a view of another."""
-    setattr(view, _BEHIND, (behind, call, output))
-
-
-def asks_to_write(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether a function of `torch.nn.functional` is called with `inplace=True`, by name or by place."""
-    place = _place_of_inplace(function)
-    return bool(kwargs.get("inplace", place is not None and len(args) > place and args[place]))
-
-
-@lru_cache(maxsize=1024)
-def _place_of_inplace(function: Any) -> int | None:
-    code = getattr(function, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if code is not None else ()
-    return names.index("inplace") if "inplace" in names else None
-
-
-def written_through(capture: Capture, view: Tensor, record: Record) -> None:
-    """Give the tensor behind a view, if there is one, the record of the write."""
-    found = _behind(view)
-    if found is None or not isinstance(record, Field):
-        return
-    behind, index = found
-    before = attached(behind)
-    parts = _parts(behind, before, index, record)
-    made = _joined(capture, behind, parts)
-    if made is None:
-        target = before if before is not None else behind
-        start = next((start for start, part in parts.items() if part is record), None)
-        given = (_replace, index) if start is None else (_replace_range, start)  # an index of all entries is large
-        call = Call(given[0], "setitem", (target, given[1], record), {}, capture.module)
-        made = written(capture, call, before if before is not None else behind, _fields(before, record))
-    setattr(behind, _PARTS, (made, parts))
-    capture.attach(behind, made)
-    written_through(capture, behind, made)
-
-
-def _parts(behind: Tensor, before: Record | None, index: Tensor, record: Field) -> dict[int, Field]:
-    """What was written since the tensor was made, by where it starts in the last dimension; empty where a write covers
-    anything but a range of it."""
-    start, size = int(index.flatten()[0]) % behind.shape[-1], index.shape[-1]
-    places = torch.arange(math.prod(behind.shape)).reshape(behind.shape)
-    if record.shape != tuple(index.shape) or not torch.equal(index, places[..., start : start + size]):
-        return {}
-    made, parts = getattr(behind, _PARTS, (None, {}))
-    return {**parts, start: record} if made is before else {start: record} if before is None else {}
-
-
-def _joined(capture: Capture, behind: Tensor, parts: dict[int, Field]) -> Field | None:
-    """The parts side by side, where they make up the whole tensor."""
-    ordered = [parts[start] for start in sorted(parts)]
-    ends = [start + parts[start].shape[-1] for start in sorted(parts)]
-    if len(ordered) < 2 or [0, *ends] != [*sorted(parts), behind.shape[-1]]:
-        return None
-    call = Call(torch.cat, "cat", (ordered, -1), {}, capture.module)
-    try:
-        return by_rule(capture, call)
-    except Misaligned:
-        return None
-
-
-def _fields(*records: Record | None) -> list[Field]:
-    return [item for item in records if isinstance(item, Field)]
-
-
-def _behind(view: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The tensor behind a view and the places of the view's entries in it."""
-    if hasattr(view, _BEHIND):
-        behind, call, output = getattr(view, _BEHIND)
-        places = torch.arange(math.prod(behind.shape)).reshape(behind.shape)
-        result = call.on(places, call.args[0])
-        return behind, result if output is None else result[output]
-    base = viewed_tensor(view)
-    if base is None or view.is_meta or not base.is_contiguous():
-        return None
-    places = torch.arange(base.numel())
-    return base, places.as_strided(view.size(), view.stride(), view.storage_offset() - base.storage_offset())
-
-
-def _replace(input: Tensor, index: Tensor, value: Tensor) -> Tensor:
-    flat = input.clone().reshape(-1)
-    flat = flat.index_put((index.reshape(-1),), value.expand(index.shape).reshape(-1))
-    return flat.reshape(input.shape)
-
-
-def _replace_range(input: Tensor, start: int, value: Tensor) -> Tensor:
-    """Along the last dimension."""
-    return torch.cat((input[..., :start], value, input[..., start + value.shape[-1] :]), -1)
-
-
-def is_view(call: Call, first: Any) -> bool:
-    return call.name in VIEWS and isinstance(first, Tensor)
 
 
 class CaptureMode(Mode):
@@ -159,6 +42,7 @@ class CaptureMode(Mode):
         self._capture = capture
         self._recording = False
         self._run_before: set[tuple] = set()
+        self._rules = RULES.entries()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -213,7 +97,7 @@ class CaptureMode(Mode):
 
     def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
         """A hook on the gradient of a traced tensor: from here on the tensor is the one behind the hook."""
-        found = attached(tensor)
+        found = record_of(tensor)
         if isinstance(found, Field):
             made = hooked(self._capture, found, hook)
             if made is not None:
@@ -253,7 +137,7 @@ class CaptureMode(Mode):
     def _traced(
         self, func: Any, name: str, args: tuple, kwargs: dict[str, Any], found: list[tuple[Tensor, Record]]
     ) -> Any:
-        rule = RULES.get(name)
+        rule = self._rules.get(name)
         if rule is None and inspect.isfunction(func) and func.__module__.startswith("torch.nn"):
             with self:
                 return own_body(func)(*args, **kwargs)
@@ -302,7 +186,7 @@ class CaptureMode(Mode):
         into_numbers = call.name == "setitem" and isinstance(call.args[0], Tensor)
         if self._recording:
             return self._recorded(rule, call)
-        if not makes_fields(call) and not into_numbers and all(isinstance(i, Weight) for i in call.records):
+        if not into_numbers and all(isinstance(i, Weight) for i in call.records) and not makes_fields(call):
             return of_weights(self._capture, call)
         if call.name not in VALUES and all(math.prod(item.shape) == 1 for item in call.records):
             return recorded(self._capture, call)
@@ -343,3 +227,52 @@ class CaptureMode(Mode):
 def _shapes(call: Call) -> str:
     found = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Record, Tensor))]
     return ", ".join(f"{type(item).__name__.lower()} {tuple(item.shape)}" for item in found)
+
+
+# -- what a call is named, and whether torch takes it
+
+
+def canonical(func: Any) -> str:
+    """One name for `add`, `add_`, `__add__`, `__radd__` and `__iadd__`; reflected ones keep their `r`."""
+    name = getattr(func, "__name__", str(func))
+    if name.startswith("__") and name.endswith("__"):
+        bare = name.strip("_")
+        return bare[1:] if bare in ("iadd", "isub", "imul", "itruediv", "idiv", "iand", "ior") else bare
+    return name.rstrip("_") if name.endswith("_") and name != "requires_grad_" else name
+
+
+def own_body(func: Any) -> Any:
+    """A python function of torch.nn.functional that runs its own body, so that its inner calls are traced one by one.
+
+    It asks `has_torch_function` first, and would be handed back; this copy of it is told that there is none.
+    """
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    told = {**func.__globals__, **dict.fromkeys(names, lambda *args: False)}
+    body = FunctionType(func.__code__, told, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
+def signature(call: Call) -> tuple[Any, ...]:
+    """What of a call decides whether torch takes it."""
+    return (call.function, *map(_kind_of, leaves((call.args, call.kwargs))))
+
+
+def _kind_of(item: Any) -> Any:
+    """Nothing is like a tensor of whole numbers but itself."""
+    if not isinstance(item, (Record, Tensor)):
+        return repr(item)
+    return (tuple(item.shape), item.dtype) if item.dtype.is_floating_point else object()
+
+
+def asks_to_write(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a function of `torch.nn.functional` is called with `inplace=True`, by name or by place."""
+    place = _place_of_inplace(function)
+    return bool(kwargs.get("inplace", place is not None and len(args) > place and args[place]))
+
+
+@lru_cache(maxsize=1024)
+def _place_of_inplace(function: Any) -> int | None:
+    code = getattr(function, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return names.index("inplace") if "inplace" in names else None

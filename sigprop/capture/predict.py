@@ -18,8 +18,8 @@ from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction, f
 from sigprop.capture.roles import placed, score_rows
 from sigprop.capture.rows import SiteRows, parameter_rows, with_skipped_rows
 from sigprop.capture.sequences import Started, first_sequences, two_sequences
-from sigprop.capture.skeleton import build
 from sigprop.capture.tracing import trace
+from sigprop.distributions import build
 from sigprop.errors import require
 from sigprop.graph.evaluate import Evaluation
 from sigprop.isolation import as_written, undisturbed
@@ -180,7 +180,7 @@ PER_DRAWN_PAIR = 6.0
 def operations_of(states: Evaluation) -> float:
     """Of the forward and the backward pass over all nodes."""
     draws = sum(map(_of_draws, functions_of(states.nodes)))
-    return draws + sum(PER_NODE + PER_PAIR * states.positions(node) ** 2 for node in states.nodes)
+    return draws + sum(PER_NODE + PER_PAIR * count**2 for count in states.sizes())
 
 
 def _of_draws(function: ReplayedFunction) -> float:

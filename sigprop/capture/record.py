@@ -176,33 +176,6 @@ def united(fields: Iterable[Field]) -> tuple[Source, ...]:
     return tuple(dict.fromkeys(s if count[s.field] <= FEW else Source(s.field) for s in found))
 
 
-# -- What is known of a traced tensor, attached to the tensor that stands for it
-
-
-_RECORD = "_sigprop_record"
-
-
-def attach(tensor: Tensor, record: Record) -> None:
-    """Make a record what is known of a tensor."""
-    setattr(tensor, _RECORD, record)
-
-
-def attached(tensor: Tensor) -> Record | None:
-    """The record of a tensor, if it has one."""
-    return getattr(tensor, _RECORD, None)
-
-
-def record_of(value: Any) -> Record | None:
-    """The record of a traced tensor; none for anything else."""
-    return attached(value) if isinstance(value, Tensor) else None
-
-
-def traced(*values: Any) -> list[tuple[Tensor, Record]]:
-    """The traced tensors among the values, however nested, with their records."""
-    tensors = (item for item in leaves(values) if isinstance(item, Tensor))
-    return [(item, record) for item in tensors if (record := getattr(item, _RECORD, None)) is not None]
-
-
 # -- The shapes of a call's results, as torch itself gives them on meta tensors
 
 

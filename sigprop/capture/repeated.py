@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, record_of
 from sigprop.capture.jump import FollowedBlock, Jump
-from sigprop.capture.record import Field, Skipped, Uneven, leaves, mapped, record_of
-from sigprop.capture.skeleton import Distribution, law_of
+from sigprop.capture.record import Field, Skipped, Uneven, leaves, mapped
+from sigprop.distributions import Distribution, law_of
 from sigprop.graph.graph import Node
 
 SHORTEST = 40

@@ -25,7 +25,7 @@ from sigprop.capture.record import Call, Field, Record, Weight, no_rule
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
-from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
+from sigprop.theory.drawing import DTYPE, kernel_of
 from sigprop.theory.ops.base import ParameterState
 
 SIZED_VIEWS = ("view", "reshape", "flatten", "unflatten", "expand")
@@ -54,8 +54,8 @@ class Replay:
         joint: Joint | None = None,
     ):
         self.states = states
-        self.generator = generator
         self.gradients = gradients
+        self.generator = generator
         self.ensemble = ensemble or Ensemble(states, 1, generator)
         self.replicas = slice(replica, replica + 1)
         self.slices = slices
@@ -120,14 +120,13 @@ class Replay:
         source = item.sources[0].field
         if self.joint is not None and source in self.joint.spans:
             return self.from_rows(item, self._drawn_together(self.joint, item)[:, self.joint.spans[source]])
-        node = source.node
-        rows = drawn_rows(self.ensemble.roots(node, self.replicas), self.layout(item).channels, self.generator)
-        return self.from_rows(item, rows + self.states.signal(node).mean.to(DTYPE)[:, None])
+        channels = self.layout(item).channels
+        return self.from_rows(item, self.ensemble.rows(source.node, self.replicas, channels, self.generator))
 
     def _drawn_together(self, joint: Joint, item: Field) -> Tensor:
         if self._together is None:
-            rows = drawn_rows(self.ensemble.roots(joint.node, self.replicas), item.layout.channels, self.generator)
-            self._together = rows + self.states.signal(joint.node).mean.to(DTYPE)[:, None]
+            channels = item.layout.channels
+            self._together = self.ensemble.rows(joint.node, self.replicas, channels, self.generator)
         return self._together
 
     def heads_left_out(self, item: Field) -> float:
@@ -145,10 +144,6 @@ class Replay:
     def to_rows(self, item: Field, values: Tensor) -> Tensor:
         """The inverse of `from_rows`."""
         return item.layout.to_rows(values)[None]
-
-    def roots(self, node: Node) -> Tensor:
-        """For every replica `R` with `R R^T` the covariance in one initialization."""
-        return self.ensemble.roots(node, self.replicas)
 
 
 def _called(call: Call, function: Any, args: Any, kwargs: Any) -> Any:
@@ -235,10 +230,6 @@ class ThinReplay(Replay):
         return super()._call(record)
 
 
-def generator_of(seed: int, replica: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed * 1009 + replica)
-
-
 class Reverse:
     """Gradients at the sources and the weights of replays: added one by one, then averaged.
 
@@ -293,12 +284,10 @@ class Reverse:
         """The kernels that arrive at a source, one for every replica."""
         before, kernel = self.kernels[place], kernels.sum(0)
         self.kernels[place] = kernel if before is None else before + kernel
-        shared = replay.ensemble.fluctuation(node, replay.replicas)
-        if shared is not None:
-            change = (kernels * shared).sum((1, 2))
-            self._energies[place].append(
-                change + (kernels * replay.states.signal(node.inputs[0]).kernel.values).sum((1, 2))
-            )
+        met = replay.ensemble.met(node, replay.replicas, kernels)
+        if met is not None:
+            change, energies = met
+            self._energies[place].append(energies)
             self.corrections[node] = self.corrections.get(node, 0.0) + float(change.sum())
 
     def is_steady(self, error: float) -> bool:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import Ensemble, Joint, parts_of_sources, records_between, sites_between
+from sigprop.capture.ensemble import APART, Ensemble, Joint, parts_of_sources, records_between, sites_between
 from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
-from sigprop.capture.replay import Replay, Reverse, generator_of
+from sigprop.capture.replay import Replay, Reverse
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.drawn import Sampled
@@ -114,9 +114,10 @@ class ReplayedFunction:
 
     def _replays(self, gradients: bool = False) -> Iterator[Replay]:
         assert self.states is not None
-        ensemble = Ensemble(self.states, self.replicas, generator_of(self.seed, 0))
+        seed = self.seed * APART
+        ensemble = Ensemble(self.states, self.replicas, torch.Generator().manual_seed(seed))
         for replica in range(self.replicas):
-            generator = generator_of(self.seed, replica + 1)
+            generator = torch.Generator().manual_seed(seed + replica + 1)
             yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn, self.joint)
 
 

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import Ensemble, balanced_replicas, parts_of_sources
+from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, parts_of_sources
 from sigprop.capture.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.capture.record import Field
-from sigprop.capture.replay import Replay, Reverse, Thinning, ThinReplay, generator_of
+from sigprop.capture.replay import Replay, Reverse, Thinning, ThinReplay
 from sigprop.graph.evaluate import Evaluation
-from sigprop.theory.drawing import DTYPE
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.attention.sampled import sequences_apart
 from sigprop.theory.ops.base import Op
@@ -187,15 +186,16 @@ class ReplayedHeads:
 
     def _draws(self, keep: bool = False) -> Iterator[ReplayedDraw]:
         """Replays and their attention weights, in groups whose fluctuations balance; those kept are not drawn again."""
-        ensemble, replica = None, 0
+        ensemble, replica, first = None, 0, self.seed * APART
         assert self.states is not None
         while replica < self.replicas:
             if replica % self.group == 0:
-                generator = generator_of(self.seed, 2 * replica)
+                generator = torch.Generator().manual_seed(first + 2 * replica)
                 ensemble = ensemble.again(generator) if ensemble else Ensemble(self.states, self.group, generator)
             found = self._kept.pop(replica, None)
             if found is None:
-                settings = (generator_of(self.seed, 2 * replica + 1), True, ensemble, replica % self.group)
+                generator = torch.Generator().manual_seed(first + 2 * replica + 1)
+                settings = (generator, True, ensemble, replica % self.group)
                 drawn = [part for parts in self.parts.values() for part in parts]
                 found = self._drawn(self.states, *settings, drawn)
             if keep and found[1].numel() <= KEPT:
@@ -242,8 +242,9 @@ def heads_of(op: Op) -> ReplayedHeads | None:
 
 
 def heads_in(states: Evaluation) -> list[ReplayedHeads]:
-    """Those of all attentions."""
-    return [heads for node in states.nodes if (heads := heads_of(states.op(node))) is not None]
+    """Those of all attentions, drawn from these states."""
+    attentions = [states.op(node) for node in states.nodes if isinstance(node.op, DrawnAttention)]
+    return [heads for op in attentions if (heads := heads_of(op)) is not None]
 
 
 @dataclass
@@ -256,15 +257,11 @@ class ReplayedDraw:
 
     def __post_init__(self) -> None:
         self.matrix, self.generator = self.heads.matrix(self.weights), self.replay.generator
-
-    @property
-    def has_sources(self) -> bool:
-        return self.weights.requires_grad
+        self.has_sources = self.weights.requires_grad
 
     def values(self) -> Tensor:
-        value, order = self.heads.value.node, self.heads.sequences.values
-        roots, mean = self.replay.roots(value), self.replay.states.signal(value).mean
-        whole = torch.cat((roots, mean[:, None].expand(len(roots), -1, -1)), -1).to(DTYPE)
+        order = self.heads.sequences.values
+        whole = self.replay.ensemble.with_mean(self.heads.value.node, self.replay.replicas)
         return whole if order is None else whole[:, order]
 
     def send(self, gradient: Tensor) -> None:

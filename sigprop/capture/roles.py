@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.capture.ensemble import APART
 from sigprop.capture.fields.attention import attention_scores
 from sigprop.capture.record import Field, Record, Weight, leaves
 from sigprop.capture.replay import Replay
@@ -57,7 +58,8 @@ class ParameterUse:
 
 def find_roles(traced: TracedModel, fields: list[Field]) -> dict[str, ParameterUse]:
     """One entry for every parameter; one that the forward pass never uses is `unused`."""
-    uses: dict[str, list[str]] = {name: [] for name in traced.weights}
+    weights = traced.weights
+    uses: dict[str, list[str]] = {name: [] for name in weights}
     fans: dict[str, tuple[int, int]] = {}
     experts: set[str] = set()
     last, routers = readouts(traced), _routers(fields)
@@ -67,13 +69,13 @@ def find_roles(traced: TracedModel, fields: list[Field]) -> dict[str, ParameterU
             for name, _ in weight.roots:
                 if role == "hidden":
                     role = "router" if name in routers else "readout" if name in last else role
-                if role == "hidden" and _is_expert(name, weight, traced.weights[name]):
+                if role == "hidden" and _is_expert(name, weight, weights[name]):
                     experts.add(name)
                 uses[name].append(role)
                 if role in ("hidden", "readout", "router", "input"):
                     fans[name] = _fans(item, weight)
     found = {}
-    for name, weight in traced.weights.items():
+    for name, weight in weights.items():
         roles = list(dict.fromkeys(uses[name]))
         role = next((r for r in FIRST if r in roles), "unused")
         fan_in, fan_out = fans.get(name, (1, math.prod(weight.shape)))
@@ -251,7 +253,7 @@ def _drawn(states: Evaluation, source: Field, heads: int, wanted: int, seed: int
     total: dict[str, float] = {}
     draws = 0
     while draws * heads < wanted:
-        replay = Replay(states, torch.Generator().manual_seed(seed * 1009 + draws))
+        replay = Replay(states, torch.Generator().manual_seed(seed * APART + draws))
         if call.name == "attention_weights":
             query, key, groups, mask, _, causal, scale = call.args
             scores = attention_scores(replay(query), replay(key), groups, _value(mask, replay), causal, scale)

@@ -101,7 +101,7 @@ class SiteRows:
     def __init__(self, found: TracedModel, states: Evaluation, start: Start):
         self._states, self._repeats = states, found.capture.repeats
         self.sites: list[SiteRow] = []
-        self._waiting: dict[Node, list[tuple[SiteRow, Field]]] = {}
+        self._waiting: dict[Node, list[tuple[SiteRow, Field, Evidence]]] = {}
         self._kept: dict[Field, Gradient] = {}
         self._masks = padding_masks(found.batch)
         self._last: tuple[Any, tuple[float, float, float], Any] | None = None
@@ -109,7 +109,7 @@ class SiteRows:
         for name, item in found.sites:
             if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
                 continue
-            if not item.is_made and item.layout.positions > LARGEST:
+            if item.layout.positions > LARGEST and not item.is_made:
                 count = f"{item.layout.positions:,} positions, more than the {LARGEST:,} of a tensor between others"
                 self.sites.append(SiteRow(name, depth(name), status="assumed", reason=f"not followed: {count}"))
                 continue
@@ -122,32 +122,30 @@ class SiteRows:
             tell(row, signal.evidence, "variance")
             self.sites.append(row)
             if item.requires_grad:
-                self._waiting.setdefault(item.node, []).append((row, item))
+                self._waiting.setdefault(item.node, []).append((row, item, signal.evidence))
         drawn = functions_of(found.capture.graph.nodes)
         self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
-        for row, item in self._waiting.get(node, ()):
-            self._fill(row, item, gradient)
+        for row, item, evidence in self._waiting.get(node, ()):
+            self._fill(row, item, evidence, gradient)
             if item in self._bypassed:
                 self._kept[item] = gradient
 
     def finish(self) -> list[SiteRow]:
         """Add the gradients that passed sites without their nodes."""
         for found in self._waiting.values():
-            for row, item in found:
+            for row, item, evidence in found:
                 passed, kept = self._states.passed.get(item), self._kept.get(item)
                 if passed is not None:
-                    self._fill(row, item, passed if kept is None else passed + kept)
+                    self._fill(row, item, evidence, passed if kept is None else passed + kept)
         return self.sites
 
-    def _fill(self, row: SiteRow, item: Field, gradient: Gradient) -> None:
-        signal = self._states.signal(item.node)
-        none = torch.zeros_like(signal.mean)
+    def _fill(self, row: SiteRow, item: Field, evidence: Evidence, gradient: Gradient) -> None:
+        none = torch.zeros_like(gradient.kernel.values[0])
         _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         row.grad_variance = level / self._repeats.get(item, 1)
-        worst = signal.evidence.join(gradient.evidence)
-        tell(row, worst, "grad_variance")
+        tell(row, evidence.join(gradient.evidence), "grad_variance")
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""

@@ -12,12 +12,11 @@ import math
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import Ensemble, parts_of_sources, sites_between
+from sigprop.capture.ensemble import APART, Ensemble, parts_of_sources, sites_between
 from sigprop.capture.record import Field, Weight
-from sigprop.capture.replay import Replay, generator_of
+from sigprop.capture.replay import Replay
 from sigprop.errors import InputError, NoRule, TooLarge, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, Start
-from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of
 from sigprop.theory.ops.linear import Linear
@@ -50,11 +49,12 @@ def sampled_start(states: Evaluation, loss: Field) -> Start:
     if size > WIDEST:
         raise TooLarge(f"the loss is a function of {size} numbers, more than the {WIDEST} that are drawn")
     found = AveragedGradients(states, parts, sites_between(loss, parts))
-    seed = states.graph.loss_seed
-    ensemble = Ensemble(states, 1, generator_of(seed, 0))
+    seed = states.graph.loss_seed * APART
+    ensemble = Ensemble(states, 1, torch.Generator().manual_seed(seed))
     most = max(FEW, min(MOST, ENTRIES // max(1, size)))
     while found.draws < most and (found.draws < FEWEST or found.error > ERROR):
-        replay = ExpectedReplay(states, generator_of(seed, found.draws + 1), True, ensemble, 0, drawn)
+        generator = torch.Generator().manual_seed(seed + found.draws + 1)
+        replay = ExpectedReplay(states, generator, True, ensemble, 0, drawn)
         value = _played(replay, loss)
         if not value.requires_grad:
             raise UnsupportedError("the loss carries no gradient: it was detached, or is not differentiable")
@@ -89,12 +89,6 @@ class ExpectedReplay(Replay):
         rows = drawn_rows(root[None], item.layout.channels, self.generator)
         drawn = law.draw((item.layout.channels,), self.generator) - law.mean
         return self.from_rows(item, rows + signal.mean.to(DTYPE)[:, None] + drawn.to(DTYPE))
-
-    def roots(self, node: Node) -> Tensor:
-        return self.ensemble.expected(node)[None]
-
-    def fluctuation(self, node: Node) -> None:
-        return None
 
 
 class AveragedGradients:

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from sigprop.batches import copied, run, tensors_in
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, record_of
 from sigprop.capture.experts import followed_as_one
 from sigprop.capture.gradient_start import loss_start, terms_of, white_noise
 from sigprop.capture.layout import LARGEST
 from sigprop.capture.mode import CaptureMode
 from sigprop.capture.passes import EXPERTS, REPEATED, THINNED
-from sigprop.capture.record import Field, Uneven, Weight, record_of
+from sigprop.capture.record import Field, Uneven, Weight
 from sigprop.capture.repeated import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_function import MOST_REPLAYED
 from sigprop.capture.replayed_heads import heads_in
-from sigprop.capture.skeleton import skeleton_of
 from sigprop.compat import use_plain_settings
+from sigprop.distributions import skeleton_of
 from sigprop.errors import Fault, InputError, SigpropError
 from sigprop.graph.evaluate import Evaluation, Start
 from sigprop.isolation import (

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from sigprop.batches import mapped
 from sigprop.capture import predict
-from sigprop.capture.skeleton import skeleton_of
-from sigprop.distributions import distribution, set_distribution, zero_rows
+from sigprop.distributions import distribution, set_distribution, skeleton_of, zero_rows
 from sigprop.errors import SigpropError, TooLarge, UnsupportedError
 from sigprop.isolation import as_written
 from sigprop.losses import LossChoice

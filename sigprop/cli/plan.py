@@ -85,7 +85,7 @@ def _prescribed(
 ) -> tuple[Plan, list[PredictedPlan]]:
     """A recipe's plan, and what it and the others would do; recipes that draw from data get the model itself."""
     from sigprop.api import plan
-    from sigprop.capture.skeleton import build
+    from sigprop.distributions import build
     from sigprop.plans.recipes import RECIPES
     from sigprop.structure import read_structure
 

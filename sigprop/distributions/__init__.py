@@ -27,7 +27,9 @@ from sigprop.distributions.model_distributions import (
     factory_of_model,
     law_of,
     parameters_on_meta,
+    read_parameters,
     set_distribution,
+    skeleton_of,
     zero_rows,
 )
 from sigprop.distributions.redraw import Draws
@@ -48,6 +50,8 @@ __all__ = [
     "kind_of_derived",
     "law_of",
     "parameters_on_meta",
+    "read_parameters",
     "set_distribution",
+    "skeleton_of",
     "zero_rows",
 ]

@@ -156,6 +156,12 @@ def law_of(parameter: Tensor) -> Distribution:
     return replace(law, kind=COPIED) if is_copied(parameter) and law.variance else law
 
 
+def read_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter, Distribution, tuple[int, ...]]]:
+    """Of a model without weights: each parameter with its name, its distribution and the rows that are zero."""
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.is_meta]
+    return [(name, parameter, law_of(parameter), zero_rows(parameter)) for name, parameter in named]
+
+
 def zero_rows(table: Tensor) -> tuple[int, ...]:
     """Rows of a table that are zero although the others are drawn, as that of a padding id is."""
     found = getattr(table, _ZERO_ROWS, None)
@@ -179,7 +185,7 @@ def build(factory: Factory) -> nn.Module:
     except Exception:  # a constructor that computes with its weights; or one that fails, and does so again
         made = constructed(factory, SEED)
         if isinstance(made, nn.Module):
-            made = copied_with(made, parameters_on_meta(made))
+            made = skeleton_of(made)
     else:
         if isinstance(made, nn.Module):
             _keep_laws(made, recorder, factory)
@@ -247,6 +253,11 @@ def copied_with(model: nn.Module, replaced: dict[int, Any]) -> nn.Module:
     return made
 
 
+def skeleton_of(model: nn.Module, frozen: bool = False) -> nn.Module:
+    """A copy of a model with its trainable (and `frozen`) parameters on meta; the model itself is not touched."""
+    return copied_with(model, parameters_on_meta(model, frozen))
+
+
 class Place(NamedTuple):
     """A parameter where a module holds it."""
 
@@ -258,9 +269,8 @@ class Place(NamedTuple):
 
 def places_of(model: nn.Module) -> Iterator[Place]:
     for prefix, module in model.named_modules():
-        for key, parameter in own_parameters(module).items():
-            if parameter is not None:
-                yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
+        for key, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            yield Place(module, key, f"{prefix}.{key}" if prefix else key, parameter)
 
 
 def _law_in(place: Place) -> Distribution:
@@ -294,17 +304,17 @@ def _copies(draws: dict[int, Any]) -> set[int]:
 def _keep_laws(model: nn.Module, recorder: DrawRecorder, factory: Factory) -> None:
     """Write the distribution of each parameter beside it; frozen tables take their numbers back."""
     places = [place for place in places_of(model) if place.parameter.is_meta]
-    recorded = {place.name: recorder.law(place.parameter) for place in places}
+    recorded = {place.name: recorder.known(place.parameter) for place in places}
     known: dict[str, Law] = {
-        name: Distribution.constant(0.0, UNKNOWN) if law is None else law for name, law in recorded.items()
+        name: Distribution.constant(0.0, UNKNOWN) if item.law is None else item.law for name, item in recorded.items()
     }
     parameters = {id(place.parameter): place.parameter for place in places}
-    for key in _copies({key: recorder.draw(item) or key for key, item in parameters.items()}):
+    for key in _copies({id(place.parameter): recorded[place.name].draw or id(place.parameter) for place in places}):
         setattr(parameters[key], _COPIED, True)
     found = refined(known, {place.name: place.parameter for place in places}, factory)
     for place in places:
         law, parameter = found[place.name], place.parameter
-        setattr(parameter, _ZERO_ROWS, recorder.zero_rows(parameter))
+        setattr(parameter, _ZERO_ROWS, recorded[place.name].zero_rows)
         if isinstance(law, Tensor) and not parameter.requires_grad and law.shape == parameter.shape:
             own_parameters(place.module)[place.key] = nn.Parameter(law.to(parameter.dtype), requires_grad=False)
         elif not hasattr(parameter, _LAW):

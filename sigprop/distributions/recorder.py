@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,42 +42,41 @@ _FILLS = frozenset(
 _NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_", "squeeze_", "unsqueeze_", "detach_"))
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of a storage: its law, the number of the draw that it holds (copies have one number), and the rows
+    that were set to zero after the rest was drawn. It is held, so that its key stays its own."""
+
+    storage: Any = None
+    law: Law | None = None
+    draw: int = 0
+    zero_rows: tuple[int, ...] = ()
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """Numbers are measured."""
+        return measured_distribution(self.law) if isinstance(self.law, Tensor) else self.law
+
+
+NOTHING = Known()
+
+
 class DrawRecorder(Mode):
     """Follows what is done to meta tensors, by their storages."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._laws: dict[int, tuple[Any, Law]] = {}
-        self._draws: dict[int, int] = {}
-        self._zero_rows: dict[int, tuple[int, ...]] = {}
+        self._known: dict[int, Known] = {}
         self._count = 0
 
-    def law(self, tensor: Tensor) -> Law | None:
-        found = self._laws.get(storage_key(tensor))
-        return None if found is None else found[1]
+    def known(self, tensor: Tensor) -> Known:
+        return self._known.get(storage_key(tensor), NOTHING)
 
-    def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None) -> None:
+    def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None, zero_rows: tuple[int, ...] = ()) -> None:
         """A distribution, of a draw of its own or of one that was copied."""
-        key = storage_key(tensor)
-        self._laws[key] = (tensor.untyped_storage(), law)  # the storage is held, so that its key stays its own
-        self._zero_rows.pop(key, None)
         self._count += 1
-        self._draws[key] = self._count if copied is None else self.draw(copied)
-
-    def draw(self, tensor: Tensor) -> int:
-        """The number of the draw that a storage holds; copies have one number."""
-        return self._draws.get(storage_key(tensor), 0)
-
-    def zero_rows(self, table: Tensor) -> tuple[int, ...]:
-        """Rows that were set to zero after the rest was drawn."""
-        return self._zero_rows.get(storage_key(table), ())
-
-    def distribution(self, tensor: Tensor) -> Distribution | None:
-        """The distribution of a storage as a distribution; numbers are measured once."""
-        found = self.law(tensor)
-        if isinstance(found, Tensor):
-            found = measured_distribution(found)
-        return found
+        draw = self._count if copied is None else self.known(copied).draw
+        self._known[storage_key(tensor)] = Known(tensor.untyped_storage(), law, draw, zero_rows)
 
     def registered(self, parameter: nn.Parameter) -> nn.Parameter | None:
         """The twin on meta of a parameter that a module registers; small frozen ones stay real."""
@@ -171,7 +170,7 @@ class DrawRecorder(Mode):
             part = target[index]
         except (RuntimeError, IndexError):
             return self._write(target, None)
-        law = self.distribution(value) if isinstance(value, Tensor) and value.is_meta else None
+        law = self.known(value).distribution if isinstance(value, Tensor) and value.is_meta else None
         if isinstance(value, Tensor) and not value.is_meta:
             law = measured_distribution(value)
         elif not isinstance(value, Tensor):
@@ -186,28 +185,28 @@ class DrawRecorder(Mode):
         if law is not None and share >= 1.0:
             self.keep(target, law)
             return
-        before, zeros = self.distribution(target), self.zero_rows(target)
+        known = self.known(target)
+        before, zeros = known.distribution, ()
         if law is None:
-            known = before if before is not None else Distribution.constant(0.0)
-            self.keep(target, replace(known, kind=UNKNOWN))
+            before = before if before is not None else Distribution.constant(0.0)
+            self.keep(target, replace(before, kind=UNKNOWN))
         elif before is None:
             self.keep(target, law)
         else:
             after = law if isinstance(law, Distribution) else measured_distribution(law)
-            self.keep(target, _mixture(before, after, share))
             if count is None and target.dim() == 1 and after.second_moment == 0.0:
-                row = target.storage_offset() // target.numel()
-                self._zero_rows[storage_key(target)] = (*zeros, row)
+                zeros = (*known.zero_rows, target.storage_offset() // target.numel())
+            self.keep(target, _mixture(before, after, share), zero_rows=zeros)
 
     def _follow(self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any]) -> None:
         if name == "copy_":
             source = args[1] if len(args) > 1 else kwargs.get("src")
             if isinstance(source, Tensor) and not source.is_meta:
                 return self._write(target, source.detach().expand(target.shape).clone())
-            return self._write(target, self.distribution(source) if isinstance(source, Tensor) else None)
+            return self._write(target, self.known(source).distribution if isinstance(source, Tensor) else None)
         after = _filled(name, args, kwargs)
         if after is None:
-            before = self.distribution(target)
+            before = self.known(target).distribution
             if before is None or any(isinstance(item, Tensor) and item.dim() for item in args[1:]):
                 return self._write(target, None)
             after = _function_of(before, func, args, kwargs)
@@ -217,10 +216,10 @@ class DrawRecorder(Mode):
         self, func: Callable, name: str, target: Tensor, args: tuple, kwargs: dict[str, Any], result: Any
     ) -> None:
         """What is known of a function of one parameter and numbers: `p / sqrt(layers)`, to be copied back into it."""
-        if not isinstance(result, Tensor) or not result.is_meta or self.law(result) is not None:
+        if not isinstance(result, Tensor) or not result.is_meta or self.known(result).law is not None:
             return
         operator = name.strip("_") if name.startswith("__") else name
-        found = self.law(target)
+        found = self.known(target).law
         if found is None or result.numel() != target.numel():
             return
         alone = not any(isinstance(item, Tensor) and item.dim() for item in (*args[1:], *kwargs.values()))

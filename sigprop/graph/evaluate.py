@@ -140,6 +140,10 @@ class Evaluation:
         found = self._signals.get(node)
         return len((self.signal(node) if found is None else found).mean)
 
+    def sizes(self) -> list[int]:
+        """The number of positions of every node."""
+        return list(map(self.positions, self.nodes))
+
     def op(self, node: Node) -> Op:
         """The op of a node as it was run, or, where it was not, as it is bound to these states."""
         if node not in self._ops:

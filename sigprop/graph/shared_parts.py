@@ -52,11 +52,13 @@ class WeightsBehind:
         self._found: dict[Node, frozenset[Use]] = {}
         self._used: set[Entries] = set()
 
-    def used_before(self, own: frozenset[Entries]) -> bool:
-        """Whether a linear map seen earlier multiplied with the same entries."""
+    def doubts_of_return(self, op: Op, weights: Bound, source: Node) -> tuple[str, ...]:
+        """The doubt of a linear map of what it made itself: `P^T P x` is not small. Asked once for each, in order."""
+        own = own_entries(op, weights)
         again = not self._used.isdisjoint(own)
         self._used |= own
-        return again
+        ends = self._parts.ends(source) if again else ()
+        return (IN_STEP,) if any(own_entries(part.op, part.weights) & own for part in ends) else ()
 
     def of(self, node: Node) -> frozenset[Use]:
         """Those of the parts that a node holds; of a function of weights' outputs, those weights."""

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import as_batch, mapped
+from sigprop.capture.capture import record_of
 from sigprop.capture.layout import LARGEST
-from sigprop.capture.record import Field, Record, Weight, record_of
+from sigprop.capture.record import Field, Record, Weight
 from sigprop.capture.roles import CONTRACTIONS, readouts
-from sigprop.capture.skeleton import skeleton_of
 from sigprop.capture.tracing import trace
+from sigprop.distributions import skeleton_of
 from sigprop.inputs.made_up import made_up_batch
 from sigprop.sites import ADDITION, ROOT, CallCounter, inside
 from sigprop.structure.branch_outputs import ending

@@ -9,7 +9,7 @@ from torch import nn
 
 import sigprop
 from sigprop.capture import build, predict, trace
-from sigprop.capture.skeleton import distribution
+from sigprop.distributions import distribution
 from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.inputs import zipf_ids

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sigprop.capture import build, distribution
-from sigprop.capture.skeleton import skeleton_of
+from sigprop.distributions import skeleton_of
 from sigprop.errors import UnsupportedError
 
 INITIALIZERS = {

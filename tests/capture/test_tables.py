@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.capture.skeleton import skeleton_of
 from sigprop.capture.tracing import trace
-from sigprop.distributions import build, distribution
+from sigprop.distributions import build, distribution, skeleton_of
 
 IDS = torch.arange(8)[None]
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.capture.skeleton import skeleton_of
-from sigprop.distributions import STRUCTURED, UNKNOWN, build, constructor, distribution
+from sigprop.distributions import STRUCTURED, UNKNOWN, build, constructor, distribution, skeleton_of
 from sigprop.distributions.independence import kind_of
 
 SIDE = 96

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.capture.skeleton import skeleton_of
-from sigprop.distributions import distribution
+from sigprop.distributions import distribution, skeleton_of
 
 SHAPES = [(16, 1), (32, 32), (64, 32), (96, 96), (128, 64)]
 

@@ -28,8 +28,8 @@ from sigprop.capture.layout import (
 from sigprop.capture.record import Call, Field, Weight, independent, united
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
-from sigprop.graph.graph import Doubt, Entries, Node
-from sigprop.graph.shared_parts import IN_STEP, MATTERS, own_entries
+from sigprop.graph.graph import Doubt, Node
+from sigprop.graph.shared_parts import IN_STEP, MATTERS
 from sigprop.theory import Signal, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import Op
@@ -46,7 +46,7 @@ from sigprop.theory.ops.scale import Scale
 def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     """The sum of two tensors; in doubt where outputs of one weight are large parts of both."""
     op = replace(op, rows_in_branch=_brings_rows(capture, second) and not _brings_rows(capture, first))
-    pairs = () if capture.preview else tuple(capture.weights_behind.in_common(first, second))
+    pairs = () if capture.preview else tuple(capture.states.weights_behind.in_common(first, second))
     doubts = (SumOfUses(first, second, pairs, abs(float(op.skip * op.branch))),) if pairs else ()
     return _added(capture, op, first, second, doubts)
 
@@ -55,7 +55,7 @@ def entangled(capture: Capture, op: Op, first: Node, second: Node) -> bool:
     """Whether a sum or a product of two tensors has no closed form, for what they have in common."""
     if capture.preview:
         return False
-    parts = capture.shared_parts
+    parts = capture.states.shared_parts
     if isinstance(op, Residual):
         return parts.beyond(first, second)
     return not parts.reached(first).isdisjoint(parts.reached(second))
@@ -64,13 +64,13 @@ def entangled(capture: Capture, op: Op, first: Node, second: Node) -> bool:
 def _brings_rows(capture: Capture, node: Node) -> bool:
     """Whether a tensor is a sum with rows of a table among its parts."""
     lookups = capture.graph.lookups
-    return bool(lookups) and not lookups.keys().isdisjoint(capture.shared_parts.all_above(node))
+    return bool(lookups) and not lookups.keys().isdisjoint(capture.states.shared_parts.all_above(node))
 
 
 def have_in_common(capture: Capture, first: Node, second: Node) -> bool:
     """Whether two tensors are sums with one part, or with outputs of one weight."""
-    parts = capture.shared_parts
-    return bool(parts.of(first) & parts.of(second)) or bool(capture.weights_behind.in_common(first, second))
+    parts = capture.states.shared_parts
+    return bool(parts.of(first) & parts.of(second)) or bool(capture.states.weights_behind.in_common(first, second))
 
 
 def side_by_side(capture: Capture, *nodes: Node) -> Node:
@@ -83,7 +83,7 @@ def side_by_side(capture: Capture, *nodes: Node) -> Node:
 
 def _added(capture: Capture, op: Residual, first: Node, second: Node, doubts: tuple[Doubt, ...]) -> Node:
     """The sum of two tensors, with what they have in common."""
-    parts = capture.shared_parts
+    parts = capture.states.shared_parts
     if capture.preview or not parts.of(first) & parts.of(second):
         return capture.apply(op, first, second, doubts=doubts)
     found = parts.in_common(first, second)
@@ -115,15 +115,6 @@ def _sizes(states: Evaluation, node: Node) -> dict[Node, float]:
         square = sum(float((item.share**2 * level[item.index]).mean()) for item in pieces)
         found[part] = math.sqrt(max(square, 0.0))
     return found
-
-
-def doubts_of_return(capture: Capture, source: Node, own: frozenset[Entries]) -> tuple[str, ...]:
-    """The doubt of a linear map of what it made itself, `own` being what it multiplies with: `P^T P x` is not small."""
-    behind = capture.weights_behind
-    if not behind.used_before(own):
-        return ()
-    ends = capture.shared_parts.ends(source)
-    return (IN_STEP,) if any(own_entries(part.op, part.weights) & own for part in ends) else ()
 
 
 NAMED = {"relu": "relu", "silu": "silu", "tanh": "tanh", "sigmoid": "sigmoid", "erf": "erf", "softplus": "softplus"}

@@ -17,14 +17,13 @@ from torch import Tensor
 from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.fields.attention import attended, scored
 from sigprop.capture.fields.operands import as_field
-from sigprop.capture.fields.pointwise import doubts_of_return, pointwise
+from sigprop.capture.fields.pointwise import pointwise
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, second_axis
 from sigprop.capture.record import Call, Field, Weight, united
 from sigprop.distributions import CENTRED
 from sigprop.graph.graph import Node
-from sigprop.graph.shared_parts import own_entries
 from sigprop.graph.tied import tied
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.modulate import Modulate
@@ -297,5 +296,5 @@ def _channels_of(layout: Layout, but: list[Axis]) -> int:
 
 def _linear(capture: Capture, op: Linear, node: Node, bound: dict[str, tuple[Weight, int]]) -> Node:
     """A linear map with the parameters that are bound to it, each with how many entries get the gradient of one."""
-    doubts = doubts_of_return(capture, node, own_entries(op, bound))
+    doubts = capture.states.weights_behind.doubts_of_return(op, bound, node)
     return capture.apply(tied(capture.graph, op, bound["weight"][0]), node, weights=bound, doubts=doubts)

@@ -59,7 +59,7 @@ def _relate(capture: Capture, weight: Weight, lookups: list[Node], padding_idx: 
     rows = torch.cat(read).unique()
     table = _read(capture, weight, rows, padding_idx)
     for node, ids in zip(lookups, read, strict=True):
-        capture.shared_parts.take_from(node, table, torch.searchsorted(rows, ids))
+        capture.states.shared_parts.take_from(node, table, torch.searchsorted(rows, ids))
 
 
 def _require_rows(call: Call, ids: torch.Tensor, weight: Weight) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sigprop.capture.record import Field
 from sigprop.capture.rows import token_correlation
-from sigprop.capture.skeleton import Distribution
+from sigprop.distributions import Distribution
 from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, uses_of
 from sigprop.graph.graph import Node

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tests.plans.recipes
-from sigprop.capture.skeleton import build as build_on_meta
+from sigprop.distributions import build as build_on_meta
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan

@@ -14,6 +14,7 @@ checkpointing) are left out.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from torch import nn
 
@@ -74,6 +75,11 @@ def parameter_names(model: nn.Module) -> dict[str, list[str]]:
     for name, parameter in unwrap(model).named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(plain_name(name))
     return {aliases[0]: aliases for aliases in names.values()}
+
+
+def depths(names: Iterable[str]) -> list[int]:
+    """The depth of each site, in order of execution."""
+    return list(map(DepthCounter(), names))
 
 
 class DepthCounter:

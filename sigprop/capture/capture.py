@@ -142,6 +142,7 @@ class Capture(ModuleSites):
         self.centred: dict[tuple[Field, Layout], Field] = {}
         self.repeats: dict[Field, int] = {}
         self.concrete = Replay(self.states, torch.Generator().manual_seed(seed + 1))
+        self.drawn: list[ReplayedFunction] = []
         self.attentions = 0
         self.lock = RLock()
         self.most_positions, self.most_replayed = LARGEST, MOST_REPLAYED
@@ -205,7 +206,9 @@ class Capture(ModuleSites):
         if together:
             op, inputs = joined(self.states, list(dict.fromkeys(item.node for item in together)))
             draws.join(together, self.apply(op, *inputs), self.states)
-        return self.apply(Sampled(draws, reason), *draws.nodes)
+        node = self.apply(Sampled(draws, reason), *draws.nodes)
+        self.drawn.append(draws)
+        return node
 
     def value_of(self, item: Any) -> Any:
         """Real numbers for a traced tensor, drawn once: routing, comparisons, branches on values."""

@@ -1,4 +1,4 @@
-"""Where the gradient starts: white noise, a loss with a closed form, or any loss, drawn.
+"""Where the gradient of a loss starts: in closed form, or drawn.
 
 Closed forms are the cross-entropy of logits against classes and the mean square against fixed numbers, with any
 factor. Whatever else a loss is made of is run on drawn outputs (see `sampled_loss`).
@@ -113,12 +113,6 @@ AT_ONCE = 1 << 20
 """Of them at once."""
 ROUNDING = 1e-13
 """Square of `p - y` below which a token is certain of its label and has no gradient."""
-
-
-def white_noise(output: Field) -> Start:
-    """Unit white noise at the output: what a model without a loss is differentiated against."""
-    eye = torch.eye(output.layout.positions, dtype=torch.float64)
-    return Start([(output.node, Gradient(Dense(eye)))])
 
 
 def loss_start(states: Evaluation, loss: Record) -> Start:

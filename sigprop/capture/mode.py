@@ -27,7 +27,7 @@ from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
 from sigprop.capture.rules.stops import custom, hooked, stopped
-from sigprop.capture.rules.writes import is_view, remember, written_through
+from sigprop.capture.rules.writes import VIEWS, remember, written_through
 from sigprop.compat import custom_functions
 from sigprop.errors import Fault, InputError, SigpropError
 from sigprop.graph.graph import replaced
@@ -204,7 +204,7 @@ class CaptureMode(Mode):
 
     def _attach(self, call: Call, args: tuple, result: Any, out: Tensor | None = None) -> Any:
         """Tensors for the records a rule returned; what is written in place takes the new record."""
-        view = is_view(call, args[0] if args else None)
+        view = call.name in VIEWS and bool(args) and isinstance(args[0], Tensor)
         if isinstance(result, Record):
             target = args[0] if call.in_place or call.name == "setitem" else out
             made = self._capture.tensor_for(result, call, target)

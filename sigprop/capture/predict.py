@@ -14,7 +14,7 @@ from sigprop.capture.layout import LARGEST as MOST_POSITIONS
 from sigprop.capture.length import continued, shortened
 from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES, require_passes
 from sigprop.capture.record import Uneven
-from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction, functions_of
+from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.capture.roles import placed, score_rows
 from sigprop.capture.rows import SiteRows, parameter_rows, with_skipped_rows
 from sigprop.capture.sequences import Started, first_sequences, two_sequences
@@ -162,7 +162,7 @@ def _site_rows(made: Started, meta: dict[str, Any]) -> list[SiteRow]:
         start = start.note(Status.ASSUMED, f"backward hooks on {', '.join(found.unfollowed)} are not followed")
     rows = SiteRows(found, states, start)
     states.backward(start, rows.take_gradient)
-    meta["operations"] = operations_of(states)
+    meta["operations"] = operations_of(states, found.capture.drawn)
     return rows.finish()
 
 
@@ -177,9 +177,9 @@ PER_DRAWN_PAIR = 6.0
 """For each pair of positions of a drawn tensor, channel and replica: its kernel, forward and backward."""
 
 
-def operations_of(states: Evaluation) -> float:
+def operations_of(states: Evaluation, drawn: Sequence[ReplayedFunction]) -> float:
     """Of the forward and the backward pass over all nodes."""
-    draws = sum(map(_of_draws, functions_of(states.nodes)))
+    draws = sum(map(_of_draws, drawn))
     return draws + sum(PER_NODE + PER_PAIR * count**2 for count in states.sizes())
 
 

@@ -103,6 +103,7 @@ class Field(Record):
         if self.sources is None:
             self.sources = (Source(self),)
         self.is_source = len(self.sources) == 1 and self.sources[0].field is self
+        self.base = self if self.root is None else self.root
 
     @cached_property
     def node(self) -> Node:
@@ -112,10 +113,6 @@ class Field(Record):
     def is_made(self) -> bool:
         """Whether its node was asked for."""
         return "node" in vars(self)
-
-    @property
-    def base(self) -> Field:
-        return self if self.root is None else self.root
 
     @cached_property
     def is_curved(self) -> bool:
@@ -130,7 +127,7 @@ class Field(Record):
         self.is_site = True
         if self.slope is not None:
             _ = self.node
-            self.root, self.function, self.slope = None, None, None
+            self.root, self.function, self.slope, self.base = None, None, None, self
 
     def apply(self, x: Tensor) -> Tensor:
         return x if self.function is None else self.function(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
 
@@ -15,7 +15,6 @@ from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
 from sigprop.capture.replay import Replay, Reverse
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
-from sigprop.theory.ops.drawn import Sampled
 
 ENTRIES, MOST = 2048, 64
 """Entries of the result that are drawn at least, in no more replicas than this."""
@@ -119,12 +118,6 @@ class ReplayedFunction:
         for replica in range(self.replicas):
             generator = torch.Generator().manual_seed(seed + replica + 1)
             yield Replay(self.states, generator, gradients, ensemble, replica, self._drawn, self.joint)
-
-
-def functions_of(nodes: Iterable[Node]) -> list[ReplayedFunction]:
-    """The functions of the nodes that are sampled."""
-    found = [node.op.draws for node in nodes if isinstance(node.op, Sampled)]
-    return [draws for draws in found if isinstance(draws, ReplayedFunction)]
 
 
 @dataclass

@@ -19,10 +19,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from sigprop.capture.layout import BATCH, Layout
+from sigprop.capture.layout import BATCH, KEY, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.repeated import RunOfBlocks
-from sigprop.capture.replayed_function import functions_of
 from sigprop.capture.roles import find_roles
 from sigprop.capture.tracing import TracedModel
 from sigprop.graph.evaluate import Evaluation, Start
@@ -30,7 +29,7 @@ from sigprop.graph.graph import Node
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import COLUMNS as POSITIVE
 from sigprop.results.stated_errors import stated_by_theory, tell
-from sigprop.sites import DepthCounter
+from sigprop.sites import depths
 from sigprop.theory import EXACT, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.linear import Linear
 
@@ -105,25 +104,23 @@ class SiteRows:
         self._kept: dict[Field, Gradient] = {}
         self._masks = padding_masks(found.batch)
         self._last: tuple[Any, tuple[float, float, float], Any] | None = None
-        depth = DepthCounter()
-        for name, item in found.sites:
-            if any(axis.role == "key" for dim in item.layout.dims for axis in dim):
-                continue
+        sites = [(n, x) for n, x in found.sites if not any(axis.role == KEY for dim in x.layout.dims for axis in dim)]
+        for (name, item), depth in zip(sites, depths(name for name, _ in sites), strict=True):
             if item.layout.positions > LARGEST and not item.is_made:
                 count = f"{item.layout.positions:,} positions, more than the {LARGEST:,} of a tensor between others"
-                self.sites.append(SiteRow(name, depth(name), status="assumed", reason=f"not followed: {count}"))
+                self.sites.append(SiteRow(name, depth, status="assumed", reason=f"not followed: {count}"))
                 continue
             with found.capture.lock:
                 signal = states.signal(item.node)
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
             if isinstance(item.node.op, Linear):
                 variance = max(variance - _of_the_average(signal), 0.0)
-            row = SiteRow(name, depth(name), mean, variance, correlation)
+            row = SiteRow(name, depth, mean, variance, correlation)
             tell(row, signal.evidence, "variance")
             self.sites.append(row)
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item, signal.evidence))
-        drawn = functions_of(found.capture.graph.nodes)
+        drawn = found.capture.drawn
         self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
@@ -279,7 +276,7 @@ def _between(one: Row, other: Row, name: str, below: int, number: int, above: in
     stated = stated_by_theory(**dict.fromkeys(one.stated_errors, evidence))
     made.stated_errors = {key: max(value, one.stated_errors[key]) for key, value in stated.items()}
     if isinstance(made, SiteRow) and isinstance(other, SiteRow):
-        made.depth = DepthCounter()(name)
+        (made.depth,) = depths([name])
         made.extras = {key: _mean(value, other.extras[key], part, False) for key, value in made.extras.items()}
     return made
 

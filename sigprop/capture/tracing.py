@@ -13,7 +13,7 @@ from torch import nn
 from sigprop.batches import copied, run, tensors_in
 from sigprop.capture.capture import Capture, record_of
 from sigprop.capture.experts import followed_as_one
-from sigprop.capture.gradient_start import loss_start, terms_of, white_noise
+from sigprop.capture.gradient_start import loss_start, terms_of
 from sigprop.capture.layout import LARGEST
 from sigprop.capture.mode import CaptureMode
 from sigprop.capture.passes import EXPERTS, REPEATED, THINNED
@@ -109,7 +109,10 @@ class TracedModel:
                 "nothing to differentiate"
             )
         with undisturbed() as interrupts, self.capture.lock, torch.enable_grad(), interrupts.let_through():
-            start = white_noise(found) if chosen.is_noise else loss_start(states, found)  # type: ignore[arg-type]
+            if chosen.is_noise and isinstance(found, Field):
+                start = Start.noise(found.node, states)
+            else:
+                start = loss_start(states, found)
         return start, chosen.name
 
 

@@ -43,7 +43,7 @@ _NOT_WRITING = frozenset(("requires_grad_", "retain_grad_", "share_memory_", "t_
 
 
 @dataclass(frozen=True)
-class Known:
+class Held:
     """What is known of a storage: its law, the number of the draw that it holds (copies have one number), and the rows
     that were set to zero after the rest was drawn. It is held, so that its key stays its own."""
 
@@ -58,7 +58,7 @@ class Known:
         return measured_distribution(self.law) if isinstance(self.law, Tensor) else self.law
 
 
-NOTHING = Known()
+NOTHING = Held()
 
 
 class DrawRecorder(Mode):
@@ -66,17 +66,17 @@ class DrawRecorder(Mode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, Held] = {}
         self._count = 0
 
-    def known(self, tensor: Tensor) -> Known:
+    def known(self, tensor: Tensor) -> Held:
         return self._known.get(storage_key(tensor), NOTHING)
 
     def keep(self, tensor: Tensor, law: Law, copied: Tensor | None = None, zero_rows: tuple[int, ...] = ()) -> None:
         """A distribution, of a draw of its own or of one that was copied."""
         self._count += 1
         draw = self._count if copied is None else self.known(copied).draw
-        self._known[storage_key(tensor)] = Known(tensor.untyped_storage(), law, draw, zero_rows)
+        self._known[storage_key(tensor)] = Held(tensor.untyped_storage(), law, draw, zero_rows)
 
     def registered(self, parameter: nn.Parameter) -> nn.Parameter | None:
         """The twin on meta of a parameter that a module registers; small frozen ones stay real."""
@@ -131,7 +131,7 @@ class DrawRecorder(Mode):
         given, name = frame.f_locals, frame.f_code.co_name
         if frame.f_globals.get("__name__") != nn.init.__name__ or not isinstance(given.get("tensor"), Tensor):
             return False
-        if storage_key(given["tensor"]) != storage_key(tensor):
+        if given["tensor"] is not tensor and storage_key(given["tensor"]) != storage_key(tensor):
             return False
         if name == "_no_grad_trunc_normal_" and given["std"] > 0:
             law = Distribution.truncated_normal(given["mean"], given["std"], given["a"], given["b"])

@@ -41,6 +41,11 @@ class Start:
     passed: dict[Any, Gradient] = field(default_factory=dict)
     evidence: Evidence = field(default_factory=Evidence)
 
+    @classmethod
+    def noise(cls, node: Node, states: Evaluation) -> Start:
+        """Unit white noise: what a model without a loss is differentiated against."""
+        return cls([(node, Gradient(Dense(torch.eye(states.positions(node), dtype=torch.float64))))])
+
     def note(self, status: Status, reason: str) -> Start:
         """The same gradients with the evidence worsened."""
         seeds = [(node, gradient.note(status, reason)) for node, gradient in self.seeds]
@@ -241,7 +246,8 @@ class Evaluation:
         if received is not None:
             self._book_received(received, gradient.evidence.join(op.gradient_evidence(gradient)), evidence)
             sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(received.weights)}
-        evidence = evidence.join(op.parameter_evidence(gradient, *signals))
+        if parameters:
+            evidence = evidence.join(op.parameter_evidence(gradient, *signals))
         for state in parameters:
             if state.name in sizes:
                 weight, entries = sizes[state.name]

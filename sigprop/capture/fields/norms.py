@@ -1,64 +1,19 @@
-"""Norms: of the raw input, and spelt out with means and roots."""
+"""Norms spelt out with means and roots."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture, by_rule
-from sigprop.capture.derived_weights import of_weights
-from sigprop.capture.fields.operands import concrete_field
-from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
-from sigprop.capture.record import Call, Field, Function, Weight
+from sigprop.capture.capture import Capture
+from sigprop.capture.layout import Layout
+from sigprop.capture.record import Call, Field, Function
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.scale import Scale
-
-
-def of_real(
-    capture: Capture,
-    call: Call,
-    values: Tensor,
-    weight: Weight | None,
-    bias: Weight | None,
-    layout: Layout | None = None,
-    shape: tuple[int, ...] | None = None,
-) -> Any:
-    """A norm of the raw input: its numbers are real, and gains and biases follow as the functions they are."""
-    result: Any = values if weight is None and bias is None else concrete_field(capture, values, layout)
-    for function, name, other in ((torch.mul, "mul", weight), (torch.add, "add", bias)):
-        if other is not None:
-            given = other
-            if shape is not None:
-                given = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
-            result = by_rule(capture, Call(function, name, (result, given), {}, call.module))
-    return result
-
-
-def affine(weight: Weight | None, bias: Weight | None, uses: int = 1) -> tuple[dict[str, float], dict[str, Any]]:
-    """What an op is told of gain and bias, and the weights that are bound to it, `uses` times each."""
-    given = [(name, item) for name, item in (("weight", weight), ("bias", bias)) if item is not None]
-    bound = {name: (item, math.prod(item.shape) * uses) for name, item in given}
-    told: dict[str, float] = {}
-    if weight is not None:
-        told |= {"gain_second_moment": weight.distribution.second_moment, "gain_mean": weight.distribution.mean}
-    if bias is not None:
-        told |= {"bias_second_moment": bias.distribution.second_moment, "bias_mean": bias.distribution.mean}
-    return told, bound
-
-
-def image_layout(values: Tensor) -> Layout:
-    """Examples, channels, then positions."""
-    return of_roles(values.shape, [BATCH, CHANNEL, *[TOKEN] * (values.dim() - 2)])
-
-
-def channel_shape(values: Tensor) -> tuple[int, ...]:
-    """The shape of one number per channel."""
-    return (-1, *[1] * (values.dim() - 2))
 
 
 def one_group(capture: Capture, node: Node, width: int, groups: int) -> Node:

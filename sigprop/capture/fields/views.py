@@ -69,10 +69,10 @@ def copied(capture: Capture, call: Call, input: Field, result: Layout) -> Field:
     def make(_: Field) -> Node:
         return capture.apply(Gather(index, copies, result.channels), input.node)
 
-    made = Field(result, make, sources=input.sources, call=call, inputs=(input,))
+    told = {}
     if input.statistic is not None:
-        made.statistic, made.root, made.function = input.statistic, input.base, input.function
-    return made
+        told = {"statistic": input.statistic, "root": input.base, "function": input.function}
+    return Field(result, make, sources=input.sources, call=call, inputs=(input,), **told)
 
 
 def copied_like(capture: Capture, item: Field, others: list[Layout]) -> Field:

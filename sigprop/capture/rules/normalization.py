@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.derived_weights import of_weights
-from sigprop.capture.fields.norms import affine, channel_shape, image_layout, of_real, one_group
-from sigprop.capture.fields.operands import weight_field
+from sigprop.capture.fields.norms import one_group
+from sigprop.capture.fields.operands import concrete_field, weight_field
 from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.layout import BATCH, Layout
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.capture.record import Call, Field, Record, Weight, few_entries
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.batch_norm import FiniteBatchNorm
@@ -62,7 +62,7 @@ def _norm(
 ) -> Any:
     if isinstance(x, Tensor):
         function = torch.rms_norm if kind is RMSNorm else torch.layer_norm
-        return of_real(capture, call, function(x, x.shape[x.dim() - count :], eps=epsilon), weight, bias)
+        return _of_real(capture, call, function(x, x.shape[x.dim() - count :], eps=epsilon), weight, bias)
     if isinstance(x, Weight):
         x = weight_field(capture, x)
     axes = [axis for dim in x.layout.dims[len(x.shape) - count :] for axis in dim]
@@ -71,7 +71,7 @@ def _norm(
         return replayed(capture, call)
     width = math.prod(axis.size for axis in axes)
     groups = x.layout.channels // width
-    told, bound = affine(weight, bias, groups)
+    told, bound = _affine(weight, bias, groups)
     op = kind(epsilon=epsilon, affine=bool(bound), **told)
 
     def make(_: Field) -> Node:
@@ -102,11 +102,11 @@ def group_norm(
 ) -> Any:
     if isinstance(input, Tensor):
         values = torch.group_norm(input, num_groups, eps=eps)
-        return of_real(capture, call, values, weight, bias, image_layout(values), channel_shape(values))
+        return _of_real(capture, call, values, weight, bias, _image_layout(values), _channel_shape(values))
     known = isinstance(input, Field) and all(isinstance(item, Weight) or item is None for item in (weight, bias))
     if not known or input.shape[1] // num_groups < FEWEST or not _is_image(input.layout):
         return _replayed(capture, call, input.shape, num_groups)
-    told, bound = affine(weight, bias)
+    told, bound = _affine(weight, bias)
     op = GroupNorm(epsilon=eps, affine=bool(bound), image=_images(input.layout), **told)
 
     def make(_: Field) -> Node:
@@ -161,7 +161,7 @@ def batch_norm(
     if isinstance(input, Tensor):
         mean, variance = (None if item is None else item.clone() for item in (running_mean, running_var))
         values = torch.batch_norm(input, None, None, mean, variance, training or mean is None, momentum, eps, False)
-        return of_real(capture, call, values, weight, bias, image_layout(values), channel_shape(values))
+        return _of_real(capture, call, values, weight, bias, _image_layout(values), _channel_shape(values))
     if not isinstance(input, Field) or not all(isinstance(item, Weight) or item is None for item in (weight, bias)):
         return replayed(capture, call)
     if training or running_mean is None:
@@ -204,7 +204,7 @@ def _of_batch(
     others = [axis for place, dim in enumerate(x.layout.dims) if place != 1 for axis in dim]
     if any(axis.is_position for axis in channels) or any(not axis.is_position for axis in others):
         return replayed(capture, call)
-    told, bound = affine(weight, bias)
+    told, bound = _affine(weight, bias)
     op = FiniteBatchNorm(epsilon=epsilon, **told)
 
     def make(_: Field) -> Node:
@@ -219,3 +219,48 @@ def _stateless(call: Call, x: Field, weight: Weight | None, bias: Weight | None,
     """The same call without running statistics, which a replay must not change."""
     kwargs = {"weight": weight, "bias": bias, "training": True, "eps": epsilon}
     return Call(torch.nn.functional.batch_norm, "batch_norm", (x, None, None), kwargs, call.module)
+
+
+# -- what all share: gains and biases, numbers of the raw input, images
+
+
+def _of_real(
+    capture: Capture,
+    call: Call,
+    values: Tensor,
+    weight: Weight | None,
+    bias: Weight | None,
+    layout: Layout | None = None,
+    shape: tuple[int, ...] | None = None,
+) -> Any:
+    """A norm of the raw input: its numbers are real, and gains and biases follow as the functions they are."""
+    result: Any = values if weight is None and bias is None else concrete_field(capture, values, layout)
+    for function, name, other in ((torch.mul, "mul", weight), (torch.add, "add", bias)):
+        if other is not None:
+            given = other
+            if shape is not None:
+                given = of_weights(capture, Call(torch.reshape, "reshape", (other, shape), {}, call.module))
+            result = by_rule(capture, Call(function, name, (result, given), {}, call.module))
+    return result
+
+
+def _affine(weight: Weight | None, bias: Weight | None, uses: int = 1) -> tuple[dict[str, float], dict[str, Any]]:
+    """What an op is told of gain and bias, and the weights that are bound to it, `uses` times each."""
+    given = [(name, item) for name, item in (("weight", weight), ("bias", bias)) if item is not None]
+    bound = {name: (item, math.prod(item.shape) * uses) for name, item in given}
+    told: dict[str, float] = {}
+    if weight is not None:
+        told |= {"gain_second_moment": weight.distribution.second_moment, "gain_mean": weight.distribution.mean}
+    if bias is not None:
+        told |= {"bias_second_moment": bias.distribution.second_moment, "bias_mean": bias.distribution.mean}
+    return told, bound
+
+
+def _image_layout(values: Tensor) -> Layout:
+    """Examples, channels, then positions."""
+    return of_roles(values.shape, [BATCH, CHANNEL, *[TOKEN] * (values.dim() - 2)])
+
+
+def _channel_shape(values: Tensor) -> tuple[int, ...]:
+    """The shape of one number per channel."""
+    return (-1, *[1] * (values.dim() - 2))

@@ -76,8 +76,9 @@ def squeeze(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: An
 @rule("view_as_complex")
 def view_as_complex(capture: Capture, call: Call, input: Field) -> Field:
     """Pairs of channels become complex numbers: followed by replay."""
-    made = viewed(input, Layout(input.layout.dims[:-1], input.layout.order), call)
-    made.make, made.root, made.function, made.dtype = _complex, None, None, torch.complex64
+    layout, transparent = Layout(input.layout.dims[:-1], input.layout.order), input.transparent or input.is_source
+    made = Field(layout, _complex, input.sources, transparent=transparent, call=call, inputs=(input,))
+    made.dtype = torch.complex64
     return made
 
 

@@ -205,7 +205,3 @@ def _replace(input: Tensor, index: Tensor, value: Tensor) -> Tensor:
 def _replace_range(input: Tensor, start: int, value: Tensor) -> Tensor:
     """Along the last dimension."""
     return torch.cat((input[..., :start], value, input[..., start + value.shape[-1] :]), -1)
-
-
-def is_view(call: Call, first: Any) -> bool:
-    return call.name in VIEWS and isinstance(first, Tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,13 +43,13 @@ class Gelu(ActivationFunction):
 
     def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         x, y = _pair(vx, vy, c, mx, my)
-        both = x.both(y)
-        y_both = y.mean * both + x.covariance * x.delta_step(y) + y.variance * y.delta_step(x)
+        both = x.both()
+        y_both = y.mean * both + x.covariance * x.delta_step() + y.variance * y.delta_step()
         return (
             x.mean * y_both
             + x.covariance * both
-            + x.variance * x.delta_other_step(y)
-            + x.covariance * y.delta_own_step(x)
+            + x.variance * x.delta_other_step()
+            + x.covariance * y.delta_own_step()
         )
 
     def derivative(self, x: Tensor) -> Tensor:
@@ -64,11 +65,13 @@ class Gelu(ActivationFunction):
 
     def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         x, y = _pair(vx, vy, c, mx, my)
-        return x.both(y) + x.delta_own_step(y) + y.delta_own_step(x) + x.both_deltas(y)
+        return x.both() + x.delta_own_step() + y.delta_own_step() + x.both_deltas()
 
 
 class _Side:
     """One of the two variables: x ~ N(m, v) with a = x - u of variance 1 + v; c = Cov(x, y) = Cov(a, b)."""
+
+    other: _Side
 
     def __init__(self, variance: Tensor, mean: Tensor, covariance: Tensor, determinant: Tensor):
         self.variance, self.mean, self.covariance = variance, mean, covariance
@@ -77,9 +80,9 @@ class _Side:
         self.peak = density(mean / self.scale) / self.scale  # density of a at zero
         self.determinant = determinant  # of the covariance matrix of (a, b)
 
-    def both(self, other: _Side) -> Tensor:
+    def both(self) -> Tensor:
         """P(a > 0, b > 0)."""
-        product = self.scale * other.scale
+        other, product = self.other, self.scale * self.other.scale
         return bivariate_cumulative(
             self.mean / self.scale,
             other.mean / other.scale,
@@ -87,40 +90,39 @@ class _Side:
             torch.sqrt(self.determinant) / product,
         )
 
-    def _given_zero(self, other: _Side) -> tuple[Tensor, Tensor, Tensor]:
-        """Given a = 0: mean of b, standard deviation of b, and the former in units of the latter."""
-        mean = other.mean - self.covariance * self.mean / self.total
+    @cached_property
+    def _given_zero(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Given a = 0: mean of b, standard deviation of b, and Phi and phi of the former in units of the latter."""
+        mean = self.other.mean - self.covariance * self.mean / self.total
         deviation = torch.sqrt(self.determinant) / self.scale
-        return mean, deviation, mean / deviation
+        return mean, deviation, cumulative(mean / deviation), density(mean / deviation)
 
-    def delta_step(self, other: _Side) -> Tensor:
+    def delta_step(self) -> Tensor:
         """E[delta(a) step(b)]."""
-        return self.peak * cumulative(self._given_zero(other)[2])
+        return self.peak * self._given_zero[2]
 
-    def delta_other_step(self, other: _Side) -> Tensor:
+    def delta_other_step(self) -> Tensor:
         """E[y delta(a) step(b)]."""
-        mean, deviation, height = self._given_zero(other)
-        shared = other.variance - self.covariance**2 / self.total
-        return self.peak * (mean * cumulative(height) + shared / deviation * density(height))
+        mean, deviation, step, bump = self._given_zero
+        shared = self.other.variance - self.covariance**2 / self.total
+        return self.peak * (mean * step + shared / deviation * bump)
 
-    def delta_own_step(self, other: _Side) -> Tensor:
+    def delta_own_step(self) -> Tensor:
         """E[x delta(a) step(b)]; given a = 0, x has mean m / (1 + v) and covariance c / (1 + v) with b."""
-        _, deviation, height = self._given_zero(other)
-        own = self.mean * cumulative(height) + self.covariance / deviation * density(height)
-        return self.peak * own / self.total
+        _, deviation, step, bump = self._given_zero
+        return self.peak * (self.mean * step + self.covariance / deviation * bump) / self.total
 
-    def both_deltas(self, other: _Side) -> Tensor:
+    def both_deltas(self) -> Tensor:
         """E[x y delta(a) delta(b)], from the conditional mean and covariance of (x, y) at a = b = 0."""
-        c, d = self.covariance, self.determinant
+        c, d, other = self.covariance, self.determinant, self.other
         mean_x = (other.total * self.mean - c * other.mean) / d
         mean_y = (self.total * other.mean - c * self.mean) / d
         exponent = self.mean * mean_x + other.mean * mean_y
         return torch.exp(-0.5 * exponent) / (2 * math.pi * torch.sqrt(d)) * (mean_x * mean_y + c / d)
 
 
-def _pair(
-    variance_x: Number, variance_y: Number, covariance: Number, mean_x: Number, mean_y: Number
-) -> tuple[_Side, _Side]:
-    vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+def _pair(vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> tuple[_Side, _Side]:
     determinant = 1 + vx + vy + (vx * vy - c * c).clamp(min=0.0)
-    return _Side(vx, mx, c, determinant), _Side(vy, my, c, determinant)
+    x, y = _Side(vx, mx, c, determinant), _Side(vy, my, c, determinant)
+    x.other, y.other = y, x
+    return x, y

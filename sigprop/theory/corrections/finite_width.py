@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations.quadrature import rule
-from sigprop.theory.corrections import applies
+from sigprop.theory.corrections import ACTIVE
 from sigprop.theory.states import Evidence
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _settled(terms: Tensor) -> bool:
 def through_weights(kernel: Kernel, x: Kernel, directions: Directions, fan_in: int) -> Kernel:
     """The energy of `W^T g` where part of `W` is fixed by the output that `g` goes across."""
     radial = directions.radial
-    if not applies(NAME) or (not isinstance(radial, Tensor) and radial == 1.0):
+    if NAME not in ACTIVE.get() or (not isinstance(radial, Tensor) and radial == 1.0):
         return kernel
     lost = kernel.spread((1.0 - radial) / fan_in) * (2.0 - x.normalized().values ** 2)
     return kernel.like(kernel.values * (1.0 - lost).clamp_min(0.0))
@@ -141,7 +141,7 @@ def through_weights(kernel: Kernel, x: Kernel, directions: Directions, fan_in: i
 def met(kernel: Kernel, x: Signal, directions: Directions) -> Kernel:
     """The kernel that a gradient meets in weights, with how both follow the squared norm."""
     response = directions.response
-    if not applies(NAME) or (not isinstance(response, Tensor) and response == 0.0):
+    if NAME not in ACTIVE.get() or (not isinstance(response, Tensor) and response == 0.0):
         return kernel
     spread = kernel.spread(torch.log1p(torch.as_tensor(x.fluctuation.norm) / x.width) * response)
     return kernel.like(kernel.values * torch.exp(spread * (1.0 + kernel.normalized().values ** 2) / 2.0))
@@ -149,7 +149,7 @@ def met(kernel: Kernel, x: Signal, directions: Directions) -> Kernel:
 
 def through_function(moments: FunctionMoments, x: Signal, directions: Directions) -> Tensor:
     """What the energy of a gradient gains in a function, beyond that of independent factors."""
-    if not applies(NAME):
+    if NAME not in ACTIVE.get():
         return torch.ones(())
     across = (1.0 - directions.radial) * moments.joint
     return 1.0 + (directions.response * moments.slopes + moments.slopes_curved - across) / x.width
@@ -157,7 +157,7 @@ def through_function(moments: FunctionMoments, x: Signal, directions: Directions
 
 def before_norm(cosine: Kernel, x: Signal) -> Tensor | float:
     """The cosine of two tokens lies lower than that of their average kernel."""
-    if not applies(NAME):
+    if NAME not in ACTIVE.get():
         return 1.0
     spread = cosine.spread(x.fluctuation.norm) * (1.0 - cosine.values**2)
     return 1.0 - spread / (4.0 * max(x.width - 1, 1))
@@ -167,7 +167,7 @@ def below_norm(cosine: Kernel, x: Signal, directions: Directions, centres: bool)
     """The factor of the energy that a norm lets through, and how much the norms it divides by vary."""
     squared, spread = cosine.values**2, cosine.spread(x.fluctuation.norm)
     varied = spread * (3.0 + squared) / 4.0 + (cosine.spread(x.common.uniform) if centres else 0.0)
-    if not applies(NAME):
+    if NAME not in ACTIVE.get():
         return 1.0, varied
     removed = (2.0 - squared) * cosine.spread(directions.radial)
     removed = removed + (cosine.spread(directions.uniform) if centres else 0.0)

@@ -6,6 +6,7 @@ Nothing here is imported before it is needed. A name of `PRIVATE` is imported fr
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import sys
 import threading
@@ -274,21 +275,8 @@ def cached_folder(name: str) -> Path:
         ) from error
 
 
-def open_safetensors(path: Any) -> Any:
-    """A file of tensors, read without being mapped: mapped pages that were copied still count as memory of the process.
-    Releases before 0.8 map it."""
-    from safetensors import safe_open
-
-    try:
-        return safe_open(str(path), framework="pt", backend="pread")  # type: ignore[call-arg]
-    except TypeError:
-        return safe_open(str(path), framework="pt")
-
-
 def return_free_memory() -> None:
     """Give the system what is free, also between blocks in use, where the C library can do that (glibc)."""
-    import ctypes
-
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:

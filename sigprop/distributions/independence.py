@@ -97,6 +97,8 @@ def _sample(count: int, few: int) -> Tensor:
 def _room(numbers: Tensor) -> int:
     """How many different numbers independent normal draws would show: fewer than there are on the grid of a short type,
     in which a model may have been saved."""
+    if not numbers.std() > 0:  # one number many times is no draw
+        return len(numbers)
     for kind in (torch.bfloat16, torch.float16):
         if torch.equal(numbers.to(kind).to(numbers.dtype), numbers):
             levels = (torch.arange(len(numbers), dtype=torch.float64) + 0.5) / len(numbers)

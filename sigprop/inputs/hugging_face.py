@@ -13,13 +13,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from sigprop.batches import first_batch
 from sigprop.compat import (
     cached_folder,
     model_class,
-    open_safetensors,
     quiet_transformers,
     transformers_library,
     without_foreign_attention,
@@ -182,11 +182,19 @@ def _stored_weights(folder: Path, kept: torch.dtype) -> dict[str, Tensor]:
     names = {whole.name} if whole.is_file() else set(json.loads(index.read_text())["weight_map"].values())
     found: dict[str, Tensor] = {}
     for name in sorted(names):
-        with open_safetensors(folder / Path(name).name) as file:
+        with _opened(folder / Path(name).name) as file:
             for key in file.keys():  # noqa: SIM118
                 value = file.get_tensor(key)
                 found[key] = value.to(kept if value.is_floating_point() else value.dtype, copy=True)
     return found
+
+
+def _opened(path: Path) -> Any:
+    """A file of tensors, read without being mapped: mapped pages that were copied count as memory of the process."""
+    try:
+        return safe_open(str(path), framework="pt", backend="pread")  # type: ignore[call-arg]
+    except TypeError:  # safetensors before 0.8
+        return safe_open(str(path), framework="pt")
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Random networks made of ordinary parts, predicted and judged by fresh initializations."""

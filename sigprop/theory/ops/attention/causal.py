@@ -8,99 +8,58 @@ use the dense state (`dense.py`), this one is a preview.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Exchangeable
-from sigprop.theory.ops.attention.exchangeable import (
-    correlation,
-    degrees_of_freedom,
-    effective_variance,
-    key_factor,
-    overlapping_correlation,
-    pair_overlap,
-    query_factor,
-    row_overlap,
-)
+from sigprop.theory.ops.attention.exchangeable import correlation, mean
+from sigprop.theory.ops.attention.overlaps import Rows, overlapping_correlation
 from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention
 
+__all__ = ["EVIDENCE", "backward", "forward", "mean", "weights"]
 EVIDENCE = (Status.ASSUMED, "causal mask averaged over positions")
 
 
-@dataclass(frozen=True)
-class CausalWeights:
-    """Per-position statistics; the last axis is the position."""
-
-    raw_variance: Tensor
-    variance: Tensor
-    count: Tensor
-    own_overlap: Tensor
-    pair_growth: Tensor
-    later: Tensor
-    overlapping: Tensor
-    key_factor: Tensor
-    query_factor: Tensor
-    query_correlation: Tensor
-
-
-def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> CausalWeights:
+def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Rows:
+    """Per position, the last axis."""
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
     variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)[..., None]
     count = torch.arange(1.0, key.tokens + 1, dtype=torch.float64)
-    degrees = degrees_of_freedom(op.head_width, op.shared_width)
-    count_grid = count.expand(*variance.shape[:-1], key.tokens)
-    own = row_overlap(count_grid, variance.expand_as(count_grid), degrees)
-    _, share = effective_variance(count_grid, own, degrees)
-    between = correlation(query)[..., None]
-    growth = torch.minimum(pair_overlap(count_grid, own, between, share, degrees), count_grid * own)
-    later = (1.0 / count).flip(0).cumsum(0).flip(0) - 1.0 / count
-    return CausalWeights(
-        raw,
-        variance,
-        count,
-        own,
-        growth,
-        later,
-        overlapping_correlation(between, share),
-        key_factor(count_grid, own),
-        query_factor(count_grid, own),
-        between,
-    )
+    return Rows.of(op, raw, variance.expand(*variance.shape[:-1], key.tokens), count)
 
 
-def mean(weights: CausalWeights, value_mean: Tensor) -> Tensor:
-    return value_mean
-
-
-def _pair_mean(values: Tensor, weights: CausalWeights) -> Tensor:
+def _pair_mean(values: Tensor) -> Tensor:
     """Average over pairs `n < n'` of `values_n / n'`."""
-    tokens = len(weights.count)
-    return 2.0 * (values * weights.later).sum(-1) / max(tokens * (tokens - 1), 1)
+    tokens = values.shape[-1]
+    share = 1.0 / torch.arange(1.0, tokens + 1, dtype=torch.float64)
+    later = share.flip(0).cumsum(0).flip(0) - share
+    return 2.0 * (values * later).sum(-1) / max(tokens * (tokens - 1), 1)
 
 
-def forward(op: Attention, weights: CausalWeights, query: Exchangeable, value: Exchangeable) -> Exchangeable:
+def forward(op: Attention, weights: Rows, query: Exchangeable, key: Exchangeable, value: Exchangeable) -> Exchangeable:
     w, p, width = weights, op.dropout, op.shared_width
-    r = correlation(value)
+    r, between = correlation(value), correlation(query)
     rest, bend = 1.0 - r, w.variance[..., 0] / width
     own = w.own_overlap.mean(-1)
     same = r + rest * bend * (1.0 - own) + own / (1.0 - p) * (rest * (1.0 + 4.0 * bend) + p * r)
-    pair, between = _pair_mean(w.pair_growth, w), w.query_correlation[..., 0]
+    pair = _pair_mean(w.growth(between[..., None]))
     different = r + rest * pair * (1.0 + 2.0 * (1.0 + between) * bend) + between * rest * bend * (1.0 - pair)
     return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
 
 
-def backward(op: Attention, weights: CausalWeights, gradient: Exchangeable, query, key, value):
+def backward(op: Attention, weights: Rows, gradient: Exchangeable, query, key, value):
     w, p, tokens = weights, op.dropout, gradient.tokens
     noise, reach = p / (1.0 - p), op.score_scale**2 * op.head_width
     own = gradient.diagonal * w.own_overlap.mean(-1)
     others = (tokens - 1) * gradient.different
-    pair = others * _pair_mean(w.pair_growth, w)
+    between = correlation(query)[..., None]
+    growth = w.growth(between)
+    pair = others * _pair_mean(growth)
     live_value = value.diagonal * (1.0 - correlation(value))
     live_key = key.diagonal * (1.0 - correlation(key))
 
@@ -111,11 +70,11 @@ def backward(op: Attention, weights: CausalWeights, gradient: Exchangeable, quer
     seen = (w.own_overlap * w.query_factor).mean(-1)
     dropped = noise * (w.own_overlap * w.key_factor).mean(-1) * value.diagonal * live_key
     query_same = reach * gradient.diagonal * (live_value * live_key * (aligned + seen) + dropped)
-    shared = 1.0 / op.shared_width + _pair_mean(w.pair_growth, w)
+    shared = 1.0 / op.shared_width + _pair_mean(growth)
     query_different = reach * gradient.different * live_value * live_key * shared
 
     signal = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)
-    signal = signal + others * _pair_mean(w.pair_growth * w.key_factor * w.overlapping, w)
+    signal = signal + others * _pair_mean(growth * w.key_factor * overlapping_correlation(between, w.share))
     signal = reach * query.diagonal * live_value * signal
     dropped_key = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)
     key_same = signal + reach * query.diagonal * value.diagonal * noise * dropped_key

@@ -20,15 +20,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.attention.exchangeable import (
-    degrees_of_freedom,
-    effective_variance,
-    key_factor,
-    overlapping_correlation,
-    pair_overlap,
-    query_factor,
-    row_overlap,
-)
+from sigprop.theory.ops.attention.overlaps import Rows, overlapping_correlation, pair_growth
 from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
@@ -42,21 +34,28 @@ _LEAST_CORRELATION = -0.2
 class DenseWeights:
     """Statistics of the attention matrix: per row (`[..., i]`) and per pair of rows (`[..., i, j]`)."""
 
-    raw_variance: Tensor
+    rows: Rows
     visible: Tensor
-    count: Tensor
     shared: Tensor
-    variance: Tensor
-    own_overlap: Tensor
-    effective: Tensor
-    pair_overlap: Tensor
-    same_key: Tensor
-    other_key: Tensor
-    query_correlation: Tensor
-    overlapping: Tensor
-    key_factor: Tensor
-    query_factor: Tensor
     shorter: Tensor
+    query_correlation: Tensor
+    pair_overlap: Tensor
+    overlapping: Tensor
+
+    @property
+    def raw_variance(self) -> Tensor:
+        return self.rows.raw_variance
+
+    @property
+    def same_key(self) -> Tensor:
+        """`E A_ik A_jk` of a key that both rows see."""
+        return torch.where(self.shared > 0, self.pair_overlap / self.shared.clamp_min(1.0), 0.0)
+
+    @property
+    def other_key(self) -> Tensor:
+        """`E A_ik A_jl`."""
+        others = self.rows.count[..., :, None] * self.rows.count[..., None, :] - self.shared
+        return torch.where(others > 0, (1.0 - self.pair_overlap) / others.clamp_min(1.0), 0.0)
 
 
 def visible_keys(op: Attention, queries: int, keys: int, device) -> Tensor:
@@ -85,54 +84,34 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     count, shared = visible.sum(-1), visible @ visible.T
     same, live = spread_over_keys(visible, key)
     reach = op.score_scale**2 * op.head_width
-    variance = reach * query.diagonal * live
-    degrees = degrees_of_freedom(op.head_width, op.shared_width)
-    own = row_overlap(count.expand_as(variance), variance, degrees)
-    effective, share = effective_variance(count, own, degrees)
+    rows = Rows.of(op, reach * query.diagonal * same, reach * query.diagonal * live, count)
 
     shorter = count[:, None] <= count[None, :]
     few, many = torch.minimum(count[:, None], count), torch.maximum(count[:, None], count)
     between = query.normalized().values.clamp(_LEAST_CORRELATION, 1.0)
-    own_pair, share_pair = take_shorter(own, shorter), take_shorter(share, shorter)
-    growth = pair_overlap(few, own_pair, between, share_pair, degrees)
-    pair = torch.minimum(growth, few * own_pair) * shared / (few * many)
+    own, share = take_shorter(rows.own_overlap, shorter), take_shorter(rows.share, shorter)
+    pair = pair_growth(few, own, between, share, rows.degrees) * shared / (few * many)
     eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
-    pair = torch.where(eye, own[..., None], pair)
-    overlapping = torch.where(eye, torch.ones_like(pair), overlapping_correlation(between, share_pair))
-    return DenseWeights(
-        reach * query.diagonal * same,
-        visible,
-        count,
-        shared,
-        variance,
-        own,
-        effective,
-        pair,
-        torch.where(shared > 0, pair / shared.clamp_min(1.0), 0.0),
-        torch.where(few * many > shared, (1.0 - pair) / (few * many - shared).clamp_min(1.0), 0.0),
-        between,
-        overlapping,
-        key_factor(count.expand_as(own), own),
-        query_factor(count.expand_as(own), own),
-        shorter,
-    )
+    pair = torch.where(eye, rows.own_overlap[..., None], pair)
+    overlapping = torch.where(eye, torch.ones_like(pair), overlapping_correlation(between, share))
+    return DenseWeights(rows, visible, shared, shorter, between, pair, overlapping)
 
 
 def mean(weights: DenseWeights, value_mean: Tensor) -> Tensor:
-    return (value_mean @ weights.visible.T) / weights.count
+    return (value_mean @ weights.visible.T) / weights.rows.count
 
 
-def forward(op: Attention, weights: DenseWeights, query: Dense, value: Dense) -> Dense:
+def forward(op: Attention, weights: DenseWeights, query: Dense, key: Dense, value: Dense) -> Dense:
     w, m = weights, weights.visible
     excess = (m * value.diagonal[..., None, :]) @ m.T
     out = w.other_key * (m @ value.values @ m.T) + (w.same_key - w.other_key) * excess
     own_value, live = spread_over_keys(m, value)
-    bend = live * w.variance / op.shared_width * (1.0 - w.own_overlap) ** 2
+    bend = live * w.rows.variance / op.shared_width * (1.0 - w.rows.own_overlap) ** 2
     out = out + take_shorter(bend, w.shorter) * w.query_correlation.clamp_min(0.0)
     drawn = 2.0 * (1.0 + w.query_correlation) * (1.0 - w.pair_overlap / 2) * w.pair_overlap
-    out = out + drawn * take_shorter(live * w.effective, w.shorter) / op.shared_width
+    out = out + drawn * take_shorter(live * w.rows.effective, w.shorter) / op.shared_width
     noise = op.dropout / (1.0 - op.dropout)
-    return Dense(out).add_diagonal(noise * w.own_overlap * own_value)
+    return Dense(out).add_diagonal(noise * w.rows.own_overlap * own_value)
 
 
 def backward(op: Attention, weights: DenseWeights, gradient: Dense, query: Dense, key: Dense, value: Dense):
@@ -157,11 +136,11 @@ def _to_keys(op: Attention, w: DenseWeights, gradient: Dense, query: Dense, valu
     same_value, live_value = spread_over_keys(m, value)
     root = query.diagonal.sqrt()
     flow = reach * gradient.values * w.same_key * w.overlapping * query.left(root) * query.right(root)
-    flow = flow * take_shorter(live_value * w.key_factor, w.shorter)
+    flow = flow * take_shorter(live_value * w.rows.key_factor, w.shorter)
     same = _both_see(m, flow)
     others = _both_see(m, flow / (w.shared - 1.0).clamp_min(1.0))
     different = -torch.minimum(others[..., :, None], others[..., None, :])
-    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1) * same_value * query.diagonal * w.key_factor
+    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1) * same_value * query.diagonal * w.rows.key_factor
     eye = torch.eye(same.shape[-1], dtype=different.dtype, device=different.device)
     return Dense(different * (1.0 - eye)).add_diagonal(same + reach * noise * own @ m)
 
@@ -170,11 +149,11 @@ def _to_queries(op: Attention, w: DenseWeights, gradient: Dense, key: Dense, val
     noise, reach = op.dropout / (1.0 - op.dropout), op.score_scale**2 * op.head_width
     same_value, live_value = spread_over_keys(w.visible, value)
     _, live_key = spread_over_keys(w.visible, key)
-    few = take_shorter(w.count, w.shorter)
+    few = take_shorter(w.rows.count, w.shorter)
     aligned = (1.0 - 1.0 / few) * (1.0 - w.pair_overlap) / op.shared_width
-    seen = aligned + w.pair_overlap * take_shorter(w.query_factor, w.shorter)
+    seen = aligned + w.pair_overlap * take_shorter(w.rows.query_factor, w.shorter)
     flow = reach * gradient.values * take_shorter(live_value * live_key, w.shorter) * seen
-    dropped = reach * noise * gradient.diagonal * w.own_overlap * same_value * live_key * w.key_factor
+    dropped = reach * noise * gradient.diagonal * w.rows.own_overlap * same_value * live_key * w.rows.key_factor
     return Dense(flow).add_diagonal(dropped)
 
 

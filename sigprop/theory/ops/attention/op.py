@@ -71,7 +71,7 @@ class Attention(Op):
         query, key, value = inputs
         rule = self._rule(query)
         weights = rule.weights(self, query.kernel, key.kernel)
-        kernel = rule.forward(self, weights, query.kernel, value.kernel)
+        kernel = rule.forward(self, weights, query.kernel, key.kernel, value.kernel)
         evidence = query.evidence.join(key.evidence).join(value.evidence).join(Evidence(*rule.EVIDENCE))
         score = weights.raw_variance
         if bool((score > 4.0).any()):

@@ -171,7 +171,7 @@ def mean(weights: SampledWeights, value_mean: Tensor) -> Tensor:
     return (weights.matrix.mean(-3) @ value_mean[..., None])[..., 0]
 
 
-def forward(op: Attention, weights: SampledWeights, query: Dense, value: Dense) -> Dense:
+def forward(op: Attention, weights: SampledWeights, query: Dense, key: Dense, value: Dense) -> Dense:
     matrix, noise = weights.matrix, op.dropout / (1.0 - op.dropout)
     out = Dense(over_heads(matrix, value.values))
     own = (matrix.square() @ value.diagonal[..., None, :, None])[..., 0].mean(-2)

@@ -14,6 +14,7 @@ correlation within 0.05 for score variance <= 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,12 +47,12 @@ class DenseWeights:
     def raw_variance(self) -> Tensor:
         return self.rows.raw_variance
 
-    @property
+    @cached_property
     def same_key(self) -> Tensor:
         """`E A_ik A_jk` of a key that both rows see."""
         return torch.where(self.shared > 0, self.pair_overlap / self.shared.clamp_min(1.0), 0.0)
 
-    @property
+    @cached_property
     def other_key(self) -> Tensor:
         """`E A_ik A_jl`."""
         others = self.rows.count[..., :, None] * self.rows.count[..., None, :] - self.shared
@@ -87,10 +88,10 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     rows = Rows.of(op, reach * query.diagonal * same, reach * query.diagonal * live, count)
 
     shorter = count[:, None] <= count[None, :]
-    few, many = torch.minimum(count[:, None], count), torch.maximum(count[:, None], count)
+    few, met = torch.minimum(count[:, None], count), shared / (count[:, None] * count)
     between = query.normalized().values.clamp(_LEAST_CORRELATION, 1.0)
     own, share = take_shorter(rows.own_overlap, shorter), take_shorter(rows.share, shorter)
-    pair = pair_growth(few, own, between, share, rows.degrees) * shared / (few * many)
+    pair = pair_growth(few, own, between, share, rows.degrees) * met
     eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
     pair = torch.where(eye, rows.own_overlap[..., None], pair)
     overlapping = torch.where(eye, torch.ones_like(pair), overlapping_correlation(between, share))

@@ -74,14 +74,8 @@ def backward(op: Attention, weights: Rows, gradient: Exchangeable, query, key, v
     )
     query_different = reach * gradient.different * live_value * live_key * (1.0 / op.shared_width + overlap)
 
-    signal = (
-        reach
-        * per_key
-        * query.diagonal
-        * live_value
-        * w.key_factor
-        * (own + pair * overlapping_correlation(between, w.share))
-    )
+    seen = own + pair * overlapping_correlation(between, w.share)
+    signal = reach * per_key * query.diagonal * live_value * w.key_factor * seen
     key_same = signal + reach * per_key * query.diagonal * value.diagonal * noise * own * w.key_factor
     key_different = -signal / max(keys - 1, 1)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.attention.exchangeable import correlation, mean
-from sigprop.theory.ops.attention.overlaps import Rows, overlapping_correlation
+from sigprop.theory.ops.attention.overlaps import AttentionRows, overlapping_correlation
 from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ __all__ = ["EVIDENCE", "backward", "forward", "mean", "weights"]
 EVIDENCE = (Status.ASSUMED, "causal mask averaged over positions")
 
 
-def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Rows:
+def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> AttentionRows:
     """Per position, the last axis."""
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
     variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)[..., None]
     count = torch.arange(1.0, key.tokens + 1, dtype=torch.float64)
-    return Rows.of(op, raw, variance.expand(*variance.shape[:-1], key.tokens), count)
+    return AttentionRows.of(op, raw, variance.expand(*variance.shape[:-1], key.tokens), count)
 
 
 def _pair_mean(values: Tensor) -> Tensor:
@@ -41,7 +41,9 @@ def _pair_mean(values: Tensor) -> Tensor:
     return 2.0 * (values * later).sum(-1) / max(tokens * (tokens - 1), 1)
 
 
-def forward(op: Attention, weights: Rows, query: Exchangeable, key: Exchangeable, value: Exchangeable) -> Exchangeable:
+def forward(
+    op: Attention, weights: AttentionRows, query: Exchangeable, key: Exchangeable, value: Exchangeable
+) -> Exchangeable:
     w, p, width = weights, op.dropout, op.shared_width
     r, between = correlation(value), correlation(query)
     rest, bend = 1.0 - r, w.variance[..., 0] / width
@@ -52,7 +54,7 @@ def forward(op: Attention, weights: Rows, query: Exchangeable, key: Exchangeable
     return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
 
 
-def backward(op: Attention, weights: Rows, gradient: Exchangeable, query, key, value):
+def backward(op: Attention, weights: AttentionRows, gradient: Exchangeable, query, key, value):
     w, p, tokens = weights, op.dropout, gradient.tokens
     noise, reach = p / (1.0 - p), op.score_scale**2 * op.head_width
     own = gradient.diagonal * w.own_overlap.mean(-1)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.attention.overlaps import Rows, overlapping_correlation, pair_growth
+from sigprop.theory.ops.attention.overlaps import AttentionRows, overlapping_correlation, pair_growth
 from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LEAST_CORRELATION = -0.2
 class DenseWeights:
     """Statistics of the attention matrix: per row (`[..., i]`) and per pair of rows (`[..., i, j]`)."""
 
-    rows: Rows
+    rows: AttentionRows
     visible: Tensor
     shared: Tensor
     shorter: Tensor
@@ -85,7 +85,7 @@ def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     count, shared = visible.sum(-1), visible @ visible.T
     same, live = spread_over_keys(visible, key)
     reach = op.score_scale**2 * op.head_width
-    rows = Rows.of(op, reach * query.diagonal * same, reach * query.diagonal * live, count)
+    rows = AttentionRows.of(op, reach * query.diagonal * same, reach * query.diagonal * live, count)
 
     shorter = count[:, None] <= count[None, :]
     few, met = torch.minimum(count[:, None], count), shared / (count[:, None] * count)

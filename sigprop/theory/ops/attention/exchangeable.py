@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.kernels import Exchangeable
-from sigprop.theory.ops.attention.overlaps import Rows, overlapping_correlation
+from sigprop.theory.ops.attention.overlaps import AttentionRows, overlapping_correlation
 from sigprop.theory.states import Status
 
 if TYPE_CHECKING:
@@ -34,17 +34,19 @@ def correlation(kernel: Exchangeable) -> Tensor:
     return kernel.different / kernel.diagonal.clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> Rows:
+def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> AttentionRows:
     raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
     variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)
-    return Rows.of(op, raw, variance, torch.tensor(float(key.tokens), dtype=torch.float64))
+    return AttentionRows.of(op, raw, variance, torch.tensor(float(key.tokens), dtype=torch.float64))
 
 
-def mean(weights: Rows, value_mean: Tensor) -> Tensor:
+def mean(weights: AttentionRows, value_mean: Tensor) -> Tensor:
     return value_mean
 
 
-def forward(op: Attention, weights: Rows, query: Exchangeable, key: Exchangeable, value: Exchangeable) -> Exchangeable:
+def forward(
+    op: Attention, weights: AttentionRows, query: Exchangeable, key: Exchangeable, value: Exchangeable
+) -> Exchangeable:
     w, p, width = weights, op.dropout, op.shared_width
     r, rest, between = correlation(value), 1.0 - correlation(value), correlation(query)
     aligned = rest * w.variance / width * (1.0 - w.own_overlap) ** 2
@@ -55,7 +57,7 @@ def forward(op: Attention, weights: Rows, query: Exchangeable, key: Exchangeable
     return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
 
 
-def backward(op: Attention, weights: Rows, gradient: Exchangeable, query, key, value):
+def backward(op: Attention, weights: AttentionRows, gradient: Exchangeable, query, key, value):
     w, p, keys, queries = weights, op.dropout, key.tokens, gradient.tokens
     noise, per_key, between = p / (1.0 - p), queries / keys, correlation(query)
     overlap = w.growth(between) / w.count

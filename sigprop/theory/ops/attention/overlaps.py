@@ -22,7 +22,7 @@ _SHARE_LIMIT = 0.4
 
 
 @dataclass(frozen=True)
-class Rows:
+class AttentionRows:
     """Statistics of rows over `count` keys; `variance` is that part of the score variance `raw_variance` that survives
     the softmax, `degrees` the effective chi-squared degrees of freedom of it.
 
@@ -39,7 +39,7 @@ class Rows:
     share: Tensor
 
     @classmethod
-    def of(cls, op: Attention, raw: Tensor, variance: Tensor, count: Tensor) -> Rows:
+    def of(cls, op: Attention, raw: Tensor, variance: Tensor, count: Tensor) -> AttentionRows:
         degrees = 1.0 / (1.0 / op.head_width + 2.0 / op.shared_width)
         count = count.expand_as(variance)
         own = mean_overlap(count, variance, degrees)

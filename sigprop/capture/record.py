@@ -105,6 +105,19 @@ class Field(Record):
         self.is_source = len(self.sources) == 1 and self.sources[0].field is self
         self.base = self if self.root is None else self.root
 
+    @property
+    def made_by(self) -> str:
+        """The name of the call that made it; empty where there is none."""
+        return "" if self.call is None else self.call.name
+
+    @property
+    def fields(self) -> list[Field]:
+        return [item for item in self.inputs if isinstance(item, Field)]
+
+    @property
+    def weights(self) -> list[Weight]:
+        return [item for item in self.inputs if isinstance(item, Weight)]
+
     @cached_property
     def node(self) -> Node:
         return self.make(self)

@@ -1,4 +1,4 @@
-r"""A learning rate to start with, from the responses that a plan was made with (`plans/scaling/responses.py`).
+r"""A learning rate to start with, from the responses that a plan was made with (`plans/scaling/budget.py`).
 
 Adam: the rate at which the update of a hidden matrix, aligned with what it reads, moves its output by as much as the
 matrix puts out: a response of one, for a batch of 4,096 targets (tokens with a label, images). Fewer targets make

@@ -21,12 +21,10 @@ from sigprop.capture.tracing import trace
 from sigprop.distributions import skeleton_of
 from sigprop.inputs.made_up import made_up_batch
 from sigprop.sites import ADDITION, ROOT, CallCounter, inside
-from sigprop.structure.branch_outputs import ending
+from sigprop.structure.linear import ending, find_routers, find_scores, table_scales
 from sigprop.structure.model import Junction, Spot, Structure
 from sigprop.structure.parameters import find_parameters
 from sigprop.structure.residual import CARRIED, SUMS, Sum, Tensors, core, ends_in_norm, factor, plain, scale_of
-from sigprop.structure.scores import find_routers, find_scores
-from sigprop.structure.table_scales import table_scales
 
 STEPS = 12
 TOKENS = 64
@@ -103,8 +101,8 @@ def _spots(graph: Tensors, sums: list[Sum]) -> list[Spot]:
 
 def _kinds(item: Field) -> int:
     """How many tensors made of parameters or input alone add up to the start of a stream."""
-    fields = [inner for inner in item.inputs if isinstance(inner, Field)]
-    if item.call is not None and item.call.name in SUMS and len(fields) == 2:
+    fields = item.fields
+    if item.made_by in SUMS and len(fields) == 2:
         return sum(_kinds(inner) for inner in fields)
     if len(fields) == 1 and not any(isinstance(inner, Weight) and len(inner.shape) > 1 for inner in item.inputs):
         return _kinds(fields[0])
@@ -177,8 +175,8 @@ def _readout_input(graph: Tensors) -> tuple[str, ...]:
     stream itself or is shared."""
     names = readouts(graph.traced)
     for item in reversed(graph.index):
-        weights = [source for source in item.inputs if isinstance(source, Weight)]
-        reads = item.call is not None and item.call.name in CONTRACTIONS and isinstance(item.inputs[0], Field)
+        weights = item.weights
+        reads = item.made_by in CONTRACTIONS and isinstance(item.inputs[0], Field)
         if reads and weights and names & {name for name, _ in weights[0].roots}:
             source: Any = item.inputs[0]
             alone = len(graph.readers.get(source, [])) == 1 and plain(source) not in graph.sums
@@ -193,10 +191,10 @@ def _exit(branch: Field, exits: dict[Field, str]) -> tuple[str, float, bool]:
     and whether some of it is dropped there."""
     item, number, dropped = core(branch), factor(branch), False
     while item not in exits:
-        inner = [source for source in item.inputs if isinstance(source, Field)]
-        if item.call is None or item.call.name not in CARRIED or len(item.inputs) != len(inner) or len(inner) != 1:
+        inner = item.fields
+        if item.made_by not in CARRIED or len(item.inputs) != len(inner) or len(inner) != 1:
             return "", number, dropped
-        dropped = dropped or item.call.name == "dropout"
+        dropped = dropped or item.made_by == "dropout"
         item, number = inner[0], number * (factor(item) if item.slope is not None else 1.0)
     return exits[item], number, dropped
 
@@ -261,8 +259,8 @@ def _origin(sums: dict[Field, int], item: Field) -> Field | None:
     for _ in range(STEPS):
         if item in sums:
             return item
-        fields = [inner for inner in item.inputs if isinstance(inner, Field)]
-        if len(fields) != 1 and not (fields and item.call is not None and item.call.name == "cat"):
+        fields = item.fields
+        if len(fields) != 1 and not (fields and item.made_by == "cat"):
             return None
         item = max(fields, key=lambda field: field.number)
     return None

@@ -17,8 +17,7 @@ from sigprop.capture.tracing import TracedModel
 from sigprop.errors import UnsupportedError
 from sigprop.results.roles import MATRICES, TABLES
 from sigprop.structure.attention import FoundAttention, visible_keys
-from sigprop.structure.scores import Scores
-from sigprop.structure.table_scales import TableScale
+from sigprop.structure.linear import Scores, TableScale
 
 STARTS = (*TABLES, "input")
 
@@ -185,6 +184,10 @@ class Structure:
     def tied_table(self) -> Parameter | None:
         """The embedding that is also the readout."""
         return next((item for item in self if item.tied), None)
+
+    def table_scale(self, name: str) -> float:
+        """The number that the model multiplies the rows of a table with."""
+        return self.table_scales[name].number if name in self.table_scales else 1.0
 
     @property
     def expert_share(self) -> float:

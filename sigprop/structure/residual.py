@@ -151,8 +151,8 @@ class Tensors:
         added = branch
         while is_view(added) and isinstance(added.inputs[0], Field):
             added = added.inputs[0]
-        operands = [item for item in added.inputs if isinstance(item, Field)]
-        is_sum = added.call is not None and added.call.name in SUMS and added not in self.sums
+        operands = added.fields
+        is_sum = added.made_by in SUMS and added not in self.sums
         if {branch, added} & self._outputs:
             return [branch]
         if is_sum and len(operands) == 2 and operands[0].shape == operands[1].shape == added.shape:
@@ -218,7 +218,7 @@ class Tensors:
         """Whether the values come from outside the branch."""
         value: Any = attention.value
         while isinstance(value, Field):
-            fields = [item for item in value.inputs if isinstance(item, Field)]
+            fields = value.fields
             if any(isinstance(item, Weight) for item in value.inputs):
                 return bool(fields) and fields[0] not in passed and fields[0] not in self._sources
             value = fields[0] if fields else None
@@ -237,7 +237,7 @@ def op_of(item: Field) -> Any:
 
 def core(item: Field) -> Field:
     """The field without the numbers that multiply it."""
-    while item.slope is not None and item.call is not None and item.call.name in SCALINGS and item.inputs:
+    while item.slope is not None and item.made_by in SCALINGS and item.inputs:
         inner = item.inputs[0]
         if not isinstance(inner, Field):
             break
@@ -252,11 +252,11 @@ def factor(item: Field) -> float:
 
 def summands(item: Field) -> dict[Field, float]:
     """The tensors that a field is the sum of, with the numbers that the sum itself multiplies them by, signs aside."""
-    call, fields = item.call, [operand for operand in item.inputs if isinstance(operand, Field)]
+    call, fields = item.call, item.fields
     if call is None:
         return {}
-    if call.name in REDUCED and len(fields) == 1 and fields[0].call is not None and fields[0].call.name == "stack":
-        stacked = [part for part in fields[0].inputs if isinstance(part, Field)]
+    if call.name in REDUCED and len(fields) == 1 and fields[0].made_by == "stack":
+        stacked = fields[0].fields
         parts = [inner for part in stacked for inner in part.inputs if isinstance(inner, Field)]
         joined = all(item.shape == part.shape for part in parts)
         return dict.fromkeys(parts, 1.0 if call.name == "sum" else 1.0 / len(parts)) if joined else {}
@@ -269,7 +269,7 @@ def summands(item: Field) -> dict[Field, float]:
 
 
 def is_view(item: Field) -> bool:
-    return item.call is not None and item.call.name in (*VIEWS, *TURNED) and len(item.inputs) == 1
+    return item.made_by in (*VIEWS, *TURNED) and len(item.inputs) == 1
 
 
 def plain(item: Field) -> Field:
@@ -282,13 +282,13 @@ def plain(item: Field) -> Field:
 
 def is_linear(passed: set[Record]) -> bool:
     """Whether a path has nothing but linear maps and norms."""
-    return all(item.call is not None and item.call.name in LINEAR for item in passed if isinstance(item, Field))
+    return all(item.made_by in LINEAR for item in passed if isinstance(item, Field))
 
 
 def matrices(passed: set[Record]) -> int:
     """How many contractions with a weight lie on a path."""
     return sum(
-        item.call is not None and item.call.name in CONTRACTIONS and any(isinstance(i, Weight) for i in item.inputs)
+        item.made_by in CONTRACTIONS and any(isinstance(i, Weight) for i in item.inputs)
         for item in passed
         if isinstance(item, Field)
     )
@@ -298,7 +298,7 @@ def mixes_streams(passed: set[Record]) -> bool:
     """Whether a path multiplies by weights and sums over something other than channels."""
     fields = [item for item in passed if isinstance(item, Field)]
     weighed = any(isinstance(source, Weight) for item in fields for source in item.inputs)
-    summed = any(item.call is not None and item.call.name == "sum" for item in fields)
+    summed = any(item.made_by == "sum" for item in fields)
     return weighed and summed and not matrices(passed)
 
 
@@ -313,9 +313,9 @@ def scale_of(item: Field) -> float:
 
 def ends_in_norm(branch: Field) -> bool:
     """Whether the last step of a branch, gains and views aside, is a norm."""
-    while branch.call is not None and branch.call.name in CARRIED and len(branch.inputs) == 1:
+    while branch.made_by in CARRIED and len(branch.inputs) == 1:
         if isinstance(op_of(branch), LayerNorm) or not isinstance(branch.inputs[0], Field):
             break
         branch = branch.inputs[0]
-    inner = [item for item in branch.inputs if isinstance(item, Field)]
+    inner = branch.fields
     return isinstance(op_of(branch), LayerNorm) or any(isinstance(op_of(item), LayerNorm) for item in inner[:1])

@@ -4,9 +4,8 @@
 |---|---|
 | `schemes/` | the schemes, by what they share |
 | `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
-| `folding` | scales carried by unmodified models, exactly |
 | `planned_states` | what a model becomes under a plan, predicted; the solvers stand on it |
-| `planning` | `plan(model, recipe)`; junctions hooked, tied readouts, frozen weights |
+| `planning` | `plan(model, recipe)`; junctions folded exactly or hooked, tied readouts, frozen weights |
 """
 
 from sigprop.plans.multipliers import Multipliers, Sizes, folded_multipliers, multipliers

@@ -1,10 +1,10 @@
 r"""`compose`: an initialization, a width rule, a depth rule and an optimizer as one plan.
 
-One pipeline, beside a base (the model at which a rate was tuned) or beside the reference (`reference.py`):
+One pipeline, beside a base (the model at which a rate was tuned) or beside the reference (`beside.py`):
 
-    read       the structures of model and base, and every parameter beside its base (`dimensions.py`, `reference.py`)
+    read       the structures of model and base, and every parameter beside its base (`dimensions.py`, `beside.py`)
     init       the recipe's rows, taken to this width by the rule, or the model's own (`initial_sizes.py`)
-    move       scales of branches, attention, tied readouts and tables, exactly (`beside.py`, `attention.py`, `tied.py`)
+    move       scales of branches, attention, tied readouts and tables, exactly (`attention.py`, `tables.py`)
     rate       what the rules ask of weight, update and gradient, as the optimizer's multipliers
     finish     tables, zeros, the predicted loss, responses
 
@@ -21,22 +21,31 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.folding import with_factor
 from sigprop.plans.recipes.planned_states import with_initial_loss
-from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched
+from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched, with_factor
 from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.rows import multiplied, times, with_inits
 from sigprop.plans.rows import ParameterPlan
-from sigprop.plans.scaling.beside import Beside, Rules, beside_of
-from sigprop.plans.scaling.budget import run_settings, with_run
+from sigprop.plans.scaling.beside import (
+    REFERENCE_LAYERS,
+    REFERENCE_WIDTH,
+    Beside,
+    Rules,
+    beside_of,
+    reference_dimensions,
+)
+from sigprop.plans.scaling.budget import responses, run_settings, with_run
 from sigprop.plans.scaling.depth import DEPTH_RULES
 from sigprop.plans.scaling.dimensions import Dimensions, compare
 from sigprop.plans.scaling.initial_sizes import own_inits, scaled_from_base, scaled_from_reference
 from sigprop.plans.scaling.model_and_base import ModelAndBase, build_base, read_model_and_base
-from sigprop.plans.scaling.reference import REFERENCE_LAYERS, REFERENCE_WIDTH, reference_dimensions
-from sigprop.plans.scaling.responses import responses
-from sigprop.plans.scaling.tables import with_expert_rates, with_seen_tables, with_shaping_rate, with_table_scale
-from sigprop.plans.scaling.tied import with_tied_factor
+from sigprop.plans.scaling.tables import (
+    with_expert_rates,
+    with_seen_tables,
+    with_shaping_rate,
+    with_table_scale,
+    with_tied_factor,
+)
 from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.plans.suggestion import TARGETS
 from sigprop.results import Init

@@ -21,11 +21,19 @@ from sigprop.errors import InputError, require, require_names
 from sigprop.losses import LossChoice
 from sigprop.plans.scaling.beside import Rules
 from sigprop.plans.scaling.expectations import Expectations, Rows, expected_rows, query_owners
-from sigprop.plans.scaling.factories import PlanMaker, build_seeded, compare_known, make_plan
 from sigprop.plans.scaling.judge import find_culprits, in_order_of_ending, judge
 from sigprop.plans.scaling.model_and_base import read_model_and_base
 from sigprop.plans.scaling.record import RecordedRun
-from sigprop.plans.scaling.training import OwnOptimizer, Training, make_step, worth_stacking
+from sigprop.plans.scaling.training import (
+    OwnOptimizer,
+    PlanMaker,
+    Training,
+    build_seeded,
+    compare_known,
+    make_plan,
+    make_step,
+    worth_stacking,
+)
 from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.results.coordinates import CoordinateReport, Exponent
 from sigprop.theory.exponents import read_optimizer

@@ -14,7 +14,7 @@ from sigprop.plans.scaling.dimensions import Dimensions, pattern
 from sigprop.plans.scaling.fit import fit_exponents
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.record import OUTPUT
-from sigprop.plans.scaling.tied import tied_factor
+from sigprop.plans.scaling.tables import tied_factor
 from sigprop.plans.scaling.width_rules import WidthRule
 from sigprop.theory.exponents import read_optimizer
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.capture.record import Field, Weight
 from sigprop.capture.roles import CONTRACTIONS
 from sigprop.errors import InputError, SigpropError, UnsupportedError
 from sigprop.inputs.family import config_of_width
@@ -98,12 +97,12 @@ def readout_scales(structure: Structure) -> dict[str, tuple[float, bool]]:
     after = 1.0
     for _ in range(STEPS):
         after, item = after * factor(item), core(item)
-        fields = [source for source in item.inputs if isinstance(source, Field)]
-        weights = [source for source in item.inputs if isinstance(source, Weight)]
-        if item.call is not None and item.call.name in CONTRACTIONS and weights and fields:
+        fields = item.fields
+        weights = item.weights
+        if item.made_by in CONTRACTIONS and weights and fields:
             names = {name for weight in weights for name, _ in weight.roots}
             return {name: (after * factor(fields[0]), after != 1.0) for name in names if len(weights[0].shape) > 1}
-        if len(fields) != 1 or weights or item.call is None or item.call.name not in CARRIED:
+        if len(fields) != 1 or weights or item.made_by not in CARRIED:
             return {}
         numbers = [value for value in item.call.args if isinstance(value, (int, float))]
         if item.call.name in SCALINGS and numbers:

@@ -11,7 +11,7 @@ from sigprop.errors import UnknownNameError, UnsupportedError
 from sigprop.models import build
 from sigprop.plans import Plan
 from sigprop.plans.recipes import folded_multipliers, plan
-from sigprop.plans.recipes.folding import _is_bare_norm
+from sigprop.plans.recipes.planning import _is_bare_norm
 
 STEPS = 200
 OPTIMIZERS = {

@@ -8,7 +8,7 @@ In order of execution, at every residual sum `l x + b f`:
 so that the scaled stream keeps the variance it starts with; `b^2` is at most 1/2, which counts for one or two layers. A
 number that the model itself multiplies its branches with (Granite) is part of `f`. Embeddings are initialized so that
 it starts with 1. Where the embedding is also the readout, the norm before the readout takes the factor that the logits
-need (`tied.py`); without such a norm the embedding is initialized for the readout, with std `width^{-1/2}` (over the
+need (`tables.py`); without such a norm the embedding is initialized for the readout, with std `width^{-1/2}` (over the
 root of the number of embeddings that are added), and the stream keeps the variance that this gives it; so it does where
 an embedding is frozen. A branch of experts has several last weights, which take one factor; a gain that enters as `1 +
 w` is set to a constant. Other matrices have variance `1 / fan_in`. Predicted states include causal masks, repeated

@@ -19,7 +19,6 @@ from sigprop.research.criticality.points import (
     CriticalPoint,
     critical_line,
     critical_points,
-    critical_sigma_b,
 )
 from sigprop.research.criticality.prescription import CriticalInit, advice, prescription
 from sigprop.research.criticality.summary import (
@@ -50,7 +49,6 @@ __all__ = [
     "correlation_length",
     "critical_line",
     "critical_points",
-    "critical_sigma_b",
     "criticality",
     "factor_at_depth",
     "factor_at_width",

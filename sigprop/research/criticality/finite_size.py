@@ -222,8 +222,5 @@ def _merge(kernel: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
 
 def _read(table: Tensor, kernel: Tensor) -> Tensor:
     """The table at a kernel, linear between its nodes and constant beyond them, where slopes no longer change."""
-    low, high, count = _TABLE
-    place = (torch.log10(kernel.clamp_min(1e-300)) - low) / (high - low) * (count - 1)
-    index = place.long().clamp(0, count - 2)
-    part = (place - index).clamp(0.0, 1.0)
-    return table[index] * (1 - part) + table[index + 1] * part
+    places = torch.log10(kernel.clamp_min(1e-300))
+    return torch.from_numpy(np.interp(places.numpy(), np.linspace(*_TABLE), table.numpy()))

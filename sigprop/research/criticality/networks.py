@@ -125,12 +125,26 @@ class Architecture(ABC):
         require(0 <= self.residual <= 1, "residual", self.residual, "a strength between 0 and 1")
 
     @abstractmethod
-    def step(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        """The kernel one layer on."""
+    def branch(self, kernel: Tensor) -> Tensor:
+        """What sigma_w^2 multiplies in the kernel one layer on."""
 
     @abstractmethod
+    def slope(self, kernel: Tensor) -> Tensor:
+        """What sigma_w^2 multiplies in chi_J at this kernel."""
+
+    def step(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
+        """The kernel one layer on."""
+        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
+        return sigma_w**2 * self.branch(kernel) + self.bias(sigma_b) + self.residual**2 * kernel
+
+    def bias(self, sigma_b: Tensor) -> Tensor:
+        """What biases add to the kernel."""
+        return sigma_b**2
+
     def jacobian(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
         """chi_J at this kernel."""
+        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
+        return sigma_w**2 * self.slope(kernel) + self.residual**2 + torch.zeros_like(sigma_b)
 
     def kernel_slope(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
         """chi_K = dK'/dK."""
@@ -199,14 +213,11 @@ class Vanilla(Architecture):
 
     norm: ClassVar[str] = "none"
 
-    def step(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
-        return sigma_w**2 * self.square(kernel) + sigma_b**2 + self.residual**2 * kernel
+    def branch(self, kernel: Tensor) -> Tensor:
+        return self.square(kernel)
 
-    def jacobian(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
-        factor = self.slope_square(kernel.clamp(max=_CEILING))
-        return sigma_w**2 * factor + self.residual**2 + torch.zeros_like(sigma_b)
+    def slope(self, kernel: Tensor) -> Tensor:
+        return self.slope_square(kernel.clamp(max=_CEILING))
 
     def fixed_point(self, sigma_w: Number, sigma_b: Number, start: Number | None = None) -> Tensor:
         """The first fixed point on the way up or down from `start` (default: unit inputs, sigma_w^2 + sigma_b^2)."""
@@ -234,14 +245,11 @@ class PreactivationNorm(Architecture):
 
     norm: ClassVar[str] = "preactivation"
 
-    def step(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
-        return sigma_w**2 * self.unit_square + sigma_b**2 + self.residual**2 * kernel
+    def branch(self, kernel: Tensor) -> Tensor:
+        return self.unit_square
 
-    def jacobian(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
-        factor = sigma_w**2 * self.unit_slope_square / kernel.clamp(min=_FLOOR)
-        return factor + self.residual**2 + torch.zeros_like(sigma_b)
+    def slope(self, kernel: Tensor) -> Tensor:
+        return self.unit_slope_square / kernel.clamp(min=_FLOOR)
 
     def ray(self) -> float | None:
         """sigma_b / sigma_w on the critical line, whatever mu < 1; None where no bias is small enough."""
@@ -257,15 +265,12 @@ class ActivationNorm(Architecture):
 
     norm: ClassVar[str] = "activation"
 
-    def step(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
-        return sigma_w**2 + sigma_b**2 + self.residual**2 * kernel
+    def branch(self, kernel: Tensor) -> Tensor:
+        return torch.ones_like(kernel)
 
-    def jacobian(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
+    def slope(self, kernel: Tensor) -> Tensor:
         kernel = kernel.clamp(_FLOOR, _CEILING)
-        factor = sigma_w**2 * self.slope_square(kernel) / self.spread(kernel)
-        return factor + self.residual**2 + torch.zeros_like(sigma_b)
+        return self.slope_square(kernel) / self.spread(kernel)
 
     def critical_at(self, kernel: Tensor) -> tuple[Tensor, Tensor]:
         """(sigma_w^2, sigma_b^2) at which `kernel` is a fixed point with chi_J = 1; the latter may be negative."""
@@ -294,15 +299,14 @@ class BatchNormStack(Architecture):
         super().__post_init__()
         require(isinstance(self.stages, int) and self.stages >= 1, "stages", self.stages, "a positive whole number")
 
-    def step(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
-        return sigma_w**2 * self.unit_spread + self.residual**2 * kernel + torch.zeros_like(sigma_b)
+    def branch(self, kernel: Tensor) -> Tensor:
+        return self.unit_spread
 
-    def jacobian(self, kernel: Number, sigma_w: Number, sigma_b: Number) -> Tensor:
-        kernel, sigma_w, sigma_b = as_double(kernel, sigma_w, sigma_b)
-        first = sigma_w**2 * self.unit_slope_square / kernel.clamp(min=1e-18)
-        later = self.stage_factor() ** (self.stages - 1)
-        return first * later + self.residual**2 + torch.zeros_like(sigma_b)
+    def bias(self, sigma_b: Tensor) -> Tensor:
+        return torch.zeros_like(sigma_b)
+
+    def slope(self, kernel: Tensor) -> Tensor:
+        return self.unit_slope_square / kernel.clamp(min=_FLOOR) * self.stage_factor() ** (self.stages - 1)
 
     @cached_property
     def unit_spread(self) -> Tensor:

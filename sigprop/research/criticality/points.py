@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from scipy.interpolate import krogh_interpolate
 from torch import Tensor
 
 from sigprop.research.criticality.networks import (
@@ -90,16 +91,9 @@ def _at_zero(network: Vanilla, zero: Tensor) -> CriticalPoint:
     if growth[-1] > 0:
         return CriticalPoint(sigma_w, 0.0, 0.0, REPELS, None)
     order = round(torch.log2(growth[-2] / growth[-1]).item()) / 2
-    return CriticalPoint(sigma_w, 0.0, 0.0, ATTRACTS, _extrapolate(roots.tolist(), ratio.tolist()) / order)
-
-
-def _extrapolate(x: list[float], y: list[float]) -> float:
-    """The polynomial through (x, y) at x = 0 (Neville)."""
-    y = list(y)
-    for level in range(1, len(x)):
-        for i in range(len(x) - level):
-            y[i] = (x[i] * y[i + 1] - x[i + level] * y[i]) / (x[i] - x[i + level])
-    return y[0]
+    return CriticalPoint(
+        sigma_w, 0.0, 0.0, ATTRACTS, float(krogh_interpolate(roots.numpy(), ratio.numpy(), 0.0)) / order
+    )
 
 
 @dataclass(frozen=True)
@@ -151,18 +145,3 @@ def _vertical(sigma_w: Tensor, points: int, reach: float) -> CriticalLine:
     sigma_b = torch.linspace(0, reach, points, dtype=torch.float64)
     kernel = torch.full_like(sigma_b, torch.inf)
     return CriticalLine(sigma_w.expand(points), sigma_b, kernel, torch.ones_like(sigma_b))
-
-
-def critical_sigma_b(network: Architecture, sigma_w: Tensor) -> Tensor:
-    """sigma_b on the critical line at given sigma_w, by interpolation along it; nan where it has none."""
-    line = critical_line(network, points=4000, reach=float(sigma_w.max()) + 1)
-    if line is None:
-        return torch.full_like(sigma_w, torch.nan)
-    alive = torch.isfinite(line.sigma_b)
-    x, y = line.sigma_w[alive], line.sigma_b[alive]
-    order = torch.argsort(x)
-    x, y = x[order], y[order]
-    right = torch.searchsorted(x, sigma_w).clamp(1, len(x) - 1)
-    share = (sigma_w - x[right - 1]) / (x[right] - x[right - 1])
-    inside = (sigma_w >= x[0]) & (sigma_w <= x[-1])
-    return torch.where(inside, y[right - 1] + share * (y[right] - y[right - 1]), torch.nan)

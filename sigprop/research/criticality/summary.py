@@ -54,8 +54,7 @@ def trajectory(
 
 def _kernels(network: Architecture, sigma_w: Any, sigma_b: Any, depth: int, input_square: float) -> Iterator[Tensor]:
     """K^1 .. K^depth."""
-    kernel = sigma_w**2 * input_square
-    kernel = kernel if isinstance(network, BatchNormStack) else kernel + sigma_b**2
+    kernel = sigma_w**2 * input_square + network.bias(sigma_b)
     for layer in range(depth):
         kernel = network.step(kernel, sigma_w, sigma_b) if layer else kernel
         yield kernel

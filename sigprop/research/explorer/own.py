@@ -13,9 +13,8 @@ from sigprop.inputs.user_file import is_user_object, read_user_object
 from sigprop.plans import Plan
 from sigprop.plans.recipes.planned_states import PredictedPlan, predict_made
 from sigprop.plans.recipes.registry import RECIPES
-from sigprop.plans.recipes.rows import init_all, scale_rows
+from sigprop.plans.recipes.rows import scale_rows
 from sigprop.research.explorer.controls import ARCHITECTURES, ArchitectureControls, Choice, Range
-from sigprop.results import Init
 from sigprop.structure import Structure, read_structure
 
 NAME = "own"
@@ -67,11 +66,7 @@ class OwnModel:
         self, recipe: str = AS_IT_IS, factors: dict[str, float] | None = None, **sizes: int
     ) -> tuple[Structure, Plan]:
         structure = self.structure(*({**self.sizes, **sizes}).values())
-        if recipe == AS_IT_IS:
-            made = init_all(structure, lambda item, role, size: Init("keep"), embedding=None)
-            made = Plan([type(row)(row.name, row.shape, Init("keep"), role=row.role) for row in made.parameters])
-        else:
-            made = RECIPES[recipe](structure)
+        made = RECIPES["own" if recipe == AS_IT_IS else recipe](structure)
         roles = {item.name: item.role for item in structure}
         return structure, scale_rows(made, {name: (factors or {}).get(role, 1.0) for name, role in roles.items()})
 

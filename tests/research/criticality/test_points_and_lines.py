@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.research.criticality import architecture, critical_line, critical_sigma_b, criticality
+from sigprop.research.criticality import architecture, critical_line, criticality
 from sigprop.research.criticality.networks import all_roots
 
 
@@ -124,15 +124,6 @@ def test_activation_norm_relu_line():
     line = critical_line(architecture("relu", norm="activation"))
     torch.testing.assert_close(line.sigma_b / line.sigma_w, torch.full_like(line.sigma_w, (math.pi - 1) ** -0.5))
     assert line.stable.all()
-
-
-def test_critical_sigma_b_interpolates_and_says_where_there_is_none():
-    got = critical_sigma_b(architecture("erf"), torch.tensor([0.5, 1.2, 2.0], dtype=torch.float64))
-    assert math.isnan(got[0])
-    w = 1.2**2
-    x = 16 * w**2 - math.pi**2
-    want = x / (4 * math.pi**2) - 2 * w / math.pi * math.asin(x / (16 * w**2 + math.pi**2))
-    close(got[1].item(), math.sqrt(want), 4)
 
 
 # --- no closed form: an independent high-order quadrature ----------------------------------------------------

@@ -15,8 +15,6 @@ from sigprop.research.lab.data import (
     Restored,
     Spans,
     TextBatches,
-    gaussian_images,
-    hub_text,
     image_folder,
     tokens_of,
     trained_bpe,
@@ -90,13 +88,11 @@ def test_word_pieces_are_masked_like_bytes():
 
 
 def test_every_image_comes_once_an_epoch():
-    images, labels = gaussian_images(10, (1, 2, 2), 3)
-    batches = ImageBatches(images, torch.arange(10), size=5)
+    batches = ImageBatches(torch.zeros(10, 1, 2, 2), torch.arange(10), size=5)
     for epoch in range(2):
         seen = torch.cat([batches(2 * epoch + step)["labels"] for step in range(2)])
         assert sorted(seen.tolist()) == list(range(10))
     assert not torch.equal(batches(0)["labels"], batches(2)["labels"])
-    assert set(labels.tolist()) <= {0, 1, 2}
 
 
 def test_zipf_frequencies():
@@ -155,12 +151,3 @@ def test_a_folder_of_images(tmp_path):
     (tmp_path / "dog" / "2.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"2\.png is not an image"):
         image_folder(tmp_path, side=4)
-
-
-def test_a_column_of_a_data_set():
-    class Columns(dict):
-        column_names = ("text",)
-
-    assert hub_text(Columns(text=["a", "b"])) == "a\nb"
-    with pytest.raises(InputError, match="no column 'words'"):
-        hub_text(Columns(text=["a"]), "words")

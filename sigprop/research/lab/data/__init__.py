@@ -2,17 +2,14 @@
 
 | file | what it gives |
 |---|---|
-| `order` | random numbers and orders that belong to one step or one epoch |
-| `text` | text as tokens: bytes, or a trained BPE tokenizer |
+| `text` | text as tokens: bytes, a trained BPE tokenizer, or Zipf's law; passages of it |
 | `objectives` | causal, masked, span-denoising and encoder-decoder batches from passages of tokens |
 | `images` | IDX files and folders of images |
-| `synthetic` | Zipf text and Gaussian images |
-| `hub` | a column of a Hugging Face data set as text (extra `datasets`) |
 """
 
 from sigprop.research.lab.data.images import ImageBatches, image_folder, labelled_idx
 from sigprop.research.lab.data.objectives import Causal, Masked, Restored, Spans
-from sigprop.research.lab.data.text import TextBatches, gaussian_images, hub_text, tokens_of, trained_bpe, zipf_tokens
+from sigprop.research.lab.data.text import TextBatches, tokens_of, trained_bpe, zipf_tokens
 
 __all__ = [
     "Causal",
@@ -21,8 +18,6 @@ __all__ = [
     "Restored",
     "Spans",
     "TextBatches",
-    "gaussian_images",
-    "hub_text",
     "image_folder",
     "labelled_idx",
     "tokens_of",

@@ -81,23 +81,3 @@ def zipf_tokens(count: int, vocabulary: int, exponent: float = 1.0, seed: int = 
     require(vocabulary > 1, "vocabulary", vocabulary, "at least 2")
     weights = torch.arange(1, vocabulary + 1, dtype=torch.float64) ** -exponent
     return torch.multinomial(weights, count, replacement=True, generator=generator_at(seed, 0)).int()
-
-
-def gaussian_images(count: int, shape: tuple[int, int, int], classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """White noise images and labels that have nothing to do with them."""
-    require(count > 0, "count", count, "at least 1")
-    generator = generator_at(seed, 0)
-    return torch.randn(count, *shape, generator=generator), torch.randint(classes, (count,), generator=generator)
-
-
-def hub_text(dataset: Any, column: str = "text", split: str = "train") -> str:
-    """`dataset`: a name or folder that `datasets.load_dataset` takes, or a data set already loaded."""
-    if isinstance(dataset, str):
-        try:
-            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise InputError("Hugging Face data sets need the package datasets: pip install datasets") from error
-        dataset = load_dataset(dataset, split=split)
-    if column not in dataset.column_names:
-        raise InputError(f"no column {column!r}: the data set has {', '.join(dataset.column_names)}")
-    return "\n".join(dataset[column])

@@ -11,7 +11,7 @@ their records, and returns the record of the result (or a tuple, or real values)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
-from sigprop.capture.record import Call, Field, Record, Weight, fields_made, leaves
+from sigprop.capture.record import Call, Field, Record, Weight, fields_made, leaves, united
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.compat import DisableTorchFunction
@@ -209,6 +209,20 @@ class Capture(ModuleSites):
         node = self.apply(Sampled(draws, reason), *draws.nodes)
         self.drawn.append(draws)
         return node
+
+    def drawn_field(self, layout: Layout, call: Call, inputs: Iterable[Record], reason: str, **known: Any) -> Field:
+        """The field of a call that is kept to be replayed, its state sampled when it is asked for."""
+        inputs = tuple(inputs)
+        sources = united(item for item in inputs if isinstance(item, Field))
+        return Field(layout, lambda made: self.sampled(made, reason), sources, call=call, inputs=inputs, **known)
+
+    def field_of(
+        self, op: Op, x: Field, layout: Layout, call: Call, weights: Bound | None = None, **known: Any
+    ) -> Field:
+        """The field that an op makes of another, when it is asked for: a function of the same randomness."""
+        inputs = (x, *(weight for weight, _ in (weights or {}).values()))
+        make = lambda _: self.apply(op, x.node, weights=weights)  # noqa: E731
+        return Field(layout, make, **{"sources": x.sources, "call": call, "inputs": inputs} | known)
 
     def value_of(self, item: Any) -> Any:
         """Real numbers for a traced tensor, drawn once: routing, comparisons, branches on values."""

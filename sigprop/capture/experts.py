@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sigprop.capture.capture import Capture, record_of
 from sigprop.capture.fields.operands import choice_of
 from sigprop.capture.layout import CHANNEL, Axis, Layout
-from sigprop.capture.record import Call, Field, Weight, united
+from sigprop.capture.record import Call, Field, Weight
 from sigprop.theory.ops.expert_sum import ExpertSum
 
 ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
@@ -78,8 +78,7 @@ def _sum_of_experts(capture: Capture, first: Field, index: Tensor, weights: Fiel
     scattered = Call(torch.scatter, "scatter", (zeros, 1, choice, weights), {}, capture.module)
     given = tuple(item for item in (choice, weights) if isinstance(item, Field))
     layout = Layout((first.layout.dims[0], (Axis(experts, CHANNEL),)), first.layout.order)
-    make = lambda made: capture.sampled(made, "shares of experts sampled")  # noqa: E731
-    shares = Field(layout, make, united(given), call=scattered, inputs=given)
+    shares = capture.drawn_field(layout, scattered, given, "shares of experts sampled")
     node = capture.apply(ExpertSum(index.shape[1]), first.node, shares.node)
     call = Call(_sum, "expert_sum", (first, shares), {}, capture.module)
     return capture.tensor_for(Field(first.layout, lambda _: node, call=call, inputs=(first, shares)), call)

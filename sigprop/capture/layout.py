@@ -148,10 +148,26 @@ def size(dim: Dim) -> int:
     return dim[0].size if len(dim) == 1 else math.prod(axis.size for axis in dim)
 
 
+def fresh(size: int, role: str) -> Dim:
+    """A dimension with an axis of its own."""
+    return (Axis(size, role),) if size > 1 else ()
+
+
+def resized(old: Dim, size: int, role: str = CHANNEL) -> Dim:
+    """A dimension of another size in the role of one, or in `role` where that has no axes."""
+    return fresh(size, old[0].role if old else role)
+
+
+def arranged(dims: Sequence[Dim], first: Sequence[Axis] = ()) -> Layout:
+    """Dimensions whose positions are numbered as they stand, those in `first` in that order before all others."""
+    inside = [axis for dim in dims for axis in dim if axis.is_position]
+    before = [axis for axis in first if axis in inside]
+    return Layout(tuple(dims), (*before, *(axis for axis in inside if axis not in before)))
+
+
 def of_roles(shape: Sequence[int], roles: Sequence[str]) -> Layout:
     """One fresh axis for each dimension larger than one."""
-    dims = tuple((Axis(n, role),) if n > 1 else () for n, role in zip(shape, roles, strict=True))
-    return Layout(dims, tuple(axis for dim in dims for axis in dim if axis.is_position))
+    return arranged([fresh(n, role) for n, role in zip(shape, roles, strict=True)])
 
 
 def leading_positions(shape: Sequence[int], channels: int = 1) -> Layout:
@@ -257,9 +273,7 @@ def layout_like(model: Layout, shape: tuple[int, ...]) -> Layout:
             role = CHANNEL if back == 0 else (TOKEN if known or place > 0 else BATCH)
             dims.append((Axis(n, role),))
     dims.reverse()
-    inside = [axis for dim in dims for axis in dim if axis.is_position]
-    order = [axis for axis in model.order if axis in inside]
-    return Layout(tuple(dims), tuple(order + [axis for axis in inside if axis not in order]))
+    return arranged(dims, model.order)
 
 
 def with_streams(layout: Layout, places: Sequence[int]) -> Layout:

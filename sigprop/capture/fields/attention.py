@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, with_streams
-from sigprop.capture.record import Call, Field, independent, united
+from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, arranged, with_streams
+from sigprop.capture.record import Call, Field, independent
 from sigprop.capture.replayed_heads import ReplayedHeads
 from sigprop.theory.ops.attention import DrawnAttention
 
@@ -63,9 +63,7 @@ def pair_layout(first: Layout, second: Layout) -> Layout:
         theirs = second.dims[place] if -place <= len(second.dims) else ()
         front.append(mine or theirs)
     dims = (*front, rows, columns)
-    inside = [a for dim in dims for a in dim if a.is_position]
-    order = [a for a in first.order if a in inside]
-    return Layout(dims, tuple(order + [a for a in inside if a not in order]))
+    return arranged(dims, first.order)
 
 
 def scored(capture: Capture, call: Call, first: Field, second: Field) -> Field:
@@ -73,13 +71,7 @@ def scored(capture: Capture, call: Call, first: Field, second: Field) -> Field:
     layout = pair_layout(first.layout, second.layout)
     if are_streams(layout.dims[-2]) and any(axis.role == CHANNEL for axis in layout.dims[-1]):
         layout = with_streams(layout, [len(layout.dims) - 2])
-    return Field(
-        layout,
-        lambda made: capture.sampled(made, "product of two tensors sampled"),
-        united((first, second)),
-        call=call,
-        inputs=(first, second),
-    )
+    return capture.drawn_field(layout, call, (first, second), "product of two tensors sampled")
 
 
 def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Field | None:
@@ -120,5 +112,4 @@ def _out_layout(weights: Layout, value: Layout) -> Layout | None:
         if len(roles) == 2 and roles[0] != roles[1]:
             return None
         front.append(mine or theirs)
-    dims = (*front, weights.dims[-2], value.dims[-1])
-    return Layout(dims, tuple(a for dim in dims for a in dim if a.is_position))
+    return arranged((*front, weights.dims[-2], value.dims[-1]))

@@ -26,8 +26,7 @@ def centre(capture: Capture, x: Field) -> Field:
     found = capture.centred.get((x.base, x.layout))
     if found is None:
         call = Call(_subtract_mean, "sub", (x,), {}, capture.module)
-        make = lambda made: capture.sampled(made, "centred")  # noqa: E731
-        found = Field(x.layout, make, x.sources, centred=x.base, call=call, inputs=(x,))
+        found = capture.drawn_field(x.layout, call, (x,), "centred", centred=x.base)
         capture.centred[x.base, x.layout] = found
     return found
 

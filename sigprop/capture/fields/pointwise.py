@@ -249,9 +249,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
     if (curved and not independent(first, second)) or any(a.role == KEY for dim in layout.dims for a in dim):
         return replayed(capture, call)
     if isinstance(op, Product) and (streams := outer_streams(layout, own_first, own_second)):
-        make = lambda made: capture.sampled(made, "outer product of channels sampled")  # noqa: E731
         wide = with_streams(layout, streams)
-        return Field(wide, make, united((first, second)), call=call, inputs=(first, second))
+        return capture.drawn_field(wide, call, (first, second), "outer product of channels sampled")
     try:
         left, right = aligned(capture, first, layout, own_first), aligned(capture, second, layout, own_second)
         if entangled(capture, op, left, right):

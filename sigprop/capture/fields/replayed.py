@@ -9,8 +9,18 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture
 from sigprop.capture.derived_weights import of_weights
-from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, Misaligned, common_layout, layout_like, of_roles
-from sigprop.capture.record import Call, Field, Weight, leaves, made_on_meta, mapped, no_rule, on_meta, united
+from sigprop.capture.layout import (
+    CHANNEL,
+    KEY,
+    Layout,
+    Misaligned,
+    arranged,
+    common_layout,
+    layout_like,
+    of_roles,
+    resized,
+)
+from sigprop.capture.record import Call, Field, made_on_meta, mapped, no_rule, on_meta
 
 
 def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
@@ -20,7 +30,7 @@ def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
     if not fields:
         return of_weights(capture, call)
     result = made_on_meta(call)
-    reason = reason or f"{call.name} sampled on the predicted state"
+    reason = reason or _sampled(call)
     if isinstance(result, Tensor):
         return _like(capture, call, result, fields, None, reason)
     if isinstance(result, (tuple, list)):
@@ -52,9 +62,8 @@ def recorded(capture: Capture, call: Call) -> Any:
 
 
 def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> Field:
-    fields = [item for item in call.records if isinstance(item, Field)]
     layout = of_roles(tuple(result.shape), [CHANNEL] * result.dim())
-    made = _field(capture, call, layout, fields, output, f"{call.name} sampled on the predicted state")
+    made = capture.drawn_field(layout, call, call.records, _sampled(call), output=output)
     made.dtype = result.dtype
     return made
 
@@ -63,29 +72,20 @@ def kept(capture: Capture, call: Call) -> Field:
     """The record of a call that gives no floating-point numbers, to be replayed only."""
     fields = [item for item in call.records if isinstance(item, Field)]
     layout = _layout(call, tuple(made_on_meta(call).shape), fields)
-    return _field(capture, call, layout, fields, None, f"{call.name} sampled on the predicted state")
+    return capture.drawn_field(layout, call, call.records, _sampled(call))
+
+
+def _sampled(call: Call) -> str:
+    return f"{call.name} sampled on the predicted state"
 
 
 def _like(capture: Capture, call: Call, result: Tensor, fields: list[Field], output: int | None, reason: str) -> Any:
+    layout = _layout(call, tuple(result.shape), fields)
+    made = capture.drawn_field(layout, call, call.records, reason, output=output)
     if not (result.is_floating_point() or result.is_complex()):
-        values = capture.concrete(
-            _field(capture, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
-        )
-        return values.detach()
-    made = _field(capture, call, _layout(call, tuple(result.shape), fields), fields, output, reason)
+        return capture.concrete(made).detach()
     made.dtype = result.dtype if result.is_complex() else made.dtype
     return made
-
-
-def _field(capture: Capture, call: Call, layout: Layout, fields: list[Field], output: int | None, reason: str) -> Field:
-    return Field(
-        layout,
-        lambda made: capture.sampled(made, reason),
-        sources=united(fields),
-        call=call,
-        output=output,
-        inputs=tuple(item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Field, Weight))),
-    )
 
 
 def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
@@ -129,10 +129,8 @@ def _by_place(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
     for n, place in zip(shape, places, strict=True):
         old = model.dims[place]
         kept = math.prod(axis.size for axis in old) == n
-        dims.append(old if kept else (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ())
-    inside = [axis for dim in dims for axis in dim if axis.is_position]
-    order = [axis for axis in model.order if axis in inside]
-    return Layout(tuple(dims), tuple(order + [axis for axis in inside if axis not in order]))
+        dims.append(old if kept else resized(old, n))
+    return arranged(dims, model.order)
 
 
 def _left(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int] | None:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned, arranged, fresh, resized
 from sigprop.capture.record import Call, Field, Source
-from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
@@ -65,14 +64,10 @@ def copied(capture: Capture, call: Call, input: Field, result: Layout) -> Field:
     index = torch.arange(input.layout.positions).repeat(times)
     if times == 1 and copies == 1:
         return viewed(input, result, call)
-
-    def make(_: Field) -> Node:
-        return capture.apply(Gather(index, copies, result.channels), input.node)
-
-    told = {}
+    known = {}
     if input.statistic is not None:
-        told = {"statistic": input.statistic, "root": input.base, "function": input.function}
-    return Field(result, make, sources=input.sources, call=call, inputs=(input,), **told)
+        known = {"statistic": input.statistic, "root": input.base, "function": input.function}
+    return capture.field_of(Gather(index, copies, result.channels), input, result, call, **known)
 
 
 def copied_like(capture: Capture, item: Field, others: list[Layout]) -> Field:
@@ -139,34 +134,23 @@ def _channel_slice(
     capture: Capture, call: Call, item: Field, place: int, span: tuple[int, int, int], count: int, output: int | None
 ) -> Field:
     dim = item.layout.dims[place]
-    new = (Axis(count, dim[0].role),) if count > 1 else ()
     dims = list(item.layout.dims)
-    dims[place] = new
+    dims[place] = resized(dim, count)
     layout = Layout(tuple(dims), item.layout.order)
     sources, transparent = item.sources, item.transparent or item.is_source
     if len(dim) == 1 and span[2] == 1 and transparent:
         sources = tuple(Source(s.field, (*s.ranges, (dim[0], span[0], span[1]))) for s in sources)
-    share = layout.channels / item.layout.channels
-
-    def make(_: Field) -> Node:
-        return capture.apply(Narrow(share, layout.channels), item.node)
-
-    return Field(layout, make, sources, transparent=transparent, call=call, output=output, inputs=(item,))
+    op = Narrow(layout.channels / item.layout.channels, layout.channels)
+    return capture.field_of(op, item, layout, call, sources=sources, transparent=transparent, output=output)
 
 
 def _position_slice(capture: Capture, call: Call, item: Field, place: int, keep: Tensor, output: int | None) -> Field:
     dim = item.layout.dims[place]
     role = dim[0].role if len(dim) == 1 else TOKEN
     dims = list(item.layout.dims)
-    dims[place] = (Axis(len(keep), role),) if len(keep) > 1 else ()
-    order = tuple(a for d in dims for a in d if a.is_position)
-    layout = Layout(tuple(dims), order)
+    dims[place] = fresh(len(keep), role)
     index = item.layout.index().index_select(place, keep).flatten()
-
-    def make(_: Field) -> Node:
-        return capture.apply(Gather(index), item.node)
-
-    return Field(layout, make, sources=item.sources, call=call, output=output, inputs=(item,))
+    return capture.field_of(Gather(index), item, arranged(dims), call, output=output)
 
 
 def moved(capture: Capture, call: Call, input: Field) -> Field:
@@ -180,17 +164,13 @@ def moved(capture: Capture, call: Call, input: Field) -> Field:
         if n > 1 and varies[d]:
             first = labels.narrow(d, 0, 1)
             role = BATCH if bool((labels % tokens == first % tokens).all()) and input.layout.sequences > 1 else TOKEN
-        dims.append((Axis(n, role),) if n > 1 else ())
-    layout = Layout(tuple(dims), tuple(a for dim in dims for a in dim if a.is_position))
+        dims.append(fresh(n, role))
+    layout = arranged(dims)
     rows = layout.to_rows(labels)
     copies = layout.channels / input.layout.channels
-    uniform = bool((rows == rows[:, :1]).all())
-
-    def make(_: Field) -> Node:
-        if uniform:
-            return capture.apply(Gather(rows[:, 0], copies, layout.channels), input.node)
-        return capture.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)
-
+    if bool((rows == rows[:, :1]).all()):
+        return capture.field_of(Gather(rows[:, 0], copies, layout.channels), input, layout, call)
+    make = lambda _: capture.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)  # noqa: E731
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.attention import attended, attention_weights, weights_layout
 from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.record import Call, Field, united
+from sigprop.capture.record import Call, Field
 
 
 @rule("scaled_dot_product_attention")
@@ -30,13 +30,7 @@ def fused(
     inner = Call(attention_weights, "attention_weights", (query, key, groups, *options), {}, call.module)
     layout = weights_layout(query.layout, key.layout)
     fields = [item for item in (query, key, attn_mask) if isinstance(item, Field)]
-    weights = Field(
-        layout,
-        lambda made: capture.sampled(made, "attention weights"),
-        united(fields),
-        call=inner,
-        inputs=tuple(fields),
-    )
+    weights = capture.drawn_field(layout, inner, fields, "attention weights")
     found = attended(capture, call, weights, value)
     return found if found is not None else _sampled(capture, call)
 

@@ -20,8 +20,8 @@ from sigprop.capture.fields.operands import as_field
 from sigprop.capture.fields.pointwise import pointwise
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import viewed
-from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, second_axis
-from sigprop.capture.record import Call, Field, Weight, united
+from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, arranged, fresh, second_axis
+from sigprop.capture.record import Call, Field, Weight
 from sigprop.distributions import CENTRED
 from sigprop.graph.graph import Node
 from sigprop.graph.tied import tied
@@ -195,16 +195,11 @@ def product(capture: Capture, call: Call, items: list, labels: list[str], result
     for c in result:
         sizes = {item.shape[names.index(c)] for item, names in zip(items, labels, strict=True) if c in names}
         mine = [x.layout.dims[names.index(c)] for x, names in fields if c in names and x.layout.dims[names.index(c)]]
-        fresh: Dim = (Axis(max(sizes), role),) if max(sizes) > 1 else ()
         seen = [axis for dim in dims for axis in dim]
-        dims.append(tuple(second_axis(a) if a in seen else a for a in mine[0]) if mine else fresh)
-    inside = [axis for dim in dims for axis in dim if axis.is_position]
-    order = [axis for x, _ in fields for axis in x.layout.order if axis in inside]
-    layout = Layout(tuple(dims), tuple(dict.fromkeys(order + inside)))
-    reason = reason or f"{call.name} sampled on the predicted state"
-    records = tuple(item for item in items if isinstance(item, (Field, Weight)))
-    sources = united(x for x, _ in fields)
-    return Field(layout, lambda made: capture.sampled(made, reason), sources, call=call, inputs=records)
+        dims.append(tuple(second_axis(a) if a in seen else a for a in mine[0]) if mine else fresh(max(sizes), role))
+    layout = arranged(dims, list(dict.fromkeys(axis for x, _ in fields for axis in x.layout.order)))
+    records = [item for item in items if isinstance(item, (Field, Weight))]
+    return capture.drawn_field(layout, call, records, reason or f"{call.name} sampled on the predicted state")
 
 
 def contract(
@@ -226,11 +221,11 @@ def contract(
     axes = [axis for c in summed for axis in dims[c]]
     taken = [axis for axis in axes if axis.is_position]
     role = TOKEN if taken and len(taken) == len(axes) else CHANNEL
-    fresh = {c: (Axis(sizes[c], role),) if sizes[c] > 1 else () for c in new}
+    added = {c: fresh(sizes[c], role) for c in new}
     kept = tuple(axis for axis in x.layout.order if axis not in taken)
     layout = Layout(
-        tuple(fresh[c] if c in fresh else dims[c] for c in result),
-        kept + tuple(axis for c in new for axis in fresh[c] if role == TOKEN),
+        tuple(added[c] if c in added else dims[c] for c in result),
+        kept + tuple(axis for c in new for axis in added[c] if role == TOKEN),
     )
     node = _taken_in(capture, x, taken, axes)
     node = _apart(capture, node, kept, [axis for c in shared for axis in dims[c] if axis.is_position])

@@ -12,7 +12,7 @@ from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.operands import as_field
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import image_windows
-from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, of_roles
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, arranged, fresh, of_roles, resized
 from sigprop.capture.record import Call, Field, Weight, mapped, result_shape
 from sigprop.distributions import CENTRED
 from sigprop.theory import Dense
@@ -106,9 +106,7 @@ def _as_image(capture: Capture, item: Any, rank: int) -> Field:
 def _image_layout(old: Layout, shape: tuple[int, ...], rank: int) -> Layout:
     dims = list(old.dims[: -rank - 1])
     front = tuple(axis for axis in old.order if any(axis in dim for dim in dims))
-    dims.append((Axis(shape[-rank - 1], CHANNEL),) if shape[-rank - 1] > 1 else ())
-    for n in shape[-rank:]:
-        dims.append((Axis(n, TOKEN),) if n > 1 else ())
+    dims += [fresh(shape[-rank - 1], CHANNEL), *(fresh(n, TOKEN) for n in shape[-rank:])]
     return Layout(tuple(dims), front + tuple(a for dim in dims[-rank:] for a in dim))
 
 
@@ -118,8 +116,5 @@ def _replayed_image(capture: Capture, call: Call, x: Field, shape: tuple[int, ..
     for place, n in enumerate(shape):
         old = x.layout.dims[place]
         same = old and math.prod(a.size for a in old) == n and place != len(shape) - rank - 1
-        dims.append(old if same else (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ())
-    inside = [a for dim in dims for a in dim if a.is_position]
-    order = [a for a in x.layout.order if a in inside]
-    layout = Layout(tuple(dims), tuple(order + [a for a in inside if a not in order]))
-    return Field(layout, lambda made: capture.sampled(made, "convolution sampled"), x.sources, call=call, inputs=(x,))
+        dims.append(old if same else resized(old, n))
+    return capture.drawn_field(arranged(dims, x.layout.order), call, (x,), "convolution sampled")

@@ -28,7 +28,6 @@ from sigprop.capture.functions import UNARY
 from sigprop.capture.layout import KEY, as_constant
 from sigprop.capture.record import Call, Field, Record, Weight
 from sigprop.errors import UnsupportedError
-from sigprop.graph.graph import Node
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.product import Product
 from sigprop.theory.ops.residual import Residual
@@ -223,9 +222,5 @@ def dropout(capture: Capture, call: Call, input: Any, p: float = 0.5, training: 
         return input
     if not isinstance(input, Field) or any(a.role == KEY for dim in input.layout.dims for a in dim):
         return replayed(capture, Call(torch.dropout, "dropout", (input, p, True), {}, call.module))
-
-    def make(_: Field) -> Node:
-        return capture.apply(Dropout(p), input.node)
-
     inner = Call(torch.dropout, "dropout", (input, p, True), {}, call.module)
-    return Field(input.layout, make, sources=input.sources, call=inner, inputs=(input,))
+    return capture.field_of(Dropout(p), input, input.layout, inner)

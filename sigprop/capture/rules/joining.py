@@ -14,7 +14,7 @@ from sigprop.capture.fields.operands import as_field
 from sigprop.capture.fields.pointwise import have_in_common, side_by_side
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import copied_like, viewed
-from sigprop.capture.layout import CHANNEL, KEY, TOKEN, Axis, Layout, common_layout, positions_of
+from sigprop.capture.layout import CHANNEL, KEY, TOKEN, Axis, Layout, arranged, common_layout, fresh, positions_of
 from sigprop.capture.record import Call, Field, independent, united
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.cat import CatChannels
@@ -59,9 +59,8 @@ def _as_fields(capture: Capture, tensors: list, skip: int | None) -> list[Field]
         for place, n in enumerate(item.shape):
             like = model.layout.dims[place]
             role = like[0].role if like else (TOKEN if place == skip else CHANNEL)
-            dims.append((Axis(n, role),) if n > 1 else ())
-        layout = Layout(tuple(dims), tuple(a for d in dims for a in d if a.is_position))
-        found.append(as_field(capture, item, layout))
+            dims.append(fresh(n, role))
+        found.append(as_field(capture, item, arranged(dims)))
     return found
 
 
@@ -76,16 +75,11 @@ def joined(capture: Capture, call: Call, fields: list[Field], place: int) -> Fie
     rest, own = common_layout([_dropped_dim(item.layout, place) for item in fields])
     total = sum(item.shape[place] for item in fields)
     role = (axes[0].role if axes else TOKEN) if over_positions else CHANNEL
-    dims = (*rest.dims[:place], (Axis(total, role),) if total > 1 else (), *rest.dims[place + 1 :])
+    dims = (*rest.dims[:place], fresh(total, role), *rest.dims[place + 1 :])
     make = _position_join if over_positions else _stack_join if not axes else _channel_join
-    layout = Layout(dims, tuple(a for d in dims for a in d if a.is_position) if over_positions else rest.order)
-    return Field(
-        layout,
-        make(capture, fields, place, layout, rest, own),
-        sources=united(fields),
-        call=call,
-        inputs=tuple(fields),
-    )
+    layout = arranged(dims) if over_positions else Layout(dims, rest.order)
+    made = make(capture, fields, place, layout, rest, own)
+    return Field(layout, made, united(fields), call=call, inputs=tuple(fields))
 
 
 def _joined_keys(capture: Capture, call: Call, fields: list[Field], place: int) -> Field:
@@ -94,8 +88,7 @@ def _joined_keys(capture: Capture, call: Call, fields: list[Field], place: int) 
     keys = (Axis(sum(item.shape[place] for item in fields), KEY),)
     wide = _dropped_dim(layout, place)
     dims = (*wide.dims[:place], keys, *wide.dims[place + 1 :])
-    make = lambda made: capture.sampled(made, "scores side by side sampled")  # noqa: E731
-    return Field(Layout(dims, wide.order), make, united(fields), call=call, inputs=tuple(fields))
+    return capture.drawn_field(Layout(dims, wide.order), call, fields, "scores side by side sampled")
 
 
 def _dropped_dim(layout: Layout, place: int) -> Layout:

@@ -108,12 +108,7 @@ def group_norm(
         return _replayed(capture, call, input.shape, num_groups)
     told, bound = _affine(weight, bias)
     op = GroupNorm(epsilon=eps, affine=bool(bound), image=_images(input.layout), **told)
-
-    def make(_: Field) -> Node:
-        return capture.apply(op, input.node, weights=bound)
-
-    inputs = tuple(item for item in (input, weight, bias) if item is not None)
-    return Field(input.layout, make, sources=input.sources, call=call, inputs=inputs)
+    return capture.field_of(op, input, input.layout, call, bound)
 
 
 @rule("instance_norm")
@@ -205,14 +200,8 @@ def _of_batch(
     if any(axis.is_position for axis in channels) or any(not axis.is_position for axis in others):
         return replayed(capture, call)
     told, bound = _affine(weight, bias)
-    op = FiniteBatchNorm(epsilon=epsilon, **told)
-
-    def make(_: Field) -> Node:
-        return capture.apply(op, x.node, weights=bound)
-
-    inputs = tuple(item for item in (x, weight, bias) if item is not None)
     call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
-    return Field(x.layout, make, sources=x.sources, of_few=few, call=call, inputs=inputs)
+    return capture.field_of(FiniteBatchNorm(epsilon=epsilon, **told), x, x.layout, call, bound, of_few=few)
 
 
 def _stateless(call: Call, x: Field, weight: Weight | None, bias: Weight | None, epsilon: float) -> Call:

@@ -12,7 +12,7 @@ from torch import Tensor
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import image_windows, moved, viewed
-from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Layout, Misaligned
+from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Layout, Misaligned, arranged, fresh, resized
 from sigprop.capture.record import Call, Field, on_meta, result_shape
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
@@ -38,8 +38,7 @@ def linear_map(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: A
     if call.name.startswith("avg_pool"):
         first = len(shape) - int(call.name[-2])
     if first == len(shape):  # the same numbers, and a gradient of their own
-        made = lambda _: capture.apply(Scale(1.0), input.node)  # noqa: E731
-        return Field(input.layout, made, sources=input.sources, call=call, inputs=(input,))
+        return capture.field_of(Scale(1.0), input, input.layout, call)
     axes = [axis for dim in input.layout.dims[first:] for axis in dim]
     if any(not axis.is_position for axis in axes):
         return _channel_pad(capture, call, input, shape, first)
@@ -74,43 +73,29 @@ def _is_shift(call: Call, x: Field, changed: list[int]) -> bool:
 
 def _shifted(capture: Capture, call: Call, x: Field, shape: tuple[int, ...]) -> Field:
     """Positions moved along, as in a token shift `pad(x, (0, 0, 1, -1))`; those that enter are zero."""
-    dims = tuple(
-        dim if size == old else ((Axis(size, dim[0].role),) if size > 1 else ())
-        for dim, old, size in zip(x.layout.dims, x.shape, shape, strict=True)
-    )
+    sizes = zip(x.layout.dims, x.shape, shape, strict=True)
+    dims = tuple(dim if size == old else resized(dim, size) for dim, old, size in sizes)
     kept = {axis for dim in dims for axis in dim}
-    order = tuple(axis for axis in x.layout.order if axis in kept)
-    if len(order) != len(x.layout.order):
-        order = tuple(axis for dim in dims for axis in dim if axis.is_position)
-    layout = Layout(dims, order)
+    layout = arranged(dims, x.layout.order if kept.issuperset(x.layout.order) else ())
     source = torch.nn.functional.pad(x.layout.index(), _amounts(call), value=-1)
     matrix = torch.zeros(layout.positions, x.layout.positions, dtype=torch.float64)
     rows, columns = layout.index().flatten(), source.flatten()
     matrix[rows[columns >= 0], columns[columns >= 0]] = 1.0
-
-    def make(_: Field) -> Node:
-        return capture.apply(TokenMap(matrix), x.node)
-
-    return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
+    return capture.field_of(TokenMap(matrix), x, layout, call)
 
 
 def _channel_pad(capture: Capture, call: Call, x: Field, shape: tuple[int, ...], first: int) -> Field:
     """Channels padded or resized: the state is sampled."""
-    dims = [
-        (Axis(m, dim[0].role if dim else "channel"),) if n != m else dim
-        for dim, n, m in zip(x.layout.dims, x.shape, shape, strict=True)
-    ]
-    order = x.layout.order
-    if any(n != m and any(a.is_position for a in d) for d, n, m in zip(x.layout.dims, x.shape, shape, strict=True)):
-        order = tuple(a for dim in dims for a in dim if a.is_position)
-    layout = Layout(tuple(dims), order)
-    return Field(layout, lambda made: capture.sampled(made, f"{call.name} sampled"), x.sources, call=call, inputs=(x,))
+    sizes = list(zip(x.layout.dims, x.shape, shape, strict=True))
+    moved = any(n != m and any(axis.is_position for axis in dim) for dim, n, m in sizes)
+    layout = arranged([resized(dim, m) if n != m else dim for dim, n, m in sizes], () if moved else x.layout.order)
+    return capture.drawn_field(layout, call, (x,), f"{call.name} sampled")
 
 
 def _spatial(layout: Layout, shape: tuple[int, ...], first: int) -> Layout:
     dims = list(layout.dims[:first])
     for n, old in zip(shape[first:], layout.dims[first:], strict=True):
-        dims.append((Axis(n, old[0].role if old else "token"),) if n > 1 else ())
+        dims.append(resized(old, n, TOKEN))
     front = tuple(axis for axis in layout.order if any(axis in dim for dim in layout.dims[:first]))
     return Layout(tuple(dims), front + tuple(axis for dim in dims[first:] for axis in dim))
 
@@ -142,8 +127,7 @@ def _lifted(rows: Tensor, old: Layout, new: Layout, first: int) -> Tensor:
 def sampled_map(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) -> Field:
     result = on_meta(call)
     layout = _spatial(input.layout, tuple(result.shape), 2)
-    reason = f"{call.name} sampled"
-    return Field(layout, lambda made: capture.sampled(made, reason), input.sources, call=call, inputs=(input,))
+    return capture.drawn_field(layout, call, (input,), f"{call.name} sampled")
 
 
 # -- Windows of an image side by side, and back: unfold and fold
@@ -180,18 +164,10 @@ def _unfold(
     ]
     index = image_windows(x.layout, (*x.shape[:-2], *counts), 2, size, stride, padding, dilation)
     places = math.prod(counts)
-    dims = (
-        *x.layout.dims[:-3],
-        (*x.layout.dims[-3], Axis(math.prod(size), CHANNEL)),
-        (Axis(places, TOKEN),) if places > 1 else (),
-    )
+    dims = (*x.layout.dims[:-3], (*x.layout.dims[-3], Axis(math.prod(size), CHANNEL)), fresh(places, TOKEN))
     front = tuple(a for a in x.layout.order if any(a in dim for dim in x.layout.dims[:-3]))
     layout = Layout(dims, front + dims[-1])
-
-    def make(_: Field) -> Node:
-        return capture.apply(PositionsToChannels(index.T, layout.channels), x.node)
-
-    return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
+    return capture.field_of(PositionsToChannels(index.T, layout.channels), x, layout, call)
 
 
 @rule("fold")

@@ -15,7 +15,6 @@ from sigprop.capture.fields.pointwise import pointwise
 from sigprop.capture.fields.replayed import recorded, replayed
 from sigprop.capture.layout import Axis, Layout
 from sigprop.capture.record import Call, Field, Statistic, on_meta, result_shape
-from sigprop.graph.graph import Node
 from sigprop.theory.ops.token_map import TokenMap
 
 
@@ -69,11 +68,7 @@ def _pooled(capture: Capture, call: Call, x: Field, layout: Layout, axes: list[A
     matrix[target, torch.arange(len(target))] = 1.0
     if average:
         matrix = matrix / matrix.sum(1, keepdim=True)
-
-    def make(_: Field) -> Node:
-        return capture.apply(TokenMap(matrix), x.node)
-
-    return Field(layout, make, sources=x.sources, call=call, inputs=(x,))
+    return capture.field_of(TokenMap(matrix), x, layout, call)
 
 
 @rule("amax", "amin", "logsumexp", "prod", "std")
@@ -145,14 +140,7 @@ def _reduced(layout: Layout, places: Sequence[int], keepdim: bool) -> Layout:
 
 
 def _statistic(capture: Capture, call: Call, x: Field, layout: Layout, statistic: Statistic | None) -> Field:
-    return Field(
-        layout,
-        lambda made: capture.sampled(made, f"{call.name} over channels sampled"),
-        sources=x.sources,
-        statistic=statistic,
-        call=call,
-        inputs=(x,),
-    )
+    return capture.drawn_field(layout, call, (x,), f"{call.name} over channels sampled", statistic=statistic)
 
 
 # -- Loss functions: recorded as they are called. What their gradient is, is asked later (see `gradient_start`)

@@ -10,7 +10,7 @@ from torch import Tensor
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.fields.operands import drawn_result, remember_choice
 from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.layout import CHANNEL, Axis, Layout
+from sigprop.capture.layout import Layout, arranged, resized
 from sigprop.capture.record import Call, Field, mapped, on_meta
 
 
@@ -45,14 +45,7 @@ def ranked(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
     dim = kwargs.get("dim", next((a for a in args[call.name == "topk" :] if not isinstance(a, bool)), default))
     keep = len(result[0].shape) == len(input.shape)
     layout = _ranked_layout(input.layout, dim % len(input.shape), tuple(result[0].shape), keep)
-    values = Field(
-        layout,
-        lambda made: capture.sampled(made, f"{call.name} sampled"),
-        input.sources,
-        call=call,
-        output=0,
-        inputs=(input,),
-    )
+    values = capture.drawn_field(layout, call, (input,), f"{call.name} sampled", output=0)
     indices = _chosen(call.function(capture.value_of(input), *args, **kwargs)[1], layout, capture, call, input)
     kind = getattr(torch.return_types, call.name, None)
     return kind((values, indices)) if kind is not None else (values, indices)
@@ -60,8 +53,7 @@ def ranked(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
 
 def _chosen(indices: Tensor, layout: Layout, capture: Capture, call: Call, input: Field) -> Tensor:
     """Real indices that remember how they were chosen, so that entries gathered by them are the chosen ones again."""
-    make = lambda made: capture.sampled(made, f"{call.name} sampled")  # noqa: E731
-    made = Field(layout, make, input.sources, call=call, output=1, inputs=(input,))
+    made = capture.drawn_field(layout, call, (input,), f"{call.name} sampled", output=1)
     made.dtype, indices = indices.dtype, indices.detach()
     remember_choice(indices, made)
     return indices
@@ -71,9 +63,5 @@ def _ranked_layout(layout: Layout, place: int, shape: tuple[int, ...], keep: boo
     old = layout.dims[place]
     if keep and shape[place] == layout.shape[place]:
         return layout
-    n = shape[place] if keep else 1
-    new = (Axis(n, old[0].role if old else CHANNEL),) if n > 1 else ()
-    dims = (*layout.dims[:place], *([new] if keep else []), *layout.dims[place + 1 :])
-    inside = [axis for dim in dims for axis in dim if axis.is_position]
-    order = [axis for axis in layout.order if axis in inside]
-    return Layout(dims, tuple(order + [axis for axis in inside if axis not in order]))
+    new = [resized(old, shape[place])] if keep else []
+    return arranged((*layout.dims[:place], *new, *layout.dims[place + 1 :]), layout.order)

@@ -89,16 +89,14 @@ def _complex(item: Field) -> Node:
 @rule("view_as_real")
 def view_as_real(capture: Capture, call: Call, input: Field) -> Field:
     dims = (*input.layout.dims, (Axis(2, CHANNEL),))
-    make = lambda made: capture.sampled(made, "complex rotation sampled")  # noqa: E731
-    return Field(Layout(dims, input.layout.order), make, input.sources, call=call, inputs=(input,))
+    return capture.drawn_field(Layout(dims, input.layout.order), call, (input,), "complex rotation sampled")
 
 
 @rule("real", "imag")
 def part_of_complex(capture: Capture, call: Call, input: Field) -> Field:
     if not input.dtype.is_complex:
         return input
-    make = lambda made: capture.sampled(made, f"{call.name} part sampled")  # noqa: E731
-    return Field(input.layout, make, input.sources, call=call, inputs=(input,))
+    return capture.drawn_field(input.layout, call, (input,), f"{call.name} part sampled")
 
 
 @rule("expand", "expand_as", "broadcast_to")

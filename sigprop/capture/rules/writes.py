@@ -12,10 +12,9 @@ from sigprop.capture.capture import Capture, by_rule, record_of, rule
 from sigprop.capture.fields.operands import weight_field
 from sigprop.capture.fields.pointwise import summed
 from sigprop.capture.fields.views import expanded, viewed
-from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned
-from sigprop.capture.record import Call, Field, Record, Weight, independent, united
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned, arranged, fresh
+from sigprop.capture.record import Call, Field, Record, Weight, independent
 from sigprop.compat import viewed_tensor
-from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Scatter
 from sigprop.theory.ops.residual import Residual
 
@@ -46,8 +45,8 @@ def index_add(capture: Capture, call: Call, input: Any, dim: int, index: Tensor,
 def _grown(layout: Layout, place: int, count: int) -> Layout:
     """The layout of a zero tensor that a field is added into along one dimension of positions."""
     dims = list(layout.dims)
-    dims[place] = (Axis(count, TOKEN),) if count > 1 else ()
-    return Layout(tuple(dims), tuple(axis for dim in dims for axis in dim if axis.is_position))
+    dims[place] = fresh(count, TOKEN)
+    return arranged(dims)
 
 
 @rule("setitem")
@@ -94,11 +93,7 @@ def written(capture: Capture, call: Call, input: Any, fields: list[Field]) -> Fi
     else:
         layout = _target_layout(tuple(input.shape), fields)
     made = [input] if isinstance(input, Field) and input not in fields else []
-
-    def make(item: Field) -> Node:
-        return capture.sampled(item, f"{call.name} sampled")
-
-    return Field(layout, make, sources=united([*made, *fields]), call=call, inputs=(*made, *fields))
+    return capture.drawn_field(layout, call, [*made, *fields], f"{call.name} sampled")
 
 
 def _target_layout(shape: tuple[int, ...], fields: list[Field]) -> Layout:
@@ -113,7 +108,7 @@ def _target_layout(shape: tuple[int, ...], fields: list[Field]) -> Layout:
         whole = like and all(a.role == CHANNEL for a in like)
         role = CHANNEL if whole else BATCH if back == len(shape) and len(shape) > 2 else TOKEN
         dims[-back] = (Axis(n, role),)
-    return Layout(tuple(dims), tuple(a for dim in dims for a in dim if a.is_position))
+    return arranged(dims)
 
 
 # -- Writes through views: `key[..., :n].copy_(x)` must change `key`

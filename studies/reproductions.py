@@ -174,8 +174,20 @@ def pages(docs: Path = DOCS) -> dict[Path, str]:
             rows = summary([item for item in items.values() if item.paper == paper], stored, "reproductions.md")
             found[path] = replaced(path.read_text(encoding="utf-8"), "reproductions", ["", *rows, ""])
     story = docs / "papers" / "story.md"
-    found[story] = replaced(story.read_text(encoding="utf-8"), "counts", ["", *counts(items, stored), ""])
+    text = replaced(story.read_text(encoding="utf-8"), "counts", ["", *counts(items, stored), ""])
+    found[story] = replaced(text, "claims", ["", *claims(items, stored), ""])
     return found
+
+
+def claims(items: dict[str, Reproduction], stored: Stored) -> list[str]:
+    """What is claimed and what was found, to be cited."""
+    rows = []
+    for item in items.values():
+        record, first = best(item, stored), registered(item, stored)
+        run = f"{record['scale']}, {record['date']}{', rule before data' * (record in first)}" if record else ""
+        found = f"**{record['judgement']['verdict']}**" if record else "not run yet"
+        rows.append((f"[{item.id}](reproductions.md#{item.id})", item.place, item.claim, found, run))
+    return table(("item", "where", "claimed", "found", "run"), rows)
 
 
 def counts(items: dict[str, Reproduction], stored: Stored) -> list[str]:

@@ -25,6 +25,7 @@ FACTORS = {
 }  # fmt: skip
 """Arguments of functions by which the others are multiplied."""
 KEYWORDS = {"layer_norm": "weight", "rms_norm": "weight", "group_norm": "weight", "batch_norm": "weight"}
+PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "einsum", "linear")
 SLOPES = ("relu", "clamp", "clip", "softmax", "sigmoid", "tanh", "exp", "sqrt", "log", "where", "masked", "max", "min")
 CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", "one_hot")
 
@@ -45,12 +46,14 @@ class TracedCall:
 
 @dataclass(frozen=True)
 class End:
-    """`site` and `function`; `why` as a sentence; `numbers`: factors of zero that are plain numbers, no tensors."""
+    """`site` and `function`; `why` as a sentence; `number`: a factor of zero is a plain number, no tensor; `fix`: what
+    would let the gradient through, where the function tells."""
 
     site: str
     function: str
     why: str
     number: bool = False
+    fix: str = ""
 
     def __str__(self) -> str:
         return f"`{self.function}` in {self.site}"
@@ -174,11 +177,20 @@ class _Walk:
             return End(reader.site, reader.name, f"{where} has a finite gradient behind it and none before it: {why}")
         for other in reader.factors:
             if isinstance(other, Tensor) and other is not item and other.is_floating_point() and not bool(other.any()):
-                return End(reader.site, reader.name, f"{where} multiplies by zeros: {self._origin(other)}")
+                told = f"{where} multiplies by zeros: {self._origin(other)}"
+                return End(reader.site, reader.name, told, fix=_apart_from_zero(reader, other))
             if isinstance(other, (int, float)) and not isinstance(other, bool) and other == 0:
-                return End(reader.site, reader.name, f"{where} multiplies by the number 0", True)
+                return End(
+                    reader.site,
+                    reader.name,
+                    f"{where} multiplies by the number 0",
+                    True,
+                    "multiply by one there, not by 0",
+                )
         if "softmax" in reader.name or "entropy" in reader.name:
-            return End(reader.site, reader.name, f"{where} {_softmax(item)}")
+            single = bool(item.dim()) and item.shape[-1] == 1
+            fix = "use a sigmoid, or give the softmax two classes" if single else "make its logits smaller"
+            return End(reader.site, reader.name, f"{where} {_softmax(item)}", fix=fix)
         if any(word in reader.name for word in SLOPES):
             return End(reader.site, reader.name, f"{where} has no slope where it is read: what it reads {_range(item)}")
         return End(reader.site, reader.name, f"the gradient is alive behind {where} and zero before it")
@@ -197,6 +209,14 @@ class _Walk:
                 return f"what `{maker.name}` in {maker.site} makes is zero everywhere"
             tensor = zeros[0]
         return "zeros"
+
+
+def _apart_from_zero(reader: TracedCall, other: Tensor) -> str:
+    """A square matrix of zeros was to be the identity; a factor of zeros was to be one plus it."""
+    if reader.name in PRODUCTS:
+        square = other.dim() > 1 and other.shape[-1] == other.shape[-2]
+        return "start it at the identity (`torch.eye`, as a bias)" if square else ""
+    return "multiply by 1 + it, or start it at another value than zero"
 
 
 def _cut(reader: TracedCall) -> End | None:

@@ -54,9 +54,20 @@ def sensitivity(subject: Subject, profile: Profile) -> float:
     return max(map(sensitivity_of, found), default=math.nan)
 
 
+def smallest_branch(subject: Subject, profile: Profile) -> float:
+    """Variance of the smallest branch over its skip, behind the first block."""
+    found = find_branches(subject.structure, subject.streams, profile)
+    return min((item.share for item in found if not item.first and item.share > 0), default=math.nan)
+
+
 def score_variance(subject: Subject, profile: Profile) -> float:
     """Largest variance of attention scores."""
     return max((row.variance for row in subject.scores_of(profile) if math.isfinite(row.variance)), default=math.nan)
+
+
+def rounding(subject: Subject, profile: Profile) -> float:
+    """Share of the output that rounding to bfloat16 changes."""
+    return subject.observed.rounding if profile is subject.measured else math.nan
 
 
 def logit_variance(subject: Subject, profile: Profile) -> float:
@@ -89,7 +100,9 @@ GAUGES = {
     "criticality": Gauge("gradient variance, first block / last", gradient_ratio, 1 / _GRADIENT, _GRADIENT),
     "rank_collapse": Gauge("token correlation at the last block", token_correlation, -1.0, limit("rank_collapse")),
     "sensitivity": Gauge("sensitivity of normalized sums", sensitivity, 0.0, limit("sensitivity")),
+    "branch_share": Gauge("smallest branch over its skip", smallest_branch, limit("drowned_branch")),
     "attention_saturated": Gauge("largest score variance", score_variance, 0.0, limit("scores_large")),
     "initial_loss": Gauge("logit variance", logit_variance, 0.0, 2 * limit("initial_loss")),
+    "rounding": Gauge("output changed by rounding to bf16", rounding, 0.0, limit("rounding")),
     "tied_readout": Gauge("logit variance", logit_variance, 0.0, 2 * limit("initial_loss")),
 }

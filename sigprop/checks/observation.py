@@ -28,7 +28,8 @@ IDS, NEXT = ("ids", "input_ids", "tokens", "x", "idx"), ("targets", "labels", "t
 class Observation(Calls):
     """`broken`: modules whose output holds nan or inf. `output`: the logits of the model's loss, or its first output;
     `other`: the same on another input; `again`: under another seed, where the model is training. `leak`: share of the
-    output before the last position that the last token changes, where targets are the next tokens. `fixed`: by softmax
+    output before the last position that the last token changes, where targets are the next tokens. `rounding`: share of
+    the output that changes where modules round what they make to bfloat16. `fixed`: by softmax
     the share of the variance of its logits that another input leaves as it is."""
 
     broken: list[str] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Observation(Calls):
     other: Tensor | None = None
     noise: float = 0.0
     leak: float = 0.0
+    rounding: float = math.nan
     fixed: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -72,6 +74,7 @@ def observe(model: nn.Module, batch: Any, loss: LossChoice = None) -> Observatio
             except (SigpropError, RuntimeError, IndexError, ValueError):
                 found.other = None
         found.leak = _leak(model, batch, found.output)
+        found.rounding = _rounding(model, batch, found.output)
         found.noise = _noise(model, batch, found.output)
     return found
 
@@ -81,21 +84,39 @@ def forward(model: nn.Module, batch: Any, seed: int = 0) -> Tensor | None:
     return _run(model, copied(batch), Observation(), None, seed)
 
 
+def _rounding(model: nn.Module, batch: Any, output: Tensor | None) -> float:
+    """What rounding the outputs of all modules of torch changes; nan where the pass is in a low precision already."""
+    if output is None or any(item.dtype.itemsize < 4 for item in model.parameters() if item.is_floating_point()):
+        return math.nan
+    leaves = [module for module in model.modules() if not own_modules(module)]
+    handles = [module.register_forward_hook(lambda *made: _rounded(made[-1])) for module in leaves]
+    try:
+        return _changed(output, forward(model, batch))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _rounded(made: Any) -> Any:
+    kept = not isinstance(made, Tensor) or made.dtype not in (torch.float32, torch.float64)
+    return made if kept else made.bfloat16().to(made.dtype)
+
+
 def _noise(model: nn.Module, batch: Any, output: Tensor | None) -> float:
     """Share of the output's variance that only training adds: that of another seed, less that without training."""
     if output is None or not any(module.training for module in model.modules()):
         return 0.0
-    share = _unlike(output, forward(model, batch, seed=1))
+    share = unlike(output, forward(model, batch, seed=1))
     if not share > 0.5:
         return 0.0
     model.eval()
     calm = [forward(model, batch, seed) for seed in (0, 1)]
-    return share if calm[0] is not None and not _unlike(calm[0], calm[1]) > 0.5 else 0.0
+    return share if calm[0] is not None and not unlike(calm[0], calm[1]) > 0.5 else 0.0
 
 
-def _unlike(first: Tensor, second: Tensor | None) -> float:
+def unlike(first: Tensor | None, second: Tensor | None) -> float:
     """One for independent tensors, zero for equal ones, about their common means."""
-    if second is None or first.shape != second.shape:
+    if first is None or second is None or first.shape != second.shape:
         return math.nan
     spread = float(first.var(correction=0) + second.var(correction=0))
     return float((first - second).var(correction=0)) / spread if spread > 0 else 0.0
@@ -176,7 +197,7 @@ def _is_kept(key: str) -> bool:
 
 def _run(model: nn.Module, batch: Any, found: Observation, loss: LossChoice = None, seed: int = 0) -> Tensor | None:
     torch.manual_seed(seed)
-    with _named(model, found) as current, CallWatch(current, found, _tensors(batch), model.buffers()) as watch:
+    with _named(model, found) as current, CallWatch(current, found, _tensors(batch), model) as watch:
         output = call(model, batch)
         if callable(loss):
             current.append("loss")
@@ -209,7 +230,7 @@ def _named(model: nn.Module, found: Observation) -> Iterator[list[str]]:
 def _leave(name: str, current: list[str], found: Observation) -> Any:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
         current.pop()
-        _note_norm(name, module, inputs, found)
+        _note_norm(name, module, inputs, output, found)
         note_recurrence(found, name, module, inputs, output)
         first = output[0] if isinstance(output, (tuple, list)) and output else output
         if not isinstance(first, Tensor) or not first.is_floating_point():
@@ -228,12 +249,18 @@ def _leave(name: str, current: list[str], found: Observation) -> Any:
     return hook
 
 
-def _note_norm(name: str, module: nn.Module, inputs: Any, found: Observation) -> None:
-    """A norm written as a module: it has an epsilon, and a gain as long as the last axis."""
+def _note_norm(name: str, module: nn.Module, inputs: Any, output: Any, found: Observation) -> None:
+    """A norm written as a module: it has an epsilon, and a gain as long as the last axis (of images: the second)."""
     epsilon = next((getattr(module, key) for key in EPSILONS if isinstance(getattr(module, key, None), float)), None)
     gain = getattr(module, "weight", None)
     first = inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
-    if epsilon is None or first is None or not isinstance(gain, Tensor) or gain.shape != first.shape[-1:]:
+    if epsilon is None or first is None or not isinstance(gain, Tensor) or gain.dim() != 1 or first.dim() < 2:
+        return
+    axis = -1 if first.shape[-1] == len(gain) else 1
+    if isinstance(output, Tensor) and output.shape == first.shape and first.shape[axis] == len(gain):
+        sizes = [float(item.double().square().mean()) for item in (first, output, gain)]
+        found.normalized[name] = (sizes[0], sizes[1], sizes[2])
+    if axis != -1:
         return
     x = first.double()
     moments = x.var(-1, unbiased=False) if "Layer" in type(module).__name__ else x.square().mean(-1)

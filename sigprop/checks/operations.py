@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 BOUND_SHARE = 0.05
 PIECE = 1 << 20
@@ -38,10 +39,20 @@ class Activity:
 
 
 @dataclass(frozen=True)
+class Source:
+    """What made a tensor: the module of the last matrix before it; `factors`: of a product of two signals theirs, each
+    with its mean square."""
+
+    site: str
+    factors: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
 class LossCall:
     """One loss that the model (or the loss function) computes, beside that of a guess: equal logits, or zeros.
 
-    `variance`: of the logits over the classes. `probabilities`: the logits of a cross entropy sum to one already.
+    `variance`: of the logits over the classes, `source`: what made them. `probabilities`: the logits of a cross entropy
+    sum to one already. `summed`: over how many labels the loss is a sum; 0 for a mean.
     """
 
     site: str
@@ -52,6 +63,8 @@ class LossCall:
     variance: float
     probabilities: bool = False
     labelled: bool = True
+    summed: int = 0
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -86,8 +99,8 @@ class Gate:
 class Softmax:
     """Average largest weight, the variance of the logits over the options, and how many options are open on average.
 
-    `sums`: logits of the first batch, to be compared with those of another. `places`: one logit for each pair of two
-    positions, with the softmax along another axis than the last.
+    `logits`: to be compared with those of another batch. `places`: one logit for each pair of two positions, with the
+    softmax along another axis than the last. `source`: what made the logits.
     """
 
     largest: float
@@ -95,13 +108,20 @@ class Softmax:
     options: float
     logits: Tensor | None = None
     places: bool = False
+    source: Source | None = None
 
 
 @dataclass
 class Calls:
-    """By name of the module that runs. `blind`: queries whose scores are all -inf; `future`: attentions that see
-    nothing but what comes after; `inputs`: root mean square of numbers of the batch that a matrix multiplies as they
-    are, and of what comes of it; `exponents`: median of what an exponential reads."""
+    """By name of the module that runs.
+
+    `normalized`: mean squares of what a norm reads, makes, and has as gain. `inputs`: root mean square of numbers of
+    the batch that a matrix multiplies as they are, and of what comes of it. `positions`: variance of a table's rows
+    and of the fixed numbers that are added to them. `exponents`: median of what an exponential reads. `weights`: of a
+    matrix that is made of several parameters its root mean square times sqrt(fan_in), and their names. `blind`:
+    queries whose scores are all -inf; `unseen`: sequences of which no key may be seen; `future`: attentions that see
+    nothing but what comes after.
+    """
 
     activity: dict[str, Activity] = field(default_factory=dict)
     losses: list[LossCall] = field(default_factory=list)
@@ -113,26 +133,34 @@ class Calls:
     inputs: dict[str, tuple[float, float]] = field(default_factory=dict)
     exponents: dict[str, float] = field(default_factory=dict)
     detached: dict[str, int] = field(default_factory=dict)
+    normalized: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    positions: dict[str, tuple[float, float]] = field(default_factory=dict)
+    weights: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     blind: dict[str, int] = field(default_factory=dict)
+    unseen: dict[str, int] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)
 
 
 class CallWatch(TorchFunctionMode):
-    """`current`: the names of the modules that run, innermost last; `batch`: the tensors that the model is given;
-    `fixed`: its buffers."""
+    """`current`: the names of the modules that run, innermost last; `batch`: the tensors that the model is given."""
 
-    def __init__(self, current: list[str], found: Calls, batch: Iterable[Tensor] = (), fixed: Iterable[Tensor] = ()):
+    def __init__(self, current: list[str], found: Calls, batch: Iterable[Tensor], model: nn.Module):
         super().__init__()
+        fixed = model.buffers()
+        self._made = {id(item): (item, (name,)) for name, item in model.named_parameters()}
+        self._sources: Any = WeakTensorKeyDictionary()
         self.current, self.found = current, found
         self.logits: Tensor | None = None
         self._known = {id(item): (item, True) for item in batch} | {id(item): (item, False) for item in fixed}
         self._entering: dict[int, tuple[str, Tensor]] = {}
+        self._looked_up: dict[int, tuple[str, Tensor]] = {}
 
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
         name = self.current[-1] or "(model)"
         self._follow_batch(args, output)
+        self._follow_sources(name, func, args, output)
         for note in NOTES.get(func, ()):
             note(self, name, func, args, kwargs, output)
         return output
@@ -144,6 +172,60 @@ class CallWatch(TorchFunctionMode):
         known = [self._known.get(id(item)) for item in args if isinstance(item, Tensor)]
         if None not in known:
             self._known[id(output)] = (output, any(item[1] for item in known if item))
+
+    def _follow_sources(self, name: str, func: Any, args: Any, output: Any) -> None:
+        """Which matrix made a tensor, and what is computed from parameters alone."""
+        given = [item for part in args for item in (part if isinstance(part, (tuple, list)) else [part])]
+        given = [item for item in given if isinstance(item, Tensor) and item.is_floating_point()]
+        outputs = [item for item in (output if isinstance(output, (tuple, list)) else [output])
+                   if isinstance(item, Tensor) and item.is_floating_point()]  # fmt: skip
+        made = [self._made[id(item)][1] for item in given if id(item) in self._made]
+        product = func in PRODUCTS or func is F.embedding
+        source: Source | None = None
+        if (
+            given
+            and func not in (F.embedding, *LAYERS)
+            and len(made) == sum(id(item) not in self._known for item in given) > 0
+        ):
+            names = tuple(dict.fromkeys(name for names in made for name in names))
+            self._made |= {id(item): (item, names) for item in outputs}
+        elif product and made:
+            source = Source(name)
+            self._note_weight(name, func, given)
+        else:
+            found = [(item, self._sources[item]) for item in given if item in self._sources]
+            if len(found) > 1 and (product or func in FACTORED):
+                factors = tuple((before.site, float(item.detach().double().square().mean())) for item, before in found)
+                source = Source(name, factors[:2])
+            elif found:
+                source = found[0][1]
+        for item in outputs if source is not None else ():
+            self._sources[item] = source
+
+    def _note_weight(self, name: str, func: Any, given: list[Tensor]) -> None:
+        """A matrix that is made of several parameters: its gain on what it multiplies."""
+        for place, item in enumerate(given):
+            names = self._made.get(id(item), (item, ()))[1]
+            if len(names) > 1 and item.dim() > 1 and (place == 1 or func not in LAYERS):
+                fan = item[0].numel() if func in LAYERS else item.shape[-2 if place else -1]
+                gain = float(item.detach().double().square().mean() * fan) ** 0.5
+                if gain > self.found.weights.get(name, (0.0, ()))[0]:
+                    self.found.weights[name] = (gain, names)
+
+    def looked_up(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        self._looked_up[id(output)] = (name, output)
+
+    def multiplied(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        """What is looked up stays that under a number."""
+        found = [self._looked_up[id(item)] for item in args if id(item) in self._looked_up]
+        if found and isinstance(output, Tensor):
+            self._looked_up[id(output)] = (found[0][0], output)
+
+    def added(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        tables = [self._looked_up[id(item)] for item in args[:2] if id(item) in self._looked_up]
+        fixed = [self._known[id(item)][0] for item in args[:2] if not self._known.get(id(item), (None, True))[1]]
+        if len(tables) == len(fixed) == 1 and fixed[0].dim() > 1 and fixed[0].shape[-1] == output.shape[-1]:
+            self.found.positions[tables[0][0]] = (_spread(tables[0][1]), _spread(fixed[0]))
 
     def rectified(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         silent = func is not torch.relu_ and not bool(args[0].any())
@@ -218,7 +300,8 @@ class CallWatch(TorchFunctionMode):
         variance = _variance(logits.double(), open_ones)[several].mean()
         weights = logits.softmax(-1).amax(-1)[several].double().mean()
         square = logits.dim() > 2 and axis != logits.dim() - 1 and len({*args[0].shape[-2:]}) == 1
-        made = Softmax(float(weights), float(variance), float(open_ones.sum(-1).double().mean()), None, square)
+        options, source = float(open_ones.sum(-1).double().mean()), self._sources.get(args[0])
+        made = Softmax(float(weights), float(variance), options, None, square, source)
         before = self.found.softmaxes.get(name)
         if before is None or made.variance > before.variance:
             self.found.softmaxes[name] = replace(made, logits=logits if made.variance > 1.0 else None)
@@ -227,6 +310,14 @@ class CallWatch(TorchFunctionMode):
         mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
         if mask is not None:
             self._look_at_mask(name, mask == -math.inf if mask.is_floating_point() else ~mask)
+
+    def attended_within(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """torch's own attention keeps its softmax to itself; of its masks one is by key."""
+        hidden = kwargs.get("key_padding_mask")
+        if hidden is not None:
+            hidden = hidden == -math.inf if hidden.is_floating_point() else hidden.bool()
+            count = int(hidden.all(-1).sum()) if hidden.dim() == 2 else 0
+            self.found.unseen |= {name: count} if count else {}
 
     def _look_at_mask(self, name: str, hidden: Tensor) -> None:
         """Rows in which nothing may be seen, and square masks that hide all that came before."""
@@ -266,14 +357,15 @@ class CallWatch(TorchFunctionMode):
         logits = logits.detach().movedim(1, -1).flatten(0, -2) if logits.dim() > 2 else logits.detach()
         ignored = kwargs.get("ignore_index", -100)
         labelled = target.is_floating_point() or bool((target != ignored).any())
-        value = float(output) / (1 if kwargs.get("reduction", "mean") == "mean" else len(logits))
+        summed = 0 if kwargs.get("reduction", "mean") == "mean" else len(logits)
+        value = float(output) / max(summed, 1)
         least = float(logits.min()) if filled(logits).any() else -math.inf
         rows = [_over_classes(part, least) for part in logits.split(max(1, PIECE // max(1, logits.shape[-1])))]
         counts, spread = (torch.cat(column) for column in zip(*rows, strict=True))
         likely = logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all())
         self.found.losses.append(
             LossCall(name, "cross_entropy", logits.shape[-1], value, float(counts.log().mean()), float(spread.mean()),
-                     likely, labelled)
+                     likely, labelled, summed, self._sources.get(args[0] if args else kwargs["input"]))
         )  # fmt: skip
         self.logits = logits
 
@@ -288,7 +380,12 @@ class CallWatch(TorchFunctionMode):
         value, chance = (float(item.double().mean()) for item in (output, func(guess, wanted, *args[2:], **rest)))
         kind = "binary" if func in BINARY else "regression"
         variance = float(made.double().var(correction=0)) if made.numel() > 1 else 0.0
-        self.found.losses.append(LossCall(name, kind, 1, value, chance, variance))
+        source = self._sources.get(made)
+        self.found.losses.append(LossCall(name, kind, 1, value, chance, variance, source=source))
+
+
+def _spread(values: Tensor) -> float:
+    return float(values.detach().double().var(correction=0))
 
 
 def note_gate(found: Calls, name: str, gate: Tensor) -> None:
@@ -311,6 +408,8 @@ def note_recurrence(found: Calls, name: str, module: nn.Module, inputs: Any, out
     """Gates of a first layer of torch's own recurrent modules, which keep them to themselves."""
     made = output[0] if isinstance(output, tuple) else output
     x = inputs[0] if inputs else None
+    if isinstance(module, nn.RNNBase) and module.num_layers > 1 and module.dropout:
+        found.dropouts[name] = float(module.dropout)
     if not isinstance(module, (nn.LSTM, nn.GRU)) or not isinstance(x, Tensor) or not isinstance(made, Tensor):
         return
     state = torch.zeros(*made.shape[:-1], module.hidden_size).to(made)
@@ -372,6 +471,10 @@ NORMS: dict[Any, tuple[int, Spread]] = {
     F.batch_norm: (7, _of_batch),
     F.instance_norm: (7, lambda x, args, kwargs: x.flatten(2).var(-1, correction=0)),
 }
+LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
+PRODUCTS = (*LAYERS, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm, torch.bmm,
+            Tensor.bmm, torch.einsum)  # fmt: skip
+FACTORED = (torch.mul, Tensor.mul, Tensor.__mul__)
 BINARY = (F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
 KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),
@@ -383,8 +486,12 @@ KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.shortened: (F.normalize,),
     CallWatch.softened: (F.softmax, torch.softmax, Tensor.softmax),
     CallWatch.attended: (F.scaled_dot_product_attention,),
+    CallWatch.attended_within: (F.multi_head_attention_forward,),
     CallWatch.entered: (F.linear, F.conv1d, F.conv2d, F.conv3d, torch.matmul, Tensor.matmul, Tensor.__matmul__,
                         torch.mm),
+    CallWatch.looked_up: (F.embedding,),
+    CallWatch.multiplied: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, F.dropout),
+    CallWatch.added: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
     CallWatch.raised: (torch.exp, Tensor.exp),
     CallWatch.cut: (Tensor.detach, torch.detach),
     CallWatch.classified: (F.cross_entropy,),

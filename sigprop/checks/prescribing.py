@@ -33,6 +33,7 @@ RESIDUAL: tuple[tuple[str, Options], ...] = (
 )
 CHAIN: tuple[tuple[str, Options], ...] = (("kaiming", {}), ("lecun", {}))
 NOTHING = "no change and no recipe that was tried removes it"
+HELPS = ", which helps and leaves it beyond the limit"
 SWEEP, KEEP_RATE = "Sweep the learning rate again.", "The learning rate stays."
 
 
@@ -113,7 +114,9 @@ def _nearer(subject: Subject, twin: Subject, finding: Finding) -> bool:
 def _fixed(subject: Subject, finding: Finding, change: Edit, twin: Subject) -> Finding:
     quantity, before, after = _numbers(subject, finding, twin)
     rate = SWEEP if any(_factor(subject, name, init) for name, init in change.inits.items()) else KEEP_RATE
-    made = Prescription(change.what, quantity, before, after, twin.source, change.code, rate)
+    gauge = GAUGES.get(finding.name)
+    rest = "" if gauge is None or gauge.healthy(after) else HELPS
+    made = Prescription(change.what + rest, quantity, before, after, twin.source, change.code, rate)
     cause = f"{change.because} {finding.cause}" if change.because else finding.cause
     return replace(finding, cause=cause, prescription=made)
 
@@ -211,6 +214,9 @@ def _told(subject: Subject, finding: Finding, how: str, profile: Profile) -> Fin
     before, after = gauge.read(subject, subject.profile), gauge.read(subject, profile)
     if not _excess(gauge, after) < _excess(gauge, before) or (finding.prescription and not gauge.healthy(after)):
         return finding
+    alone = finding.prescription
     text = f"apply {how}" if gauge.healthy(after) else f"{how} lowers it and leaves it beyond the limit"
+    if alone is not None and math.isfinite(alone.after):
+        text += f"; alone, to {alone.text.removesuffix(HELPS)} brings it to {alone.after:.3g}"
     made = Prescription(text, gauge.quantity, before, after, subject.source, f"{how}.apply_(model)", SWEEP)
     return replace(finding, prescription=made)

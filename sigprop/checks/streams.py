@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from torch import nn
 
@@ -72,7 +73,7 @@ def find_streams(structure: Structure | None, model: nn.Module, profile: Profile
 
 
 def _chain(modules: Mapping[str, nn.Module], profile: Profile | None) -> list[Stream]:
-    """The longest chain between two changes of an image's size."""
+    """The longest chain between two changes of an image's size; all of it where widths differ, for variances alone."""
     if profile is None:
         return []
     runs: list[list[str]] = [[]]
@@ -90,7 +91,7 @@ def _chain(modules: Mapping[str, nn.Module], profile: Profile | None) -> list[St
     longest = max(chains, key=len)
     if len(longest) > 2:
         return [Stream(longest, False)]
-    longest = max((tuple(run) for run in runs), key=len)
+    longest = max((tuple(run) for run in (*runs, chain(*runs))), key=len)
     return [Stream(longest, False, even=False)] if len(longest) > 2 else []
 
 

@@ -98,9 +98,10 @@ class Subject:
 
     @cached_property
     def moved_gains(self) -> float:
-        """Share of norms whose gains are not one constant."""
+        """Share of norms whose gains are not one constant; training does not scatter them around zero."""
         gains = [row for row in self.draws if len(row.shape) == 1 and is_norm_gain(row)]
-        return sum(row.std > 1e-4 * max(abs(row.mean), 1e-4) for row in gains) / len(gains) if gains else 0.0
+        moved = [row for row in gains if 1e-4 * max(abs(row.mean), 1e-4) < row.std < abs(row.mean)]
+        return len(moved) / len(gains) if gains else 0.0
 
     @cached_property
     def trained(self) -> bool:

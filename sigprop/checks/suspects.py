@@ -14,6 +14,7 @@ from sigprop.checks.statistics import is_torch_default
 from sigprop.checks.subject import Subject, is_norm_gain
 from sigprop.checks.thresholds import limit
 from sigprop.results import Edit, Finding, Init
+from sigprop.sites import BLOCK_NUMBER
 from sigprop.structure import Scores
 
 Suspects = Callable[[Subject, Finding], Iterator[Edit]]
@@ -35,6 +36,8 @@ def suspects(subject: Subject, finding: Finding, others: Sequence[Finding] = ())
 
 
 RATE = re.compile(r"^(p|keep.*|.*drop.*|.*prob.*|rate)$")
+FEW = 8
+"""Fewer entries than this scale whole branches, not channels."""
 GAINS, LARGEST_BIAS, LARGEST_TABLE = (0.05, 3.0), 2.0, 1.5
 """Where ordinary initializations lie: std times sqrt(fan_in) of matrices; means of biases; std of tables and tokens."""
 
@@ -84,7 +87,8 @@ def _usual(subject: Subject, row: Draw) -> tuple[float, Init | None]:
         init = (
             Init("constant", value=centre) if centre or not (table or len(row.shape) > 1) else Init("normal", std=0.02)
         )
-        return off, init if off > math.log(1.5) or (centre and row.std > abs(row.mean)) else None
+        far = off > (0.0 if table else math.log(1.5))
+        return off, init if far or (centre and row.std > abs(row.mean)) else None
     gain = size * _fan(row) ** 0.5
     off = max(math.log(gain / GAINS[1]), math.log(GAINS[0] / gain))
     return off, Init("normal", std=_fan(row) ** -0.5) if off > 0 else None
@@ -142,7 +146,7 @@ def scores(subject: Subject, finding: Finding) -> Iterator[Edit]:
     else:
         what = f"divide the queries ({listed(list(inits))}) by {1 / factor:.3g}"
         because = f"Queries and keys of {first.module} are {1 / factor:.3g} times too large together."
-    if inits:
+    if inits and factor * limit("largest_edit") > 1:
         yield edit(what, inits, because, code)
 
 
@@ -242,7 +246,9 @@ def silent_ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
 
 def rezero(subject: Subject, finding: Finding) -> Iterator[Edit]:
     """Constants at the ends of branches (ReZero, LayerScale) that start at one and more, at zero."""
-    rows = [row for row in subject.draws if row.name in subject.branch_ends and row.std == 0 and row.mean >= 0.5]
+    few = [row for row in subject.draws if len(row.shape) < 2 and row.total < FEW and BLOCK_NUMBER.search(row.name)]
+    rows = [row for row in subject.draws if row.name in subject.branch_ends or row in few]
+    rows = [row for row in rows if row.std == 0 and row.mean >= 0.5]
     rows = [row for row in rows if not is_norm_gain(row) and "bias" not in row.name.rpartition(".")[2]]
     if rows:
         names = [row.name for row in rows]
@@ -287,7 +293,7 @@ def embedding(subject: Subject, finding: Finding) -> Iterator[Edit]:
         yield edit(
             f"initialize {listed([row.name for row in rows])} with std 1",
             {row.name: Init("normal", std=1.0) for row in rows},
-            f"The stream starts from a table of std {rows[0].std:.3g}.",
+            f"The stream starts from {rows[0].name}, a table of std {rows[0].std:.3g}.",
         )
 
 

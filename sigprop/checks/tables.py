@@ -19,7 +19,15 @@ SCORES = ("variance", "entropy", "largest_weight")
 NUMBER = re.compile(r"\d+")
 MOST_CHILDREN = 40
 MOST_LINES = 300
-MARGINS = ("stream_growth", "gradient_explodes", "sensitivity", "rank_collapse", "attention_saturated", "initial_loss")
+MARGINS = (
+    "stream_growth",
+    "gradient_explodes",
+    "sensitivity",
+    "rank_collapse",
+    "attention_saturated",
+    "initial_loss",
+    "rounding",
+)
 
 
 def curves(subject: Subject, prescribed: Profile | None) -> list[Curve]:

@@ -83,6 +83,14 @@ THRESHOLDS = {
     "epsilon": Threshold(
         1.0, "epsilon over the variance that the norm reads: from one on it divides by a constant, not by the signal"
     ),
+    "norm_output": Threshold(
+        3.0, "mean square behind a norm over that of its gain: one by definition; a batch of a few positions makes 1.5"
+    ),
+    "equal_logits": Threshold(
+        1e-3,
+        "variance of logits that are products of two signals, and cannot grow by a readout of their own: the "
+        "gradient of all that makes them is smaller by its root, and cosines times 0.07 have 1e-3",
+    ),
     "gate_shut": Threshold(
         1e-3,
         "mean of a sigmoid: what it lets through has a millionth of the variance; published gates start at "
@@ -164,6 +172,11 @@ THRESHOLDS = {
     # precision
     "precision_share": Threshold(0.1, "share of entries that under- or overflow: a tenth of a tensor is lost"),
     "precision_overflow": Threshold(1e-3, "share of entries above the largest number: one is enough for inf in a sum"),
+    "rounding": Threshold(
+        0.05,
+        "share of the output that bf16's rounding changes: one module makes 1e-6, so that each such change was "
+        "multiplied by 10^4; two runs that round differently start as two models",
+    ),
     # criticality
     "criticality_growth": Threshold(
         1e4, "squared Jacobian over all blocks (or inverse): 100 in scale; see apjn, section 2"

@@ -29,6 +29,12 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 MULTIPLIERS = {"forward": "multiplier", "lr": "lr", "decay": "weight_decay", "eps": "eps"}
 FOLLOWING = ("decay", "eps")
 """Multipliers that follow from the learning rate's: in the table only when all is asked for."""
+MUON_STEPS = {
+    "none": "1",
+    "shape": "sqrt(max(1, rows / columns))",
+    "unit": "sqrt(rows / columns)",
+    "rms": "0.2 sqrt(max(rows, columns))",
+}
 
 
 @dataclass(repr=False)
@@ -187,6 +193,10 @@ class Plan(Result):
         kept = len(self.parameters) - len(changed)
         notes = [f"{kept} more parameters keep what they have."] if kept else []
         notes += ["Weight decay and epsilon are multiplied too: table(all=True)."] if shown != used else []
+        kind, _, scale = str(self.meta.get("optimizer", "")).partition(":")
+        if kind == "muon":
+            step = MUON_STEPS.get(scale, MUON_STEPS["shape"])
+            notes += [f"Muon's step of a matrix is its orthogonal update times {step}; AdamW trains the rest."]
         loss = self.meta.get("initial_loss")
         notes += [f"The loss starts at {loss:.3g}, predicted for cross entropy."] if loss is not None else []
         run = self.meta.get("run")

@@ -431,9 +431,11 @@ def _mup(width: int, scale: float, multiplier: bool = False) -> Any:
 )
 def attention_left() -> Answer:
     make = lambda width: _mup(width, (width // 4) ** -0.5)  # noqa: E731
-    return Answer(
-        sp.coord_check(make, [32, 64, 128], batch=text()["ids"], attention="keep", steps=2, seeds=1).summary()
-    )
+
+    def by_hand(model: Any, base: Any) -> Any:
+        return sp.plan(model, "own", base=base, width="mup", attention="keep", optimizer="adamw")
+
+    return Answer(sp.coord_check(make, [32, 64, 128], batch=text()["ids"], plan=by_hand, steps=2).summary())
 
 
 @thread(16, "mup 71", "which line of the coordinate check is wrong?", "fail", "head")
@@ -450,7 +452,8 @@ def culprit() -> Answer:
 
 @thread(19, "nanoGPT-mup 8", "why 0.02 at base 256?", "0\\.0625|sqrt|1/sqrt", "0\\.02")
 def base_std() -> Answer:
-    return Answer(sp.plan(Gpt(depth=2, width=256), "lecun", batch=text()).summary())
+    model = Gpt(depth=2, width=256)
+    return checked(lambda: model, text(), plan=sp.plan(model, "lecun", batch=text()))
 
 
 @thread(
@@ -778,7 +781,8 @@ def experts_depth() -> Answer:
         num_local_experts=4,
         **TRANSFORMERS,
     )
-    return Answer(str(sp.plan(model, width="mup", depth="linear", base=base, optimizer="adamw").table(all=True)))
+    plan = sp.plan(model, width="mup", depth="linear", base=base, optimizer="adamw")
+    return Answer(f"{plan.summary()}\n{plan.table(all=True)}")
 
 
 @thread(41, "FLAME-MoE 3", "loss spikes by framework", "router|gate", "std|differ")

@@ -98,6 +98,109 @@ def adapters_of_zeros():
     return model, (ids(), ids(seed=1))
 
 
+def adapters_of_noise():
+    """A low-rank product beside frozen weights that is not zero at the start."""
+    model, batch = adapters_of_zeros()
+    for name, item in model.named_parameters():
+        if name.endswith((".A", ".B")):
+            nn.init.normal_(item)
+    return model, batch
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width, power):
+        super().__init__()
+        self.weight, self.eps, self.power = nn.Parameter(torch.ones(width)), 1e-6, power
+
+    def forward(self, x):
+        return self.weight * x / (x.square().mean(-1, keepdim=True) + self.eps) ** self.power
+
+
+def norm_without_root(power=1.0):
+    """A norm that divides by the mean square."""
+    model = GPT(causal=upper)
+    model.ln_f = RmsNorm(WIDTH, power)
+    return model, (ids(), ids(seed=1))
+
+
+def gains_around_zero(mean=0.0):
+    """N(0, 0.02) for every parameter, gains of norms among them."""
+    model = GPT(causal=upper)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, mean, 0.02)
+    return model, (ids(), ids(seed=1))
+
+
+def chaotic_chain(std=8.0, depth=12):
+    """Every layer of tanh multiplies a small difference by more than two."""
+    layers = [nn.Linear(64, 64) for _ in range(depth)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, 0.0, std / 8)
+    chain = [part for layer in layers for part in (layer, nn.Tanh())]
+    return nn.Sequential(*chain), torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+
+
+class Sines(GPT):
+    """Sinusoidal positions, no module of their own, beside words of std 0.02; the loss a sum where asked for."""
+
+    def __init__(self, reduction="mean", factor=1.0):
+        super().__init__(causal=upper)
+        del self.wpe
+        self.reduction, self.factor = reduction, factor
+
+    def forward(self, idx, targets):
+        place, width = torch.arange(idx.shape[1])[:, None], self.wte.embedding_dim
+        angle = place / 10000 ** (torch.arange(0, width, 2) / width)
+        x = self.factor * self.wte(idx) + torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+        for block in self.h:
+            x = block(x)
+        logits = self.head(self.ln_f(x))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=self.reduction)
+
+
+def fixed_positions(factor=1.0):
+    return Sines(factor=factor), (ids(), ids(seed=1))
+
+
+def summed_loss():
+    return Sines("sum", 30.0), (ids(), ids(seed=1))
+
+
+class Padded(nn.Module):
+    """torch's own attention behind a padding mask."""
+
+    def __init__(self, shown):
+        super().__init__()
+        self.embedding, self.attn = nn.Embedding(VOCABULARY, WIDTH), nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+        self.head, self.shown = nn.Linear(WIDTH, VOCABULARY), shown
+
+    def forward(self, x):
+        x = self.embedding(x)
+        hidden = torch.full(x.shape[:2], not self.shown)
+        return self.head(x + self.attn(x, x, x, key_padding_mask=hidden, need_weights=False)[0])
+
+
+def inverted_padding(shown=False):
+    return Padded(shown), ids()
+
+
+class Magnitudes(nn.Module):
+    """A direction and a magnitude for each row, as in DoRA."""
+
+    def __init__(self, magnitude):
+        super().__init__()
+        self.base, self.magnitude = nn.Linear(64, 64), nn.Parameter(torch.full((64,), magnitude))
+
+    def forward(self, x):
+        return F.linear(x, self.magnitude[:, None] * F.normalize(self.base.weight, dim=1), self.base.bias)
+
+
+def magnitudes_of_forty(magnitude=40.0):
+    model = nn.Sequential(*(part for _ in range(3) for part in (Magnitudes(magnitude), nn.LayerNorm(64), nn.GELU())))
+    return model, torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+
+
 def attention_without_skips():
     return GPT(layers=16, causal=None, skips=False), (ids(), ids(seed=1))
 
@@ -119,6 +222,24 @@ class Contrastive(nn.Module):
 def contrastive_scale():
     generator = torch.Generator().manual_seed(0)
     return Contrastive(), tuple(torch.randn(16, 24, generator=generator) for _ in range(2))
+
+
+class Similar(Contrastive):
+    """Two towers whose similarities are multiplied by the temperature where they should be divided."""
+
+    def __init__(self, turned=True, normalized=True):
+        super().__init__(-math.log(100.0) if turned else math.log(1 / 0.07))
+        self.normalized = normalized
+
+    def forward(self, image, text):
+        image, text = self.image(image), self.text(text)
+        if self.normalized:
+            image, text = F.normalize(image, dim=-1), F.normalize(text, dim=-1)
+        return F.cross_entropy(self.logit_scale.exp() * image @ text.T, torch.arange(len(image)))
+
+
+def turned_temperature(turned=True):
+    return Similar(turned), contrastive_scale()[1]
 
 
 class WeightNormChain(nn.Module):

@@ -38,6 +38,15 @@ PLANTED = {
     "dropout_of_nearly_all": ("dropout", "Dropout leaves 0.01", "model.layers[i][3].p = 0.01"),
     "epsilon_of_100": ("norm_epsilon", "divide by their epsilon, 100", "model.layers[i][1].eps = 1e-05"),
     "two_experts_take_all": ("router_collapse", "router.bias", "nn.init.constant_(model.router.bias, 0)"),
+    "adapters_of_noise": ("adapters", "neither factor is zero", "nn.init.constant_(model.h[i].qkv.B, 0)"),
+    "norm_without_root": ("norm_output", "divides by the mean square of what it reads, not by its root", ""),
+    "gains_around_zero": ("norm_output", "start around 0, with std", "nn.init.constant_(model.h[i].ln_1.weight, 1)"),
+    "chaotic_chain": ("rounding", "Differences grow", ""),
+    "fixed_positions": ("embedding_scale", "times the scale of their positions", "nn.init.normal_(model.wte.weight"),
+    "summed_loss": ("initial_loss", "Nothing divides it", ""),
+    "inverted_padding": ("attention_masks", "it is inverted", ""),
+    "magnitudes_of_forty": ("large_gain", "of which 0.magnitude starts at 40", "model[0].magnitude.data.mul_(0.025)"),
+    "turned_temperature": ("initial_loss", "products of image.2", ""),
     "gain_of_zero_before_a_square": ("no_gradient", "{0..2}.gain are zero", "model[i].gain, 1)"),
 }  # fmt: skip
 
@@ -56,6 +65,72 @@ def test_the_fault_its_cause_and_its_line_are_named(name):
         assert code in code_of(found[finding])
         exec(code_of(found[finding]), {"model": model, "nn": nn, "range": range})
         assert not answered(model, batch)
+
+
+def test_what_is_right_of_the_same_kind_is_not_accused():
+    torch.manual_seed(0)
+    assert "norm_output" not in answered(*planted.norm_without_root(power=0.5))
+    assert "norm_output" not in answered(*planted.gains_around_zero(mean=1.0))
+    assert "rounding" not in answered(*planted.chaotic_chain(std=1.0))
+    assert "embedding_scale" not in answered(*planted.fixed_positions(factor=30.0))
+    assert "attention_masks" not in answered(*planted.inverted_padding(shown=True))
+    assert "large_gain" not in answered(*planted.magnitudes_of_forty(magnitude=1.0))
+    assert "initial_loss" not in answered(*planted.turned_temperature(turned=False))
+    adapted, batch = planted.adapters_of_noise()
+    torch.nn.init.zeros_(adapted.h[0].qkv.B)
+    for block in adapted.h:
+        nn.init.zeros_(block.qkv.B)
+    assert "adapters" not in answered(adapted, batch)
+
+
+def test_visits_of_one_block_are_told_to_add_coherently():
+    """One block, twelve times: its branch is the same matrix at every visit."""
+
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.block = nn.Embedding(64, 32), planted.Block(32, 4)
+
+        def forward(self, x):
+            x = self.table(x)
+            for _ in range(20):
+                x = self.block(x)
+            return x
+
+    torch.manual_seed(0)
+    found = list(checks()["stream_growth"](examined(Loop(), planted.ids())))
+    assert any("visits of" in item.title and item.severity == "note" for item in found)
+
+
+def test_one_std_for_all_matrices_is_a_rule_by_one_of_their_sizes():
+    """0.125 is 1/sqrt(64) for those that read 64 numbers, and twice that for the one that reads 256."""
+    torch.manual_seed(0)
+    for std, accused in ((0.125, True), (0.02, False)):
+        model = planted.GPT(width=64, causal=planted.upper)
+        for item in model.parameters():
+            if item.dim() == 2:
+                nn.init.normal_(item, 0.0, std)
+        found = list(checks()["fans_swapped"](Subject(model, (planted.ids(), planted.ids(seed=1)))))
+        assert bool(found) == accused
+        assert all("out.weight" in name and name.startswith("h.") for item in found for name in item.parameters)
+
+
+def test_layers_of_one_recurrent_module_show_their_gradients():
+    class Stack(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.out = nn.RNN(32, 32, 10, batch_first=True), nn.Linear(32, 8)
+            for name, item in self.rnn.named_parameters():
+                if "weight_ih" in name:
+                    nn.init.normal_(item, 0.0, 0.02)
+
+        def forward(self, x):
+            return self.out(self.rnn(x)[0])
+
+    torch.manual_seed(0)
+    found = answered(Stack(), torch.randn(4, 6, 32))["gradient_vanishes"]
+    assert "rnn.weight_ih_l*" in found.title
+    assert "nn.init.normal_(model.rnn.weight_ih_l1" in code_of(found)
 
 
 def test_every_other_finding_of_one_cause_names_that_cause():

@@ -62,6 +62,9 @@ KNOWN = {
     "exponent": 9,
     "read_by_readout": 10,
     "loss_over_zero": 30,
+    "norm_output": 3,
+    "equal_logits": 0.001,
+    "rounding": 0.05,
 }
 
 

@@ -22,6 +22,13 @@ def attention_masks(subject: Subject) -> Iterator[Finding]:
             "Its mask hides every earlier position and shows every later one: the mask is transposed or inverted.",
             "transpose the mask, or invert it (tril, not triu; True means shown in scaled_dot_product_attention)",
         )  # fmt: skip
+    if seen.unseen:
+        name = max(seen.unseen, key=seen.unseen.__getitem__)
+        yield _finding(
+            subject, list(seen.unseen), "problem", f"{name} may see no key at all in {seen.unseen[name]} sequences",
+            "Its `key_padding_mask` hides every token of them: it is inverted, or the sequences are empty.",
+            "invert the mask (`~mask`): True means hidden in `key_padding_mask`",
+        )  # fmt: skip
     if turned:
         yield _finding(
             subject, turned, "problem", f"the softmax of {turned[0]} runs along another axis than the keys",

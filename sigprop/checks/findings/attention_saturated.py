@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from sigprop.checks.operations import Source
 from sigprop.checks.registry import check
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -31,9 +32,14 @@ def attention_saturated(subject: Subject) -> Iterator[Finding]:
     if hard:
         site = max(hard, key=lambda name: hard[name].variance)
         yield _finding(
-            subject, "attention_saturated", list(hard), f"the logits of the softmax in {site}", site,
+            subject, "attention_saturated", list(hard),
+            f"the logits of the softmax in {site}{_made_by(hard[site].source, site)}", site,
             hard[site].variance, hard[site].largest,
         )  # fmt: skip
+
+
+def _made_by(source: Source | None, site: str) -> str:
+    return f", which {source.site} makes," if source is not None and source.site != site else ""
 
 
 def _is_sharp(subject: Subject, row: SiteRow) -> bool:

@@ -82,6 +82,10 @@ def _finding(
     )
 
 
+SAME_START = (
+    "Both are added at the start of the stream, and a norm cannot tell them apart afterwards. Sinusoidal positions "
+    "have variance 1/2; tokens of std 0.02 need the factor sqrt(width) that the original Transformer gives them."
+)
 POSITION = re.compile(r"pos|wpe", re.IGNORECASE)
 ROTARY = re.compile(r"rotary|rope", re.IGNORECASE)
 OTHER = re.compile(r"type|segment|lang", re.IGNORECASE)
@@ -100,9 +104,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
                 "signal",
                 "warning" if small is tokens else "note",  # models without positions train, without tokens they do not
                 f"{large.name} drowns {small.name}: {max(share, 1 / share):.3g} times its variance",
-                "Both are added at the start of the stream, and a norm cannot tell them apart afterwards. Sinusoidal "
-                "positions have variance 1/2; tokens drawn with std 0.02 need the factor sqrt(width) that the original "
-                "Transformer gives them.",
+                SAME_START,
                 "Vaswani et al. 2017, section 3.4",
                 sites=(small.name, large.name),
                 depths=(0, 0),
@@ -112,6 +114,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
                 ),
                 edits=tuple(_edits(subject, small, large)),
             )
+    yield from _fixed_positions(subject)
     first = [branch for branch in subject.branches if branch.first and branch.share > limit("start_ratio")]
     if first:  # a note: Llama, Mistral and Qwen as published start so, and train
         worst = max(first, key=lambda branch: branch.share)
@@ -127,6 +130,30 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
             depths=(worst.depth, worst.depth),
             evidence=(Datum("variance of the first branch over the stream's start", worst.share, subject.source),),
             prescription=Prescription(f"multiply the embedding's std by {worst.share**0.5:.2g}, or scale its output"),
+        )
+
+
+def _fixed_positions(subject: Subject) -> Iterator[Finding]:
+    """Positions that a formula makes, added to what a table gives."""
+    for table, (own, fixed) in subject.observed.positions.items():
+        row = subject.draws.rows.get(f"{table}.weight")
+        if not own > 0 or fixed / own < limit("embedding_ratio"):
+            continue
+        factor = (fixed / own) ** 0.5
+        because = f"The std of {table}.weight leaves its rows {1 / factor:.2g} times the scale of their positions."
+        inits = {} if row is None else {row.name: Init("normal", std=row.std * factor)}
+        yield Finding(
+            "embedding_scale",
+            "signal",
+            "warning",
+            f"fixed positions drown {table}, which they are added to: {fixed / own:.3g} times its variance",
+            SAME_START,
+            "Vaswani et al. 2017, section 3.4",
+            sites=(table,),
+            depths=(0, 0),
+            evidence=(Datum("variance of positions over tokens", fixed / own, "measured"),),
+            prescription=Prescription(f"multiply {table} by {factor:.3g} (the original has sqrt(width))"),
+            edits=(edit(f"multiply the std of {table}.weight by {factor:.3g}", inits, because),) if inits else (),
         )
 
 

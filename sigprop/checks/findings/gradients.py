@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from sigprop.checks.edits import edit, listed
 from sigprop.checks.registry import check
 from sigprop.checks.streams import fitted_law, usable
 from sigprop.checks.subject import Subject
+from sigprop.checks.suspects import started
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding
+
+FEWEST = 4
+"""Layers that show a trend."""
 
 
 def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
@@ -43,6 +48,38 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
         )
 
 
+def family_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
+    """One matrix of many layers where no site shows the stream: layers of torch's own recurrent modules."""
+    if subject.profile is None or subject.streams:
+        return
+    rows = {row.name: row.grad_second_moment for row in subject.profile.parameters}
+    for members in subject.draws.families().values():
+        members = [row for row in members if row.is_matrix and row.fan_in == 0 and row.name in rows]
+        values = [rows[row.name] for row in members]
+        if len(members) < FEWEST or not usable(values):
+            continue
+        law = fitted_law(values[::-1])
+        size = law.ratio if explodes else 1 / law.ratio
+        if size < limit("gradient_ratio_problem"):
+            continue
+        inits = {row.name: started(row) for row in members}
+        gain = members[0].std * members[0].shape[-1] ** 0.5
+        because = f"The std of {listed(list(inits))} is {gain:.3g} / sqrt(fan_in) in each of {len(members)} layers."
+        yield Finding(
+            "gradient_explodes" if explodes else "gradient_vanishes",
+            "gradient",
+            "problem",
+            f"gradients of {members[0].family} {'grow' if explodes else 'shrink'} by a factor of {size:.3g} in "
+            f"variance, over {len(members)} layers, backwards ({law})",
+            _consequence(False, explodes),
+            "apjn, section 2",
+            parameters=tuple(inits),
+            evidence=(Datum("gradient variance, first layer / last", law.ratio, subject.source),),
+            edits=(edit(f"initialize {listed(list(inits))} with std 1 / sqrt(fan_in)", inits, because),),
+        )
+        return
+
+
 def _consequence(residual: bool, explodes: bool) -> str:
     """What follows from the ratio itself; causes are told once they were tried."""
     if not residual:
@@ -61,11 +98,13 @@ def _paper(subject: Subject, residual: bool) -> str:
 @check("gradient_explodes", "gradient", "gradients grow towards the first block: law and ratio")
 def gradient_explodes(subject: Subject) -> Iterator[Finding]:
     yield from gradient_finding(subject, explodes=True)
+    yield from family_finding(subject, explodes=True)
 
 
 @check("gradient_vanishes", "gradient", "gradients shrink towards the first block: law and ratio")
 def gradient_vanishes(subject: Subject) -> Iterator[Finding]:
     yield from gradient_finding(subject, explodes=False)
+    yield from family_finding(subject, explodes=False)
 
 
 @check("criticality", "criticality", "a chain of layers that is ordered or chaotic, with the critical gain")

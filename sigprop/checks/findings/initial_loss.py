@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.gauges import logit_variance
-from sigprop.checks.operations import LossCall
+from sigprop.checks.operations import LossCall, Source
 from sigprop.checks.registry import check
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -29,9 +29,14 @@ def initial_loss(subject: Subject) -> Iterator[Finding]:
     """Logits of variance s2 that know nothing of the labels give ln(classes) + s2 / 2 (less when s2 > 2 ln classes)."""
     yield from _misused(subject)
     yield from _worse_than_nothing(subject)
+    yield from _summed(subject)
+    yield from _equal(subject)
     readout = subject.readout
     if subject.profile is not None and not (readout is not None and readout.tied):
         yield from loss_finding(subject, "initial_loss", "The first steps only undo the size of the logits.")
+
+
+NORMALIZED = "normalize both, or divide by the root of their length"
 
 
 def classified(subject: Subject) -> list[LossCall]:
@@ -56,6 +61,56 @@ def _misused(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def _summed(subject: Subject) -> Iterator[Finding]:
+    """A cross entropy that is the sum over its labels, and that nothing divides afterwards."""
+    total = subject.measured.meta.get("loss_value") if subject.measured is not None else None
+    for item in subject.observed.losses:
+        if item.summed > 1 and isinstance(total, float) and total > 0.99 * item.summed * item.value > 0:
+            yield Finding(
+                "initial_loss",
+                "output",
+                "warning",
+                f"the loss in {item.site} is a sum over {item.summed} labels: {total:.3g}",
+                "Nothing divides it: gradients grow with batch and length, so that clipping always acts and an SGD "
+                "rate holds for one batch size only.",
+                sites=(item.site,),
+                evidence=(Datum("labels that the loss sums over", item.summed, "measured", expected=1),),
+                prescription=Prescription("reduction='mean', or divide the loss by the number of labels"),
+            )
+            return
+
+
+def _equal(subject: Subject) -> Iterator[Finding]:
+    """Logits that are products of two signals (similarities) have no readout that could grow."""
+    for item in classified(subject):
+        if item.source is None or not item.source.factors or not 0 < item.variance < limit("equal_logits"):
+            continue
+        yield Finding(
+            "initial_loss",
+            "output",
+            "warning",
+            f"the similarities in {item.site} are all but equal as logits: variance {item.variance:.2g} over "
+            f"{item.classes} classes",
+            f"They are products of {_factors(item.source)}, and nothing makes them large enough for a softmax to tell "
+            "them apart: the loss stays near that of a guess, and all gradients are as small.",
+            sites=(item.site,),
+            evidence=(Datum("variance of the logits", item.variance, "measured", expected=1.0),),
+            prescription=Prescription("divide them by the temperature (multiply by its inverse), about 1 / 0.07"),
+        )
+        return
+
+
+def _product(item: LossCall) -> str:
+    """Where logits are products of two signals, which."""
+    if item.source is None or not item.source.factors:
+        return ""
+    return f" The logits are products of {_factors(item.source)}."
+
+
+def _factors(source: Source) -> str:
+    return " and ".join(f"{site or 'the model'} (mean square {size:.3g})" for site, size in source.factors)
+
+
 def _worse_than_nothing(subject: Subject) -> Iterator[Finding]:
     """Losses of two classes and of numbers beside what an output of zeros gets; numbers only where that is the loss."""
     total = subject.measured.meta.get("loss_value") if subject.measured is not None else None
@@ -73,7 +128,7 @@ def _worse_than_nothing(subject: Subject) -> Iterator[Finding]:
             "problem" if (binary and excess > limit("initial_loss_problem")) or not binary else "warning",
             f"the loss in {item.site} starts at {item.value:.3g}, where an output of zeros gets {item.chance:.3g}",
             "The output is too large: the first steps only undo it. It has variance "
-            f"{item.variance:.3g}" + (" as logits." if binary else "."),
+            f"{item.variance:.3g}" + (" as logits." if binary else ".") + _product(item),
             sites=(item.site,),
             parameters=(subject.readout.name,) if subject.readout is not None else (),
             evidence=(Datum("initial loss", item.value, "measured", expected=item.chance),),
@@ -99,6 +154,7 @@ def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
         return
     if not math.isfinite(variance) or variance / 2 < limit("initial_loss"):
         return
+    cause += "" if worst is None else _product(worst)
     seen = worst is not None or subject.measured_loss is not None
     hidden = excess < limit("initial_loss")
     evidence = [Datum("logit variance", variance, subject.source, expected=1.0)]
@@ -117,4 +173,5 @@ def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
         sites=(subject.logits_site,) if subject.logits_site and worst is None else (),
         parameters=(subject.readout.name,) if subject.readout is not None and worst is None else (),
         evidence=tuple(evidence),
+        prescription=Prescription(NORMALIZED) if worst is not None and _product(worst) else None,
     )  # fmt: skip

@@ -78,22 +78,24 @@ def _noise(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
         )
 
 
-def _why(subject: Subject, names: list[str]) -> tuple[str, tuple[Edit, ...]]:
-    """Where the gradient of the first of them that is known ends; the number that is zero there, at one."""
+def _why(subject: Subject, names: list[str]) -> tuple[str, tuple[Edit, ...], str]:
+    """Where the gradient of the first of them that is known ends; the number that is zero there, at one; what would let
+    the gradient through."""
     ends = subject.gradient_ends[1]
     end = next((ends[name] for name in names if name in ends), None)
     if end is None:
-        return "", ()
+        return "", (), ""
     owners = {ends[name].site for name in names if name in ends and ends[name].number}
     modules = dict(subject.model.named_modules())
-    places = {f"{owner}.{key}": 1.0 for owner in sorted(owners) if owner in modules
+    owners = {owner.removeprefix("the model") for owner in owners}
+    places = {f"{owner}.{key}".lstrip("."): 1.0 for owner in sorted(owners) if owner in modules
               for key, value in vars(modules[owner]).items() if isinstance(value, float) and value == 0.0}  # fmt: skip
     edits = (setting(f"set {listed(list(places))} to 1", places, f"{listed(list(places))} is 0."),) if places else ()
-    return f"{end.why[0].upper()}{end.why[1:]}.", edits
+    return f"{end.why[0].upper()}{end.why[1:]}.", edits, end.fix
 
 
 def _nothing(subject: Subject, names: list[str]) -> Finding:
-    why, edits = _why(subject, names)
+    why, edits, fix = _why(subject, names)
     return Finding(
         "no_gradient",
         "gradient",
@@ -102,6 +104,7 @@ def _nothing(subject: Subject, names: list[str]) -> Finding:
         why or "Every one of them stands behind a factor of zero, or is detached from the loss.",
         parameters=tuple(names),
         evidence=(Datum("trained parameters with a gradient", 0, "measured", expected=len(names)),),
+        prescription=Prescription(fix) if fix else None,
         edits=edits,
     )
 
@@ -152,7 +155,7 @@ def _zero(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
     shown = matrices or names
     learns = bool(waiting) and not set(waiting) <= set(names)
     gains = [name for name in waiting if is_norm_gain(subject.draws[name]) and name not in subject.branch_ends]
-    why, edits = _why(subject, shown)
+    why, edits, fix = _why(subject, shown)
     if gains:
         inits = {name: Init("constant", value=1.0) for name in gains}
         edits = (edit(f"start the gains {listed(gains)} at 1", inits, f"The gain {listed(gains)} is zero."), *edits)
@@ -164,7 +167,7 @@ def _zero(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
         cause if learns else f"What they make never reaches the loss. {why} {cause}".strip(),
         parameters=tuple(names),
         evidence=(Datum("parameters with a gradient of zero", len(names), "measured", expected=0),),
-        prescription=None if learns and not gains else Prescription("find the zero between them and the loss"),
+        prescription=None if learns and not gains else Prescription(fix or "find the zero between them and the loss"),
         edits=edits,
     )
 

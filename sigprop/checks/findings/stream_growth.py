@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sigprop.checks.registry import check
-from sigprop.checks.streams import fitted_law, usable
+from sigprop.checks.streams import StreamLaw, fitted_law, usable
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
+from sigprop.results import SiteRow
 from sigprop.results.report import Datum, Finding
 
 
@@ -23,6 +24,7 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
         size = max(law.ratio, 1 / law.ratio)
         rate = max(law.rate, 1 / law.rate) if law.kind == "exponential" else 1.0
         fast = rate > limit("stream_rate")
+        yield from _visited(rows, source, law)
         if size < limit("stream_growth") and not (stream.even and fast and size > limit("stream_growth") ** 0.5):
             continue
         if not fast and subject.scale_free(stream):
@@ -44,6 +46,25 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
             depths=(rows[0].depth, rows[-1].depth),
             evidence=tuple(evidence),
         )
+
+
+def _visited(rows: list[SiteRow], source: str, law: StreamLaw) -> Iterator[Finding]:
+    """A note where one block makes the stream by many visits: what it adds is correlated from visit to visit."""
+    blocks = {row.name.partition("@")[0] for row in rows}
+    if len(blocks) * 2 > len(rows) or law.ratio < len(rows):
+        return
+    yield Finding(
+        "stream_growth",
+        "signal",
+        "note",
+        f"the signal grows by a factor of {law.ratio:.3g} in variance over {len(rows)} visits of "
+        f"{', '.join(sorted(blocks))} ({law})",
+        "Visits share their weights, so that what they add is correlated and sums coherently: up to depth^2 in "
+        "variance, where independent blocks add up to depth^1. Each visit counts as a layer for whatever is scaled by "
+        "depth, and coherent branches need 1 / depth in place of 1 / sqrt(depth).",
+        sites=tuple(row.name for row in rows),
+        evidence=(Datum("stream variance, last visit / first", law.ratio, source),),
+    )
 
 
 def _consequence(scale_free: bool) -> str:

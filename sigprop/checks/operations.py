@@ -39,7 +39,7 @@ class Activity:
 
 
 @dataclass(frozen=True)
-class Source:
+class MadeBy:
     """What made a tensor: the module of the last matrix before it; `factors`: of a product of two signals theirs, each
     with its mean square."""
 
@@ -64,7 +64,7 @@ class LossCall:
     probabilities: bool = False
     labelled: bool = True
     summed: int = 0
-    source: Source | None = None
+    source: MadeBy | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Softmax:
     options: float
     logits: Tensor | None = None
     places: bool = False
-    source: Source | None = None
+    source: MadeBy | None = None
 
 
 @dataclass
@@ -181,7 +181,7 @@ class CallWatch(TorchFunctionMode):
                    if isinstance(item, Tensor) and item.is_floating_point()]  # fmt: skip
         made = [self._made[id(item)][1] for item in given if id(item) in self._made]
         product = func in PRODUCTS or func is F.embedding
-        source: Source | None = None
+        source: MadeBy | None = None
         if (
             given
             and func not in (F.embedding, *LAYERS)
@@ -190,13 +190,13 @@ class CallWatch(TorchFunctionMode):
             names = tuple(dict.fromkeys(name for names in made for name in names))
             self._made |= {id(item): (item, names) for item in outputs}
         elif product and made:
-            source = Source(name)
+            source = MadeBy(name)
             self._note_weight(name, func, given)
         else:
             found = [(item, self._sources[item]) for item in given if item in self._sources]
             if len(found) > 1 and (product or func in FACTORED):
                 factors = tuple((before.site, float(item.detach().double().square().mean())) for item, before in found)
-                source = Source(name, factors[:2])
+                source = MadeBy(name, factors[:2])
             elif found:
                 source = found[0][1]
         for item in outputs if source is not None else ():

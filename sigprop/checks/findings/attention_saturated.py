@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sigprop.checks.operations import Source
+from sigprop.checks.operations import MadeBy
 from sigprop.checks.registry import check
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -38,7 +38,7 @@ def attention_saturated(subject: Subject) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _made_by(source: Source | None, site: str) -> str:
+def _made_by(source: MadeBy | None, site: str) -> str:
     return f", which {source.site} makes," if source is not None and source.site != site else ""
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.gauges import logit_variance
-from sigprop.checks.operations import LossCall, Source
+from sigprop.checks.operations import LossCall, MadeBy
 from sigprop.checks.registry import check
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -107,7 +107,7 @@ def _product(item: LossCall) -> str:
     return f" The logits are products of {_factors(item.source)}."
 
 
-def _factors(source: Source) -> str:
+def _factors(source: MadeBy) -> str:
     return " and ".join(f"{site or 'the model'} (mean square {size:.3g})" for site, size in source.factors)
 
 

@@ -122,7 +122,7 @@ def _profile(subject: Subject) -> None:
             subject.measured = subject.evaluation.measured()
         except InputError as error:
             reasons.append(error)
-            subject.notes.append(f"not measured: {str(error).splitlines()[0]}")
+            subject.warnings.append(f"Not measured: {str(error).splitlines()[0]}.")
     elif subject.quick:
         raise InputError("a quick check measures: needs a model with weights, not on the meta device")
     if subject.profile is None:
@@ -139,7 +139,7 @@ def _meta(subject: Subject, made_up: bool, seconds: float, findings: list[Findin
         "loss": None if profile is None else profile.meta.get("loss"),
         "loss_in_words": _loss_in_words(profile),
         "batch_in_words": f"a {'synthetic' if made_up else 'given'} batch of {_in_words(subject.batch)}",
-        "warnings": _warnings(subject),
+        "warnings": [*subject.warnings, *_warnings(subject)],
         "predicted": subject.predicted is not None,
         "measured": subject.measured is not None,
         "notes": subject.notes,

@@ -35,7 +35,8 @@ NORM = re.compile(r"norm|(^|\.)ln(_|$|\d)", re.IGNORECASE)
 
 @dataclass
 class Subject:
-    """The model under examination. Profiles are None where they could not be made; `notes` says why.
+    """The model under examination. Profiles are None where they could not be made; `notes` says why, and `warnings`
+    what is told in every report.
 
     `skeleton` is the model without weights, where there is one already; `quick`: neither trace nor theory.
     """
@@ -54,6 +55,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
+        self.warnings: list[str] = []
         self._tried: dict[tuple, Subject | None] = {}
 
     def under(self, plan: Plan, attributes: Mapping[str, float] | None = None) -> Subject | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,15 @@ from sigprop.compat import (
     transformers_library,
     without_foreign_attention,
 )
-from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError
+from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError, require
 from sigprop.inputs.batches import Wanted, image_batch, read_data
 from sigprop.inputs.made_up import made_up_batch
 from sigprop.inputs.user_file import is_user_object
 from sigprop.models import load_text, sample_text, text_batch
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+LAYERS = 100_000
+"""More than any memory holds: a model of as many would be built for ever."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Opened:
     def batch(self, data: str | None, wanted: Wanted) -> Any:
         """A batch of the shapes that the model takes, filled with the given data or the shipped text."""
         with torch.device("meta"):
-            blank = _built(model_class(self.config), self.config)
+            blank = _built(self.config)
         if data is not None and is_user_object(data):
             return read_data(data, wanted)
         made = made_up_batch(blank, wanted.tokens)
@@ -151,20 +153,21 @@ def from_config(config: Any) -> nn.Module:
     config = copy.deepcopy(config)
     config.dtype = torch.float32
     without_foreign_attention(config)
-    return _built(model_class(config), config).eval()
+    return _built(config).eval()
 
 
 def from_folder(folder: Path, config: Any) -> nn.Module:
     """The model of a checkpoint folder. Weights in bfloat16 stay so, all others become float32. `loading_of` tells what
     did not fit."""
-    kind = model_class(config)
     kept = torch.bfloat16 if getattr(config, "dtype", None) in (torch.bfloat16, "bfloat16") else torch.float32
     loose = {"ignore_mismatched_sizes": True, "output_loading_info": True}
     try:
         with torch.random.fork_rng(devices=[]), quiet_transformers():
             torch.manual_seed(0)  # of weights that are not in the folder
             stored = _stored_weights(folder, kept)
-            model, info = kind.from_pretrained(None, config=config, state_dict=stored, dtype=kept, **loose)
+            model, info = model_class(config).from_pretrained(
+                None, config=config, state_dict=stored, dtype=kept, **loose
+            )
     except Exception as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"the weights in {folder} cannot be read: {what}") from error
@@ -220,9 +223,11 @@ def _first_of(key: Any) -> str:
     return key if isinstance(key, str) else key[0]
 
 
-def _built(kind: Callable[[Any], nn.Module], config: Any) -> nn.Module:
+def _built(config: Any) -> nn.Module:
+    layers = getattr(config, "num_hidden_layers", 0)
+    require(not isinstance(layers, int) or layers <= LAYERS, "num_hidden_layers", layers, f"at most {LAYERS:,}")
     with _settings_judged(type(config).__name__):
-        return kind(config)
+        return model_class(config)(config)
 
 
 @contextmanager

@@ -106,6 +106,8 @@ def batch():
     "short.txt": "ab",
     "empty/notes.md": "nothing here",
     "broken/image.png": "this is no image",
+    "endless.json": '{"model_type": "gpt2", "n_layer": 1000000000000000000000000000000}',
+    "odd_class.json": '{"model_type": "gpt2", "architectures": [1e308]}',
     "pickled/config.json": '{"model_type": "gpt2"}',
     "pickled/pytorch_model.bin": "x",
     "folder_without_config/readme.md": "x",
@@ -222,6 +224,9 @@ CASES = [
     (("measure", "mlp", "--set", "widht=3"), "width"),
     # models
     (("predict", "nowhere.json"), "no config at"),
+    (("predict", "endless.json"), "num_hidden_layers"),
+    (("predict", "damaged/config.json", "--set", "n_layer=1000000000"), "num_hidden_layers"),
+    (("predict", "odd_class.json"), "transformers does not take these settings"),
     (("predict", "nowhere.py:net"), "no file at"),
     (("predict", "no/such-model"), "hf download"),
     (("predict", "not_json.json"), "not JSON"),

@@ -1,6 +1,6 @@
 """Malformed command lines and damaged files, and the judge of what the command line does with them.
 
-`python -m tests.robustness.commands FILE` runs 600 lines and 200 files in one process and writes one line of JSON each.
+`python -m tests.robustness.commands FILE [SEED]` runs 600 lines and 200 files in one process, a line of JSON for each.
 A line may end well (0, 1) or be refused (2) in one line; a traceback, exit code 70 or more than 30 seconds of processor
 time is a fault, and so are 300 seconds by the clock.
 """
@@ -222,13 +222,13 @@ def judged_files(folder, count, seed=0):
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    target = Path(sys.argv[1]).resolve()
+    target, seed = Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 0
     found = []
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         prepared(Path(name))
-        runs = [(arguments, outcome(arguments)) for arguments in lines(LINES)]
-        runs += [(arguments, result) for arguments, result, _ in judged_files(Path(name), FILES)]
+        runs = [(arguments, outcome(arguments)) for arguments in lines(LINES, seed)]
+        runs += [(arguments, result) for arguments, result, _ in judged_files(Path(name), FILES, seed)]
         os.chdir("/")
     for arguments, (code, seconds, err) in runs:
         found.append({"command": arguments, "code": code, "seconds": round(seconds, 2), "fault": fault(code, err)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ NO_DIRECTION = 1e-12
 
 class Kernel(ABC):
     """Values over token pairs, with elementwise arithmetic."""
+
+    pair_axes: ClassVar[int]
+    """Trailing axes of the values; a per-token vector has one less."""
 
     def __init__(self, values: Tensor, tokens: int):
         self.values = values
@@ -52,13 +55,13 @@ class Kernel(ABC):
         """Sum over all token pairs of the product of two kernels."""
         return (self * other).total()
 
-    @abstractmethod
     def spread(self, factor: Tensor | float) -> Tensor | float:
         """Give a number or grid the trailing axes of the pair values."""
+        return _with_axes(factor, self.pair_axes)
 
-    @abstractmethod
     def per_token(self, factor: Tensor | float) -> Tensor | float:
         """Give a number or grid the trailing axes of a per-token vector."""
+        return _with_axes(factor, self.pair_axes - 1)
 
     @abstractmethod
     def left(self, vector: Tensor) -> Tensor:
@@ -144,16 +147,12 @@ class Kernel(ABC):
 class Exchangeable(Kernel):
     """All tokens alike: `values[..., 0]` for the same token, `values[..., 1]` for two different ones."""
 
+    pair_axes = 1
+
     @classmethod
     def of(cls, same: Tensor | float, different: Tensor | float, tokens: int) -> Exchangeable:
         pair = torch.broadcast_tensors(_float64(same), _float64(different))
         return cls(torch.stack(pair, -1), tokens)
-
-    def spread(self, factor: Tensor | float) -> Tensor | float:
-        return factor[..., None] if isinstance(factor, Tensor) else factor
-
-    def per_token(self, factor: Tensor | float) -> Tensor | float:
-        return factor
 
     def left(self, vector: Tensor) -> Tensor:
         return vector[..., None]
@@ -209,14 +208,10 @@ class Exchangeable(Kernel):
 class Dense(Kernel):
     """Every pair of tokens: `values[..., t, t']`."""
 
+    pair_axes = 2
+
     def __init__(self, values: Tensor, tokens: int | None = None):
         super().__init__(values, tokens or values.shape[-1])
-
-    def spread(self, factor: Tensor | float) -> Tensor | float:
-        return factor[..., None, None] if isinstance(factor, Tensor) and factor.ndim else factor
-
-    def per_token(self, factor: Tensor | float) -> Tensor | float:
-        return factor[..., None] if isinstance(factor, Tensor) and factor.ndim else factor
 
     def left(self, vector: Tensor) -> Tensor:
         return vector[..., :, None]
@@ -277,6 +272,10 @@ def _average_products(rows: Tensor) -> tuple[float, float]:
     count, own = len(rows), float(rows.square().sum()) / len(rows)
     total = float(rows.sum(0).square().sum())
     return own, (total - count * own) / (count * (count - 1)) if count > 1 else own
+
+
+def _with_axes(factor: Tensor | float, count: int) -> Tensor | float:
+    return factor[(..., *[None] * count)] if isinstance(factor, Tensor) and factor.ndim else factor
 
 
 def _float64(value: Tensor | float) -> Tensor:

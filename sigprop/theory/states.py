@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -198,8 +198,24 @@ ROUNDING = 1e-7
 """Of the sum over tokens of a gradient, against that of tokens alike: what cancels to less is rounding."""
 
 
+Self = TypeVar("Self", bound="State")
+
+
 @dataclass(frozen=True)
-class Signal:
+class State:
+    """A state that says how it is known."""
+
+    evidence: Evidence = field(default=EXACT, kw_only=True)
+
+    def note(self: Self, status: Status, reason: str) -> Self:
+        """The same state with the evidence worsened."""
+        if status <= self.evidence.status:
+            return self
+        return replace(self, evidence=self.evidence.join(Evidence(status, reason)))
+
+
+@dataclass(frozen=True)
+class Signal(State):
     """Uncentred second moments over token pairs and the mean per token, of a tensor with `width` channels."""
 
     kernel: Kernel
@@ -207,7 +223,6 @@ class Signal:
     width: int
     fluctuation: Fluctuation = field(default_factory=Fluctuation)
     common: Common = field(default_factory=Common)
-    evidence: Evidence = EXACT
 
     def __post_init__(self) -> None:
         if "pairs" not in ACTIVE.get():
@@ -228,12 +243,6 @@ class Signal:
     def independent_channels(self) -> int:
         """How many independent channels make pairs of tokens fluctuate as they do."""
         return max(1, round(self.width / max(float(self.fluctuation.pair), 1e-9)))
-
-    def note(self, status: Status, reason: str) -> Signal:
-        """The same state with the evidence worsened."""
-        if status <= self.evidence.status:
-            return self
-        return replace(self, evidence=self.evidence.join(Evidence(status, reason)))
 
     def dense(self) -> Signal:
         """The same state with all pairs of tokens written out."""
@@ -258,14 +267,13 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(State):
     """Second moments over token pairs of the gradient of the loss with respect to a tensor."""
 
     kernel: Kernel
     directions: Directions = field(default_factory=Directions)
     along_signal: AlongSignal = field(default_factory=AlongSignal)
     through_activation: ThroughActivation = field(default_factory=ThroughActivation)
-    evidence: Evidence = EXACT
 
     def __post_init__(self) -> None:
         active = ACTIVE.get()
@@ -295,7 +303,7 @@ class Gradient:
             ),
             self.along_signal + other.along_signal,
             self.through_activation + other.through_activation,
-            self._evidence_with(other, float(torch.nan_to_num(mix(1.0, 0.0)).mean())),
+            evidence=self._evidence_with(other, float(torch.nan_to_num(mix(1.0, 0.0)).mean())),
         )
 
     def _evidence_with(self, other: Gradient, share: float) -> Evidence:
@@ -321,14 +329,6 @@ class Gradient:
         """
         total, most = self.kernel.total(), self.kernel.tokens**2 * self.energy()
         return torch.where(total > ROUNDING * most, total, torch.zeros_like(total))
-
-    def note(self, status: Status, reason: str) -> Gradient:
-        """The same state with the evidence worsened."""
-        return (
-            self
-            if status <= self.evidence.status
-            else replace(self, evidence=self.evidence.join(Evidence(status, reason)))
-        )
 
     def summary(self) -> tuple[Tensor, Tensor]:
         """Mean square over all entries and token correlation."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from sigprop.blueprints.base import Tape
 from sigprop.blueprints.inits import get_init
 from sigprop.graph.graph import Node
+from sigprop.graph.tied import share_carried
 from sigprop.theory import Evidence, Kernel, Signal, Status, exchangeable_signal
 from sigprop.theory.ops import sources
 from sigprop.theory.ops.linear import Linear
@@ -59,7 +57,7 @@ def tied_head(blueprint: Transformer, tape: Tape, x: Node) -> TiedHead:
         hit = sources.zipf_next(blueprint.vocabulary, signal.kernel.tokens)
     hit = hit.dense() if blueprint.is_dense else hit.exchangeable()
     variance = source.op.variance
-    contact = Contact.of(signal, variance, carried_share(tape, source, x), source.op.gram, hit)
+    contact = Contact.of(signal, variance, share_carried(tape.states, source, x), source.op.gram, hit)
     return TiedHead(blueprint.width, blueprint.vocabulary, variance, role="embedding", contact=contact)
 
 
@@ -94,17 +92,3 @@ def _table(
 
 def _shaped(blueprint: Transformer, signal: Signal) -> Signal:
     return signal.dense() if blueprint.is_dense else signal.exchangeable()
-
-
-def carried_share(tape: Tape, source: Node, target: Node) -> Tensor:
-    """How much of the rows made at `source` each token of `target` carries: along skips, norms and dropout."""
-    found = {source: torch.ones_like(tape.signal(source).kernel.diagonal)}
-    for node in tape.graph.nodes:
-        output, signals, parts = tape.signal(node), [tape.signal(above) for above in node.inputs], []
-        for number, above in enumerate(node.inputs):
-            held = node.op.carried(number, output, *signals) if above in found else None
-            if held is not None:
-                parts.append(held.share * held.of(found[above]))
-        if parts:
-            found[node] = torch.stack(torch.broadcast_tensors(*parts)).sum(0)
-    return found.get(target, torch.zeros_like(tape.signal(target).kernel.diagonal))

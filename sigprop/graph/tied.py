@@ -1,8 +1,8 @@
 """Tied embeddings: the output matrix meets its own rows, carried to the top by the skip path.
 
-With `h_t = c_t E_id(t) + rest` the logit of a token's own id has the mean `mu_t = c_t d sigma^2` instead of zero. This
-shifts the variance of the logits and the probability `a_t = e^mu / (V - 1 + e^mu)` of the own id, and gives the
-gradient at `h_t` a mean along `h_t` itself, where a final norm removes it.
+The mean logit of a token's own id (see `OwnLogits`) shifts the variance of the logits and the probability
+`a_t = e^mu / (V - 1 + e^mu)` of the own id, and gives the gradient at `h_t` a mean along `h_t` itself, where a final
+norm removes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sigprop.theory import Dense, Signal
 from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.sources import equal_ids
-from sigprop.theory.ops.tied_head import contact_overlaps, own_probability
+from sigprop.theory.ops.tied_head import OwnLogits, contact_overlaps
 from sigprop.theory.states import ALL_TRANSFORMED
 
 SLOPE = 0.9
@@ -42,7 +42,7 @@ class TiedLinear(Linear):
 
     carries = ALL_TRANSFORMED
 
-    tables: tuple[tuple[Node, Tensor], ...] = ()
+    tables: tuple[tuple[Node, CarriedRows], ...] = ()
     contact: TiedLogits | None = None
 
     def bound(self, states: Evaluation, node: Node) -> TiedLinear:
@@ -50,44 +50,42 @@ class TiedLinear(Linear):
         if carried is None:
             return replace(self, contact=None)
         x = states.signal(node.inputs[0])
-        logit = carried.share * self.fan_in * self.variance
-        energy = carried.share**2 * self.variance / x.kernel.diagonal.clamp_min(1e-300)
-        energy = energy.clamp(0.0, 1.0)
-        others = super().forward(x).kernel.diagonal
-        spread = others * (1.0 - energy) + 2.0 * logit**2 / self.fan_in
-        return replace(self, contact=TiedLogits(logit, spread, others, carried.ids, self.fan_in))
+        level, others = x.kernel.diagonal, super().forward(x).kernel.diagonal
+        more = {"ids": carried.ids, "row_width": self.fan_in}
+        contact = TiedLogits.carried(carried.share, level, others, self.variance, self.fan_in, **more)
+        return replace(self, contact=contact)
 
     def forward(self, *inputs: Signal) -> Signal:
         made, contact = super().forward(*inputs), self.contact
-        if contact is None:
-            return made
-        same = (contact.ids[:, None] == contact.ids).double()
-        values = made.kernel.values + same * contact.logit[:, None] * contact.logit / self.fan_out
-        return replace(made, kernel=Dense(values))
+        return made if contact is None else contact.added_to(made, equal_ids(contact.ids))
 
 
 def tied(graph: Graph, op: Linear, weight: Weight) -> Linear:
     """A linear map as one that may meet its own rows, where its weight is a table that was looked up."""
     names = {name for name, _ in weight.roots}
-    tables = tuple((made, ids) for made, (name, ids) in graph.lookups.items() if name in names)
+    read = [(made, ids.flatten()) for made, (name, ids) in graph.lookups.items() if name in names]
+    tables = tuple((made, CarriedRows(torch.ones(len(ids), dtype=torch.float64), ids)) for made, ids in read)
     return TiedLinear(**vars(op), tables=tables) if tables and type(op) is Linear else op
 
 
 def share_carried(states: Evaluation, source: Node, target: Node) -> Tensor:
     """How much of a node another one, made of it, holds, position by position."""
-    nodes, none = states.nodes, torch.zeros(states.positions(source), dtype=torch.float64)
+    nodes, mean = states.nodes, states.signal(source).mean
     start = next(place for place in range(len(nodes) - 1, -1, -1) if nodes[place] is source)
-    found = _carried(states, nodes[start:], target, {source: torch.arange(len(none))})
-    return none if found is None else found.share
+    found = _carried(
+        states, nodes[start:], target, {source: CarriedRows(torch.ones_like(mean), torch.arange(mean.numel()))}
+    )
+    return torch.zeros_like(mean) if found is None else found.share
 
 
-def _carried(states: Evaluation, nodes: list[Node], target: Node, sources: dict[Node, Tensor]) -> CarriedRows | None:
+def _carried(
+    states: Evaluation, nodes: list[Node], target: Node, sources: dict[Node, CarriedRows]
+) -> CarriedRows | None:
     """Follow the rows forward along everything that keeps them: skips, norms, scales and views."""
     found: dict[Node, CarriedRows] = {}
     for node in nodes:
         if node in sources:
-            ids = sources[node].flatten()
-            found[node] = CarriedRows(torch.ones(len(ids), dtype=torch.float64), ids)
+            found[node] = sources[node]
         elif any(above in found for above in node.inputs):
             kept = _kept(states, node, [found.get(above) for above in node.inputs])
             if kept is not None:
@@ -121,7 +119,7 @@ def contact_of(states: Evaluation, node: Node) -> TiedLogits | None:
         return None
     picked, entry = op.picks, op.of_entry(above.logit)
     if picked is not None:
-        parts = {name: getattr(above, name)[picked] for name in ("logit", "spread", "others", "ids")}
+        parts = {name: getattr(above, name)[picked] for name in ("logit", "spread", "others", "energy", "ids")}
         return replace(above, **parts)
     if entry is None:
         return None
@@ -134,30 +132,22 @@ COUNTS = 0.4
 """Own ids among the labels, as a share of the width, from which on they count."""
 
 
-@dataclass(frozen=True)
-class TiedLogits:
-    """At the logits: mean and variance of the logit of each position's own id, and the variance of the others; `width`
-    is that of the rows.
+@dataclass(frozen=True, kw_only=True)
+class TiedLogits(OwnLogits):
+    """At the logits of given ids, of rows with `row_width` entries.
 
     `bent`: a function with a smaller slope at the own logit lies between, which the gradient does not know of.
     """
 
-    logit: Tensor
-    spread: Tensor
-    others: Tensor
     ids: Tensor
-    width: int
+    row_width: int
     bent: bool = False
 
     def are_labels(self, labels: Tensor) -> bool:
         """Whether so many positions have their own id for a label that it counts. The gradient of each then lies along
         its own row, as its signal does: sums over `n` such positions of gradient times signal are larger by about
         `n / (4 width)` than what averages over pairs of positions tell."""
-        return int((self.ids == labels).sum()) > COUNTS * self.width
-
-    def probability(self, classes: int) -> tuple[Tensor, Tensor]:
-        """First and second moment of the own probability, over the fluctuation of the own logit."""
-        return own_probability(self.logit, self.spread, self.others, classes)
+        return int((self.ids == labels).sum()) > COUNTS * self.row_width
 
     def along(self, labels: Tensor, own: Tensor) -> Tensor:
         """`E sum_v l_sv (p_tv - y_tv)` of the mean logits: the own id of `t` and its label, where `s` carries them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,19 +14,46 @@ from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.states import ALL_TRANSFORMED, Directions, Gradient, Signal, ended
 
+Self = TypeVar("Self", bound="OwnLogits")
 
-@dataclass(frozen=True)
-class Contact:
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLogits:
     """With `h_t = c_t E_id(t) + rest` the logit of a token's own id has the mean `mu_t = c_t d variance`.
 
     Per token: mean and variance of the own logit, variance of the other logits, and the part of the energy of `h`
-    along its row. Over pairs: `same` is `P(id_t = id_t')`, `hit` is `P(id_t = target_t')`.
+    along its row.
     """
 
     logit: Tensor
     spread: Tensor
     others: Tensor
     energy: Tensor
+
+    @classmethod
+    def carried(
+        cls: type[Self], share: Tensor, level: Tensor, others: Tensor, variance: Tensor | float, width: int, **more: Any
+    ) -> Self:
+        """Of tokens of mean square `level` that hold the share `c` of their rows of `width` entries."""
+        logit = share * width * variance
+        energy = (share**2 * variance / level.clamp_min(1e-300)).clamp(0.0, 1.0)
+        spread = others * (1.0 - energy) + 2.0 * logit**2 / width
+        return cls(logit=logit, spread=spread, others=others, energy=energy, **more)
+
+    def probability(self, classes: int) -> tuple[Tensor, Tensor]:
+        """First and second moment of the own probability, over the fluctuation of the own logit."""
+        return own_probability(self.logit, self.spread, self.others, classes)
+
+    def added_to(self, made: Signal, same: Kernel) -> Signal:
+        """The logits with what the own ids bring."""
+        own = same * same.outer(self.logit, self.logit)
+        return replace(made, kernel=made.kernel + own.scale(1.0 / made.width))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact(OwnLogits):
+    """Over pairs: `same` is `P(id_t = id_t')`, `hit` is `P(id_t = target_t')`."""
+
     same: Kernel
     hit: Kernel
 
@@ -33,12 +61,7 @@ class Contact:
     def of(cls, h: Signal, variance: Tensor | float, share: Tensor, same: Kernel, hit: Kernel) -> Contact:
         level = h.kernel.diagonal
         variance = level * 0.0 + h.kernel.per_token(variance)
-        logit, others = share * h.width * variance, level * h.width * variance
-        energy = (share**2 * variance / level.clamp_min(1e-300)).clamp(0.0, 1.0)
-        return cls(logit, others * (1.0 - energy) + 2.0 * logit**2 / h.width, others, energy, same, hit)
-
-    def probability(self, classes: int) -> tuple[Tensor, Tensor]:
-        return own_probability(self.logit, self.spread, self.others, classes)
+        return cls.carried(share, level, level * h.width * variance, variance, h.width, same=same, hit=hit)
 
     def overlaps(self, shared: Kernel, classes: int) -> tuple[Kernel, Kernel]:
         return contact_overlaps(self.probability(classes), self.same, self.hit, shared, classes)
@@ -74,7 +97,7 @@ class TiedHead(Linear):
     Forward   as Linear, plus `same mu_t mu_t' / fan_out`
     Backward  as Linear; part of the gradient of the cross-entropy points along `h` itself, where a norm removes it
 
-    With `mu_t` the logit of the own token that the carried rows make (see `Contact`). The gradient of the head and that
+    With `mu_t` the logit of the own token that the carried rows make (see `OwnLogits`). The gradients of the head and
     of the table are taken as independent.
     """
 
@@ -85,9 +108,7 @@ class TiedHead(Linear):
     contact: Contact = field(kw_only=True)
 
     def forward(self, *inputs: Signal) -> Signal:
-        made, contact = super().forward(*inputs), self.contact
-        own = contact.same * contact.same.outer(contact.logit, contact.logit)
-        return replace(made, kernel=made.kernel + own.scale(1.0 / self.fan_out))
+        return self.contact.added_to(super().forward(*inputs), self.contact.same)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         (made,) = super().backward(gradient, output, *inputs)

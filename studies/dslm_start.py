@@ -14,11 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sigprop.api import plan as prescribe
 from sigprop.blueprints import predict as predict_blueprint
-from sigprop.blueprints.laws import block_rows, scaled_transformer
 from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.transformer import Attention, FeedForward, TransformerConfig
 from sigprop.prediction import predict
+from sigprop.research.stack_laws import block_rows, scaled_transformer
 from sigprop.results.profile import streams
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, rounded
 from studies.stack_accuracy import TOKENS, VOCABULARY, measured_stacks, network, token_ids

@@ -17,9 +17,9 @@ import typer
 from torch import nn
 
 from sigprop.blueprints import Transformer, predict
-from sigprop.blueprints.laws import block_rows, scaled_transformer
 from sigprop.measurement import measure
 from sigprop.models.transformer import transformer
+from sigprop.research.stack_laws import block_rows, scaled_transformer
 from sigprop.results import Profile
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
 from studies.stored import fill, read, stamp, write

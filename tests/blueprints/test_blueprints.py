@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from sigprop.blueprints import BLUEPRINTS, MLP, Mixer, ResNet, Transformer, ViT, predict, run
-from sigprop.blueprints.laws import SCALINGS
 from sigprop.blueprints.prediction import profile_of
 from sigprop.blueprints.repeated import unroll
 from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.measurement import measure
 from sigprop.models import mixer
+from sigprop.research.stack_laws import SCALINGS
 from sigprop.results import Profile
 
 DEEPSCALE = {"init": "deepscale", "skip_scale": 0.95**0.5, "branch_scale": 0.05**0.5, "dropout": 0.1}

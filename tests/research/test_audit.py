@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sigprop.blueprints import predict
-from sigprop.blueprints.laws import block_rows, scaled_transformer
 from sigprop.models import build
 from sigprop.plans.recipes import RECIPES, read_structure
+from sigprop.research.stack_laws import block_rows, scaled_transformer
 from studies import dslm_training
 from studies.dslm_training import TABLE10, TABLES
 from studies.reproduction import VERDICTS, Setting, data_of, records

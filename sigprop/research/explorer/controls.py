@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sigprop.blueprints import MLP, Blueprint, Mixer, ResNet, Transformer, ViT
-from sigprop.blueprints.laws import SCALINGS
 from sigprop.blueprints.mlp import PLACEMENTS as MLP_PLACEMENTS
 from sigprop.blueprints.transformer import PLACEMENTS
 from sigprop.errors import InputError, UnknownNameError
+from sigprop.research.stack_laws import SCALINGS
 
 TOKENS, HEAD_WIDTH = 128, 64
 ACTIVATIONS = ("relu", "gelu", "silu", "tanh")

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any
 
 from sigprop.blueprints import Blueprint, Transformer, predict
-from sigprop.blueprints.laws import block_rows
 from sigprop.checks.thresholds import limit
 from sigprop.errors import SigpropError
 from sigprop.grid import factor, number
@@ -17,6 +16,7 @@ from sigprop.research.explorer import own
 from sigprop.research.explorer.controls import ARCHITECTURES, ExplorerSettings
 from sigprop.research.phase.diagram import PhaseDiagram
 from sigprop.research.phase.predicted import plane_around
+from sigprop.research.stack_laws import block_rows
 from sigprop.results import Profile
 
 COLUMNS = ("variance", "grad_variance", "token_correlation", "entropy")

@@ -1,12 +1,11 @@
 """Width exponents: how initialization, multipliers and learning rates must shrink as a network widens.
 
-`PARAMETRIZATIONS` are the table entries, `classify` judges one, `solve` finds its largest stable learning
-rates, `gauge` moves along its equivalence class. All arithmetic is exact (`fractions.Fraction`).
+`PARAMETRIZATIONS` are the table entries, `solve` finds the largest stable learning rates of one, `gauge` moves along
+its equivalence class; `sigprop.research.exponents` judges one. All arithmetic is exact (`fractions.Fraction`).
 
 Reference: Stratos, Scale-Invariant Parameterizations (notes on Everett et al. 2024, and Yang and Hu 2020).
 """
 
-from sigprop.theory.exponents.classify import Chain, Classification, Condition, chain, classify
 from sigprop.theory.exponents.parametrization import (
     ALIGNMENTS,
     MUON_SCALES,
@@ -29,15 +28,10 @@ __all__ = [
     "OPTIMIZERS",
     "PARAMETRIZATIONS",
     "Alignment",
-    "Chain",
-    "Classification",
-    "Condition",
     "Exponents",
     "OptimizerRule",
     "Parametrization",
     "Solution",
-    "chain",
-    "classify",
     "exponents",
     "gauge",
     "read_alignment",

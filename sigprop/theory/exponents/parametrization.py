@@ -99,8 +99,10 @@ ALIGNMENTS: dict[str, Alignment] = {
 }
 
 
-def read_alignment(text: str) -> Alignment:
+def read_alignment(text: Alignment | str) -> Alignment:
     """`full`, `readout`, `none`, or settings like `alpha=3/4,omega_readout=1` on top of `full`."""
+    if isinstance(text, Alignment):
+        return text
     if text in ALIGNMENTS:
         return ALIGNMENTS[text]
     if "=" not in text:
@@ -157,10 +159,6 @@ class OptimizerRule:
         """By how many `theta` the exponent c falls when (a, b) -> (a + theta, b - theta)."""
         return 1 + self.gradient - self.weight
 
-    def width_invariant(self) -> bool:
-        """True when, in an orthogonal optimizer, hidden layers keep one learning rate at all widths."""
-        return self.orthogonal and MUON_SCALES[self.scale].hidden == 0
-
 
 OPTIMIZERS: dict[str, OptimizerRule] = {
     "sgd": OptimizerRule("sgd", gradient=1),
@@ -179,8 +177,10 @@ OPTIMIZERS: dict[str, OptimizerRule] = {
 }
 
 
-def read_optimizer(name: str) -> OptimizerRule:
+def read_optimizer(name: OptimizerRule | str) -> OptimizerRule:
     """A registered optimizer; plain `muon` is its original scale, `muon:shape`."""
+    if isinstance(name, OptimizerRule):
+        return name
     key = "muon:shape" if name.lower() == "muon" else name.lower()
     if key not in OPTIMIZERS:
         raise UnknownNameError("optimizer", name, OPTIMIZERS)
@@ -209,8 +209,10 @@ PARAMETRIZATIONS: dict[str, Parametrization] = {
 }
 
 
-def read_parametrization(text: str) -> Parametrization:
+def read_parametrization(text: Parametrization | str) -> Parametrization:
     """A table name in any case, or `a=0,0,0;b=0,1/2,1/2` with an optional `;c=...`."""
+    if isinstance(text, Parametrization):
+        return text
     for name, entry in PARAMETRIZATIONS.items():
         if text.lower() == name.lower():
             return entry

@@ -48,9 +48,9 @@ def solve(
     alignment: Alignment | str = ALIGNMENTS["full"],
 ) -> Solution:
     """The largest stable learning-rate exponents; the initialization must be stable (eqs. 6 to 8)."""
-    parametrization = as_parametrization(parametrization)
-    optimizer = as_optimizer(optimizer)
-    alignment = as_alignment(alignment)
+    parametrization = read_parametrization(parametrization)
+    optimizer = read_optimizer(optimizer)
+    alignment = read_alignment(alignment)
     initial = parametrization.initial()
     if initial.embedding != 0 or initial.hidden != HALF or initial.readout < HALF:
         raise InputError(f"a + b = {initial}: a stable initialization needs 0, 1/2 and at least 1/2; see classify")
@@ -84,20 +84,8 @@ def gauge(
     parametrization: Parametrization, theta: Exponents, optimizer: OptimizerRule | str = "adam"
 ) -> Parametrization:
     """The same training written with `a + theta`: b falls by theta, c by the optimizer's shift of it."""
-    shift = as_optimizer(optimizer).gauge_shift()
+    shift = read_optimizer(optimizer).gauge_shift()
     a = Exponents(*(x + t for x, t in zip(parametrization.a, theta, strict=True)))
     b = Exponents(*(x - t for x, t in zip(parametrization.b, theta, strict=True)))
     c = parametrization.c and Exponents(*(x - shift * t for x, t in zip(parametrization.c, theta, strict=True)))
     return Parametrization(a, b, c)
-
-
-def as_parametrization(value: Parametrization | str) -> Parametrization:
-    return read_parametrization(value) if isinstance(value, str) else value
-
-
-def as_optimizer(value: OptimizerRule | str) -> OptimizerRule:
-    return read_optimizer(value) if isinstance(value, str) else value
-
-
-def as_alignment(value: Alignment | str) -> Alignment:
-    return read_alignment(value) if isinstance(value, str) else value

@@ -3,13 +3,13 @@
 import pytest
 
 from sigprop.blueprints import Transformer, predict
-from sigprop.blueprints.laws import stack_laws
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research.explorer import ARCHITECTURES, ExplorerSettings, read_settings, view
 from sigprop.research.explorer.controls import Choice, Range
 from sigprop.research.explorer.page import answer, python
 from sigprop.research.explorer.views import curves_of, sensitivity, verdict
 from sigprop.research.phase.predicted import block_factor
+from sigprop.research.stack_laws import stack_laws
 
 SHORT = {"encoder": "8", "decoder": "3", "vit": "4", "mlp": "6", "mixer": "4", "resnet": "1"}
 

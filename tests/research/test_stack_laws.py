@@ -6,10 +6,16 @@ import pytest
 import torch
 
 from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariances
-from sigprop.blueprints.laws import correlation_fixed_points, depth_laws, growth_class, scaled_transformer, stack_laws
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research import correlation
+from sigprop.research.stack_laws import (
+    correlation_fixed_points,
+    depth_laws,
+    growth_class,
+    scaled_transformer,
+    stack_laws,
+)
 
 
 class Strengths(InitScheme):

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from sigprop.blueprints.base import Tape, run
 from sigprop.blueprints.prediction import predict
@@ -54,52 +53,31 @@ def growth_class(values: Sequence[float], depths: Sequence[float] | None = None)
     10 %; otherwise the better of a power, `log y = a + c log(n + n0)` (the hyperbolic law of Pre-LN gradients), and an
     exponential, `log y = a + c n`. Errors are root mean squares of `log y`.
     """
-    y = torch.as_tensor(values, dtype=torch.float64)
-    require(y.ndim == 1 and len(y) >= 4, "values", tuple(y.shape), "a sequence of at least 4 depths")
-    require(bool((y > 0).all() and torch.isfinite(y).all()), "values", values, "finite positive numbers")
+    y = np.asarray(values, dtype=float)
+    require(y.ndim == 1 and len(y) >= 4, "values", y.shape, "a sequence of at least 4 depths")
+    require(bool((y > 0).all() and np.isfinite(y).all()), "values", values, "finite positive numbers")
     total = float(y[-1] / y[0])
-    if float(y.max() / y.min()) <= CONSTANT_RANGE:
-        return Growth("constant", 0.0, total, float(y.log().std()))
-    n = torch.as_tensor(range(1, len(y) + 1) if depths is None else depths, dtype=torch.float64)
-    require(n.shape == y.shape, "depths", tuple(n.shape), f"as many as values, {len(y)}")
-    line = _linear(n, y)
-    kind, number, residual = line if line[2] <= LINEAR_ERROR else min(_power(n, y), _exponential(n, y), key=_error)
-    return Growth(kind, number, total, residual)
+    if y.max() / y.min() <= CONSTANT_RANGE:
+        return Growth("constant", 0.0, total, float(np.log(y).std(ddof=1)))
+    n = np.arange(1.0, len(y) + 1) if depths is None else np.asarray(depths, dtype=float)
+    require(n.shape == y.shape, "depths", n.shape, f"as many as values, {len(y)}")
+    slope, fitted = _line(n, y)
+    error = _rms(np.log(y / fitted)) if (fitted > 0).all() else math.inf
+    if error <= LINEAR_ERROR:
+        return Growth("linear", slope, total, error)
+    kinds = [("exponential", n), *(("power", np.log(n + offset)) for offset in np.linspace(0.0, 20.0, 81))]
+    fits = [(kind, *_line(places, np.log(y))) for kind, places in kinds]
+    kind, slope, fitted = min(fits, key=lambda fit: _rms(np.log(y) - fit[2]))
+    return Growth(kind, slope, total, _rms(np.log(y) - fitted))
 
 
-def _line(x: Tensor, y: Tensor) -> tuple[float, float, Tensor]:
-    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
-    intercept = float(y.mean()) - slope * float(x.mean())
-    return slope, intercept, intercept + slope * x
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+    slope, intercept = np.polyfit(x, y, 1)
+    return float(slope), intercept + slope * x
 
 
-def _exponential(n: Tensor, y: Tensor) -> tuple[str, float, float]:
-    slope, _, fitted = _line(n, y.log())
-    return "exponential", slope, _rms(y.log() - fitted)
-
-
-def _power(n: Tensor, y: Tensor) -> tuple[str, float, float]:
-    trials = []
-    for offset in torch.linspace(0.0, 20.0, 81).tolist():
-        slope, _, fitted = _line((n + offset).log(), y.log())
-        trials.append((_rms(y.log() - fitted), slope))
-    residual, slope = min(trials)
-    return "power", slope, residual
-
-
-def _linear(n: Tensor, y: Tensor) -> tuple[str, float, float]:
-    slope, _, fitted = _line(n, y)
-    if bool((fitted <= 0).any()):
-        return "linear", slope, math.inf
-    return "linear", slope, _rms((y / fitted).log())
-
-
-def _rms(x: Tensor) -> float:
-    return float(x.square().mean().sqrt())
-
-
-def _error(fit: tuple[str, float, float]) -> float:
-    return fit[2]
+def _rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(x**2)))
 
 
 def _vanilla(depth: int) -> dict[str, Any]:

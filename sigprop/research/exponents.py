@@ -21,16 +21,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from sigprop.theory.exponents.parametrization import (
+from sigprop.theory.exponents import (
     ALIGNMENTS,
-    HALF,
     PARAMETRIZATIONS,
     Alignment,
     Exponents,
     OptimizerRule,
     Parametrization,
+    gauge,
+    read_alignment,
+    read_optimizer,
+    read_parametrization,
+    solve,
 )
-from sigprop.theory.exponents.solve import as_alignment, as_optimizer, as_parametrization, gauge, solve
+from sigprop.theory.exponents.parametrization import HALF
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,8 @@ def classify(
     depth: int = 2,
 ) -> Classification:
     """Judge (a, b, c); where `c` is not given, the largest rates that are stable for an unaligned readout."""
-    parametrization = as_parametrization(parametrization)
-    optimizer, alignment = as_optimizer(optimizer), as_alignment(alignment)
+    parametrization = read_parametrization(parametrization)
+    optimizer, alignment = read_optimizer(optimizer), read_alignment(alignment)
     c = parametrization.c or default_rates(parametrization, optimizer, alignment)
     found = chain(parametrization, c, optimizer, alignment, depth)
     conditions = (*_initial_conditions(parametrization), *_update_conditions(found))

@@ -28,8 +28,7 @@ import torch
 
 from sigprop.errors import InputError, require
 from sigprop.models import load_text, sample_text
-from sigprop.research.lab.checkpoint import write_file
-from sigprop.results.files import written
+from sigprop.results.files import write_whole, written
 
 VERDICTS = ("reproduced", "in order but not in size", "not reproduced", "too small to tell")
 SCALES = ("small", "full")
@@ -77,7 +76,7 @@ class Setting:
             return json.loads(path.read_text(encoding="utf-8"))
         found = json.loads(json.dumps(work(*given)))
         if path is not None:
-            write_file(path, json.dumps(found) + "\n")
+            write_whole(path, json.dumps(found) + "\n")
         short = {key: value for key, value in found.items() if isinstance(value, (int, float, str))}
         print(name, short, file=sys.stderr, flush=True)
         return found

@@ -13,6 +13,8 @@ import os
 import reprlib
 import tempfile
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -42,10 +44,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
     Folders that are missing are made.
     """
+    with _writing(path), interrupts_held():
+        _replace(path, content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def append(path: Path, content: str) -> None:
+    """Put at the end of a file, in a folder that is made where it is missing."""
+    with _writing(path), open(path, "a", encoding="utf-8") as file:
+        file.write(content)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with interrupts_held():
-            _replace(path, content.encode("utf-8") if isinstance(content, str) else content)
+        yield
     except OSError as error:
         raise WriteError(f"{path} cannot be written: {error.strerror or error}") from error
 

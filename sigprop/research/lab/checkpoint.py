@@ -11,31 +11,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from sigprop.errors import InputError, SigpropError
+from sigprop.errors import InputError
 from sigprop.research.lab.ranks import Ranks, placed_like, whole
 from sigprop.results.files import write_whole
 
 FORMAT = 1
-
-
-def write_file(path: Path, content: str | bytes) -> None:
-    """Written whole, in a folder that is made where it is missing; a full disk is said as such."""
-    try:
-        write_whole(path, content)
-    except SigpropError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path} could not be written: {error.strerror or error}") from error
-
-
-def append_to(path: Path, content: str) -> None:
-    """Put at the end of a file, in a folder that is made where it is missing; a full disk is said as such."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(content)
-    except OSError as error:
-        raise InputError(f"{path} could not be written: {error.strerror or error}") from error
 
 
 def save_run(
@@ -58,7 +38,7 @@ def save_run(
     metadata = {"sigprop": json.dumps({"format": FORMAT, "facts": facts, "scalars": scalars})}
     kept = {name: whole(value.detach()).contiguous().cpu() for name, value in tensors.items()}
     if ranks.is_first:
-        write_file(path, save(kept, metadata))
+        write_whole(path, save(kept, metadata))
 
 
 def load_run(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:

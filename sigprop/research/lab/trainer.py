@@ -24,10 +24,11 @@ from sigprop.errors import InputError
 from sigprop.losses import LossChoice
 from sigprop.plans import Plan
 from sigprop.plans.scaling.training import make_optimizers
-from sigprop.research.lab.checkpoint import append_to, load_run, save_run, write_file
+from sigprop.research.lab.checkpoint import load_run, save_run
 from sigprop.research.lab.ranks import Ranks, join, spread
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.steps import Batch, Batches, Loss, called, make_step
+from sigprop.results.files import append, write_whole
 
 
 def first_bad_site(model: nn.Module, batch: Batch) -> str:
@@ -62,13 +63,13 @@ class RunLog:
     def write(self, **entry: Any) -> None:
         self.entries.append(entry)
         if self.path is not None:
-            append_to(self.path, json.dumps(entry) + "\n")
+            append(self.path, json.dumps(entry) + "\n")
 
     def rewind(self, step: int) -> None:
         """Forget the entries of this step and later ones."""
         self.entries = [entry for entry in self.entries if entry["step"] < step]
         if self.path is not None and self.path.is_file():
-            write_file(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
+            write_whole(self.path, "".join(json.dumps(entry) + "\n" for entry in self.entries))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

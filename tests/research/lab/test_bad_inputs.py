@@ -6,10 +6,12 @@ import json
 import pytest
 
 from sigprop.cli.app import app, exit_code
+from sigprop.errors import WriteError
 from sigprop.models import build
-from sigprop.research.lab import Settings, checkpoint, train
+from sigprop.research.lab import Settings, train
 from sigprop.research.lab.data import TextBatches, zipf_tokens
 from sigprop.research.lab.sweep import ResultFolder, read_spec, run_locally
+from sigprop.results import files
 from tests.research.lab import counted_work
 
 SHEET = """
@@ -96,15 +98,15 @@ def test_trials_that_can_be_run_are_run_and_the_others_told(folder, monkeypatch,
 
 def full_disk(monkeypatch, free):
     """Writing whole files fails after so many."""
-    real, left = checkpoint.write_whole, [free]
+    real, left = files._replace, [free]
 
-    def write(path, content):
+    def replace(path, content):
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_whole", write)
+    monkeypatch.setattr(files, "_replace", replace)
 
 
 def test_a_full_disk_ends_a_sweep_and_keeps_what_was_computed(tmp_path, monkeypatch, folder, capsys):
@@ -112,7 +114,7 @@ def test_a_full_disk_ends_a_sweep_and_keeps_what_was_computed(tmp_path, monkeypa
     with monkeypatch.context() as patched:
         full_disk(patched, free=1)
         assert exit_code(app, ["research", "sweep", "run", "sheet.toml", str(tmp_path), "-q"]) == 2
-    assert "could not be written: No space left on device" in capsys.readouterr().err
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
     kept = ResultFolder(tmp_path).results()
     assert len(kept) == 1
     trials = read_spec("sheet.toml").trials()
@@ -128,7 +130,7 @@ def test_a_full_disk_ends_a_training_and_keeps_its_checkpoint(tmp_path, monkeypa
     whole = train(build("transformer", **sizes), batches, settings)
     with monkeypatch.context() as patched:
         full_disk(patched, free=1)
-        with pytest.raises(ValueError, match="No space left on device"):
+        with pytest.raises(WriteError, match="No space left on device"):
             train(build("transformer", **sizes), batches, settings, folder=tmp_path)
     resumed = train(build("transformer", **sizes), batches, settings, folder=tmp_path)
     assert len(resumed.losses) == len(whole.losses)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sigprop.errors import InputError
-from sigprop.research.lab.checkpoint import append_to, write_file
 from sigprop.research.lab.sweep.spec import Trial, identity
+from sigprop.results.files import append, write_whole
 
 FORMAT = 1
 
@@ -52,7 +52,7 @@ class ResultFolder:
 
     def fail(self, trial: Trial, reason: BaseException) -> None:
         """Say why a trial ended without a result."""
-        write_file(self._file(trial).with_suffix(".error"), f"{type(reason).__name__}: {reason}\n")
+        write_whole(self._file(trial).with_suffix(".error"), f"{type(reason).__name__}: {reason}\n")
 
     def reason(self, trial: Trial) -> str | None:
         """Why a trial has no result; None if it did not fail."""
@@ -65,11 +65,11 @@ class ResultFolder:
 
     def begin(self, trial: Trial) -> None:
         """Count one more try, before it is made: it may end the process."""
-        append_to(self._file(trial).with_suffix(".tries"), ".")
+        append(self._file(trial).with_suffix(".tries"), ".")
 
     def put(self, trial: Trial, result: dict[str, Any]) -> None:
         content = {"format": FORMAT, "trial": trial, "result": result}
-        write_file(self._file(trial), json.dumps(content, indent=1) + "\n")
+        write_whole(self._file(trial), json.dumps(content, indent=1) + "\n")
 
     @contextmanager
     def claimed(self, trial: Trial) -> Iterator[bool]:

@@ -36,6 +36,7 @@ class Joint:
 
     node: Node
     spans: dict[Field, slice]
+    positions: int
 
 
 def joined(states: Evaluation, nodes: Sequence[Node]) -> tuple[CatPositions, list[Node]]:

@@ -78,7 +78,8 @@ class Field(Record):
     of the same entry of its source. `statistic` marks an average over the channels of a function of another field.
     `centred`: the field that this is less its average over channels.
     `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so many entries, where they are
-    so few that it is far from Gaussian: two numbers of a batch become plus and minus one.
+    so few that it is far from Gaussian: two numbers of a batch become plus and minus one. `is_odd`: a sum with a weight
+    that is wide and not normal.
     """
 
     layout: Layout
@@ -92,6 +93,7 @@ class Field(Record):
     before_hook: Field | None = None
     transparent: bool = False
     of_few: int = 0
+    is_odd: bool = False
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()
@@ -132,7 +134,7 @@ class Field(Record):
         """Some nonlinear function of entries lies between this tensor and its sources: it is not Gaussian."""
         if self.is_source:
             return False
-        own = bool(self.of_few) or (self.function is not None and self.slope is None)
+        own = self.is_odd or bool(self.of_few) or (self.function is not None and self.slope is None)
         return own or any(isinstance(item, Field) and item.is_curved for item in self.inputs)
 
     def seal(self) -> None:

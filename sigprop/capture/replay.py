@@ -26,7 +26,7 @@ from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.theory.drawing import DTYPE, kernel_of
-from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.ops.base import Coupling, ParameterState
 
 SIZED_VIEWS = ("view", "reshape", "flatten", "unflatten", "expand")
 FEW = 12
@@ -245,6 +245,7 @@ class Reverse:
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
         self._energies: list[list[Tensor]] = [[] for _ in self.kernels]
+        self._couplings = {source: Coupling() for source in parts}
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
         weights = list(replay.weights)
@@ -256,6 +257,8 @@ class Reverse:
             if value is not None:
                 self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
         arrived = dict(zip(drawn, found, strict=False))
+        for source, parts in self.parts.items():
+            self._couple(replay, source, [part for part in parts if arrived[part] is not None], arrived)
         for place, source in enumerate(self._alone):
             parts = self.parts[source]
             kernels = [
@@ -290,6 +293,20 @@ class Reverse:
             self._energies[place].append(energies)
             self.corrections[node] = self.corrections.get(node, 0.0) + float(change.sum())
 
+    def _couple(self, replay: Replay, source: Field, parts: list[Field], arrived: dict[Field, Any]) -> None:
+        """What arrives at the parts of a source that are drawn, with the signal there."""
+        if parts:
+            x = torch.cat([replay.to_rows(part, replay(part).detach()) for part in parts], -1)
+            gradient = torch.cat([replay.to_rows(part, arrived[part]) for part in parts], -1)
+            share = sum(part.layout.channels for part in parts) / source.layout.channels
+            self._couplings[source].add(x, gradient, replay.states.signal(source.node).kernel.values, share)
+
+    def coupling(self, number: int) -> Coupling:
+        if self._joint is None or number < len(self._alone):
+            return self._couplings[self._alone[number]]
+        found = [(self._couplings[source], span) for source, span in self._joint.spans.items()]
+        return Coupling.joined(found, self._joint.positions)
+
     def is_steady(self, error: float) -> bool:
         """Whether the weight gradients of all linear sources are known to a relative standard error.
 
@@ -305,6 +322,7 @@ class Reverse:
         self.passed = {site: kernel * factor for site, kernel in self.passed.items()}
         self.weights = {weight: total * factor for weight, total in self.weights.items()}
         self.corrections = {node: change * factor for node, change in self.corrections.items()}
+        self._couplings = {source: found.scaled(factor) for source, found in self._couplings.items()}
 
     def states(self) -> list[ParameterState]:
         return [

@@ -50,7 +50,7 @@ class ReplayedFunction:
                 starts[source.node] = size
                 size += states.positions(source.node)
         places = {item: (starts[item.node], states.positions(item.node)) for item in sources}
-        self.joint = Joint(node, {item: slice(start, start + count) for item, (start, count) in places.items()})
+        self.joint = Joint(node, {item: slice(start, start + count) for item, (start, count) in places.items()}, size)
 
     @property
     def nodes(self) -> list[Node]:
@@ -81,6 +81,12 @@ class ReplayedFunction:
         channels = max(1, min([self.channels, *(part.layout.channels for part in self._drawn)]))
         few = min(MOST, math.ceil(ENTRIES / channels), LARGEST // size)
         return max(2, few, min(math.ceil(MANY_ENTRIES / channels), CHEAP // size, MANY))
+
+    @property
+    def fewest_entries(self) -> float:
+        """Those of the smallest weight on the way."""
+        between = records_between(self.target, self.parts)
+        return min((math.prod(item.shape) for item in between if isinstance(item, Weight)), default=math.inf)
 
     @property
     def calls(self) -> int:

@@ -31,7 +31,6 @@ from sigprop.results.stated_errors import COLUMNS as POSITIVE
 from sigprop.results.stated_errors import stated_by_theory, tell
 from sigprop.sites import depths
 from sigprop.theory import EXACT, Evidence, Gradient, Signal, Status
-from sigprop.theory.ops.linear import Linear
 
 Axes = tuple[tuple[int, bool], ...]
 """For each axis of positions its size and whether it is the batch."""
@@ -113,8 +112,7 @@ class SiteRows:
             with found.capture.lock:
                 signal = states.signal(item.node)
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
-            if isinstance(item.node.op, Linear):
-                variance = max(variance - _of_the_average(signal), 0.0)
+            variance = max(variance - _of_the_average(signal), 0.0)
             row = SiteRow(name, depth, mean, variance, correlation)
             tell(row, signal.evidence, "variance")
             self.sites.append(row)
@@ -159,12 +157,13 @@ class SiteRows:
 def _of_the_average(signal: Signal) -> float:
     """Variance over networks of the average over all entries, about which each network's variance is taken.
 
-    Of independent channels `1 / d` of the average covariance of two positions: it counts where channels are few, as in
-    a gate of one channel whose tokens have much in common.
+    Of independent channels `1 / d` of the average covariance of two positions, of others by what they have along all
+    ones: it counts where channels are few, as in a gate of one channel whose tokens have much in common.
     """
     if signal.width > FEW:
         return 0.0
-    return max(float(signal.covariance.total() / signal.kernel.tokens**2), 0.0) / signal.width
+    along = float(torch.as_tensor(signal.common.uniform)) / signal.width
+    return max(float(signal.covariance.total() / signal.kernel.tokens**2) * along, 0.0)
 
 
 def parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow]:

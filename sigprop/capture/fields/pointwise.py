@@ -26,6 +26,7 @@ from sigprop.capture.layout import (
     with_streams,
 )
 from sigprop.capture.record import Call, Field, Weight, independent, united
+from sigprop.distributions import Distribution
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Doubt, Node
@@ -240,6 +241,7 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
         return replayed(capture, call)
     if any(isinstance(x, Field) and (_has_keys(x) or x.layout.positions > LARGEST) for x in (first, second)):
         return replayed(capture, call)
+    given = first, second
     first, second = _as_fields(capture, first, second)
     try:
         layout, (own_first, own_second) = common_layout([first.layout, second.layout])
@@ -259,8 +261,21 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
         return replayed(capture, call)
     gaussian = isinstance(op, Residual) and not first.is_curved and not second.is_curved
-    sources: Any = None if gaussian else united((first, second))
-    return Field(layout, lambda _: node, sources, call=call, inputs=(first, second))
+    odd = gaussian and any(isinstance(item, Weight) and is_odd(item.distribution) for item in given)
+    drawn = [item for item, was in zip((first, second), given, strict=True) if not (odd and isinstance(was, Weight))]
+    sources: Any = None if gaussian and not odd else united(drawn)
+    return Field(layout, lambda _: node, sources, is_odd=odd, call=call, inputs=(first, second))
+
+
+ODD, WIDE = 0.5, 0.5
+"""Of a weight: how far its fourth moment is from that of normal entries, and its std, which functions notice."""
+
+
+def is_odd(law: Distribution) -> bool:
+    """Whether a sum with such a weight must be drawn with the weight's own numbers, under any function."""
+    if law.variance < WIDE**2:
+        return False
+    return abs(float(((law.quantiles - law.mean) ** 4).mean()) / law.variance**2 - 3.0) > ODD
 
 
 def _as_fields(capture: Capture, first: Any, second: Any) -> tuple[Field, Field]:

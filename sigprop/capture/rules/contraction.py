@@ -17,7 +17,7 @@ from torch import Tensor
 from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.fields.attention import attended, scored
 from sigprop.capture.fields.operands import as_field
-from sigprop.capture.fields.pointwise import pointwise
+from sigprop.capture.fields.pointwise import is_odd, pointwise
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, arranged, fresh, second_axis
@@ -37,6 +37,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def linear(capture: Capture, call: Call, input: Any, weight: Any, bias: Weight | None = None) -> Any:
     if not isinstance(weight, Weight):
         return replayed(capture, call)
+    if bias is not None and is_odd(bias.distribution):
+        made = by_rule(capture, Call(torch.nn.functional.linear, "linear", (input, weight), {}, call.module))
+        return by_rule(capture, Call(torch.add, "add", (made, bias), {}, call.module))
     x = as_field(capture, input)
     front = LETTERS[: len(x.shape) - 1]
     return contract(capture, call, x, front + "y", weight, "zy", front + "z", bias)

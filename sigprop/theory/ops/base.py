@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError
-from sigprop.theory.states import EXACT, Carries, Evidence, Gradient, Signal
+from sigprop.theory.states import EXACT, Carries, Directions, Evidence, Gradient, Signal
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,61 @@ class Carried:
         return values if self.index is None else values[self.index]
 
 
+@dataclass
+class Coupling:
+    """What gradients that draws send to a tensor have in common with the signal there, added up over draws."""
+
+    along: float = 0.0
+    expected: float = 0.0
+    ones: float = 0.0
+    energy: float = 0.0
+    excess: Tensor | float = 0.0
+    """See `ThroughActivation.gain_excess`; of tensors that are drawn together a number for each position, which add up
+    to that of each tensor."""
+
+    def add(self, x: Tensor, gradient: Tensor, kernel: Tensor, share: float = 1.0) -> None:
+        """Of draws `[draw, position, channel]` of a signal with a kernel; no gradient arrives at other channels, of
+        which these are a share."""
+        both, energies = x * gradient, gradient.square().sum(-1).double()
+        self.along += float(both.sum(-1).double().square().sum())
+        self.expected += float((energies * kernel.diagonal()).sum())
+        self.ones += float(gradient.sum(-1).double().square().sum())
+        self.energy += float(energies.sum())
+        apart = ((gradient @ gradient.mT).double() * kernel).sum() / gradient.shape[-1]
+        self.excess += float(both.sum(-2).double().square().mean(-1).sum() - apart) * share
+
+    @classmethod
+    def joined(cls, found: Sequence[tuple[Coupling, slice]], positions: int) -> Coupling:
+        """Of tensors drawn together, each at its positions."""
+        excess = torch.zeros(positions, dtype=torch.float64)
+        for item, span in found:
+            excess[span] += item.excess / (span.stop - span.start)
+        along, expected, ones, energy = (sum(row) for row in zip(*(item._shares for item, _ in found), strict=True))
+        return cls(along, expected, ones, energy, excess)
+
+    def scaled(self, factor: float) -> Coupling:
+        """Of so many times the gradients' energy."""
+        along, expected, ones, energy = (value * factor for value in self._shares)
+        return Coupling(along, expected, ones, energy, self.excess * factor)
+
+    @property
+    def _shares(self) -> tuple[float, float, float, float]:
+        return self.along, self.expected, self.ones, self.energy
+
+    @property
+    def directions(self) -> Directions:
+        return Directions(self.along / self.expected, self.ones / self.energy) if self.expected else Directions()
+
+
 class ReceivedByDraws(Protocol):
-    """What arrived, going backward through draws: kernels at the sources of what was drawn (None where nothing did),
-    and, by keys that only who draws knows, the energies of `weights`, `corrections` to those of linear maps before, and
-    the kernels that `passed` other places."""
+    """What arrived, going backward through draws: kernels at the sources of what was drawn (None where nothing did)
+    with what couples each to its signal, and, by keys that only who draws knows, the energies of `weights`,
+    `corrections` to those of linear maps before, and the kernels that `passed` other places."""
 
     @property
     def kernels(self) -> list[Tensor | None]: ...
+
+    def coupling(self, number: int) -> Coupling: ...
 
     @property
     def weights(self) -> Mapping[Any, float]: ...

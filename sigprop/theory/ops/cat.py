@@ -39,7 +39,7 @@ class CatPositions(Op):
 
     Forward   the kernels are blocks of `K_y`; between two tensors stand `m m'^T` and what their pieces have in common
     Backward  each gets the block of its positions of `G`, `B` and `H`. What `sum_t g_t x_t` has over all positions
-              cannot be told apart again: that ends
+              cannot be told apart again, unless draws have told it position by position: that ends
     """
 
     carries = ALL_TRANSFORMED.but(directions=KEPT)
@@ -112,11 +112,13 @@ class CatPositions(Op):
         def cut(kernel: Kernel) -> Kernel:
             return Dense(kernel.values[own, own])
 
+        excess = torch.as_tensor(gradient.through_activation.gain_excess)
+        excess = excess[own].sum() if excess.ndim else 0.0
         return self.carries.gradient(
             gradient,
             cut(gradient.kernel),
             along_signal=gradient.along_signal.moved(lambda values: values[(own,) * values.ndim]),
-            through_activation=gradient.through_activation.moved(cut, gain_excess=0.0),
+            through_activation=replace(gradient.through_activation.moved(cut), gain_excess=excess),
         )
 
 

@@ -18,8 +18,21 @@ from torch import Tensor
 from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of, root_of, unit_kernel
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Law, Op, ParameterState, ReceivedByDraws
-from sigprop.theory.states import ALL_TRANSFORMED, EXACT, Evidence, Fluctuation, Gradient, Signal, Status, ended
+from sigprop.theory.ops.base import Coupling, Law, Op, ParameterState, ReceivedByDraws
+from sigprop.theory.ops.gain import ACROSS, FEW, FEW_NUMBERS
+from sigprop.theory.states import (
+    ALL_TRANSFORMED,
+    EXACT,
+    Common,
+    Directions,
+    Evidence,
+    Fluctuation,
+    Gradient,
+    Signal,
+    Status,
+    ThroughActivation,
+    ended,
+)
 
 Self = TypeVar("Self", bound="DrawnOp")
 
@@ -149,8 +162,8 @@ class DrawnGradient:
         return (drawn + (wanted.sqrt() - 1.0) * along) / left.sqrt()
 
 
-STEERED, ACROSS = 8, 0.8
-"""Channels of a result for each one that steers it, and radial share of a gradient, from which on that is a guess."""
+STEERED = 8
+"""Channels of a result for each one that steers it, from which on a gradient across it is a guess."""
 STEERS = "few channels that steer many, under a gradient across these"
 MUCH = 0.03
 """Share of a gradient's energy along the signal, from which on what follows below is a guess."""
@@ -176,7 +189,8 @@ class FunctionDraw(Protocol):
 
 
 class FunctionDraws(OpDraws, Protocol):
-    """Who draws the function: `replicas` times, `channels` of the result, of which `fewest` steer it all.
+    """Who draws the function: `replicas` times, `channels` of the result, of which `fewest` steer it all; its smallest
+    weight has `fewest_entries`.
 
     `doubts`: what draws of this function do not tell of its `signal`, `gradient` and `parameters`.
     """
@@ -189,6 +203,9 @@ class FunctionDraws(OpDraws, Protocol):
 
     @property
     def fewest(self) -> int: ...
+
+    @property
+    def fewest_entries(self) -> float: ...
 
     @property
     def doubts(self) -> Mapping[str, str]: ...
@@ -204,19 +221,16 @@ class FunctionDraws(OpDraws, Protocol):
 class Sampled(DrawnOp):
     """`y = f(x, ..)`, any function of its sources: Monte Carlo on the function itself.
 
-    Forward   `K_y`, mean and fluctuation of norms as drawn
+    Forward   `K_y`, mean, fluctuation of norms and what channels have in common as drawn
     Backward  gradients drawn with the kernel above, and with what they have in common with the signal, sent through
-              the function by autograd
+              the function by autograd; directions and `E (sum_t g_t x_t)^2` at the sources as they arrive there
     Weights   of those that the function draws inside, likewise
 
     Exact up to the error of the draws, for sources with independent Gaussian channels.
     """
 
     carries = ALL_TRANSFORMED.but(
-        common=ended("Monte Carlo of a function gives kernel and mean"),
-        directions=ended("gradients are drawn with it; what autograd makes of it is not followed"),
         along_signal=ended("gradients are drawn with it; what autograd makes of it is not followed"),
-        through_activation=ended("gradients are drawn with it; what autograd makes of it is not followed"),
     )
 
     draws: FunctionDraws
@@ -225,11 +239,11 @@ class Sampled(DrawnOp):
     _norms: Tensor | None = None
 
     def forward(self, *inputs: Signal) -> Signal:
-        kernel, mean, norms = torch.zeros(()), torch.zeros(()), []
+        kernel, averages, norms = torch.zeros(()), [], []
         for drawn in self.draws.rows():
             rows = drawn.double()
             kernel = kernel + kernel_of(rows) / self.draws.replicas
-            mean = mean + rows.mean(1) / self.draws.replicas
+            averages.append(rows.mean(1))
             norms.append(rows.square().mean(1))
         doubt = self.draws.doubts.get("signal")
         evidence = Evidence(Status.SAMPLED, self.reason) if doubt is None else Evidence(Status.ASSUMED, doubt)
@@ -237,8 +251,10 @@ class Sampled(DrawnOp):
             evidence = x.evidence.join(evidence)
         self._norms = torch.stack(norms)
         fluctuation = Fluctuation(_fluctuation(self._norms, self.draws.channels))
+        mean, common = _in_common(torch.stack(averages), kernel, self.draws.channels)
         x: Any = inputs[0] if inputs else None  # a function of weights alone keeps no part
-        return self.carries.signal(x, Dense(kernel), mean, self.draws.channels, evidence, fluctuation=fluctuation)
+        parts = {"fluctuation": fluctuation, "common": common}
+        return self.carries.signal(x, Dense(kernel), mean, self.draws.channels, evidence, **parts)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:
         received, _ = self.sent(gradient, *inputs)
@@ -248,9 +264,14 @@ class Sampled(DrawnOp):
             evidence = evidence if doubt is None else evidence.join(Evidence(Status.ASSUMED, doubt))
         evidence = evidence.join(self.gradient_evidence(gradient))
         return tuple(
-            None if kernel is None else self.carries.gradient(gradient, Dense(kernel), evidence)
-            for kernel in received.kernels
+            None if kernel is None else self._arrived(gradient, Dense(kernel), evidence, received.coupling(number))
+            for number, kernel in enumerate(received.kernels)
         )
+
+    def _arrived(self, gradient: Gradient, kernel: Dense, evidence: Evidence, coupling: Coupling) -> Gradient:
+        through = ThroughActivation(gain_excess=coupling.excess)
+        parts = {"directions": coupling.directions, "through_activation": through}
+        return self.carries.gradient(gradient, kernel, evidence, **parts)
 
     def _send(self, gradient: Gradient, *inputs: Signal) -> None:
         drawn = DrawnGradient(gradient, self._kernel)
@@ -279,6 +300,8 @@ class Sampled(DrawnOp):
         if self.gradient_evidence(gradient) is not EXACT:
             return self.gradient_evidence(gradient)
         doubt = INSIDE if self._along_signal else self.draws.doubts.get("parameters")
+        if self.draws.fewest_entries <= FEW < self.draws.channels and _is_left_over(gradient.directions):
+            doubt = FEW_NUMBERS
         return EXACT if doubt is None else Evidence(Status.ASSUMED, doubt)
 
     def gradient_evidence(self, gradient: Gradient) -> Evidence:
@@ -286,6 +309,21 @@ class Sampled(DrawnOp):
         them than each token's own direction."""
         few = self.draws.fewest * STEERED < self.draws.channels
         return Evidence(Status.ASSUMED, STEERS) if few and float(gradient.directions.radial) < ACROSS else EXACT
+
+
+def _is_left_over(directions: Directions) -> bool:
+    """Whether little is along the signal although no norm right above takes it out: then paths that meet here nearly
+    cancel, and each is followed by itself."""
+    radial = float(directions.radial)
+    return radial < ACROSS and float(directions.response) > (radial - 1.0) / 2.0
+
+
+def _in_common(averages: Tensor, kernel: Tensor, channels: int) -> tuple[Tensor, Common]:
+    """The mean per position, and the share along all ones, from averages over channels `[draw, position]`."""
+    mean, count = averages.mean(0), len(averages)
+    varied = averages.square().mean(0).sub(mean**2).sum() * count / max(count - 1, 1)
+    about = (kernel.diagonal() - mean**2).sum()
+    return mean, Common(channels * varied / about if about > 0.0 else 1.0)
 
 
 def _fluctuation(norms: Tensor, channels: int) -> Tensor | float:

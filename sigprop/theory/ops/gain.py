@@ -15,6 +15,7 @@ from sigprop.theory.states import EXACT, GIVEN, Evidence, Gradient, Signal, Stat
 
 FEW, ACROSS = 16, 0.8
 """Entries for all channels of a position, and radial share, up to which fluctuations between entries count."""
+FEW_NUMBERS = "few numbers that scale a tensor, under a gradient across it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Gain(Factors):
         if inputs[0].fluctuation is GIVEN and isinstance(gradient.along_signal.slope, Tensor):
             return Evidence(Status.ASSUMED, "gain of given numbers, under a gradient along them")
         if self._entries <= FEW < self.channels and float(gradient.directions.radial) < ACROSS:
-            return Evidence(Status.ASSUMED, "few numbers that scale a tensor, under a gradient across it")
+            return Evidence(Status.ASSUMED, FEW_NUMBERS)
         return EXACT
 
     def with_law(self, parameter: str, law: Law) -> Gain:

@@ -33,7 +33,8 @@ class Residual(Op):
 
     The shares follow from geometry: with `c^2` the part of the squared norm of `z` that one summand brings,
     a gradient with radial share `p` along `z` has share `c^2 p + 1 - c^2` along the summand. Of a gradient that came
-    through a function of `z`, `z` being in part each summand, `ActivationGradient.share` keeps count.
+    through a function of `z`, `z` being in part each summand, `ActivationGradient.share` keeps count; what it has
+    beyond independence is `c^4` of that of `z`.
     """
 
     carries = ALL_TRANSFORMED
@@ -106,8 +107,9 @@ class Residual(Op):
     def _share(gradient: Gradient, scale: Tensor | float, x: Signal, part: Tensor, rest: Tensor | float) -> Gradient:
         """The gradient at a summand. Rows that the rest is along come with one of them, not with fresh weights."""
         slope, factor = gradient.along_signal.slope, scale**2
-        seen = gradient.through_activation.gradients
-        through = ThroughActivation(tuple(replace(item, share=item.share * part) for item in seen))
+        seen = gradient.through_activation
+        below = tuple(replace(item, share=item.share * part) for item in seen.gradients)
+        through = ThroughActivation(below, seen.gain_excess * part**2)
         if isinstance(scale, Tensor) or scale != 1.0:
             scaled = replace(x, kernel=x.kernel.scale(factor), mean=x.mean * x.kernel.per_token(scale))
             through = through.collected(scaled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -11,20 +12,24 @@ from torch import Tensor
 from sigprop.theory import Signal
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of, root_of
 from sigprop.theory.ops.attention.sampled import Sequences
-from sigprop.theory.ops.base import ParameterState
+from sigprop.theory.ops.base import Coupling, ParameterState
 
 
 @dataclass
 class ReceivedNothing:
-    """What arrived at the sources: `kernels`, and nothing elsewhere."""
+    """What arrived at the sources: `kernels` and what couples the first to its signal, and nothing elsewhere."""
 
     kernels: list[Tensor | None] = field(default_factory=list)
+    first: Coupling = field(default_factory=Coupling)
     weights: dict = field(default_factory=dict)
     corrections: dict = field(default_factory=dict)
     passed: dict = field(default_factory=dict)
 
     def states(self) -> list[ParameterState]:
         return []
+
+    def coupling(self, number: int) -> Coupling:
+        return self.first
 
 
 @dataclass
@@ -90,6 +95,7 @@ class DrawnResult:
         assert received is not None
         before = received.kernels[0]
         received.kernels[0] = kernel_of(found) + (0.0 if before is None else before)
+        received.first.add(self.source.detach()[None], found[None], self.function.x.kernel.values)
 
 
 class DrawnFunction:
@@ -97,7 +103,7 @@ class DrawnFunction:
 
     def __init__(self, function: Callable[[Tensor], Tensor], x: Signal, replicas: int = 400):
         self.function, self.x, self.replicas = function, x, replicas
-        self.channels = self.fewest = x.width
+        self.channels, self.fewest, self.fewest_entries = x.width, x.width, math.inf
         self.doubts: dict[str, str] = {}
         self.received: ReceivedNothing | None = None
 
@@ -123,3 +129,4 @@ class DrawnFunction:
         assert self.received is not None
         assert self.received.kernels[0] is not None
         self.received.kernels[0] *= factor / self.replicas
+        self.received.first = self.received.first.scaled(factor / self.replicas)

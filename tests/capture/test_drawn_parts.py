@@ -1,0 +1,109 @@
+"""What a drawn function hands on beside kernels: what gradients have in common with signals, and channels with each
+other."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from sigprop.capture import build, predict
+from sigprop.measurement import measure
+
+IMAGE = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+TOKENS = torch.randn(2, 12, 24, generator=torch.Generator().manual_seed(1))
+IDS = torch.randint(50, (2, 8), generator=torch.Generator().manual_seed(2))
+
+
+def errors(make, batch, seeds, column, *names):
+    """Predicted less measured, in standard errors of the measurement and a twentieth."""
+    measured = measure(None, batch, "noise", build=make, seeds=seeds)
+    predicted = predict(build(make), batch, loss="noise")
+    seen, told = ({row.name: row for row in (*made.sites, *made.parameters)} for made in (measured, predicted))
+    for name in names:
+        item, found = seen[name], getattr(told[name], column)
+        expected = getattr(item, column)
+        yield abs(found - expected) / (item.errors[column] + 0.05 * expected)
+
+
+class Branches(nn.Module):
+    """Two convolutions and the stream, each under a BatchNorm, and one ReLU over their sum, as in RepVGG."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+        self.one = nn.Sequential(nn.Conv2d(width, width, 1, bias=False), nn.BatchNorm2d(width))
+        self.three = nn.Sequential(nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width))
+        self.same, self.head = nn.BatchNorm2d(width), nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head(torch.relu(self.one(x) + self.three(x) + self.same(x)).mean((2, 3)))
+
+
+def test_gains_under_one_function_of_a_sum_that_is_drawn():
+    """Their gradients were 0.05 of what they are: positions add up where the ReLU is open."""
+    assert max(errors(Branches, IMAGE, 60, "grad_second_moment", "one.1.weight", "three.1.weight")) < 4.0
+
+
+class Streams(nn.Module):
+    """Three equal streams mixed by a matrix, twice, and their average normalized, as in hyper-connections."""
+
+    def __init__(self, width=24):
+        super().__init__()
+        self.first, self.last = nn.Linear(24, width), nn.LayerNorm(width)
+        self.one, self.two = (nn.Parameter(torch.eye(3) * 0.8 + 0.2 / 3) for _ in range(2))
+        self.feed = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.first(x)[..., None, :].expand(-1, -1, 3, -1)
+        x = torch.einsum("ij,btjd->btid", self.one, x)
+        x = x + 0.3 * self.feed(x.mean(-2))[..., None, :]
+        return self.head(self.last(torch.einsum("ij,btjd->btid", self.two, x).mean(-2)))
+
+
+def test_a_gradient_across_streams_stays_so_behind_a_drawn_function():
+    """The first matrix got ten times the gradient it gets. What nine numbers get is little that is left: a guess."""
+    assert max(errors(Streams, TOKENS, 100, "grad_second_moment", "one")) < 4.0
+    assert predict(build(Streams), TOKENS, loss="noise").parameter("one").status == "assumed"
+
+
+class Pairs(nn.Module):
+    """One number for each sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(50, 8), nn.Identity()
+
+    def forward(self, ids):
+        rows = self.table(ids)
+        return self.out((rows.sum(1).square() - rows.square().sum(1)).sum(-1, keepdim=True))
+
+
+def test_the_variance_of_one_drawn_channel_is_about_its_average():
+    """It was that over networks, twice as much."""
+    assert max(errors(Pairs, IDS, 400, "variance", "out")) < 4.0
+
+
+class Steps(nn.Module):
+    """Steps of a scan: `softplus(W x + b)` with steps at the start between 0.001 and 0.1, as Mamba has them."""
+
+    def __init__(self, inside, width=64):
+        super().__init__()
+        self.first, self.step, self.out = nn.Linear(24, width), nn.Linear(width, width), nn.Linear(width, 10)
+        nn.init.uniform_(self.step.bias, -6.9, -2.25)
+        self.inside, self.seen = inside, nn.Identity()
+
+    def forward(self, x):
+        x = self.first(x)
+        made = self.step(0.1 * x) if self.inside else 0.1 * x @ self.step.weight.mT + self.step.bias
+        return self.out(self.seen(nn.functional.softplus(made)) * x)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_wide_bias_that_is_not_normal_under_a_function(inside):
+    """Taken as normal, steps were 2.7 times as large in mean square, and so were gradients of what made them."""
+    make = partial(Steps, inside)
+    assert max(errors(make, TOKENS, 60, "variance", "seen", "(output)")) < 4.0
+    assert max(errors(make, TOKENS, 60, "grad_second_moment", "step.weight", "step.bias")) < 4.0

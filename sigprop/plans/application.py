@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,37 +18,18 @@ from torch import nn
 from sigprop.compat import forward_hooks, remove_forward_hooks
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.plans import hooks, writing
+from sigprop.plans.rows import ParameterPlan, ScalePlan
 from sigprop.plans.writing import Saved, all_or_nothing, fill
 from sigprop.results.init import KEEP, Init
 from sigprop.sites import parameter_names, plain_name, unwrap
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
-    from sigprop.plans.rows import ParameterPlan, ScalePlan
 
 TRUNCATED_STD = 0.9866
 """Standard deviation of a unit normal that is cut at three."""
 APPLIED = "_sigprop_plan"
 """Attribute of a model that carries a plan: the plan's digest."""
-
-
-class ScaleHook:
-    """A forward hook that multiplies the input or the output of its module."""
-
-    def __init__(self, factor: float, place: str):
-        self.factor, self.place = factor, place
-
-    def __call__(self, module: nn.Module, inputs: tuple, *rest: Any) -> Any:
-        if self.place == "output":
-            output = rest[-1]
-            if isinstance(output, (tuple, list)):
-                return type(output)([output[0] * self.factor, *output[1:]])
-            return output * self.factor
-        kwargs = rest[0]
-        if inputs:
-            return (inputs[0] * self.factor, *inputs[1:]), kwargs
-        first = next(iter(kwargs))
-        return inputs, {**kwargs, first: kwargs[first] * self.factor}
 
 
 def match(plan: Plan, model: nn.Module) -> list[tuple[ParameterPlan, nn.Parameter]]:
@@ -93,8 +73,7 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
         raise InputError("this plan rescales the present values and a plan was already applied: build the model anew")
     padding = {id(m.weight): m.padding_idx for m in inner.modules() if isinstance(m, nn.Embedding)}
     generator = writing.common_generator(inner) if generator is None else generator
-    with all_or_nothing(inner, generator) as saved, torch.no_grad():
-        hooks.install(plan.junctions, _modules(inner))
+    with attached(plan, model, generator) as saved:
         for row, parameter in match(plan, model):
             if row.init == KEEP:
                 continue
@@ -110,8 +89,6 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
             if zero_row is not None:
                 values[zero_row] = 0.0
             fill(parameter, values)
-        _apply_scales(plan, inner)
-        setattr(inner, APPLIED, plan.digest)
     return model
 
 
@@ -139,12 +116,12 @@ def _is_finite(parameter: nn.Parameter) -> bool:
 
 
 @contextmanager
-def attached(plan: Plan, model: nn.Module) -> Iterator[Saved]:
+def attached(plan: Plan, model: nn.Module, generator: torch.Generator | None = None) -> Iterator[Saved]:
     """Hooks and changed numbers of modules put back on a model; whatever fails inside takes them off again."""
     inner = unwrap(model)
     learned = hooks.learned_names(plan.junctions)
     values = {name: parameter for name, parameter in inner.named_parameters() if plain_name(name) in learned}
-    with all_or_nothing(inner, None) as saved, torch.no_grad():
+    with all_or_nothing(inner, generator) as saved, torch.no_grad():
         match(plan, model)
         hooks.install(plan.junctions, _modules(inner))
         for name, parameter in values.items():
@@ -260,7 +237,7 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
 def _apply_scales(plan: Plan, model: nn.Module) -> None:
     modules = _modules(model)
     for module in modules.values():
-        remove_forward_hooks(module, ScaleHook)
+        remove_forward_hooks(module, hooks.ScaleHook)
     for row in _wanted_scales(plan, modules):
         _scale(modules, row.module, row.factor, row.place)
 
@@ -272,7 +249,7 @@ def _wanted_scales(plan: Plan, modules: dict[str, nn.Module]) -> list[ScalePlan]
         if row.multiplier != 1.0:
             owner, _, leaf = row.name.rpartition(".")
             place = _multiplier_place(modules.get(owner), owner, leaf)
-            found.append(SimpleNamespace(module=owner, factor=row.multiplier, place=place))  # type: ignore[arg-type]
+            found.append(ScalePlan(owner, row.multiplier, place))
     return found
 
 
@@ -284,8 +261,8 @@ def _has_scale(module: nn.Module | None, row: ScalePlan) -> bool:
         attribute = row.place.partition(":")[2]
         originals = getattr(module, "_sigprop_originals", {})
         return attribute in originals and math.isclose(getattr(module, attribute), originals[attribute] * row.factor)
-    found = [hook for hook in forward_hooks(module) if isinstance(hook, ScaleHook)]
-    return any((hook.factor, hook.place) == (row.factor, row.place) for hook in found)
+    found = [hook for hook in forward_hooks(module) if isinstance(hook, hooks.ScaleHook)]
+    return any((hook.scale, hook.place) == (row.factor, row.place) for hook in found)
 
 
 def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:
@@ -303,10 +280,8 @@ def _scale(modules: dict[str, nn.Module], name: str, factor: float, place: str) 
     module = modules[name]
     if place.startswith("attribute:"):
         _scale_attribute(module, place.partition(":")[2], factor)
-    elif factor != 1.0 and place == "output":
-        module.register_forward_hook(ScaleHook(factor, place))
     elif factor != 1.0:
-        module.register_forward_pre_hook(ScaleHook(factor, place), with_kwargs=True)
+        hooks.register(module, hooks.ScaleHook(place, factor))
 
 
 def _scale_attribute(module: nn.Module, attribute: str, factor: float) -> None:

@@ -23,47 +23,58 @@ UNREAD = "_sigprop_unread"
 """Attribute of a module whose learned scale was attached to loaded weights and has not been loaded itself."""
 
 
-class BranchInput:
-    """The input of a branch, from its entry to its end."""
+class Hold:
+    """Forward hook that holds the first tensor its module takes in, or what it puts out, for a later one."""
 
-    def __init__(self) -> None:
-        self.value: Tensor | None = None
+    def __init__(self, place: str):
+        self.place, self.value = place, None
 
-
-class Entry:
-    """Forward pre-hook that holds the first tensor given to its module."""
-
-    def __init__(self, held: BranchInput):
-        self.held = held
-
-    def __call__(self, module: nn.Module, inputs: tuple, kwargs: dict[str, Any]) -> None:
-        self.held.value = inputs[0] if inputs else next(iter(kwargs.values()))
+    def __call__(self, module: nn.Module, inputs: tuple, rest: Any) -> None:
+        self.value = rest if self.place == "output" else inputs[0] if inputs else next(iter(rest.values()))
 
 
-class Exit:
-    """Forward hook that scales the branch and adds what the skip lacks."""
+class Change:
+    """Forward hook: the first tensor that a module takes in (`place="input"`) or puts out, times `scale`, plus `share`
+    of what is held. A parameter of the module, `branch_scale`, stands in for a learned scale."""
 
-    def __init__(self, row: JunctionPlan, held: BranchInput | None):
-        self.skip, self.branch, self.own, self.dropped, self.held = row.skip, row.branch, row.own, row.dropped, held
+    learned = False
 
-    def __call__(self, module: nn.Module, inputs: tuple, output: Any) -> Any:
-        if isinstance(output, (tuple, list)):
-            return type(output)([self._scaled(module, output[0]), *output[1:]])
-        return self._scaled(module, output)
+    def __init__(self, place: str, scale: float, share: float = 0.0, held: Hold | None = None, dropped: bool = False):
+        self.place, self.scale, self.share, self.held, self.dropped = place, scale, share, held, dropped
 
-    def _scaled(self, module: nn.Module, branch: Tensor) -> Tensor:
-        scaled = getattr(module, LEARNED, self.branch) * branch
+    def __call__(self, module: nn.Module, inputs: tuple, rest: Any) -> Any:
+        if self.place == "output":
+            if isinstance(rest, (tuple, list)):
+                return type(rest)([self._changed(module, rest[0]), *rest[1:]])
+            return self._changed(module, rest)
+        if inputs:
+            return (self._changed(module, inputs[0]), *inputs[1:]), rest
+        first = next(iter(rest))
+        return inputs, {**rest, first: self._changed(module, rest[first])}
+
+    def _changed(self, module: nn.Module, x: Tensor) -> Tensor:
+        scaled = (getattr(module, LEARNED, self.scale) if self.learned else self.scale) * x
         if self.held is None:
             return scaled
-        skip, self.held.value = self.held.value, None
         if self.dropped and module.training:
             raise UnsupportedError(
                 f"a dropout follows the {type(module).__name__} that ends a scaled branch and would drop the skip's "
                 "share too: fold the scales (surgery=False), or set the dropout to 0"
             )
-        if skip is None:
-            raise UnsupportedError("a scaled junction ended before its branch began: the model runs it out of order")
-        return scaled + (self.skip - 1.0) * self.own * skip
+        value, self.held.value = self.held.value, None
+        if value is None or value.shape != x.shape:
+            raise UnsupportedError("a scaled junction does not meet what was held for it: the model runs it otherwise")
+        return scaled + self.share * value
+
+
+class ScaleHook(Change):
+    """What a row of `plan.scales` asks for."""
+
+
+class JunctionHook(Change):
+    """The end of a hooked junction."""
+
+    learned = True
 
 
 class Loading:
@@ -74,30 +85,11 @@ class Loading:
             module.__dict__.pop(UNREAD, None)
 
 
-class Hold:
-    """Forward hook that holds the output of its module."""
-
-    def __init__(self, held: BranchInput):
-        self.held = held
-
-    def __call__(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        self.held.value = output
-
-
-class Blend:
-    """Forward pre-hook that adds what is held, scaled, to the scaled input of its module."""
-
-    def __init__(self, skip: float, branch: float, held: BranchInput):
-        self.skip, self.branch, self.held = skip, branch, held
-
-    def __call__(self, module: nn.Module, inputs: tuple) -> tuple:
-        value, self.held.value = self.held.value, None
-        if value is None or value.shape != inputs[0].shape:
-            raise UnsupportedError("a blended input does not match what was held for it: the model runs it otherwise")
-        return (getattr(module, LEARNED, self.branch) * inputs[0] + self.skip * value, *inputs[1:])
-
-
-HOOKS = (Entry, Exit, Hold, Blend)
+def register(module: nn.Module, hook: Hold | Change) -> None:
+    if hook.place == "output":
+        module.register_forward_hook(hook)
+    else:
+        module.register_forward_pre_hook(hook, with_kwargs=True)
 
 
 def learned_names(junctions: list[JunctionPlan]) -> set[str]:
@@ -120,20 +112,17 @@ def install(junctions: list[JunctionPlan], modules: dict[str, nn.Module]) -> Non
                 raise UnknownNameError("module of a junction", name, modules)
         if row.place == "input" and not row.entry:
             raise UnsupportedError(f"{row.name}: a junction at an input needs `entry`, the module that is mixed in")
-        module, held = modules[row.name], None
-        if row.place == "input":
-            held = BranchInput()
-            modules[row.entry].register_forward_hook(Hold(held))
-            module.register_forward_pre_hook(Blend(row.skip, row.branch, held))
-        elif row.skip != 1.0:
-            held = BranchInput()
-            modules[row.entry].register_forward_pre_hook(Entry(held), with_kwargs=True)
+        module, held, share = modules[row.name], None, row.skip
+        if row.place == "input" or row.skip != 1.0:
+            held = Hold("output" if row.place == "input" else "input")
+            register(modules[row.entry], held)
+        if row.place == "output":  # the model's own sum adds the skip once
+            share = (row.skip - 1.0) * row.own
+        register(module, JunctionHook(row.place, row.branch, share, held, row.dropped))
         if row.learnable:
             like = next(module.parameters(), None)
             options = {} if like is None else {"device": like.device, "dtype": like.dtype}
             module.register_parameter(LEARNED, nn.Parameter(torch.full(row.shape, row.branch, **options)))
-        if row.place == "output":
-            module.register_forward_hook(Exit(row, held))
 
 
 def is_hooked(row: JunctionPlan) -> bool:
@@ -147,7 +136,7 @@ def installed(modules: dict[str, nn.Module]) -> set[str]:
     return {
         name
         for name, module in modules.items()
-        if any(isinstance(hook, (Exit, Blend)) for hook in forward_hooks(module))
+        if any(isinstance(hook, JunctionHook) for hook in forward_hooks(module))
     }
 
 
@@ -166,7 +155,7 @@ def unread(modules: dict[str, nn.Module]) -> list[str]:
 def remove(modules: dict[str, nn.Module]) -> None:
     """Take off every hook and learnable scale that `install` put."""
     for module in modules.values():
-        if remove_forward_hooks(module, HOOKS):
+        if remove_forward_hooks(module, (Hold, JunctionHook)):
             own_parameters(module).pop(LEARNED, None)
             module.__dict__.pop(UNREAD, None)
 

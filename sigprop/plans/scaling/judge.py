@@ -33,7 +33,8 @@ def judge(
 
     `queries`: parameters that carry an attention's 1/d.
     A change that is no power of width as expected may be one of two parts, aligned and random (`fit`); then the
-    expected exponent, that of large width, is only a bound from above.
+    expected exponent, that of large width, is only a bound from above. So is the power by which the scores of an
+    attention may move, for everything that follows it: a pattern that moves more moves what it mixes.
     """
     if axis == "depth":
         tables = [[run.by_pattern() for run in table] for table in tables]
@@ -42,6 +43,7 @@ def judge(
     fits = fit_exponents(expected.scales, sizes, level=level)
     channels = [table[0].channels for table in tables]
     sites = [name for quantity, name, step in everywhere if (quantity, step) == ("activation", 0)]
+    following = _following(sites, expected.scores)
     ends = _ends(sites, {name.rpartition(".")[0] for name in queries})
     noise = _noise([run for table in tables for run in table])
     found = []
@@ -59,6 +61,8 @@ def judge(
         doubtful = not passed and (quantity, axis) == ("change", "width")
         if doubtful and wanted is not None and _half_aligned(expected.scales, sizes[place], wanted):
             passed, wanted, at_most = True, None, wanted
+        elif doubtful and wanted is not None and wanted < exponent and low <= following.get(name, wanted) + tolerance:
+            passed, wanted, at_most = True, None, following[name]
         found.append(Exponent(name, quantity, step, axis, means, exponent, low, high, wanted, passed, at_most))
     return found
 
@@ -77,6 +81,16 @@ def _ends(sites: list[str], queries: set[str]) -> dict[str, str]:
             inside = [other for other in inside if other not in queries] or inside
         if inside:
             found[name] = found.get(inside[-1], inside[-1])
+    return found
+
+
+def _following(sites: list[str], scores: dict[str, float]) -> dict[str, float]:
+    """By site after an attention whose scores may move by a power of width (`sp`): that power; `sites` in order."""
+    found: dict[str, float] = {}
+    most = 0.0
+    for name in sites:
+        most = max(most, scores.get(name, 0.0))
+        found |= {name: most} if most > 1e-6 else {}
     return found
 
 

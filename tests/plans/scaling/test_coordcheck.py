@@ -90,6 +90,36 @@ def test_the_standard_rule_does_not_say_whether_the_readout_aligns(recipe, optim
     assert [(item.name, item.cause) for item in wrong.culprits] == [("final_norm.weight", "learning rate")]
 
 
+def test_what_follows_an_attention_may_move_as_much_as_its_scores():
+    """With a fixed number of heads the scores of the standard rule move by up to width^1/2, and so does what they mix;
+    with heads of one size neither grows, and what comes before an attention is held to the rule either way."""
+
+    def plan(wrong):
+        def made(model, base):
+            found = sp.plan(model, "kaiming", width="sp", base=base, batch=tokens())
+            name, growth = "token_embedding.weight", model.config.width / 64
+            rows = [replace(row, lr=row.lr * growth) if wrong and row.name == name else row for row in found]
+            return replace(found, parameters=rows)
+
+        return made
+
+    def make(fixed):
+        return lambda width: build(
+            "transformer", vocabulary=64, context=32, width=width, depth=1, heads=2 if fixed else width // 16
+        )
+
+    widths, options = [64, 128, 256], {"expect": "sp", "lr": 1e-3, "seeds": 4}
+    moved, still = (check(plan(False), make(fixed), widths, **options) for fixed in (True, False))
+    assert moved.passed, [str(item) for item in moved.culprits]
+    assert still.passed, [str(item) for item in still.culprits]
+    site = ("blocks.0.attention.output", "change", 1)
+    assert moved.find(*site).low > 0.2 > still.find(*site).high
+    assert (moved.find(*site).at_most, still.find(*site).expected) == (pytest.approx(0.5), pytest.approx(0.0))
+    wrong = check(plan(True), make(True), widths, **options)
+    assert [(item.name, item.cause) for item in wrong.culprits] == [("token_embedding.weight", "learning rate")]
+    assert wrong.find("token_embedding", "change", 1).expected == pytest.approx(0.0)
+
+
 def roles(model):
     known = {item.name: item.role for item in compare(gpt()(64), gpt()(32))}
     return known if model.config.width == WIDTHS[0] else None

@@ -133,11 +133,8 @@ def is_hooked(row: JunctionPlan) -> bool:
 
 def installed(modules: dict[str, nn.Module]) -> set[str]:
     """Names of the modules that end a hooked junction."""
-    return {
-        name
-        for name, module in modules.items()
-        if any(isinstance(hook, JunctionHook) for hook in forward_hooks(module))
-    }
+    kinds = {name: {type(hook) for hook in forward_hooks(module)} for name, module in modules.items()}
+    return {name for name, found in kinds.items() if JunctionHook in found}
 
 
 def mark_unread(modules: dict[str, nn.Module], names: set[str]) -> None:

@@ -26,6 +26,8 @@ from sigprop.sites import parameter_names, plain_name, unwrap
 from sigprop.structure import Structure, read_structure
 from sigprop.verification import Simulation
 
+OTHERS = 5
+"""Initializations that show how far apart two are."""
 DRAWN = 3
 """Initializations that stand for a prediction where theory would take minutes."""
 CROPS, IMAGE = (16, 32), 4
@@ -76,6 +78,13 @@ class Experiment:
             except SigpropError as error:
                 refusal = error
         raise refusal
+
+    @cached_property
+    def others(self) -> list[Profile]:
+        """What a few other initializations of the model measure."""
+        drawn = Simulation(self.skeleton, self.batch, self.loss, self.seed)
+        drawn.extend(OTHERS, counted=False)
+        return drawn.profiles
 
     def measured(self) -> Profile:
         """From one pass through the weights."""

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Sequence
 
 from torch import nn
 
 from sigprop.checks.gauges import GAUGES
+from sigprop.checks.streams import Stream
 from sigprop.checks.subject import Subject
+from sigprop.checks.thresholds import limit
 from sigprop.compat import own_modules, own_parameters
+from sigprop.errors import SigpropError
 from sigprop.results import Profile
 from sigprop.results.report import SEVERITIES, Curve, Finding, Margin, ModuleNode, ParameterLine
 
 COLUMNS = ("variance", "token_correlation", "grad_variance")
 SCORES = ("variance", "entropy", "largest_weight")
 NUMBER = re.compile(r"\d+")
+POSITIVE = ("variance", "grad_variance")
 MOST_CHILDREN = 40
 MOST_LINES = 300
 MARGINS = (
@@ -31,27 +36,57 @@ MARGINS = (
 
 
 def curves(subject: Subject, prescribed: Profile | None) -> list[Curve]:
-    """The longest stream by depth: as predicted, as measured, and as predicted under the prescription."""
+    """The longest stream by depth: as predicted, as measured, and as predicted under the prescription. Errors are those
+    of a single initialization, which is what was measured."""
     profiles = (("predicted", subject.predicted), ("measured", subject.measured), ("prescribed", prescribed))
     found = []
-    stream = max(subject.streams, key=lambda item: len(item.names), default=None)
+    stream = max(subject.streams, key=lambda item: len(item.names), default=Stream((), False))
+    others = [{row.name: row for row in profile.sites} for profile in _others(subject, stream)]
     for kind, profile in profiles:
         if profile is None:
             continue
-        rows = stream.rows(profile) if stream is not None else []
         for column in COLUMNS:
-            found.append(_curve(column, kind, [(getattr(row, column), row.errors.get(column)) for row in rows]))
+            points = []
+            for row in stream.rows(profile):
+                values = [getattr(table[row.name], column) for table in others if row.name in table]
+                error = _deviation(values, getattr(row, column)) if kind == "predicted" else math.nan
+                points.append((getattr(row, column), error))
+            found.append(_curve(column, kind, points))
         scores = [row for row in profile.sites if "entropy" in row.extras]
         for column in SCORES:
-            values = [
-                (row.variance if column == "variance" else row.extras.get(column, math.nan), None) for row in scores
-            ]
-            found.append(_curve(f"score_{column}" if column == "variance" else column, kind, values))
+            values = [row.variance if column == "variance" else row.extras.get(column, math.nan) for row in scores]
+            name = f"score_{column}" if column == "variance" else column
+            found.append(_curve(name, kind, [(value, math.nan) for value in values]))
     return [curve for curve in found if any(map(math.isfinite, curve.values))]
 
 
-def _curve(column: str, kind: str, points: Sequence[tuple[float, float | None]]) -> Curve:
-    errors = tuple(math.nan if error is None else error for _, error in points)
+def _others(subject: Subject, stream: Stream) -> list[Profile]:
+    """Other initializations, where the one that was measured is not what was predicted."""
+    experiment, measured = subject.evaluation, {row.name: row for row in stream.rows(subject.measured)}
+    pairs = [(row, measured[row.name]) for row in stream.rows(subject.predicted) if row.name in measured]
+    ratios = [getattr(one, column) / getattr(other, column) for one, other in pairs for column in POSITIVE
+              if getattr(one, column) > 0 and getattr(other, column) > 0]  # fmt: skip
+    apart = any(abs(math.log(ratio)) > math.log(limit("banded")) for ratio in ratios if math.isfinite(ratio))
+    if experiment is None or subject.trained or not apart:
+        return []
+    try:
+        return experiment.others
+    except SigpropError as error:
+        subject.notes.append(f"no other initializations: {str(error).splitlines()[0]}")
+        return []
+
+
+def _deviation(values: Sequence[float], mean: float) -> float:
+    """Standard deviation between initializations; of positive numbers by their logarithms."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return math.nan
+    if min(values) <= 0 or mean <= 0:
+        return statistics.stdev(values)
+    return mean * math.expm1(statistics.variance(map(math.log, values))) ** 0.5
+
+
+def _curve(column: str, kind: str, points: Sequence[tuple[float, float]]) -> Curve:
+    errors = tuple(error for _, error in points)
     kept = errors if any(map(math.isfinite, errors)) else ()
     return Curve(column, kind, tuple(range(1, len(points) + 1)), tuple(value for value, _ in points), kept)
 

@@ -182,6 +182,11 @@ THRESHOLDS = {
         1e4, "squared Jacobian over all blocks (or inverse): 100 in scale; see apjn, section 2"
     ),
     # theory and measurement
+    "banded": Threshold(
+        1.5,
+        "factor between predicted and measured from which on other initializations are measured too: the lines of a "
+        "chart lie visibly apart, and a reader asks which is right",
+    ),
     "disagreement": Threshold(
         4.0, "factor between predicted and measured variance of the stream that one initialization does not explain"
     ),

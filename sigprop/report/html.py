@@ -42,6 +42,7 @@ def html_page(report: Report, command: str = "") -> str:
         after=_charts(report.curves, ("prescribed", "measured" if report.measured is not None else "predicted"))
         if any(curve.kind == "prescribed" for curve in report.curves)
         else [],
+        banded=any(curve.errors and curve.kind == "predicted" for curve in report.curves),
         command=command or "sigprop check MODEL --html report.html",
         plan=_plan_lines(report),
     )

@@ -14,7 +14,7 @@ TICKS = 5
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: `kind` is its class in the style, `errors` make a band of two standard errors."""
+    """One curve: `kind` is its class in the style, `errors` make a band of two of them to either side."""
 
     label: str
     kind: str
@@ -62,7 +62,8 @@ def chart(title: str, lines: Sequence[Line], logarithmic: bool = False, x_label:
     if len(flat) < 2:
         return ""
     x = _scale([p[0] for p in flat], LEFT, WIDTH - RIGHT, False)
-    y = _scale([p[1] for p in flat], HEIGHT - BOTTOM, TOP, logarithmic)
+    ends = [end for _, value, error in flat if math.isfinite(error) for end in _ends(value, error, logarithmic)]
+    y = _scale([*(p[1] for p in flat), *ends], HEIGHT - BOTTOM, TOP, logarithmic)
     drawn = [_axes(title, x, y, x_label)]
     for line, found in zip(lines, points, strict=True):
         if found:
@@ -114,10 +115,18 @@ def _band(points: Sequence[tuple[float, float, float]], x: PixelScale, y: PixelS
     known = [point for point in points if math.isfinite(point[2])]
     if len(known) < 2:
         return ""
-    floor = min(point[1] for point in known) / 1e3 if y.logarithmic else -math.inf
-    upper = [f"{x(p[0]):.1f},{y(p[1] + 2 * p[2]):.1f}" for p in known]
-    lower = [f"{x(p[0]):.1f},{y(max(p[1] - 2 * p[2], floor)):.1f}" for p in reversed(known)]
+    ends = [_ends(point[1], point[2], y.logarithmic) for point in known]
+    upper = [f"{x(p[0]):.1f},{y(end[1]):.1f}" for p, end in zip(known, ends, strict=True)]
+    lower = [f"{x(p[0]):.1f},{y(end[0]):.1f}" for p, end in zip(reversed(known), reversed(ends), strict=True)]
     return f'<polygon class="band {kind}" points="{" ".join(upper + lower)}"/>'
+
+
+def _ends(value: float, error: float, logarithmic: bool) -> tuple[float, float]:
+    """Two standard deviations to either side; in logarithms those of the lognormal that has this mean and error."""
+    if not logarithmic:
+        return value - 2 * error, value + 2 * error
+    spread = math.log1p((error / value) ** 2)
+    return tuple(value * math.exp(-spread / 2 + side * 2 * spread**0.5) for side in (-1, 1))  # type: ignore[return-value]
 
 
 def _path(points: Sequence[tuple[float, float, float]], x: PixelScale, y: PixelScale, line: Line) -> str:

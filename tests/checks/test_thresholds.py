@@ -65,6 +65,7 @@ KNOWN = {
     "norm_output": 3,
     "equal_logits": 0.001,
     "rounding": 0.05,
+    "banded": 1.5,
 }
 
 

@@ -7,7 +7,10 @@ import torch
 from torch import nn
 
 from sigprop.checks import check
+from sigprop.models import build
+from sigprop.models.layers import initialize_
 from sigprop.report.html import html_page, write_html
+from sigprop.report.svg import _ends
 from sigprop.results import Report
 from sigprop.results.report import Curve, Datum, Finding, ModuleNode, ParameterLine, Prescription
 from tests.report.chromium import CHROMIUM, browser
@@ -113,3 +116,27 @@ def test_real_blocks_are_folded():
     page = html_page(report)
     assert len(page.encode()) < 300_000
     assert len(report.parameters) < 10
+
+
+def test_a_band_is_where_a_single_initialization_lies():
+    """Of a lognormal with this mean and deviation: 95 % of what is drawn lies within."""
+    draws = torch.randn(20_000, generator=torch.Generator().manual_seed(0)).double().mul(1.2).exp()
+    mean, error = float(draws.mean()), float(draws.std())
+    low, high = _ends(mean, error, True)
+    inside = float(((draws > low) & (draws < high)).double().mean())
+    assert 0.93 < inside < 0.97
+    assert _ends(3.0, 0.5, False) == (2.0, 4.0)
+
+
+def test_a_measurement_far_from_its_prediction_has_the_band_of_others():
+    """Twelve Post-LN blocks of width 32: gradients of two initializations differ by a factor of ten."""
+    torch.manual_seed(0)
+    model = build("transformer", kind="encoder", norm_placement="post", depth=12, width=32, heads=4, context=16)
+    report = check(initialize_(model, "xavier", embedding_std=1.0), prescription=False)
+    curve = next(item for item in report.curves if (item.kind, item.column) == ("predicted", "grad_variance"))
+    measured = next(item for item in report.curves if (item.kind, item.column) == ("measured", "grad_variance"))
+    assert all(error > 0.3 * value for value, error in zip(curve.values[:4], curve.errors[:4], strict=True))
+    ends = [_ends(value, error, True) for value, error in zip(curve.values, curve.errors, strict=True)]
+    inside = [low < value < high for (low, high), value in zip(ends, measured.values, strict=True)]
+    assert sum(inside) >= 9
+    assert "a single initialization lies" in html_page(report)

@@ -16,14 +16,17 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from sigprop.measurement.jacobian import jacobian_profile
+from sigprop.models import build
 from sigprop.research.criticality import (
     ActivationNorm,
     PreactivationNorm,
@@ -34,7 +37,7 @@ from sigprop.research.criticality import (
 )
 from sigprop.research.lab.data import labelled_idx
 from sigprop.research.phase.diagram import PhaseDiagram
-from sigprop.research.phase.diagrams import SIZES, measured_diagram, mlp_jacobians, mlp_phase, overlays
+from sigprop.research.phase.diagrams import SIZES, measured_diagram, mlp_phase, overlays
 from sigprop.research.phase.figure import DepthCurve, Overlay, Panel, curves_figure, phase_figure
 from sigprop.research.phase.networks import Network
 from sigprop.research.phase.predicted import blueprint_diagram, blueprint_line
@@ -70,11 +73,10 @@ def over_depth(figure: int, setting: Setting, width: int, initializations: int, 
     rows = []
     for label, (activation, norm, mu, sigma_w, sigma_b, depth) in cases_of(figure).items():
         known = architecture(activation, norm, mu)
-        average = mlp_jacobians(
-            Network(activation, norm, depth, width), torch.tensor([sigma_w]), torch.tensor([sigma_b]), mu,
-            initializations=initializations, seed=first, device=setting.device,
-        )  # fmt: skip
-        measured, error = average.mean[:, 0], average.standard_error[:, 0]
+        shape = {"activation": activation, "norm_placement": norm, "mu": mu, "depth": depth - 1, "width": width}
+        seeds = range(first, first + initializations)
+        found = torch.tensor([jacobians(shape, sigma_w, sigma_b, seed, setting.device) for seed in seeds])
+        measured, error = found.mean(0), found.std(0) / len(found) ** 0.5
         predicted = sigma_w**2 * trajectory(known, sigma_w, sigma_b, depth).jacobian
         row: dict[str, Any] = {"case": label}
         if figure == 9:
@@ -84,6 +86,17 @@ def over_depth(figure: int, setting: Setting, width: int, initializations: int, 
         columns = {"measured": measured, "standard_error": error, "predicted": predicted}
         rows.append(row | {key: rounded(values.tolist()) for key, values in columns.items()})
     return {"width": width, "initializations": initializations, "seeds": [first], "cases": rows}
+
+
+def jacobians(shape: dict[str, Any], sigma_w: float, sigma_b: float, seed: int, device: str) -> list[float]:
+    """J^{0,l} at every layer of one initialization, for one random input."""
+    generator = torch.Generator().manual_seed(seed)
+    network: Any = build("mlp", sigma_w=sigma_w, sigma_b=sigma_b, **shape)
+    network.reset_(generator)
+    model = nn.Sequential(OrderedDict(start=nn.Identity(), network=network)).to(device)
+    x = torch.randn(1, network.config.inputs, generator=generator).to(device)
+    layers = ["network.input", "network.blocks.*"]
+    return [item.value for item in jacobian_profile(model, x, layers, "start", probes=4, seed=seed)]
 
 
 def draw_curves(figure: int, data: dict[str, Any], path: Path) -> None:

@@ -102,42 +102,6 @@ def mlp_phase(
     return PhaseDiagram.over(x, y, average.mean.tolist(), average.standard_error.tolist(), settings)
 
 
-def mlp_jacobians(
-    network: Network,
-    sigma_w: Tensor,
-    sigma_b: Tensor,
-    residual: Tensor | float = 0.0,
-    *,
-    initializations: int = 100,
-    probes: int = 4,
-    seed: int = 0,
-    device: str | torch.device = "cpu",
-    resume: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Average:
-    """J^{0,l} at layers l = 1 .. depth and every point [depth, P]: the inputs' random tangents, carried forward."""
-    require(network.norm != "batch", "norm", network.norm, "a norm that acts on one sample at a time")
-    points = Points.of(sigma_w, sigma_b, torch.as_tensor(residual), device)
-    count = len(points.sigma_w)
-
-    def sample(index: int) -> Tensor:
-        layers = Layers(network, points, _seed(seed, index))
-        x = layers.normal(1, network.inputs).repeat(probes, 1)
-        first = layers.linear(network.inputs)
-        rows = []
-        with torch.no_grad():
-            h, tangent = first(x), first.product(layers.signs(probes, network.inputs))
-            for layer in range(network.depth):
-                if layer:
-                    h, tangent = layers.carry(h, tangent)
-                rows.append(tangent.double().square().sum(2).mean(1) / network.width)
-        return torch.stack(rows)
-
-    settings = {**network.settings(), "seed": seed, "probes": probes, "kind": "profile"}
-    settings["points"] = [t.flatten().tolist() for t in (points.sigma_w, points.sigma_b, points.residual)]
-    return average_over(sample, initializations, (network.depth, count), settings, resume, progress)
-
-
 def _seed(seed: int, index: int) -> int:
     return seed * 1_000_003 + index
 

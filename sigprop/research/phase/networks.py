@@ -133,13 +133,6 @@ class Layers:
         weight = self.normal(fan_in, self.network.width).div_(fan_in**0.5).to(dtype)
         return LinearPoints(weight, self.points.sigma_w, self.points.sigma_b * self.normal(self.network.width))
 
-    def carry(self, h: Tensor, tangent: Tensor) -> tuple[Tensor, Tensor]:
-        """One layer applied to states and to directions of change; the linear part needs no automatic derivative."""
-        linear = self.linear(self.network.width)
-        value, change = torch.func.jvp(self._activate, (h,), (tangent,))[:2]
-        mu = self.points.residual
-        return linear(value) + mu * h, linear.product(change) + mu * tangent
-
     def block(self, dtype: torch.dtype = torch.float32) -> Callable[[Tensor], Tensor]:
         """One layer (or one block of several BatchNorm stages), from states to states."""
         linears = [self.linear(self.network.width, dtype) for _ in range(self.network.stages)]

@@ -16,8 +16,8 @@ from sigprop.blueprints.base import Blueprint, Tape, overflow, run
 from sigprop.blueprints.repeated import RepeatedBlueprint, unroll
 from sigprop.graph.graph import NamedNode, Node
 from sigprop.results import ParameterRow, Profile, SiteRow
-from sigprop.results.stated_errors import stated_by_theory
-from sigprop.theory import Evidence, Gradient
+from sigprop.results.stated_errors import tell
+from sigprop.theory import Gradient
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.layer_norm import RMSNorm
@@ -71,19 +71,15 @@ POSITIONS = 12
 """Queries of a causal mask at which entropy is evaluated; between them it is interpolated in log position."""
 
 
-def score_rows(tape: Tape, depth: int | None = None) -> list[SiteRow]:
-    """One row per attention, named `...attention.scores`; of a tape whose grid axis is the layer, one per layer."""
+def score_rows(tape: Tape) -> list[SiteRow]:
+    """One row per attention, named `...attention.scores`."""
     rows = []
     for node in tape.graph.nodes:
-        if not isinstance(node.op, Attention):
-            continue
-        columns, evidence = _score_columns(tape, node, node.op), tape.signal(node).evidence
-        if depth is None:
-            rows.append(_row(evidence, node.parameters, 0, columns, ()))
-            continue
-        wide = {name: np.broadcast_to(values, (depth,)) for name, values in columns.items()}
-        for layer in range(depth):
-            rows.append(_row(evidence, f"blocks.{layer}" + node.parameters.removeprefix("blocks"), layer, wide, layer))
+        if isinstance(node.op, Attention):
+            made = {key: _number(torch.as_tensor(item)) for key, item in _score_columns(tape, node, node.op).items()}
+            row = SiteRow(node.parameters, 0, 0.0, made.pop("variance"), extras=made)
+            tell(row, tape.signal(node).evidence)
+            rows.append(row)
     return rows
 
 
@@ -91,13 +87,6 @@ def placed(sites: list[SiteRow], scores: list[SiteRow]) -> list[SiteRow]:
     """Rows of scores before the row of the attention that computes them."""
     waiting = {row.name.removesuffix(".scores"): row for row in scores}
     return [item for row in sites for item in (waiting.pop(row.name, None), row) if item is not None]
-
-
-def _row(evidence: Evidence, name: str, depth: int, columns: dict[str, Any], place: Any) -> SiteRow:
-    variance, entropy, largest = (float(columns[key][place]) for key in ("variance", "entropy", "largest_weight"))
-    row = SiteRow(name, depth, 0.0, variance, status=str(evidence.status), reason=evidence.reason)
-    row.extras = {"entropy": entropy, "largest_weight": largest}
-    return row
 
 
 def _score_columns(tape: Tape, node: Node, op: Attention) -> dict[str, np.ndarray]:
@@ -158,18 +147,14 @@ def predict(blueprint: Blueprint, top: Gradient | None = None, scores: bool = Fa
     """
     meta = {"source": "predict", "model": blueprint.name, "settings": _settings(blueprint)}
     unrolled = unroll(blueprint, top) if isinstance(blueprint, RepeatedBlueprint) else None
-    if not isinstance(blueprint, RepeatedBlueprint) or unrolled is None:
-        tape = run(blueprint, top)[0]
-        found = profile_of(tape, meta)
-        return _finite(_with_scores(found, score_rows(tape)) if scores else found)
-    first, last = profile_of(unrolled.start, {}), profile_of(unrolled.finish, {})
-    sites, parameters = _layers(unrolled.blocks, blueprint.depth)
-    found = Profile(first.sites + sites + last.sites, first.parameters + parameters + last.parameters, meta)
-    return _finite(_with_scores(found, score_rows(unrolled.blocks, blueprint.depth)) if scores else found)
-
-
-def _with_scores(profile: Profile, scores: list[SiteRow]) -> Profile:
-    return dataclasses.replace(profile, sites=placed(profile.sites, scores))
+    if unrolled is None:
+        tapes: list[tuple[Tape, int | None]] = [(run(blueprint, top)[0], None)]
+    else:
+        tapes = [(unrolled.start, None), (unrolled.blocks, unrolled.depth), (unrolled.finish, None)]
+    found = profile_of(tapes, meta)
+    if scores:
+        found.sites = placed(found.sites, [row for tape, depth in tapes for row in _layers(score_rows(tape), depth)])
+    return _finite(found)
 
 
 def _finite(profile: Profile) -> Profile:
@@ -182,45 +167,39 @@ def _finite(profile: Profile) -> Profile:
     return profile
 
 
-def profile_of(tape: Tape, meta: dict[str, Any]) -> Profile:
-    """Rows from the named nodes of a tape."""
-    sites = [_site(tape, site) for site in tape.graph.sites]
-    return Profile(sites, _merged([row for node in tape.graph.nodes for row in _parameters(tape, node)]), meta)
+def profile_of(tapes: list[tuple[Tape, int | None]], meta: dict[str, Any]) -> Profile:
+    """Rows from the named nodes of tapes, each with its depth if its grid axis is the layer."""
+    sites, parameters = [], []
+    for tape, depth in tapes:
+        sites += _layers([_site(tape, site) for site in tape.graph.sites], depth)
+        parameters += _layers([row for node in tape.graph.nodes for row in _parameters(tape, node)], depth)
+    return Profile(sites, _merged(parameters), meta)
 
 
 def _site(tape: Tape, site: NamedNode) -> SiteRow:
     signal, gradient = tape.signal(site.node), tape.states.gradients.get(site.node)
-    mean, variance, correlation = signal.summary()
+    row = SiteRow(site.name, site.depth, *map(_number, signal.summary()))
+    tell(row, signal.evidence, "variance")
     evidence = signal.evidence
-    row = SiteRow(site.name, site.depth, _number(mean), _number(variance), _number(correlation))
     if gradient is not None:
-        energy, grad_correlation = gradient.summary()
-        row.grad_variance, row.grad_token_correlation = _number(energy), _number(grad_correlation)
+        row.grad_variance, row.grad_token_correlation = map(_number, gradient.summary())
         evidence = evidence.join(gradient.evidence)
-    row.status, row.reason = str(evidence.status), evidence.reason
-    row.stated_errors = stated_by_theory(variance=signal.evidence, grad_variance=evidence)
+    tell(row, evidence, "grad_variance")
     return row
 
 
 def _parameters(tape: Tape, node: Node) -> list[ParameterRow]:
     found, gradient = tape.states.parameters.get(node, []), tape.states.gradients.get(node)
-    evidence = tape.signal(node).evidence
+    evidence, rows = tape.signal(node).evidence, []
     if gradient is not None:
         evidence = evidence.join(gradient.evidence)
-    status = str(evidence.status)
-    return [
-        ParameterRow(
-            f"{node.parameters}.{state.name}",
-            state.shape,
-            state.role,
-            _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt()),
-            _number(state.grad_second_moment.clamp_min(0.0)),
-            status=status,
-            reason=evidence.reason,
-            stated_errors=stated_by_theory(grad_second_moment=evidence),
-        )
-        for state in found
-    ]
+    for state in found:
+        std = _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt())
+        received = _number(state.grad_second_moment.clamp_min(0.0))
+        row = ParameterRow(f"{node.parameters}.{state.name}", state.shape, state.role, std, received)
+        tell(row, evidence, "grad_second_moment")
+        rows.append(row)
+    return rows
 
 
 def _merged(rows: list[ParameterRow]) -> list[ParameterRow]:
@@ -234,31 +213,25 @@ def _merged(rows: list[ParameterRow]) -> list[ParameterRow]:
     return list(found.values())
 
 
-def _layers(tape: Tape, depth: int) -> tuple[list[SiteRow], list[ParameterRow]]:
-    """Rows of a tape whose grid axis is the layer, written out layer by layer."""
-    sites = [_columns(_site(tape, site), depth) for site in tape.graph.sites]
-    parameters = [_columns(row, depth) for node in tape.graph.nodes for row in _parameters(tape, node)]
-    return (
-        [_layer_row(columns, layer) for layer in range(depth) for columns in sites],
-        [_layer_row(columns, layer) for layer in range(depth) for columns in parameters],
-    )
+def _layers(rows: list[Any], depth: int | None) -> list[Any]:
+    """Rows whose grid axis is the layer, written out layer by layer."""
+    if depth is None:
+        return rows
+    columns = [_written_out({name: getattr(row, name) for name in row.COLUMNS}, depth) for row in rows]
+    extras = [_written_out(getattr(row, "extras", {}), depth) for row in rows]
+    found = []
+    for layer in range(depth):
+        for row, numbers, more in zip(rows, columns, extras, strict=True):
+            name = f"{STACK}.{layer}" + row.name.removeprefix(STACK)
+            made = dataclasses.replace(row, name=name, **{key: item[layer] for key, item in numbers.items()})
+            if isinstance(made, SiteRow):
+                made.depth, made.extras = layer, {key: item[layer] for key, item in more.items()}
+            found.append(made)
+    return found
 
 
-def _columns(row: SiteRow | ParameterRow, depth: int) -> tuple[Any, dict[str, list[float]]]:
-    values = {
-        name: torch.as_tensor(getattr(row, name), dtype=torch.float64).expand(depth).tolist()
-        for name in type(row).COLUMNS
-    }
-    return row, values
-
-
-def _layer_row(columns: tuple[Any, dict[str, list[float]]], layer: int) -> Any:
-    row, values = columns
-    numbers: dict[str, Any] = {name: column[layer] for name, column in values.items()}
-    name = STACK + f".{layer}" + row.name.removeprefix(STACK)
-    if isinstance(row, SiteRow):
-        return dataclasses.replace(row, name=name, depth=layer, **numbers)
-    return dataclasses.replace(row, name=name, **numbers)
+def _written_out(columns: dict[str, Any], depth: int) -> dict[str, list[float]]:
+    return {key: torch.as_tensor(item, dtype=torch.float64).expand(depth).tolist() for key, item in columns.items()}
 
 
 def _number(value: Tensor) -> Any:

@@ -79,7 +79,7 @@ class Unrolled:
     start: Tape
     blocks: Tape
     finish: Tape
-    output: Node
+    depth: int
 
 
 def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | None:
@@ -123,7 +123,7 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
     evidence = blocks.signal(outer).evidence.join(arrived.evidence).doubted(per_block * (blueprint.depth - 1))
     blocks.backward((outer, codec.decode_gradient(down[:-1].flip(0), evidence)))
     start.backward((x, _gradient_at(blocks.states.gradient(inner), 0)))
-    return Unrolled(start, blocks, finish, output)
+    return Unrolled(start, blocks, finish, blueprint.depth)
 
 
 def _walk(step: Step, first: Tensor, layers: int) -> Tensor | None:

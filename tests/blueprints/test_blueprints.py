@@ -31,7 +31,7 @@ REPEATED = [
 @pytest.mark.parametrize("blueprint", REPEATED, ids=lambda b: f"{b.name}-{getattr(b, 'norm_placement', '')}")
 def test_all_layers_at_once_equals_the_chain(blueprint):
     assert unroll(blueprint, None) is not None
-    chain, fast = profile_of(run(blueprint)[0], {}), predict(blueprint)
+    chain, fast = profile_of([(run(blueprint)[0], None)], {}), predict(blueprint)
     assert [row.name for row in fast.sites] == [row.name for row in chain.sites]
     assert [row.name for row in fast.parameters] == [row.name for row in chain.parameters]
     for difference in fast.compare(chain).differences:
@@ -42,7 +42,7 @@ def test_tokens_that_become_alike_do_not_stop_it():
     """What is left of their differences is rounding, and queries and keys have a gradient by nothing else."""
     blueprint = Transformer(depth=40, norm_placement="post", init="kaiming")
     assert unroll(blueprint, None) is not None
-    chain, fast = profile_of(run(blueprint)[0], {}), predict(blueprint)
+    chain, fast = profile_of([(run(blueprint)[0], None)], {}), predict(blueprint)
     assert chain["blocks.39"].token_correlation == pytest.approx(1.0, abs=1e-12)
     for difference in fast.compare(chain).differences:
         if not any(part in difference.name for part in ("query", "key")):

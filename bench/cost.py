@@ -35,8 +35,8 @@ except ImportError:
     from sigprop.capture import predict
     options = {}
 if way == "whole":
-    importlib.import_module("sigprop.capture.repeated").SHORTEST = 10**9
-    importlib.import_module("sigprop.capture.sequences").FEWEST = 10**9
+    importlib.import_module("sigprop.capture.repeated_blocks").SHORTEST = 10**9
+    importlib.import_module("sigprop.capture.identical_sequences").FEWEST = 10**9
 llama, gpt2, deepseek = transformers.LlamaConfig, transformers.GPT2Config, transformers.DeepseekV3Config
 tokens, sequences = (size if kind == "context" else 128), (size if kind == "batch" else 1)
 if kind in ("context", "batch"):

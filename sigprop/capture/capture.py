@@ -11,8 +11,9 @@ their records, and returns the record of the result (or a tuple, or real values)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -21,12 +22,13 @@ from torch import Tensor, nn
 
 from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
+from sigprop.capture.passes import EXPERTS, THINNED, require_passes
 from sigprop.capture.record import Call, Field, Record, Weight, fields_made, leaves, united
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.compat import DisableTorchFunction
 from sigprop.distributions import read_parameters
-from sigprop.errors import InputError, TooLarge, UnsupportedError
+from sigprop.errors import InputError, TooLarge, UnsupportedError, require
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Bound, Doubt, Graph, Node
 from sigprop.registry import Registry
@@ -114,6 +116,44 @@ def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from tensors_in(item, f"{path}[{index}]")
 
 
+@dataclass(frozen=True, kw_only=True)
+class CaptureOptions:
+    """How a model is followed.
+
+    seed: of all that is drawn.
+    state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
+    dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
+    positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
+    replayed: calls of functions without a rule that are drawn, at most: of a recurrence every step draws those before.
+    passes: shortcuts that may be used where they apply, by name; () for none. `meta["passes"]` names those that were,
+        `sigprop.capture.passes` has what each does and its error.
+    network: one of several networks, followed with its own heads; the average network when None.
+    """
+
+    seed: int = 0
+    state: str = "kernel"
+    dtype: torch.dtype = torch.float64
+    positions: int = LARGEST
+    replayed: int = MOST_REPLAYED
+    passes: Collection[str] = (EXPERTS, THINNED)
+    network: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.dtype in (torch.float32, torch.float64), "dtype", self.dtype, "torch.float64 or torch.float32")
+        require(self.state in ("kernel", "preview"), "state", self.state, "'kernel' or 'preview'")
+        require(self.positions >= 1, "positions", self.positions, "at least 1")
+        require(self.replayed >= 1, "replayed", self.replayed, "at least 1")
+        object.__setattr__(self, "passes", require_passes(self.passes))
+
+    @property
+    def preview(self) -> bool:
+        return self.state == "preview"
+
+    @property
+    def first_seed(self) -> int:
+        return self.seed + (self.network or 0)
+
+
 class Capture(ModuleSites):
     """The graph of one run, and what rules use to extend it.
 
@@ -122,20 +162,11 @@ class Capture(ModuleSites):
     whether the model still runs.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        seed: int = 0,
-        preview: bool = False,
-        single: bool = False,
-        dtype: torch.dtype = torch.float64,
-        thin: bool = True,
-    ):
+    def __init__(self, model: nn.Module, options: CaptureOptions):
         super().__init__(model)
-        self.preview = preview
-        self.single, self.thin = single, thin
+        seed, self.options, self.preview = options.first_seed, options, options.preview
         self.graph = Graph(seed * 100003 + 1)
-        self.states = Evaluation(self.graph, preview=preview, dtype=dtype)
+        self.states = Evaluation(self.graph, preview=options.preview, dtype=options.dtype)
         self.records: list[Record] = []
         self.parameters: dict[str, Weight] = {}
         self.stopped: dict[Record, Record] = {}
@@ -145,7 +176,6 @@ class Capture(ModuleSites):
         self.drawn: list[ReplayedFunction] = []
         self.attentions = 0
         self.lock = RLock()
-        self.most_positions, self.most_replayed = LARGEST, MOST_REPLAYED
         self._replayed = 0
         self.running = False
         self._seeds = self._base = seed * 100003
@@ -175,10 +205,9 @@ class Capture(ModuleSites):
 
     def require_followed(self, positions: int) -> None:
         """Refuse more positions than may be followed, before a kernel of all their pairs is made."""
-        if positions > self.most_positions:
-            raise TooLarge(
-                f"{positions:,} positions in {self.module!r}, of which {self.most_positions:,} may be followed"
-            )
+        most = self.options.positions
+        if positions > most:
+            raise TooLarge(f"{positions:,} positions in {self.module!r}, of which {most:,} may be followed")
 
     def seed(self) -> int:
         self._seeds += 1
@@ -197,9 +226,9 @@ class Capture(ModuleSites):
             )
         draws = ReplayedFunction(target, self.seed() if self.running else self.seed_of(target))
         self._replayed += draws.calls
-        if self._replayed > self.most_replayed:
+        if self._replayed > self.options.replayed:
             raise TooLarge(
-                f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.most_replayed:,} may be: "
+                f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.options.replayed:,} may be: "
                 "in a recurrence every step draws all steps before it"
             )
         together = [] if self.preview else tied(self.states, draws.parts)

@@ -13,11 +13,11 @@ from sigprop.errors import UnknownNameError
 REPEATED, SEQUENCES, LONG = "repeated blocks", "identical sequences", "long contexts"
 EXPERTS, THINNED = "experts as one", "thinned heads"
 PASSES = {
-    REPEATED: "of 40 identical blocks or more some are followed: 2 % of a kernel at each jump (repeated.py)",
-    SEQUENCES: "of 4 sequences or more two are followed: 12 % of what all share, else less (sequences.py)",
-    LONG: "sequences beyond `tokens` are continued from shorter ones: rows are assumed (length.py)",
-    EXPERTS: "of stacked experts one is followed: none in expectation, for weights of mean zero (experts.py)",
-    THINNED: "of many heads a part is drawn: the standard errors of the draws (replay.py)",
+    REPEATED: "of 40 identical blocks or more some are followed: 2 % of a kernel at each jump (repeated_blocks.py)",
+    SEQUENCES: "of 4 sequences or more two are followed: 12 % of what all share, else less (identical_sequences.py)",
+    LONG: "sequences beyond `tokens` are continued from shorter ones: rows are assumed (long_contexts.py)",
+    EXPERTS: "of stacked experts one is followed: none in expectation, for weights of mean zero (experts_as_one.py)",
+    THINNED: "of many heads a part is drawn: the standard errors of the draws (thinned_heads.py)",
 }
 """Each with what it does, its error, and its file in `sigprop/capture`."""
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
-from sigprop.capture.layout import LARGEST as MOST_POSITIONS
-from sigprop.capture.length import continued, shortened
-from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES, require_passes
+from sigprop.capture.capture import CaptureOptions
+from sigprop.capture.identical_sequences import Started, first_sequences, two_sequences
+from sigprop.capture.long_contexts import continued, shortened
+from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES
 from sigprop.capture.record import Uneven
-from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
-from sigprop.capture.roles import placed, score_rows
-from sigprop.capture.rows import SiteRows, parameter_rows, with_skipped_rows
-from sigprop.capture.sequences import Started, first_sequences, two_sequences
-from sigprop.capture.tracing import trace
+from sigprop.capture.replayed_function import ReplayedFunction
+from sigprop.capture.rows import SiteRows, parameter_rows
+from sigprop.capture.score_rows import placed, score_rows
+from sigprop.capture.skipped_rows import with_skipped_rows
+from sigprop.capture.tracing import followed
 from sigprop.distributions import build
 from sigprop.errors import require
 from sigprop.graph.evaluate import Evaluation
@@ -32,46 +32,31 @@ SHORTEST = 16
 """Tokens from which on longer sequences are continued and not cut."""
 
 
-@dataclass(frozen=True)
-class TheoryOptions:
-    """How `predict` follows a model.
+@dataclass(frozen=True, kw_only=True)
+class TheoryOptions(CaptureOptions):
+    """How `predict` follows a model: as `CaptureOptions` say, and
 
     loss: what is differentiated, as for `measure`: the model's own loss, else its output against white noise, when
         None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch), which is traced like the
         model. See `sigprop.losses`.
-    state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
     tokens: longest sequence that is followed; longer ones are continued from it and from half of it, which the rows
         say (below 16 tokens, and in a preview, they are cut, which `meta` says).
     networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
         exact for models with few heads and takes as many times longer.
-    dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
     scores: also predict attention scores (`module.scores`): variance, entropy, largest weight, as `measure` does.
-    positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
-    replayed: calls of functions without a rule that are drawn, at most: of a recurrence every step draws those before.
-    passes: shortcuts that may be used where they apply, by name; () for none. `meta["passes"]` names those that were,
-        `sigprop.capture.passes` has what each does and its error.
     """
 
     loss: LossChoice = None
-    state: str = "kernel"
     tokens: int = 128
     networks: int = 1
-    dtype: torch.dtype = torch.float64
     scores: bool = False
-    seed: int = 0
-    positions: int = MOST_POSITIONS
-    replayed: int = MOST_REPLAYED
     passes: Collection[str] = tuple(PASSES)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_loss(self.loss)
         require(self.networks >= 1, "networks", self.networks, "at least 1")
-        require(self.dtype in (torch.float32, torch.float64), "dtype", self.dtype, "torch.float64 or torch.float32")
-        require(self.state in ("kernel", "preview"), "state", self.state, "'kernel' or 'preview'")
         require(self.tokens >= 2, "tokens", self.tokens, "at least 2")
-        require(self.positions >= 1, "positions", self.positions, "at least 1")
-        require(self.replayed >= 1, "replayed", self.replayed, "at least 1")
-        object.__setattr__(self, "passes", require_passes(self.passes))
 
 
 def predict(model: nn.Module | Callable[[], nn.Module], batch: Any, **options: Any) -> Profile:
@@ -86,56 +71,42 @@ def predict(model: nn.Module | Callable[[], nn.Module], batch: Any, **options: A
         if settings.networks == 1:
             return _predict(model, batch, settings)
         loaded = _loaded(model)
-        return averaged(settings.networks, lambda number: _predict(loaded, batch, settings, number))
+        return averaged(settings.networks, lambda number: _predict(loaded, batch, replace(settings, network=number)))
 
 
-def _predict(model: Any, batch: Any, settings: TheoryOptions, network: int | None = None) -> Profile:
-    loaded, preview = _loaded(model), settings.state == "preview"
-    tokens = min(settings.tokens, 32) if preview else settings.tokens
+def _predict(model: Any, batch: Any, settings: TheoryOptions) -> Profile:
+    loaded, tokens = _loaded(model), min(settings.tokens, 32) if settings.preview else settings.tokens
     if LONG not in settings.passes:
-        return _followed(model, loaded, batch, settings, network)
-    followed, cut = shortened(batch, tokens)
-    found = _followed(model, loaded, followed, settings, network)
+        return _followed(model, loaded, batch, settings)
+    short, cut = shortened(batch, tokens)
+    found = _followed(model, loaded, short, settings)
     if cut is None:
         return found
-    if tokens < SHORTEST or preview:
+    if tokens < SHORTEST or settings.preview:
         found.meta["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
         return found
-    half = _followed(model, loaded, shortened(batch, tokens // 2)[0], settings, network)
+    half = _followed(model, loaded, shortened(batch, tokens // 2)[0], settings)
     found.meta["passes"] = [*found.meta["passes"], LONG]
     return continued(half, found, tokens, cut[0])
 
 
-def _followed(model: Any, loaded: nn.Module, batch: Any, settings: TheoryOptions, network: int | None) -> Profile:
+def _followed(model: Any, loaded: nn.Module, batch: Any, settings: TheoryOptions) -> Profile:
     """With jumps over alike blocks where there are many; all of them where they turn out to be uneven."""
-    passes = frozenset(settings.passes)
     try:
-        return _followed_once(model, loaded, batch, settings, network, passes)
+        return _followed_once(model, loaded, batch, settings)
     except Uneven:
-        return _followed_once(model, loaded, batch, settings, network, passes - {REPEATED})
+        return _followed_once(model, loaded, batch, replace(settings, passes=frozenset(settings.passes) - {REPEATED}))
 
 
-def _followed_once(
-    model: Any, loaded: nn.Module, batch: Any, settings: TheoryOptions, network: int | None, passes: frozenset[str]
-) -> Profile:
+def _followed_once(model: Any, loaded: nn.Module, batch: Any, settings: TheoryOptions) -> Profile:
     """A batch with all its kernels, or, of many alike sequences, with those of the first two."""
     own = not isinstance(model, nn.Module) and all(parameter.is_meta for parameter in loaded.parameters())
-    options: dict[str, Any] = {
-        "preview": settings.state == "preview",
-        "copy": not own,
-        "seed": settings.seed + (network or 0),
-        "single": network is not None,
-        "dtype": settings.dtype,
-        "passes": passes,
-        "positions": settings.positions,
-        "replayed": settings.replayed,
-    }
 
     def started(count: int | None) -> Started:
-        made = trace(loaded, batch if count is None else first_sequences(batch, count), **options)
+        made = followed(loaded, batch if count is None else first_sequences(batch, count), settings, copy=not own)
         return Started(made, made.states, *made.differentiate(settings.loss))
 
-    many = two_sequences(loaded, batch, started) if SEQUENCES in passes else None
+    many = two_sequences(loaded, batch, started) if SEQUENCES in settings.passes else None
     made = many.started if many else started(None)
     meta: dict[str, Any] = {"source": "predict", "state": settings.state, "model": type(loaded).__name__}
     meta["loss"] = made.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,15 +10,13 @@ import torch
 from torch import nn
 
 from sigprop.batches import copied, run, tensors_in
-from sigprop.capture.capture import Capture, record_of
-from sigprop.capture.experts import followed_as_one
+from sigprop.capture.capture import Capture, CaptureOptions, record_of
+from sigprop.capture.experts_as_one import followed_as_one
 from sigprop.capture.gradient_start import loss_start, terms_of
-from sigprop.capture.layout import LARGEST
 from sigprop.capture.mode import CaptureMode
 from sigprop.capture.passes import EXPERTS, REPEATED, THINNED
 from sigprop.capture.record import Field, Uneven, Weight
-from sigprop.capture.repeated import RunOfBlocks, jumped_over
-from sigprop.capture.replayed_function import MOST_REPLAYED
+from sigprop.capture.repeated_blocks import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_heads import heads_in
 from sigprop.compat import use_plain_settings
 from sigprop.distributions import skeleton_of
@@ -116,26 +113,17 @@ class TracedModel:
         return start, chosen.name
 
 
-def trace(
-    model: nn.Module,
-    batch: Any,
-    *,
-    seed: int = 0,
-    preview: bool = False,
-    single: bool = False,
-    copy: bool = True,
-    dtype: torch.dtype = torch.float64,
-    passes: Collection[str] = (EXPERTS, THINNED),
-    positions: int = LARGEST,
-    replayed: int = MOST_REPLAYED,
-) -> TracedModel:
-    """Run the model's own forward on the batch with its parameters on meta.
+def trace(model: nn.Module, batch: Any, **options: Any) -> TracedModel:
+    """Run the model's own forward on the batch with its parameters on meta; the options are `CaptureOptions`.
 
-    The model is left as it was. `single` follows one network with its own heads instead of the average. `copy=False` is
-    for a model built on meta for this trace alone. `dtype` is that of the kernels that are kept: float64 or float32.
-    `passes` are the shortcuts that may be used; with that of repeated blocks `Uneven` is raised where it cannot be.
-    `positions` are those of a tensor that are followed at most, `replayed` the calls that are drawn.
+    The model is left as it was.
     """
+    return followed(model, batch, CaptureOptions(**options))
+
+
+def followed(model: nn.Module, batch: Any, options: CaptureOptions, copy: bool = True) -> TracedModel:
+    """The same; `copy=False` is for a model built on meta for this trace alone. Raises `Uneven` where the pass of
+    repeated blocks cannot be used."""
     model = as_written(model)
     unheard = list(dict.fromkeys(name for name, _, _ in observers(model)))
     with undisturbed() as interrupts:
@@ -143,10 +131,9 @@ def trace(
             twin = skeleton_of(model) if copy else model
         without_observers(twin)
         use_plain_settings(twin)
-        capture = Capture(twin, seed, preview, single, dtype, THINNED in passes)
-        capture.most_positions, capture.most_replayed = positions, replayed
+        capture, passes = Capture(twin, options), options.passes
         batch = copied(batch)
-        seed_all(seed)
+        seed_all(options.first_seed)
         with (
             without_backward_hooks(twin) as unfollowed,
             eagerly(twin.modules()),

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.capture.length import continued, shortened
+from sigprop.capture.long_contexts import continued, shortened
 from sigprop.losses import LossChoice
 from sigprop.results import Profile
 from sigprop.verification import Simulation

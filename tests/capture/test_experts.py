@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sigprop.capture import build, experts, predict
+from sigprop.capture import build, experts_as_one, predict
 from sigprop.capture.replayed_heads import heads_of
 from sigprop.capture.tracing import trace
 from sigprop.measurement import measure
@@ -75,7 +75,7 @@ def test_as_one_and_one_by_one(monkeypatch):
     """The same states; of the router's shares, which are drawn, within their errors. White noise starts the gradient:
     a cross entropy's is drawn."""
     made = predict(build(lambda: Mixture(2)), X, loss="noise")
-    monkeypatch.setattr(experts, "number_of_experts", lambda module: 0)
+    monkeypatch.setattr(experts_as_one, "number_of_experts", lambda module: 0)
     loop = predict(build(lambda: Mixture(2)), X, loss="noise")
     for rows, others, column in (
         (made.sites, loop.sites, "variance"),
@@ -96,7 +96,7 @@ def test_experts_with_a_mean_are_followed_one_by_one():
 
 def test_a_product_with_a_tensor_of_mean_zero_holds_nothing_of_the_other(monkeypatch):
     """So that the shares of a router are no part that sums of experts have in common: cost grew as their cube."""
-    monkeypatch.setattr(experts, "number_of_experts", lambda module: 0)
+    monkeypatch.setattr(experts_as_one, "number_of_experts", lambda module: 0)
     assert SharedResidual not in operations(lambda: Mixture(2))
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.capture import predict, repeated
-from sigprop.capture.repeated import followed_numbers
+from sigprop.capture import predict, repeated_blocks
+from sigprop.capture.repeated_blocks import followed_numbers
 
 DEPTH, FEW, WIDTH = 40, 20, 32
 
@@ -51,7 +51,7 @@ def inputs(count=6):
 def both(monkeypatch, model, batch):
     """The prediction with jumps, and with all blocks followed."""
     some = predict(model, batch)
-    monkeypatch.setattr(repeated, "SHORTEST", 10**9)
+    monkeypatch.setattr(repeated_blocks, "SHORTEST", 10**9)
     return some, predict(model, batch)
 
 
@@ -91,7 +91,7 @@ def transformers():
 
 
 def test_a_deep_gpt2_with_tied_embeddings(monkeypatch, transformers):
-    monkeypatch.setattr(repeated, "SHORTEST", FEW)
+    monkeypatch.setattr(repeated_blocks, "SHORTEST", FEW)
     config = transformers.GPT2Config(n_layer=FEW + 6, n_embd=WIDTH, n_head=2, vocab_size=97, n_positions=8)
     ids = torch.randint(97, (1, 8), generator=torch.Generator().manual_seed(0))
     model = transformers.GPT2LMHeadModel(config)
@@ -199,13 +199,13 @@ UNEVEN = {
 
 
 def test_as_few_blocks_as_the_uneven_ones_have_are_jumped_over(monkeypatch):
-    monkeypatch.setattr(repeated, "SHORTEST", FEW)
+    monkeypatch.setattr(repeated_blocks, "SHORTEST", FEW)
     assert "blocks" in predict(lambda: Stack(depth=FEW), inputs()).meta
 
 
 @pytest.mark.parametrize("name", UNEVEN)
 def test_all_blocks_are_followed_where_they_are_not_alike(monkeypatch, name):
-    monkeypatch.setattr(repeated, "SHORTEST", FEW)
+    monkeypatch.setattr(repeated_blocks, "SHORTEST", FEW)
     some, whole = both(monkeypatch, UNEVEN[name], inputs())
     assert "blocks" not in some.meta
     for column in COLUMNS:
@@ -213,7 +213,7 @@ def test_all_blocks_are_followed_where_they_are_not_alike(monkeypatch, name):
 
 
 def test_few_blocks_are_all_followed(monkeypatch):
-    monkeypatch.setattr(repeated, "SHORTEST", FEW + 1)
+    monkeypatch.setattr(repeated_blocks, "SHORTEST", FEW + 1)
     assert "blocks" not in predict(lambda: Stack(depth=FEW), inputs()).meta
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sigprop.capture import predict, sequences
+from sigprop.capture import identical_sequences, predict
 from sigprop.models import build
 
 IDS = torch.randint(2000, (6, 16), generator=torch.Generator().manual_seed(0))
@@ -26,7 +26,7 @@ def summed(logits, ids):
 
 
 def with_all(monkeypatch, model, batch, loss):
-    monkeypatch.setattr(sequences, "FEWEST", 1000)
+    monkeypatch.setattr(identical_sequences, "FEWEST", 1000)
     return predict(model, batch, loss=loss)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture
 from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, arranged, with_streams
+from sigprop.capture.passes import THINNED
 from sigprop.capture.record import Call, Field, independent
 from sigprop.capture.replayed_heads import ReplayedHeads
 from sigprop.theory.ops.attention import DrawnAttention
@@ -87,16 +88,9 @@ def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Fiel
     if layout is None:
         return None
     capture.attentions += 1
-    heads = ReplayedHeads(
-        weights,
-        value,
-        layout,
-        capture.seed(),
-        capture.attentions,
-        capture.single,
-        capture.thin,
-        lambda: capture.attentions,
-    )
+    options, total = capture.options, lambda: capture.attentions
+    single, thin = options.network is not None, THINNED in options.passes
+    heads = ReplayedHeads(weights, value, layout, capture.seed(), capture.attentions, single, thin, total)
     node = capture.apply(DrawnAttention(heads), *(source.node for source in heads.parts), value.node)
     return Field(layout, lambda _: node, call=call, inputs=(weights, value))
 

@@ -39,6 +39,16 @@ def test_the_papers_branch_strength_is_that_of_xavier_per_head(per, strength):
     assert round((2048 * value * output) ** 2 / KEEP, 1) == strength
 
 
+def test_doubled_queries_and_keys_explode_with_the_papers_baseline():
+    """10,000 times in the paper; the audit measured 1.6 million (Pre-LN) and 4,500 (Post-LN), on other seeds."""
+    record = STORED["dslm-query-key", "small"]
+    assert record in registered(ITEMS["dslm-query-key"], STORED)
+    orders = ITEMS["dslm-query-key"].figures(data_of(record)).numbers
+    assert data_of(record)["xavier"] == "per head"
+    assert 5.5 < orders["orders_encoder_pre"] < 7.5
+    assert 3.0 < orders["orders_encoder_post"] < 5.0
+
+
 def test_trainings_of_the_deepscale_paper_take_xavier_per_head(monkeypatch):
     methods = []
 

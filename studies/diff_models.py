@@ -497,11 +497,11 @@ CHANGES: dict[str, Callable[[Tensor], Any]] = {
 }  # fmt: skip
 
 
-def held_out(count: int = 25) -> list[Different]:
+def held_out(count: int = 25, seed: int = 31) -> list[Different]:
     """Random architecture, random matrix of at least 1000 entries, random change, in one layer or in all."""
     import random
 
-    chance = random.Random(31)
+    chance = random.Random(seed)
     found = []
     while len(found) < count:
         name = chance.choice(list(NAMED))

@@ -1,12 +1,13 @@
-"""`sigprop diff` on 25 pairs that differ in one known place, 25 random ones held out, and 30 equal pairs at 20 seeds.
+"""`sigprop diff` on 25 pairs that differ in one known place, 35 random ones held out, and 30 equal pairs at 20 seeds.
 
-python -m studies.diff_pairs [--seeds 20] [--out docs/data/diff_pairs.json]
+python -m studies.diff_pairs [--seeds 20] [--halves ...] [--out docs/data/diff_pairs.json]
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,20 @@ def named(pair: Different, found: Any) -> bool:
     return not found.equal and all(word in said for word in pair.culprit)
 
 
+HALVES: dict[str, Callable[[], list[Different]]] = {
+    "written": lambda: list(DIFFERENT), "held out": held_out, "held out later": lambda: held_out(10, 20261119),
+}  # fmt: skip
+"""The last was chosen and looked at once, long after the tests were fixed and after the code around them had moved."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--halves", nargs="*", default=list(HALVES))
     parser.add_argument("--out", type=Path, default=Path("docs/data/diff_pairs.json"))
     given = parser.parse_args()
     different, equal = [], []
-    for half, pair in [("written", each) for each in DIFFERENT] + [("held out", each) for each in held_out()]:
+    for half, pair in [(half, each) for half in given.halves for each in HALVES[half]()]:
         begin = time.process_time()
         found = compared(pair, 0)
         different.append({"half": half, "pair": pair.name, "named": named(pair, found), "verdict": found.verdict,
@@ -69,7 +77,7 @@ def main() -> None:
             {"pair": pair.name, "seeds": given.seeds, "false": len(wrong), "said": wrong[:2], "not_run": not_run}
         )
         print(len(wrong), "of", given.seeds, pair.name, wrong[:1], not_run[:80], flush=True)
-    halves = {half: [item["named"] for item in different if item["half"] == half] for half in ("written", "held out")}
+    halves = {half: [item["named"] for item in different if item["half"] == half] for half in given.halves}
     summary = {**{half: f"{sum(items)} of {len(items)}" for half, items in halves.items()},
                "false": sum(item["false"] for item in equal),
                "comparisons": sum(item["seeds"] for item in equal)}  # fmt: skip

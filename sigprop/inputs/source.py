@@ -162,4 +162,10 @@ def _of_hub(text: str, settings: dict[str, Any], data: str | None, wanted: Wante
     if not hugging_face.looks_like_one(text):
         raise UnknownNameError("model", text, REFERENCE, f"Or give {KINDS}.")
     opened = hugging_face.open_model(text, settings)
-    return ModelSource(text, opened.build, opened.batch(data, wanted), None, opened.fixed)
+    try:
+        batch = opened.batch(data, wanted)
+    except InputError:
+        if data is not None:
+            raise
+        batch = None  # what needs one says so; initializations are compared without
+    return ModelSource(text, opened.build, batch, None, opened.fixed)

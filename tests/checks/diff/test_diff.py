@@ -34,6 +34,22 @@ class Net(nn.Module):
 def batch():
     return torch.randn(4, 8)
 """
+@pytest.fixture
+def mixer_config(tmp_path):
+    """A model of time series, for which no batch can be made up."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.PatchTSMixerConfig(context_length=64, prediction_length=16, num_input_channels=3, num_layers=2)
+    config.architectures = ["PatchTSMixerForPrediction"]
+    config.save_pretrained(tmp_path)
+    return str(tmp_path / "config.json")
+
+
+def test_parameters_are_compared_where_no_batch_can_be_made(mixer_config):
+    found = sp.diff(mixer_config, mixer_config)
+    assert found.equal
+    assert len(found.parameters) > 20
+
+
 DIFFERENT = {pair.name: pair for pair in models.DIFFERENT}
 
 

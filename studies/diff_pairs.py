@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/data/diff_pairs.json"))
     given = parser.parse_args()
     different, equal = [], []
-    for half, pair in [(half, each) for half in given.halves for each in HALVES[half]()]:
+    for half, pair in [(key, each) for key in given.halves for each in HALVES[key]()]:
         begin = time.process_time()
         found = compared(pair, 0)
         different.append({"half": half, "pair": pair.name, "named": named(pair, found), "verdict": found.verdict,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sigprop.monitoring.findings.base import RULES, RunContext, findings_of
-from sigprop.monitoring.findings.dead_expert import expert_of
+from sigprop.monitoring.findings.steps import expert_of
 from sigprop.monitoring.history import History, Sample
 from sigprop.monitoring.watching import Watch
 from sigprop.results import Profile, SiteRow

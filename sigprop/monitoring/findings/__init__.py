@@ -1,1 +1,1 @@
-"""What is wrong with a run, said once: one file per finding, a rule over the history; names are those of `check`."""
+"""What is wrong with a run, said once: rules over the history; names are those of `check`."""

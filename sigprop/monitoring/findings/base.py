@@ -1,4 +1,4 @@
-"""Findings register here: one file, one function from a history to what it finds; and what these functions share."""
+"""Findings register here: one function each, from a history to what it finds; and what these functions share."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class RunContext:
     told: set[str] = field(default_factory=set)
 
 
+Findings = Iterator[Finding]
 Rule = Callable[[History, RunContext], Iterable[Finding]]
 RULES: Registry[Rule] = Registry("finding of a run", __package__ or "")
 

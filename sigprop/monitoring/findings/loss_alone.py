@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import RunContext, finding, seen, warning
+from sigprop.monitoring.findings.base import Findings, RunContext, finding, seen, warning
 from sigprop.monitoring.history import History
-from sigprop.results.report import Finding
 
 BEFORE = 8
 JUMP = 3.0
@@ -20,7 +18,7 @@ and does so `TIMES` times."""
 
 
 @finding("loss_alone", "loss")
-def loss_alone(history: History, context: RunContext) -> Iterator[Finding]:
+def loss_alone(history: History, context: RunContext) -> Findings:
     losses = [(step, loss) for step, loss in history.losses if math.isfinite(loss)]
     jumps = _jumps(losses)
     if len(jumps) < TIMES or any(sample.bad for sample in history) or not _calm(history):

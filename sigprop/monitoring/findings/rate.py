@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
 
-from sigprop.monitoring.findings.base import RunContext, finding, problem, seen, smooth, weights
+from sigprop.monitoring.findings.base import Findings, RunContext, finding, problem, seen, smooth, weights
 from sigprop.monitoring.history import History, Sample
 from sigprop.results.report import Finding
 
@@ -25,7 +24,7 @@ SAMPLES = 3
 
 
 @finding("rate_too_high", "optimizer")
-def rate_too_high(history: History, context: RunContext) -> Iterator[Finding]:
+def rate_too_high(history: History, context: RunContext) -> Findings:
     good = [sample for sample in history if sample.bad is None]
     if not good:
         return

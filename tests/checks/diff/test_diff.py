@@ -34,11 +34,15 @@ class Net(nn.Module):
 def batch():
     return torch.randn(4, 8)
 """
+
+
 @pytest.fixture
 def mixer_config(tmp_path):
     """A model of time series, for which no batch can be made up."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.PatchTSMixerConfig(context_length=64, prediction_length=16, num_input_channels=3, num_layers=2)
+    config = transformers.PatchTSMixerConfig(
+        context_length=64, prediction_length=16, num_input_channels=3, num_layers=2
+    )
     config.architectures = ["PatchTSMixerForPrediction"]
     config.save_pretrained(tmp_path)
     return str(tmp_path / "config.json")

@@ -98,9 +98,10 @@ class Draws:
         self._factory = factory_of_model(model)
         self.on_meta = any(parameter.is_meta for parameter in model.parameters())
         self._laws: dict[str, Fill] = {}
+        self._copies: dict[str, str] = {}
         self._perturbations: dict[str, Perturb] = {}
         if self._factory is None:
-            self._laws, self._perturbations = _redrawn(model)
+            self._laws, self._copies, self._perturbations = _redrawn(model)
         self.random = self._factory is not None or bool(self._laws)
 
     @property
@@ -140,6 +141,9 @@ class Draws:
         for name, fill in self._laws.items():
             with torch.no_grad():
                 twins[name].copy_(fill(generator))
+        for name, first in self._copies.items():
+            with torch.no_grad():
+                twins[name].copy_(twins[first])
         return made
 
 
@@ -168,10 +172,11 @@ def _real_copy(model: nn.Module) -> nn.Module:
 Fill = Callable[[torch.Generator], Tensor]
 
 
-def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Perturb]]:
-    """For every random parameter how it is drawn, and for all of which one draw leaves a doubt, how they are perturbed;
-    by the first name of each."""
+def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, str], dict[str, Perturb]]:
+    """For every random parameter how it is drawn, or which one it is a copy of; and for all of which one draw leaves a
+    doubt, how they are perturbed; by the first name of each."""
     fills: dict[str, Fill] = {}
+    copies: dict[str, str] = {}
     perturbations: dict[str, Perturb] = {}
     laws = distributions_of(model)
     seen: set[int] = set()
@@ -202,12 +207,12 @@ def _redrawn(model: nn.Module) -> tuple[dict[str, Fill], dict[str, Perturb]]:
                 same.setdefault(key, place.name)
             continue
         if key[-1] is not None and same.get(key) in fills:
-            fill = _Again(fills[same[key]])
-        elif key[-1] is not None:
-            fill = _Kept(fill)
+            copies[place.name] = same[key]
+            continue
+        if key[-1] is not None:
             same[key] = place.name
         fills[place.name] = fill
-    return fills, perturbations
+    return fills, copies, perturbations
 
 
 def _print(parameter: Tensor) -> tuple[float, ...] | None:
@@ -252,25 +257,3 @@ def _orthogonal(shape: torch.Size, law: Distribution, generator: torch.Generator
     basis = basis * upper.diagonal().sign()
     gain = math.sqrt(law.second_moment * max(rows, columns))
     return gain * (basis if rows >= columns else basis.T).reshape(shape)
-
-
-class _Kept:
-    """A draw that copies of it take again."""
-
-    def __init__(self, fill: Fill):
-        self._fill, self.last = fill, torch.empty(0)
-
-    def __call__(self, generator: torch.Generator) -> Tensor:
-        self.last = self._fill(generator)
-        return self.last
-
-
-class _Again:
-    """The draw of the parameter that this one is a copy of."""
-
-    def __init__(self, first: Fill):
-        assert isinstance(first, _Kept)
-        self._first = first
-
-    def __call__(self, generator: torch.Generator) -> Tensor:
-        return self._first.last

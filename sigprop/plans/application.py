@@ -123,7 +123,7 @@ def attached(plan: Plan, model: nn.Module, generator: torch.Generator | None = N
     values = {name: parameter for name, parameter in inner.named_parameters() if plain_name(name) in learned}
     with all_or_nothing(inner, generator) as saved, torch.no_grad():
         match(plan, model)
-        hooks.install(plan.junctions, _modules(inner))
+        hooks.install(plan.junctions, modules_of(inner))
         for name, parameter in values.items():
             inner.get_parameter(name).copy_(parameter)
         _apply_scales(plan, inner)
@@ -134,12 +134,12 @@ def attached(plan: Plan, model: nn.Module, generator: torch.Generator | None = N
 def attach_plan(plan: Plan, model: nn.Module, learned: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
     """`attached`, with the values of learned scales; those that nobody gives are marked as not loaded."""
     inner = unwrap(model)
-    modules = _modules(inner)
+    modules = modules_of(inner)
     wanted = hooks.learned_names(plan.junctions)
     present = {plain_name(name) for name, _ in inner.named_parameters()} - set(hooks.unread(modules))
     with attached(plan, model) as saved:
         for name, value in (learned or {}).items():
-            saved.write(_modules(inner)[name.rpartition(".")[0]].get_parameter(hooks.LEARNED), value)
+            saved.write(modules_of(inner)[name.rpartition(".")[0]].get_parameter(hooks.LEARNED), value)
         hooks.mark_unread(modules, wanted - present - set(learned or {}))
     return model
 
@@ -151,7 +151,7 @@ def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
         pairs = match(plan, model)
     except InputError as error:
         return [str(error)]
-    modules = _modules(inner)
+    modules = modules_of(inner)
     lacking = [
         f"{name}: this learned scale was not loaded; give plan.attach_(model, weights=...) the file it was saved in"
         for name in hooks.unread(modules)
@@ -224,18 +224,12 @@ def _values(init: Init, shape: tuple[int, ...], generator: torch.Generator | Non
     raise InputError(f"init kind {init.kind!r} cannot be part of blocks")
 
 
-def fold_for_inference(plan: Plan, model: nn.Module) -> nn.Module:
-    """The junctions' scales put into the weights; rows of the plan stay as they are."""
-    hooks.fold_for_inference(plan.junctions, _modules(unwrap(model)))
-    return model
-
-
-def _modules(model: nn.Module) -> dict[str, nn.Module]:
+def modules_of(model: nn.Module) -> dict[str, nn.Module]:
     return {plain_name(name): module for name, module in model.named_modules()}
 
 
 def _apply_scales(plan: Plan, model: nn.Module) -> None:
-    modules = _modules(model)
+    modules = modules_of(model)
     for module in modules.values():
         remove_forward_hooks(module, hooks.ScaleHook)
     for row in _wanted_scales(plan, modules):

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import UnsupportedError
+from sigprop.plans.multipliers import RMS_OF_ADAM, muon_scale
 
 
 class ByParameter(torch.optim.Optimizer):
@@ -126,7 +127,9 @@ class Muon(ByParameter):
 
     def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         step = self._direction(weight, gradient, group)
-        rate = group["lr"] * _adjusted(group["adjust_lr_fn"], *matrix_sizes(weight, group["filters"])[1:])
+        size = matrix_sizes(weight, group["filters"])[1:]
+        as_adam = group["adjust_lr_fn"] == "match_rms_adamw"
+        rate = group["lr"] * (RMS_OF_ADAM * muon_scale("rms", *size) if as_adam else muon_scale("shape", *size))
         weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(step.to(weight.dtype), alpha=-rate)
 
     def _direction(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
@@ -184,7 +187,3 @@ def orthogonal(matrices: Tensor, smallest: float = SMALLEST) -> Tensor:
         gram = found @ found.mT
         found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=second, alpha=third), found, beta=first)
     return found.mT if tall else found
-
-
-def _adjusted(kind: str, rows: int, columns: int) -> float:
-    return 0.2 * math.sqrt(max(rows, columns)) if kind == "match_rms_adamw" else math.sqrt(max(1.0, rows / columns))

@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 from sigprop.theory.exponents import read_optimizer
 
+RMS_OF_ADAM = 0.2
+"""What torch's `match_rms_adamw` multiplies besides the root of the longer side."""
 WITH_EPSILON = ("adam", "adamw", "adamh", "soap")
 
 

@@ -17,7 +17,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
 from sigprop.plans import own_scale
 from sigprop.plans.application import match
-from sigprop.plans.matrix_optimizers import AdamH, Muon, MuonH, NorMuon, groups_of
+from sigprop.plans.matrix_optimizers import AdamH, Muon, MuonH, NorMuon, groups_of, matrix_sizes
+from sigprop.plans.multipliers import muon_scale
 from sigprop.plans.suggestion import suggested_lr
 from sigprop.results.roles import ROLES, VECTORS, WIDTH_CLASSES
 
@@ -38,17 +39,9 @@ ELSEWHERE = ("soap", "shampoo")
 
 
 def param_groups(
-    plan: Plan,
-    model: nn.Module,
-    lr: Any,
-    weight_decay: float = 0.0,
-    eps: Epsilon | None = None,
-    roles: Sequence[str] | None = None,
-    optimizer: str | None = None,
-    decay_vectors: bool = False,
-    merge: float = 0.0,
-    options: dict[str, Any] | None = None,
-) -> list[dict[str, Any]]:
+    plan: Plan, model: nn.Module, lr: Any, weight_decay: float, eps: Epsilon | None, roles: Sequence[str] | None,
+    optimizer: str | None, decay_vectors: bool, merge: float, options: dict[str, Any],
+) -> list[dict[str, Any]]:  # fmt: skip
     """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
     rates = _rates(lr)
     require(weight_decay >= 0, "weight_decay", weight_decay, "a number that is not negative")
@@ -75,7 +68,7 @@ def param_groups(
         if key not in groups:
             rate, decay, floor = key[:3] if merge else factors
             made = {"params": [], "param_names": [], "lr": own_rate * rate, "weight_decay": weight_decay * decay}
-            groups[key] = made | ({} if eps is None else {"eps": _multiplied(eps, floor)}) | (options or {})
+            groups[key] = made | ({} if eps is None else {"eps": _multiplied(eps, floor)}) | options
         groups[key]["params"].append(parameter)
         groups[key]["param_names"].append(row.name)
     return list(groups.values())
@@ -140,12 +133,7 @@ def _multiplied(eps: Epsilon, factor: float) -> Epsilon:
 
 
 def make_optimizers(
-    plan: Plan,
-    model: nn.Module,
-    lr: Any = None,
-    weight_decay: float | None = None,
-    eps: Epsilon | None = None,
-    **options: Any,
+    plan: Plan, model: nn.Module, lr: Any, weight_decay: float | None, eps: Epsilon | None, **options: Any
 ) -> list[torch.optim.Optimizer]:
     """The optimizers that the plan was made for: one, on few groups (`own_scale`), or Muon and AdamW."""
     name = str(plan.meta.get("optimizer", "adamw"))
@@ -159,22 +147,19 @@ def make_optimizers(
     usual = _rates(lr)["default"]
 
     def groups(optimizer: str | None = None) -> list[dict[str, Any]]:
-        return param_groups(plan, model, lr, weight_decay, eps, optimizer=optimizer)
+        return plan.param_groups(model, lr, weight_decay, eps, optimizer=optimizer)
 
-    if kind in MATRIX_ONLY and kind != "muon":
-        hidden, rest = _by_shape(groups(kind), model), groups("adamw")
-        trains: Any = {"normuon": NorMuon, "muonh": MuonH, "adamh": AdamH}[kind]
-        more = {} if kind == "adamh" else {"adjust_lr_fn": "match_rms_adamw"}
-        first = trains(hidden, lr=usual, weight_decay=weight_decay, **more)
-        return [first, torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)]
-    if kind == "muon":
-        hidden, rest = _scaled(_by_shape(groups("muon"), model), scale), groups("adamw")
-        adjust = "match_rms_adamw" if scale == "rms" else "original"
-        plain = all(parameter.ndim == 2 for group in hidden for parameter in group["params"])
-        hidden = [{key: value for key, value in group.items() if key != "filters" or not plain} for group in hidden]
-        trains = getattr(torch.optim, "Muon", Muon) if plain else Muon  # torch has its own since 2.9
-        muon = trains(hidden, lr=usual, weight_decay=weight_decay, adjust_lr_fn=adjust)
-        return [muon, torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)]
+    if kind in MATRIX_ONLY:
+        hidden, rest = _scaled(_by_shape(groups(kind), model), scale), groups("adamw")
+        trains: Any = {"muon": Muon, "normuon": NorMuon, "muonh": MuonH, "adamh": AdamH}[kind]
+        own = {"lr": usual, "weight_decay": weight_decay}
+        if kind != "adamh":
+            own["adjust_lr_fn"] = "original" if kind == "muon" and scale != "rms" else "match_rms_adamw"
+        if kind == "muon" and all(parameter.ndim == 2 for group in hidden for parameter in group["params"]):
+            trains = getattr(torch.optim, "Muon", Muon)  # torch has its own since 2.9
+            hidden = [{key: value for key, value in group.items() if key != "filters"} for group in hidden]
+        adamw = torch.optim.AdamW(rest, lr=usual, weight_decay=weight_decay, **options)
+        return [trains(hidden, **own), adamw]
     made: dict[str, Any] = {
         "sgd": own_scale.SGD,
         "momentum": lambda found, lr, momentum=0.9, **rest: own_scale.SGD(found, lr=lr, momentum=momentum, **rest),
@@ -213,10 +198,8 @@ def _scaled(groups: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
     found = []
     for group in groups:
         for parameter, name in zip(group["params"], group["param_names"], strict=True):
-            count = group["filters"]
-            rows, columns = (len(parameter) // count, parameter[0].numel()) if count else parameter.shape[-2:]
-            tall = math.sqrt(max(1.0, rows / columns))
-            factor = (1.0 if scale == "none" else math.sqrt(rows / columns)) / tall
+            size = matrix_sizes(parameter, group["filters"])[1:]
+            factor = muon_scale(scale, *size) / muon_scale("shape", *size)
             own = {"params": [parameter], "param_names": [name], "lr": group["lr"] * factor}
             found.append(group | own | {"weight_decay": group["weight_decay"] / factor})
     return found

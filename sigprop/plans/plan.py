@@ -21,6 +21,7 @@ from sigprop.plans import application, checkpoint, hooks, optimizers, suggestion
 from sigprop.plans.export import Export, export_plan
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
 from sigprop.results.files import Result
+from sigprop.sites import unwrap
 
 if TYPE_CHECKING:
     import torch
@@ -113,8 +114,10 @@ class Plan(Result):
         return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:16]
 
     def fold_for_inference(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Put every junction's scale, as learned by now, into the weights and take the hooks off."""
-        return application.fold_for_inference(self, model)
+        """Put every junction's scale, as learned by now, into the weights and take the hooks off; rows stay as they
+        are."""
+        hooks.fold_for_inference(self.junctions, application.modules_of(unwrap(model)))
+        return model
 
     def param_groups(
         self,

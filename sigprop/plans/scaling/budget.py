@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from sigprop.errors import UnsupportedError, require
-from sigprop.plans.multipliers import muon_scale
+from sigprop.plans.multipliers import RMS_OF_ADAM, muon_scale
 from sigprop.plans.optimizers import MATRIX_ONLY, trained_by
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.planned_states import distribution_of
@@ -131,10 +131,6 @@ def with_run(made: Plan, run: RunSettings | None) -> Plan:
         {} if run.steps is None else {"weight_decay": averaging_decay(lr, run.steps, AVERAGING_SHARE)}
     )
     return replace(made, meta={**made.meta, "run": told})
-
-
-RMS_OF_ADAM = 0.2
-"""What torch's `match_rms_adamw` multiplies besides the root of the longer side."""
 
 
 def responses(plan: Plan, structure: Structure) -> dict[str, float]:

@@ -21,7 +21,7 @@ ALLOWED = {
     "score_masks": set(),
     "sites": set(),
     "registry": {"errors"},
-    "results": {"compat", "errors", "grid", "isolation", "registry", "sites"},
+    "results": {"compat", "errors", "grid", "isolation"},
     "theory": BASE,
     "distributions": BASE,
     "graph": BASE | {"theory", "distributions"},

@@ -12,6 +12,7 @@ response `s = d log G / d log n` to the squared norm `n` of the signal: -1 below
 | a function `f` | `f'^2` is large where `f^2` is, and the gradient below a norm then small: `1 + s Cov(f'^2, f^2)/d` |
 | beside `h = f` | what goes across `h` lacks the entries where `f'^2` is large: `1 - (1 - p) cov(f'^2, f^2)/d` |
 | weight gradients | `E G K = E G E K (1 + v/d)^s` |
+| attention | keys and values of one input: a query pulls the output to itself, terms of order `score variance / d` |
 
 `cov` is relative, at one channel, and `Cov` over channels of which a norm below has fixed the squared norm (`v = 0` in
 place of 2) and, where it centres, the mean (`u = 0` in place of 1): both are regressed out.
@@ -24,6 +25,7 @@ like: Hanin & Nica (2020), Products of many large random matrices, for the growt
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -172,6 +174,11 @@ def below_norm(cosine: Kernel, x: Signal, directions: Directions, centres: bool)
     removed = (2.0 - squared) * cosine.spread(directions.radial)
     removed = removed + (cosine.spread(directions.uniform) if centres else 0.0)
     return (1.0 - removed / x.width) / (1.0 - varied / x.width), varied
+
+
+def of_one_input(width: float) -> float:
+    """Channels of the input that keys and values were both made of: by as many, what they share is divided."""
+    return width if NAME in ACTIVE.get() else math.inf
 
 
 def left_open(factor: Tensor | float) -> float:

@@ -44,7 +44,7 @@ def _pair_mean(values: Tensor) -> Tensor:
 def forward(
     op: Attention, weights: AttentionRows, query: Exchangeable, key: Exchangeable, value: Exchangeable
 ) -> Exchangeable:
-    w, p, width = weights, op.dropout, op.shared_width
+    w, p, width = weights, op.dropout, op.common_width
     r, between = correlation(value), correlation(query)
     rest, bend = 1.0 - r, w.variance[..., 0] / width
     own = w.own_overlap.mean(-1)
@@ -68,11 +68,11 @@ def backward(op: Attention, weights: AttentionRows, gradient: Exchangeable, quer
     value_same = own / (1.0 - p) + pair
     value_different = (gradient.total() / tokens - own - pair) / max(tokens - 1, 1)
 
-    aligned = ((1.0 - 1.0 / w.count) * (1.0 - w.own_overlap)).mean(-1) / op.shared_width
+    aligned = ((1.0 - 1.0 / w.count) * (1.0 - w.own_overlap)).mean(-1) / op.common_width
     seen = (w.own_overlap * w.query_factor).mean(-1)
     dropped = noise * (w.own_overlap * w.key_factor).mean(-1) * value.diagonal * live_key
     query_same = reach * gradient.diagonal * (live_value * live_key * (aligned + seen) + dropped)
-    shared = 1.0 / op.shared_width + _pair_mean(growth)
+    shared = 1.0 / op.common_width + _pair_mean(growth)
     query_different = reach * gradient.different * live_value * live_key * shared
 
     signal = gradient.diagonal * (w.own_overlap * w.key_factor).mean(-1)

@@ -107,10 +107,10 @@ def forward(op: Attention, weights: DenseWeights, query: Dense, key: Dense, valu
     excess = (m * value.diagonal[..., None, :]) @ m.T
     out = w.other_key * (m @ value.values @ m.T) + (w.same_key - w.other_key) * excess
     own_value, live = spread_over_keys(m, value)
-    bend = live * w.rows.variance / op.shared_width * (1.0 - w.rows.own_overlap) ** 2
+    bend = live * w.rows.variance / op.common_width * (1.0 - w.rows.own_overlap) ** 2
     out = out + take_shorter(bend, w.shorter) * w.query_correlation.clamp_min(0.0)
     drawn = 2.0 * (1.0 + w.query_correlation) * (1.0 - w.pair_overlap / 2) * w.pair_overlap
-    out = out + drawn * take_shorter(live * w.rows.effective, w.shorter) / op.shared_width
+    out = out + drawn * take_shorter(live * w.rows.effective, w.shorter) / op.common_width
     noise = op.dropout / (1.0 - op.dropout)
     return Dense(out).add_diagonal(noise * w.rows.own_overlap * own_value)
 
@@ -151,7 +151,7 @@ def _to_queries(op: Attention, w: DenseWeights, gradient: Dense, key: Dense, val
     same_value, live_value = spread_over_keys(w.visible, value)
     _, live_key = spread_over_keys(w.visible, key)
     few = take_shorter(w.rows.count, w.shorter)
-    aligned = (1.0 - 1.0 / few) * (1.0 - w.pair_overlap) / op.shared_width
+    aligned = (1.0 - 1.0 / few) * (1.0 - w.pair_overlap) / op.common_width
     seen = aligned + w.pair_overlap * take_shorter(w.rows.query_factor, w.shorter)
     flow = reach * gradient.values * take_shorter(live_value * live_key, w.shorter) * seen
     dropped = reach * noise * gradient.diagonal * w.rows.own_overlap * same_value * live_key * w.rows.key_factor

@@ -47,7 +47,7 @@ def mean(weights: AttentionRows, value_mean: Tensor) -> Tensor:
 def forward(
     op: Attention, weights: AttentionRows, query: Exchangeable, key: Exchangeable, value: Exchangeable
 ) -> Exchangeable:
-    w, p, width = weights, op.dropout, op.shared_width
+    w, p, width = weights, op.dropout, op.common_width
     r, rest, between = correlation(value), 1.0 - correlation(value), correlation(query)
     aligned = rest * w.variance / width * (1.0 - w.own_overlap) ** 2
     own = rest * (1.0 + 4.0 * (1.0 - w.own_overlap / 2) * w.effective / width) + p * r
@@ -69,12 +69,12 @@ def backward(op: Attention, weights: AttentionRows, gradient: Exchangeable, quer
     value_same = per_key * (own / (1.0 - p) + pair)
     value_different = _remainder(gradient.total(), per_key * (own + pair), keys)
 
-    aligned = (1.0 - 1.0 / keys) * (1.0 - w.own_overlap) / op.shared_width
+    aligned = (1.0 - 1.0 / keys) * (1.0 - w.own_overlap) / op.common_width
     query_same = reach * (
         gradient.diagonal * live_value * live_key * (aligned + w.own_overlap * w.query_factor)
         + noise * own * value.diagonal * live_key * w.key_factor
     )
-    query_different = reach * gradient.different * live_value * live_key * (1.0 / op.shared_width + overlap)
+    query_different = reach * gradient.different * live_value * live_key * (1.0 / op.common_width + overlap)
 
     seen = own + pair * overlapping_correlation(between, w.share)
     signal = reach * per_key * query.diagonal * live_value * w.key_factor * seen

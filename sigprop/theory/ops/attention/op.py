@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from sigprop.errors import UnsupportedError, require
+from sigprop.theory.corrections.finite_width import of_one_input
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.attention import causal, dense, exchangeable, sampled
 from sigprop.theory.ops.base import Op
@@ -59,6 +60,10 @@ class Attention(Op):
     @property
     def score_scale(self) -> Tensor | float:
         return self.head_width**-0.5 if self.scale is None else self.scale
+
+    @property
+    def common_width(self) -> float:
+        return of_one_input(self.shared_width)
 
     def _rule(self, query: Signal) -> Any:
         if isinstance(query.kernel, Exchangeable):

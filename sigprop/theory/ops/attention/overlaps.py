@@ -40,7 +40,7 @@ class AttentionRows:
 
     @classmethod
     def of(cls, op: Attention, raw: Tensor, variance: Tensor, count: Tensor) -> AttentionRows:
-        degrees = 1.0 / (1.0 / op.head_width + 2.0 / op.shared_width)
+        degrees = 1.0 / (1.0 / op.head_width + 2.0 / op.common_width)
         count = count.expand_as(variance)
         own = mean_overlap(count, variance, degrees)
         effective = (count * own).clamp_min(1.0).log()

@@ -176,7 +176,7 @@ def forward(op: Attention, weights: SampledWeights, query: Dense, key: Dense, va
     out = Dense(over_heads(matrix, value.values))
     own = (matrix.square() @ value.diagonal[..., None, :, None])[..., 0].mean(-2)
     _, live = spread_over_keys(weights.visible, value)
-    pull = _spread_weight(weights) ** 2 * _live_scores(op, weights, query) / op.shared_width
+    pull = _spread_weight(weights) ** 2 * _live_scores(op, weights, query) / op.common_width
     root = (pull * live).sqrt()
     aligned = query.like(query.normalized().values.clamp_min(0.0)) * query.outer(root, root)
     return (out + aligned).add_diagonal(noise * own)
@@ -211,7 +211,7 @@ def backward(op: Attention, weights: SampledWeights, gradient: Dense, query: Den
     to_query, to_key = to_score @ weights.key, to_score.transpose(-1, -2) @ weights.query
     _, live_value = spread_over_keys(weights.visible, value)
     _, live_key = spread_over_keys(weights.visible, key)
-    pull = op.score_scale**2 * op.head_width * _spread_weight(weights) * live_value * live_key / op.shared_width
+    pull = op.score_scale**2 * op.head_width * _spread_weight(weights) * live_value * live_key / op.common_width
     aligned = gradient * gradient.outer(pull.sqrt(), pull.sqrt())
     return _average(to_query) + aligned, _average(to_key), to_value
 

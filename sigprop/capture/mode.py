@@ -10,7 +10,7 @@ import inspect
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -22,16 +22,20 @@ from torch.utils.hooks import RemovableHandle
 
 from sigprop.capture.capture import RULES, Capture, Rule, record_of, traced
 from sigprop.capture.derived_weights import makes_fields, of_weights
-from sigprop.capture.fields.replayed import recorded, replayed
+from sigprop.capture.fields.operands import choice_of, condition_of, remember_condition
+from sigprop.capture.fields.replayed import kept, recorded, replayed
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
 from sigprop.capture.rules.stops import custom, hooked, stopped
 from sigprop.capture.rules.writes import VIEWS, remember, written_through
 from sigprop.compat import custom_functions
-from sigprop.errors import Fault, InputError, SigpropError
+from sigprop.errors import Fault, InputError, SigpropError, UnsupportedError
 from sigprop.graph.graph import replaced
 from sigprop.isolation import Mode
+
+OF_CHOSEN = frozenset(("eq", "ne", "one_hot", "float", "to", "unsqueeze", "sum"))
+"""What is made of chosen indices and known by how they were chosen."""
 
 
 class CaptureMode(Mode):
@@ -75,8 +79,19 @@ class CaptureMode(Mode):
         if name == "register_hook" and found:
             return self._hook(*args)
         if name in QUERIES or not found:
-            return func(*args, **kwargs)
+            made = func(*args, **kwargs)
+            return self._of_chosen(func, name, args, kwargs, made) if name in OF_CHOSEN else made
         return self._traced(func, name, args, kwargs, found)
+
+    def _of_chosen(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any], made: Any) -> Any:
+        """Real numbers made of indices that were chosen, or of such numbers, know how: which expert a token goes to
+        was drawn once, and what is multiplied by it is drawn with it."""
+        known = [condition_of(choice_of(item)) for item in args]
+        if isinstance(made, Tensor) and any(isinstance(item, Record) for item in known):
+            call = Call(func, name, tuple(known), kwargs, self._capture.module)
+            with suppress(UnsupportedError):
+                remember_condition(made, kept(self._capture, call))
+        return made
 
     def _getter(self, func: Any, args: tuple) -> Any:
         attribute = getattr(func.__self__, "__name__", "")

@@ -19,7 +19,9 @@ from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
 from sigprop.graph.shared_parts import IN_STEP
 from sigprop.theory.drawing import DTYPE, drawn_rows, root_of
+from sigprop.theory.ops.base import Op
 from sigprop.theory.ops.cat import CatPositions
+from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Piece
 
@@ -87,7 +89,7 @@ class Ensemble:
         self._states = states
         self._generator = generator
         self._expected: dict[Node, Tensor] = {}
-        self._drawn: dict[Node, Tensor] = {}
+        self._drawn: dict[tuple[Node, int], Tensor] = {}
         self._without: dict[Node, Tensor] = {}
         self._known: dict[Node, SourceState] = {}
 
@@ -132,7 +134,7 @@ class Ensemble:
         if source.inside is None:
             return self.expected(node).expand(replicas.stop - replicas.start, -1, -1)
         assert isinstance(op, Linear)
-        inside = self.drawn(node.inputs[0])[replicas] * (op.fan_in * op.variance) ** 0.5
+        inside = self.drawn(node.inputs[0], groups_of(op))[replicas] * (op.fan_in * op.variance) ** 0.5
         if not op.bias_variance:
             return inside
         return torch.cat((inside, torch.full_like(inside[..., :1], float(op.bias_variance) ** 0.5)), -1)
@@ -143,7 +145,7 @@ class Ensemble:
         inside = self._source(node).inside
         if inside is None:
             return None
-        roots = self.drawn(node.inputs[0])[replicas]
+        roots = self.drawn(node.inputs[0], groups_of(self._source(node).op))[replicas]
         change = (gradients * (roots @ roots.mT - inside)).sum((1, 2))
         return change, change + (gradients * inside).sum((1, 2))
 
@@ -153,18 +155,19 @@ class Ensemble:
             self._without[node] = root_of(self._states.signal(node).covariance.values - bias)
         return self._without[node]
 
-    def drawn(self, node: Node) -> Tensor:
-        """For each replica `R` with `R R^T` the kernel of the node's channels in one initialization."""
-        if node not in self._drawn:
+    def drawn(self, node: Node, groups: int = 1) -> Tensor:
+        """For each replica `R` with `R R^T` the kernel of the node's channels, or of one group, in one initialization."""
+        if (node, groups) not in self._drawn:
             signal, root = self._states.signal(node), self.expected(node)
-            noise = channel_noise(root.shape[1], signal.independent_channels, self.replicas, self._generator)
+            channels = max(1, signal.independent_channels // groups)
+            noise = channel_noise(root.shape[1], channels, self.replicas, self._generator)
             made = root.to(DTYPE) @ noise
             made[..., -1] += signal.mean.to(DTYPE)
-            if isinstance(signal.fluctuation.norm, float) and signal.fluctuation.norm == 0.0:
+            if groups == 1 and isinstance(signal.fluctuation.norm, float) and signal.fluctuation.norm == 0.0:
                 level = signal.kernel.diagonal.clamp_min(0.0).to(DTYPE)
                 made *= (level / made.square().sum(-1).clamp_min(torch.finfo(DTYPE).tiny)).sqrt()[..., None]
-            self._drawn[node] = made
-        return self._drawn[node]
+            self._drawn[node, groups] = made
+        return self._drawn[node, groups]
 
 
 def channel_noise(positions: int, width: int, replicas: int, generator: torch.Generator) -> Tensor:
@@ -209,7 +212,15 @@ def is_narrow(states: Evaluation, node: Node) -> bool:
     op = states.op(node)
     if op.picks is not None:
         return is_narrow(states, node.inputs[0])
-    return isinstance(op, Linear) and op.by_position and NARROW * states.positions(node) >= op.fan_in
+    return isinstance(op, Linear) and bool(groups_of(op)) and NARROW * states.positions(node) >= op.fan_in
+
+
+def groups_of(op: Op) -> int:
+    """Of a linear map of channels, position by position, the groups that it maps apart, as heads with inputs of their
+    own; 0 for any other op."""
+    if isinstance(op, Convolution) and op.groups > 1:
+        return op.groups if op.rows.T.tolist() == [list(range(len(op.rows)))] else 0
+    return int(isinstance(op, Linear) and op.by_position)
 
 
 def balanced_replicas(states: Evaluation, node: Node) -> int:
@@ -218,7 +229,8 @@ def balanced_replicas(states: Evaluation, node: Node) -> int:
         return balanced_replicas(states, node.inputs[0])
     if not is_narrow(states, node):
         return 1
-    return fewest_balanced(states.positions(node), states.signal(node.inputs[0]).independent_channels)
+    channels = states.signal(node.inputs[0]).independent_channels // groups_of(states.op(node))
+    return fewest_balanced(states.positions(node), max(1, channels))
 
 
 def parts_of_sources(target: Field) -> dict[Field, list[Field]]:

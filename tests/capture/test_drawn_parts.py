@@ -131,3 +131,24 @@ def test_which_expert_is_chosen_is_no_draw_of_its_own():
     """Tokens were routed once: of 24 tokens an expert saw up to twice as many as it does."""
     names = [f"experts.{number}.weight" for number in range(4)]
     assert max(errors(Routed, TOKENS, 100, "grad_second_moment", *names)) < 4.0
+
+
+class GroupedHeads(nn.Module):
+    """Heads whose queries, keys and values read channels of their own, as SqueezeBERT's convolutions make them."""
+
+    def __init__(self, width=48, heads=4):
+        super().__init__()
+        self.first, self.norm, self.heads = nn.Linear(24, width), nn.LayerNorm(width), heads
+        self.query, self.key, self.value = (nn.Conv1d(width, width, 1, groups=heads) for _ in range(3))
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).mT
+        query, key, value = (part(x).unflatten(1, (self.heads, -1)) for part in (self.query, self.key, self.value))
+        shares = (query.mT @ key / query.shape[2] ** 0.5).softmax(-1)
+        return (value @ shares.mT).flatten(1, 2)
+
+
+def test_heads_that_read_few_channels_share_what_these_fluctuate_by():
+    """Half the gradient of the queries was missing."""
+    names = ("query.weight", "key.weight", "value.weight")
+    assert max(errors(GroupedHeads, TOKENS, 60, "grad_second_moment", *names)) < 4.0

@@ -156,7 +156,7 @@ class Ensemble:
         return self._without[node]
 
     def drawn(self, node: Node, groups: int = 1) -> Tensor:
-        """For each replica `R` with `R R^T` the kernel of the node's channels, or of one group, in one initialization."""
+        """For each replica `R` with `R R^T` the kernel of the channels, or of one group, in one initialization."""
         if (node, groups) not in self._drawn:
             signal, root = self._states.signal(node), self.expected(node)
             channels = max(1, signal.independent_channels // groups)

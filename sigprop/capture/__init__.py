@@ -4,7 +4,7 @@ Layers from the ground up; a file imports only from its own layer and those befo
 
 1. Tensors: `passes`, `layout`, `record`, `functions`.
    Of each traced tensor which axes are positions and which channels, and what made it; the passes by name.
-2. Random numbers: `ensemble`, `replay`, `thinned_heads`, `replayed_heads`, `replayed_function`.
+2. Random numbers: `ensemble`, `replay`, `replayed_heads`, `replayed_function`.
    Sampled from predicted states by replaying the model's functions, for ops that are evaluated so.
 3. Run: `capture`. What a run has found: the graph, records, sites; and the rules by name.
 4. Results: `derived_weights`, `fields/`. What rules share: how a result is made.

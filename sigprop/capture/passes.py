@@ -17,7 +17,7 @@ PASSES = {
     SEQUENCES: "of 4 sequences or more two are followed: 12 % of what all share, else less (identical_sequences.py)",
     LONG: "sequences beyond `tokens` are continued from shorter ones: rows are assumed (long_contexts.py)",
     EXPERTS: "of stacked experts one is followed: none in expectation, for weights of mean zero (experts_as_one.py)",
-    THINNED: "of many heads a part is drawn: the standard errors of the draws (thinned_heads.py)",
+    THINNED: "of many heads a part is drawn: the standard errors of the draws (replay.py)",
 }
 """Each with what it does, its error, and its file in `sigprop/capture`."""
 

@@ -3,6 +3,11 @@
 A tensor is drawn by drawing its sources from their kernels, at their real shapes, and calling again the functions
 that lead from them to it. Rotary positions, masks, biases, norms of queries and keys, routing and whatever else a
 model does between its linear maps need no rule of their own.
+
+Thinned replays, a pass: a wide model's heads are alike, so a part of them is enough. Head axes keep one in `factor` of
+their entries, from the sources on. What is left of several replicas is replayed at once, one replica after the other
+along the head axis. Views are replayed by their layouts instead of by the sizes they were called with; a call that
+names the full number of heads cannot be thinned.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import Ensemble, Joint
-from sigprop.capture.layout import Layout
+from sigprop.capture.layout import Axis, Layout
 from sigprop.capture.record import Call, Field, Record, Weight, no_rule
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
@@ -23,6 +28,7 @@ from sigprop.graph.graph import Node
 from sigprop.theory.drawing import DTYPE, kernel_of
 from sigprop.theory.ops.base import Coupling, ParameterState
 
+SIZED_VIEWS = ("view", "reshape", "flatten", "unflatten", "expand")
 FEW = 12
 """Replicas that tell how much they scatter."""
 
@@ -150,14 +156,101 @@ def _called(call: Call, function: Any, args: Any, kwargs: Any) -> Any:
         raise no_rule(call, f"it fails on drawn numbers: {type(error).__name__}: {error}") from error
 
 
+# -- a pass: of many heads a part is drawn
+
+
+class Thinning:
+    """Which axes are thinned, and layouts with the sizes that are left in `replicas` replicas."""
+
+    def __init__(self, heads: list[Axis], factor: int, replicas: int = 1):
+        self.factor = factor
+        self.heads = heads
+        self.replicas = replicas
+        self.single = self if replicas == 1 else Thinning(heads, factor)
+        self._axes: dict[Axis, Axis] = {}
+        self._layouts: dict[Layout, Layout] = {}
+
+    def axis(self, axis: Axis) -> Axis:
+        if axis not in self._axes:
+            size = self._size(axis)
+            self._axes[axis] = axis if size == axis.size else Axis(size, axis.role)
+        return self._axes[axis]
+
+    def _size(self, axis: Axis) -> int:
+        if axis in self.heads:
+            return axis.size // self.factor * self.replicas
+        for parts in axis.splits.values():
+            sizes = [self.axis(part).size for part in parts]
+            if sizes != [part.size for part in parts]:
+                return math.prod(sizes)
+        return axis.size
+
+    def layout(self, layout: Layout) -> Layout:
+        if layout not in self._layouts:
+            dims = tuple(tuple(self.axis(axis) for axis in dim) for dim in layout.dims)
+            self._layouts[layout] = Layout(dims, tuple(self.axis(axis) for axis in layout.order))
+        return self._layouts[layout]
+
+    def place(self, layout: Layout) -> int | None:
+        """The dimension along which replicas follow each other: that in which heads come first."""
+        return next((place for place, dim in enumerate(layout.dims) if dim and self._leads(dim[0])), None)
+
+    def _leads(self, axis: Axis) -> bool:
+        return axis in self.heads or any(self._leads(parts[0]) for parts in axis.splits.values())
+
+
+class ThinReplay(Replay):
+    """A replay on thinned layouts, of all replicas of its ensemble at once."""
+
+    def __init__(self, thinning: Thinning, *args: Any):
+        super().__init__(*args)
+        self.thinning = thinning
+        self.replicas = slice(self.replicas.start, self.replicas.start + thinning.replicas)
+        self.weight_share = 1.0 / thinning.factor
+
+    def layout(self, item: Field) -> Layout:
+        return self.thinning.single.layout(item.layout)
+
+    def heads_left_out(self, item: Field) -> float:
+        """Of one that all heads share: a key of all queries, or a part of all keys."""
+        return self.thinning.factor if self.layout(item).channels == item.layout.channels else 1.0
+
+    def from_rows(self, item: Field, rows: Tensor) -> Tensor:
+        place = self.thinning.place(item.layout) or 0
+        return self.layout(item).from_rows(rows).movedim(0, place).flatten(place, place + 1)
+
+    def to_rows(self, item: Field, values: Tensor) -> Tensor:
+        place = self.thinning.place(item.layout) or 0
+        return self.layout(item).to_rows(values.unflatten(place, (self.thinning.replicas, -1)).movedim(place, 0))
+
+    def _call(self, record: Record) -> Tensor:
+        call = record.call
+        if call is not None and call.name in SIZED_VIEWS and isinstance(record, Field):
+            source: Any = self.values[record.inputs[0]]
+            shape = self.thinning.layout(record.layout).shape
+            with torch.set_grad_enabled(self.gradients):
+                return source.expand(shape) if call.name == "expand" else source.reshape(shape)
+        return super()._call(record)
+
+
+# -- and back
+
+
 class Reverse:
     """Gradients at the sources and the weights of replays: added one by one, then averaged.
 
     `corrections`: what the gradient of a linear source's weight gains because its input and its gradient fluctuate
     together, per entry: the average of `sum G (K - E K)` over replicas. `passed`: kernels at sites on the way.
+    `couples`: what arrives is also compared with the signal where it arrives.
     """
 
-    def __init__(self, parts: dict[Field, list[Field]], sites: Sequence[Field] = (), joint: Joint | None = None):
+    def __init__(
+        self,
+        parts: dict[Field, list[Field]],
+        sites: Sequence[Field] = (),
+        joint: Joint | None = None,
+        couples: bool = False,
+    ):
         self.parts, self._joint = parts, joint
         self._alone = [source for source in parts if joint is None or source not in joint.spans]
         self.passed: dict[Field, Tensor] = dict.fromkeys(sites, torch.zeros(()))
@@ -165,7 +258,7 @@ class Reverse:
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
         self._energies: list[list[Tensor]] = [[] for _ in self.kernels]
-        self._couplings = {source: Coupling() for source in parts}
+        self._couplings = {source: Coupling() for source in parts if couples}
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
         weights = list(replay.weights)
@@ -176,26 +269,25 @@ class Reverse:
         for site, value in zip(on_way, found[len(inputs) :], strict=True):
             if value is not None:
                 self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
-        arrived = dict(zip(drawn, found, strict=False))
-        for source, parts in self.parts.items():
-            self._couple(replay, source, [part for part in parts if arrived[part] is not None], arrived)
+        arrived = {
+            part: replay.to_rows(part, value) for part, value in zip(drawn, found, strict=False) if value is not None
+        }
+        for source, coupling in self._couplings.items():
+            self._couple(coupling, replay, source, [part for part in self.parts[source] if part in arrived], arrived)
         for place, source in enumerate(self._alone):
-            parts = self.parts[source]
             kernels = [
-                kernel_of(replay.to_rows(part, value))
-                * (replay.heads_left_out(part) * part.layout.channels / source.layout.channels)
-                for part in parts
-                if (value := arrived[part]) is not None
+                kernel_of(arrived[part]) * (replay.heads_left_out(part) * part.layout.channels / source.layout.channels)
+                for part in self.parts[source]
+                if part in arrived
             ]
             if kernels:
                 self._receive(place, replay, source.node, torch.stack(kernels).sum(0))
         if self._joint is not None:
             rows = torch.zeros(())
             for source, span in self._joint.spans.items():
-                if (value := arrived[source]) is not None:
-                    own = replay.to_rows(source, value)
+                if source in arrived:
                     after = replay.states.positions(self._joint.node) - span.stop
-                    rows = rows + torch.nn.functional.pad(own, (0, 0, span.start, after))
+                    rows = rows + torch.nn.functional.pad(arrived[source], (0, 0, span.start, after))
             if rows.ndim:
                 self._receive(-1, replay, self._joint.node, kernel_of(rows))
         for weight, value in zip(weights, found[len(drawn) : len(inputs)], strict=True):
@@ -213,13 +305,15 @@ class Reverse:
             self._energies[place].append(energies)
             self.corrections[node] = self.corrections.get(node, 0.0) + float(change.sum())
 
-    def _couple(self, replay: Replay, source: Field, parts: list[Field], arrived: dict[Field, Any]) -> None:
+    def _couple(
+        self, coupling: Coupling, replay: Replay, source: Field, parts: list[Field], arrived: dict[Field, Tensor]
+    ) -> None:
         """What arrives at the parts of a source that are drawn, with the signal there."""
         if parts:
             x = torch.cat([replay.to_rows(part, replay(part).detach()) for part in parts], -1)
-            gradient = torch.cat([replay.to_rows(part, arrived[part]) for part in parts], -1)
+            gradient = torch.cat([arrived[part] for part in parts], -1)
             share = sum(part.layout.channels for part in parts) / source.layout.channels
-            self._couplings[source].add(x, gradient, replay.states.signal(source.node).kernel.values, share)
+            coupling.add(x, gradient, replay.states.signal(source.node).kernel.values, share)
 
     def coupling(self, number: int) -> Coupling:
         if self._joint is None or number < len(self._alone):

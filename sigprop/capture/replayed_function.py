@@ -109,7 +109,7 @@ class ReplayedFunction:
             yield self.target.layout.to_rows(replay(self.target))
 
     def backward(self) -> Iterator[DrawnFunction]:
-        self.received = Reverse(self.parts, self.sites_between, self.joint)
+        self.received = Reverse(self.parts, self.sites_between, self.joint, couples=True)
         for replay in self._replays(gradients=True):
             yield DrawnFunction(self, replay, replay(self.target))
 

@@ -15,12 +15,26 @@ from torch import Tensor
 from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, parts_of_sources
 from sigprop.capture.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.capture.record import Field
-from sigprop.capture.replay import Replay, Reverse
-from sigprop.capture.thinned_heads import Thinning, ThinReplay, possible_thinning
+from sigprop.capture.replay import Replay, Reverse, Thinning, ThinReplay
 from sigprop.graph.evaluate import Evaluation
 from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.attention.sampled import sequences_apart
 from sigprop.theory.ops.base import Op
+
+
+def possible_thinning(query: Layout, key: Layout, wanted: int, replicas: int, drawn: list[Layout]) -> Thinning | None:
+    """Thin the heads of queries and keys alike, down to about `wanted`, and join replicas where heads come first in all
+    that is drawn; None when neither is possible."""
+    mine, theirs = query.dims[-3] if len(query.dims) > 2 else (), key.dims[-3] if len(key.dims) > 2 else ()
+    if len(mine) != 1 or len(theirs) > 1 or any(axis.is_position for axis in (*mine, *theirs)):
+        return None
+    common = math.gcd(mine[0].size, theirs[0].size if theirs else mine[0].size)
+    factors = [n for n in range(1, common + 1) if common % n == 0 and mine[0].size // n >= wanted]
+    made = Thinning([*mine, *theirs], max(factors, default=1), replicas)
+    if any(made.place(layout) is None for layout in drawn):
+        made = made.single
+    return made if made.factor > 1 or made.replicas > 1 else None
+
 
 HEADS = 64
 """Heads that are drawn at most for the first attentions of a model."""

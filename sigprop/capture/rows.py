@@ -93,7 +93,7 @@ class SiteRows:
         self._masks = padding_masks(found.batch)
         self._last: tuple[Any, tuple[float, float, float], Any] | None = None
         sites = [(n, x) for n, x in found.sites if not any(axis.role == KEY for dim in x.layout.dims for axis in dim)]
-        for (name, item), depth in zip(sites, depths(name for name, _ in sites), strict=True):
+        for (name, item), depth in zip(sites, depths([name for name, _ in sites]), strict=True):
             if item.layout.positions > LARGEST and not item.is_made:
                 count = f"{item.layout.positions:,} positions, more than the {LARGEST:,} of a tensor between others"
                 self.sites.append(SiteRow(name, depth, status="assumed", reason=f"not followed: {count}"))

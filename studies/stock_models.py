@@ -61,7 +61,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Nemotron": ("NemotronForCausalLM", {"num_key_value_heads": 8}),
     "Gemma 3": ("Gemma3ForCausalLM", {}),
     "Qwen2-MoE": ("Qwen2MoeForCausalLM", {}),
-    "Qwen3-MoE": ("Qwen3MoeForCausalLM", {}),
+    "Qwen3-MoE": ("Qwen3MoeForCausalLM", {"norm_topk_prob": True}),
     "DeepSeek-V3": ("DeepseekV3ForCausalLM", {}),
     "Mamba": ("MambaForCausalLM", {}),
     "Mamba-2": ("Mamba2ForCausalLM", {}),

@@ -4,10 +4,10 @@
 |---|---|
 | `checking` | `check(model, batch)`: the whole examination, to a `Report` |
 | `subject` | what findings look at, each part computed once; the same model under a change |
-| `findings/` | one file per finding, registered by name |
+| `findings/` | findings, registered by name; those of one idea in one file |
 | `thresholds` | every number that decides, with its reason |
 | `draws`, `statistics` | the weights themselves, and what sampling allows |
-| `observation` | what one forward pass shows beyond moments |
+| `observation`, `operations`, `calls` | what one forward pass shows beyond moments |
 | `streams`, `branches`, `gauges` | what profiles say, in the quantities that findings go by |
 | `suspects`, `edits`, `prescribing` | tensor groups that may be the cause, changes as code, and trying them |
 | `evaluation` | predicted and measured, as it is and under a plan |

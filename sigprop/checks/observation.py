@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import copied, tensors_in
-from sigprop.checks.operations import Activity, Calls, CallWatch, NormInput, filled, note_recurrence
+from sigprop.checks.calls import Activity, Calls, NormInput
+from sigprop.checks.operations import CallWatch, filled, note_recurrence
 from sigprop.compat import own_modules
 from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
@@ -258,8 +259,9 @@ def _note_norm(name: str, module: nn.Module, inputs: Any, output: Any, found: Ob
         return
     axis = -1 if first.shape[-1] == len(gain) else 1
     if isinstance(output, Tensor) and output.shape == first.shape and first.shape[axis] == len(gain):
-        sizes = [float(item.double().square().mean()) for item in (first, output, gain)]
-        found.normalized[name] = (sizes[0], sizes[1], sizes[2])
+        sizes = [float(item.double().square().mean()) for item in (first, output, gain, 1 + gain)]
+        wanted = min(sizes[2:], key=lambda size: abs(math.log(max(size, 1e-30) / max(sizes[1], 1e-30))))
+        found.normalized[name] = (sizes[0], sizes[1], wanted)
     if axis != -1:
         return
     x = first.double()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sigprop.checks.calls import Activity, Calls, Gate, LossCall, MadeBy, NormInput, Routing, Softmax
+
 BOUND_SHARE = 0.05
 PIECE = 1 << 20
 """Logits that are copied to float64 at once."""
@@ -20,125 +22,6 @@ FEWEST = 16
 """Positions below which a unit that is always zero says nothing."""
 MASKED = 80.0
 """Below the largest logit: what is farther down is masked, or might as well be (exp(-80) = 2e-35)."""
-
-
-@dataclass(frozen=True)
-class Activity:
-    """Shares of units: zero on every position, and of entries within 5 % of a bound; the largest channel's share.
-
-    `channel_share` is the second moment of the largest channel over the sum of all channels'. `silent`: what the dead
-    units read is zero itself.
-    """
-
-    dead: float = 0.0
-    silent: bool = False
-    saturated: float = 0.0
-    channel_share: float = 0.0
-    channel: int = -1
-    channels: int = 0
-
-
-@dataclass(frozen=True)
-class MadeBy:
-    """What made a tensor: the module of the last matrix before it; `factors`: of a product of two signals theirs, each
-    with its mean square."""
-
-    site: str
-    factors: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class LossCall:
-    """One loss that the model (or the loss function) computes, beside that of a guess: equal logits, or zeros.
-
-    `variance`: of the logits over the classes, `source`: what made them. `probabilities`: the logits of a cross entropy
-    sum to one already. `summed`: over how many labels the loss is a sum; 0 for a mean.
-    """
-
-    site: str
-    kind: str
-    classes: int
-    value: float
-    chance: float
-    variance: float
-    probabilities: bool = False
-    labelled: bool = True
-    summed: int = 0
-    source: MadeBy | None = None
-
-
-@dataclass(frozen=True)
-class NormInput:
-    """Median over positions of the variance (mean square) that a norm divides by, and its epsilon; of `vectors` that
-    are divided by their lengths, both squared."""
-
-    variance: float
-    epsilon: float
-    vectors: bool = False
-
-
-@dataclass(frozen=True)
-class Routing:
-    """One choice among `options`, over `positions` tokens: how many options take nine tenths of them."""
-
-    options: int
-    chosen: int
-    positions: int
-    busy: int
-
-
-@dataclass(frozen=True)
-class Gate:
-    """A sigmoid: its mean, and its slope over that at zero."""
-
-    mean: float
-    slope: float
-
-
-@dataclass(frozen=True)
-class Softmax:
-    """Average largest weight, the variance of the logits over the options, and how many options are open on average.
-
-    `logits`: to be compared with those of another batch. `places`: one logit for each pair of two positions, with the
-    softmax along another axis than the last. `source`: what made the logits.
-    """
-
-    largest: float
-    variance: float
-    options: float
-    logits: Tensor | None = None
-    places: bool = False
-    source: MadeBy | None = None
-
-
-@dataclass
-class Calls:
-    """By name of the module that runs.
-
-    `normalized`: mean squares of what a norm reads, makes, and has as gain. `inputs`: root mean square of numbers of
-    the batch that a matrix multiplies as they are, and of what comes of it. `positions`: variance of a table's rows
-    and of the fixed numbers that are added to them. `exponents`: median of what an exponential reads. `weights`: of a
-    matrix that is made of several parameters its root mean square times sqrt(fan_in), and their names. `blind`:
-    queries whose scores are all -inf; `unseen`: sequences of which no key may be seen; `future`: attentions that see
-    nothing but what comes after.
-    """
-
-    activity: dict[str, Activity] = field(default_factory=dict)
-    losses: list[LossCall] = field(default_factory=list)
-    dropouts: dict[str, float] = field(default_factory=dict)
-    norms: dict[str, NormInput] = field(default_factory=dict)
-    routings: dict[str, Routing] = field(default_factory=dict)
-    gates: dict[str, Gate] = field(default_factory=dict)
-    softmaxes: dict[str, Softmax] = field(default_factory=dict)
-    inputs: dict[str, tuple[float, float]] = field(default_factory=dict)
-    exponents: dict[str, float] = field(default_factory=dict)
-    detached: dict[str, int] = field(default_factory=dict)
-    normalized: dict[str, tuple[float, float, float]] = field(default_factory=dict)
-    positions: dict[str, tuple[float, float]] = field(default_factory=dict)
-    weights: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
-    blind: dict[str, int] = field(default_factory=dict)
-    unseen: dict[str, int] = field(default_factory=dict)
-    future: list[str] = field(default_factory=list)
 
 
 class CallWatch(TorchFunctionMode):

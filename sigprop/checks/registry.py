@@ -1,10 +1,10 @@
-"""Findings register here: one file, one function from a subject to what it finds."""
+"""Findings register here: one function from a subject to what it finds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError
 from sigprop.registry import Registry
@@ -29,7 +29,14 @@ class Check:
     examine: Examination
 
     def __call__(self, subject: Subject) -> Iterator[Finding]:
-        yield from self.examine(subject)
+        for item in self.examine(subject):
+            depths = item.depths or subject.depths_of((*item.sites, *item.parameters))
+            yield replace(item, name=self.name, group=self.group, depths=depths)
+
+
+def say(severity: str, title: str, cause: str, reference: str = "", **parts: Any) -> Finding:
+    """A finding of the check that makes it: its name, group and depths are filled in by that."""
+    return Finding("", "", severity, title, cause, reference, **parts)
 
 
 CHECKS: Registry[Check] = Registry("finding", "sigprop.checks.findings")

@@ -228,10 +228,11 @@ class Subject:
         return find_branches(self.structure, self.streams, self.profile)
 
     def scale_free(self, stream: Stream) -> bool:
-        """Whether all that reads a stream divides by its scale: then only its gradient times its scale counts."""
+        """Whether all that reads a stream divides by its scale: then only its gradient times its scale counts. Sites of
+        a stream are the ends of blocks, which the first block does not read."""
         if self.structure is None or not stream.residual:
             return False
-        found = [item for item in self.structure.junctions if item.block in stream.names]
+        found = [item for item in self.structure.junctions if item.block in stream.names[1:]]
         return bool(found) and all("pre" in item.norms and item.scale_free for item in found)
 
     def relative_gradients(self, stream: Stream, rows: Sequence[SiteRow]) -> list[float]:

@@ -123,12 +123,20 @@ def norm_without_root(power=1.0):
     return model, (ids(), ids(seed=1))
 
 
-def gains_around_zero(mean=0.0):
+class PlusOne(nn.LayerNorm):
+    """Multiplies by one plus its weight, as Gemma and Nemotron do."""
+
+    def forward(self, x):
+        return F.layer_norm(x, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
+
+
+def gains_around_zero(mean=0.0, plus=0.0):
     """N(0, 0.02) for every parameter, gains of norms among them."""
     model = GPT(causal=upper)
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            nn.init.normal_(module.weight, mean, 0.02)
+    for module in [item for item in model.modules() if isinstance(item, nn.LayerNorm)]:
+        nn.init.normal_(module.weight, mean, 0.02)
+        if plus:
+            module.__class__ = PlusOne
     return model, (ids(), ids(seed=1))
 
 

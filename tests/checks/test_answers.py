@@ -71,6 +71,7 @@ def test_what_is_right_of_the_same_kind_is_not_accused():
     torch.manual_seed(0)
     assert "norm_output" not in answered(*planted.norm_without_root(power=0.5))
     assert "norm_output" not in answered(*planted.gains_around_zero(mean=1.0))
+    assert "norm_output" not in answered(*planted.gains_around_zero(mean=0.0, plus=1.0))
     assert "rounding" not in answered(*planted.chaotic_chain(std=1.0))
     assert "embedding_scale" not in answered(*planted.fixed_positions(factor=30.0))
     assert "attention_masks" not in answered(*planted.inverted_padding(shown=True))

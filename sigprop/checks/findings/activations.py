@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
@@ -18,9 +18,7 @@ def activations(subject: Subject) -> Iterator[Finding]:
             if found.saturated > limit("saturated_share")}  # fmt: skip
     if dead:
         worst = max(dead, key=dead.__getitem__)
-        yield Finding(
-            "activations",
-            "signal",
+        yield say(
             "problem",
             f"{dead[worst]:.0%} of the units of {worst} are zero on every position",
             "What they read is exactly zero."
@@ -28,20 +26,16 @@ def activations(subject: Subject) -> Iterator[Finding]:
             else "What they read is negative everywhere: dead units pass no gradient and never come back.",
             "Lu et al. 2019, 'Dying ReLU and initialization'",
             sites=tuple(dead),
-            depths=subject.depths_of(dead),
             evidence=(Datum(f"share of dead units of {worst}", dead[worst], "measured", expected=0.0),),
         )
     if full:
         worst = max(full, key=full.__getitem__)
-        yield Finding(
-            "activations",
-            "signal",
+        yield say(
             "problem" if full[worst] > 0.9 else "warning",
             f"{full[worst]:.0%} of the entries of {worst} are within 5 % of the activation's bounds",
             "The activation has no slope there: the gradient through it is almost zero.",
             "Glorot and Bengio 2010, section 3",
             sites=tuple(full),
-            depths=subject.depths_of(full),
             evidence=(Datum(f"saturated share of {worst}", full[worst], "measured", expected=0.0),),
             prescription=Prescription(
                 "initialize the matrices before it with a smaller std; 1 / sqrt(fan_in) keeps unit input"

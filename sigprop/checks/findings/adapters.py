@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sigprop.checks.edits import edit, listed
 from sigprop.checks.observation import unlike
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject, effect
 from sigprop.checks.thresholds import limit
 from sigprop.results import Init
@@ -27,15 +27,12 @@ def adapters(subject: Subject) -> Iterator[Finding]:
         return
     names = list(last)
     because = f"The product with {listed(names)} is added to frozen weights, and neither factor is zero."
-    yield Finding(
-        "adapters",
-        "draw",
+    yield say(
         "warning",
         f"adapters change the output of the frozen model by {share:.2g} of its variance before they have learned",
         f"{because} Training starts from a damaged model, not from the one that was trained.",
         "Hu et al. 2021, LoRA, section 4.1",
         parameters=tuple(names),
-        depths=subject.depths_of(names),
         evidence=(Datum("share of the output's variance that the adapters change", share, "measured", expected=0.0),),
         prescription=Prescription(f"initialize {listed(names)} with 0"),
         edits=(edit(f"initialize {listed(names)} with 0", last, because),),

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.statistics import is_torch_default
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -43,14 +43,11 @@ def default_draw_left(subject: Subject) -> Iterator[Finding]:
     first = left[0]
     usual = statistics.median(row.std * row.fan_in**0.5 for row in others)
     near = abs(math.log(first.std * first.fan_in**0.5 / usual)) < math.log(limit("near_default"))
-    yield Finding(
-        "default_draw_left",
-        "draw",
+    yield say(
         "note" if near else "warning",
         f"{first.name} still has torch's default draw, uniform with std 1 / sqrt(3 fan_in)",
         f"{len(others)} of {len(rows)} matrices are normal: the initialization of this model did not reach the rest.",
         parameters=tuple(row.name for row in left),
-        depths=subject.depths_of([row.name for row in left]),
         evidence=(
             Datum(f"std of {first.name}", first.std, "weights", first.std * first.log_std_error),
             Datum("1 / sqrt(3 fan_in)", 1 / math.sqrt(3 * first.fan_in), "torch"),
@@ -62,9 +59,7 @@ def default_draw_left(subject: Subject) -> Iterator[Finding]:
 
 def _nothing_drawn(rows: list[Draw]) -> Finding:
     first = rows[0]
-    return Finding(
-        "default_draw_left",
-        "draw",
+    return say(
         "note",
         f"all {len(rows)} linear and convolutional weights have torch's default initialization, {first.name} first",
         "U(-1/sqrt(fan_in), 1/sqrt(fan_in)): no initialization of the model's own has reached them.",

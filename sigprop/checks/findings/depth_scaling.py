@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
@@ -58,9 +58,7 @@ def depth_scaling(subject: Subject) -> Iterator[Finding]:
 
 def _finding(title: str, cause: str, rows: list[Draw], usual: float, factor: float) -> Finding:
     first = rows[0]
-    return Finding(
-        "depth_scaling",
-        "draw",
+    return say(
         "warning",
         title,
         cause,

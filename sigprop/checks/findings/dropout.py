@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sigprop.checks.edits import setting
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Edit, Finding, Prescription
@@ -22,16 +22,13 @@ def dropout(subject: Subject) -> Iterator[Finding]:
     worst = max(bad, key=bad.__getitem__)
     share = bad[worst]
     noise = share / (1 - share) if share < 1 else float("inf")
-    yield Finding(
-        "dropout",
-        "signal",
+    yield say(
         "problem",
         f"{worst} drops {share:.3g} of all entries: its noise is {noise:.3g} times the signal",
         "While it trains, what is kept is a small random sample, scaled up; was the probability to keep given in place "
         "of that to drop?",
         "Srivastava et al. 2014",
         sites=tuple(bad),
-        depths=subject.depths_of(bad),
         evidence=(Datum(f"dropout of {worst}", share, "measured"),),
         prescription=Prescription(f"p = {1 - share:.2g} in place of {share:.3g}"),
         edits=_edits(subject, list(bad), 1 - share),
@@ -41,9 +38,7 @@ def dropout(subject: Subject) -> Iterator[Finding]:
 def _noise(subject: Subject) -> Finding:
     """Nothing says that it drops entries, and another seed changes the output."""
     share = subject.observed.noise
-    return Finding(
-        "dropout",
-        "signal",
+    return say(
         "problem",
         f"training adds noise that is {share:.0%} of the output: two seeds give two answers",
         "Without training the output is the same for both: what is dropped (units, paths, layers) leaves nothing of "

@@ -10,7 +10,7 @@ from torch import nn
 
 from sigprop.checks.branches import Branch
 from sigprop.checks.edits import edit
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.compat import own_modules
@@ -68,9 +68,7 @@ def _quiet(subject: Subject, quiet: list[Branch], count: int) -> tuple[str, str,
 def _finding(
     subject: Subject, found: list[Branch], worst: Branch, severity: str, title: str, cause: str, cure: str
 ) -> Finding:
-    return Finding(
-        "branch_share",
-        "signal",
+    return say(
         severity,
         title,
         cause,
@@ -99,9 +97,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
         if max(share, 1 / share) > limit("embedding_ratio"):
             small, large = (tokens, positions) if share > 1 else (positions, tokens)
             factor = (large.variance / small.variance) ** 0.5
-            yield Finding(
-                "embedding_scale",
-                "signal",
+            yield say(
                 "warning" if small is tokens else "note",  # models without positions train, without tokens they do not
                 f"{large.name} drowns {small.name}: {max(share, 1 / share):.3g} times its variance",
                 SAME_START,
@@ -118,9 +114,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
     first = [branch for branch in subject.branches if branch.first and branch.share > limit("start_ratio")]
     if first:  # a note: Llama, Mistral and Qwen as published start so, and train
         worst = max(first, key=lambda branch: branch.share)
-        yield Finding(
-            "embedding_scale",
-            "signal",
+        yield say(
             "note",
             f"the first branch, {worst.site}, has {worst.share:.3g} times the variance of the stream it is added to",
             "The embeddings start the stream so small that one branch overwrites them; norms hide it from the forward "
@@ -142,9 +136,7 @@ def _fixed_positions(subject: Subject) -> Iterator[Finding]:
         factor = (fixed / own) ** 0.5
         because = f"The std of {table}.weight leaves its rows {1 / factor:.2g} times the scale of their positions."
         inits = {} if row is None else {row.name: Init("normal", std=row.std * factor)}
-        yield Finding(
-            "embedding_scale",
-            "signal",
+        yield say(
             "warning",
             f"fixed positions drown {table}, which they are added to: {fixed / own:.3g} times its variance",
             SAME_START,

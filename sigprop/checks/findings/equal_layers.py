@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.statistics import drawn_like_siblings
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -39,9 +39,7 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
             names = [row.name for group in found for row in group]
             copies = [row for group in found for row in group[1:] if row.name in subject.draws.rows]
             inits = {row.name: drawn_like_siblings(row, subject.draws, row.std) for row in copies}
-            yield Finding(
-                "equal_layers",
-                "draw",
+            yield say(
                 severity,
                 f"{names[0]} and {names[1]} are equal bit for bit"
                 + (f" ({len(names)} such parameters)" if len(names) > 2 else "")

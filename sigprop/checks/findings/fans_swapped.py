@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sigprop.checks.draws import Draw
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.statistics import majority
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -58,9 +58,7 @@ def _finding(bad: list[Draw], mine: str, other: str, gain: float, alone: bool) -
     expected = gain / math.sqrt(getattr(first, mine))
     mine_name, other_name = mine.replace("_", "-"), other.replace("_", "-")
     inits = {row.name: Init("keep", value=math.sqrt(getattr(row, other) / getattr(row, mine))) for row in bad}
-    return Finding(
-        "fans_swapped",
-        "draw",
+    return say(
         "warning" if alone or max(expected / first.std, first.std / expected) < 2 else "problem",
         f"{first.name} has the std of its {other_name} where the model goes by {mine_name}",
         f"The other matrices have std = {gain:.3g} / sqrt({mine_name}); this one has it with the other fan, so its "

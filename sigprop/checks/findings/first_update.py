@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results import ParameterRow
@@ -38,9 +38,7 @@ def first_update(subject: Subject) -> Iterator[Finding]:
     ):  # fmt: skip
         if items:
             share, row = max(items, key=lambda item: abs(math.log(item[0])))
-            yield Finding(
-                "first_update",
-                "gradient",
+            yield say(
                 "warning",
                 f"{row.name} {title}: {share:.2g} of it with {subject.optimizer} at {subject.lr:g}",
                 cause,

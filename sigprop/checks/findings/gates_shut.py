@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from sigprop.checks.edits import edit
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results import Edit, Init
@@ -33,16 +33,13 @@ def gates_shut(subject: Subject) -> Iterator[Finding]:
             continue
         worst = min(found, key=found.__getitem__)
         told = f": {gates[worst].mean:.2g} on average" if quantity == "mean" else f", at {gates[worst].mean:.3g}"
-        yield Finding(
-            "gates_shut",
-            "signal",
+        yield say(
             "problem",
             f"{_named(worst)} {what}{told}" + (f", as those of {len(found) - 1} more" if len(found) > 1 else ""),
             ("Each step keeps that share of the memory: what came before is gone, forward and backward. "
              if "[forget gate]" in worst and quantity == "mean" else "") + cause,
             "Srivastava et al. 2015; Jozefowicz et al. 2015",
             sites=tuple(found),
-            depths=subject.depths_of(found),
             evidence=(Datum(f"{quantity} of {worst}", found[worst], "measured"),),
             edits=tuple(_edits(subject, list(found))),
         )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.streams import fitted_law, usable
 from sigprop.checks.subject import Subject
 from sigprop.checks.suspects import started
@@ -34,9 +34,7 @@ def gradient_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
             evidence.append(Datum("the same", predicted[0] / predicted[-1], "predicted"))
         relative = ", beside the stream" if subject.scale_free(stream) else ""
         verb = "grow" if explodes else "shrink"
-        yield Finding(
-            "gradient_explodes" if explodes else "gradient_vanishes",
-            "gradient",
+        yield say(
             "problem" if size > limit("gradient_ratio_problem") else "warning",
             f"gradients {verb} by a factor of {size:.3g} in variance{relative}, over {len(rows)} blocks, "
             f"backwards ({law})",
@@ -65,9 +63,7 @@ def family_finding(subject: Subject, explodes: bool) -> Iterator[Finding]:
         inits = {row.name: started(row) for row in members}
         gain = members[0].std * members[0].shape[-1] ** 0.5
         because = f"The std of {listed(list(inits))} is {gain:.3g} / sqrt(fan_in) in each of {len(members)} layers."
-        yield Finding(
-            "gradient_explodes" if explodes else "gradient_vanishes",
-            "gradient",
+        yield say(
             "problem",
             f"gradients of {members[0].family} {'grow' if explodes else 'shrink'} by a factor of {size:.3g} in "
             f"variance, over {len(members)} layers, backwards ({law})",
@@ -121,9 +117,7 @@ def criticality(subject: Subject) -> Iterator[Finding]:
         factor = (late[0] / late[-1]) ** (1 / (len(late) - 1))
         verdict = "chaotic" if factor > 1 else "ordered"
         scale = 1 / abs(math.log(factor)) if factor != 1 else math.inf
-        yield Finding(
-            "criticality",
-            "criticality",
+        yield say(
             "warning",
             f"the layers are {verdict}: chi_J = {factor:.3g}, so gradients change by e within {scale:.2g} layers",
             "A chain without skips keeps its gradient only at chi_J = 1.",

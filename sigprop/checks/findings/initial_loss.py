@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from sigprop.checks.calls import LossCall, MadeBy
 from sigprop.checks.gauges import logit_variance
-from sigprop.checks.operations import LossCall, MadeBy
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
@@ -18,7 +18,6 @@ def tied_readout(subject: Subject) -> Iterator[Finding]:
     if subject.readout is not None and subject.readout.tied and subject.profile is not None:
         yield from loss_finding(
             subject,
-            "tied_readout",
             f"The embedding, {subject.readout.name}, is also the readout: behind a norm its logits have variance "
             "width * std^2.",
         )
@@ -33,7 +32,7 @@ def initial_loss(subject: Subject) -> Iterator[Finding]:
     yield from _equal(subject)
     readout = subject.readout
     if subject.profile is not None and not (readout is not None and readout.tied):
-        yield from loss_finding(subject, "initial_loss", "The first steps only undo the size of the logits.")
+        yield from loss_finding(subject, "The first steps only undo the size of the logits.")
 
 
 NORMALIZED = "normalize both, or divide by the root of their length"
@@ -48,9 +47,7 @@ def _misused(subject: Subject) -> Iterator[Finding]:
     wrong = [item for item in subject.observed.losses if item.probabilities]
     if wrong:
         item = wrong[0]
-        yield Finding(
-            "initial_loss",
-            "output",
+        yield say(
             "problem",
             f"the cross entropy in {item.site} is given probabilities, not logits",
             f"Its input is positive and sums to one over the {item.classes} classes: a softmax was taken before, and "
@@ -66,9 +63,7 @@ def _summed(subject: Subject) -> Iterator[Finding]:
     total = subject.measured.meta.get("loss_value") if subject.measured is not None else None
     for item in subject.observed.losses:
         if item.summed > 1 and isinstance(total, float) and total > 0.99 * item.summed * item.value > 0:
-            yield Finding(
-                "initial_loss",
-                "output",
+            yield say(
                 "warning",
                 f"the loss in {item.site} is a sum over {item.summed} labels: {total:.3g}",
                 "Nothing divides it: gradients grow with batch and length, so that clipping always acts and an SGD "
@@ -85,9 +80,7 @@ def _equal(subject: Subject) -> Iterator[Finding]:
     for item in classified(subject):
         if item.source is None or not item.source.factors or not 0 < item.variance < limit("equal_logits"):
             continue
-        yield Finding(
-            "initial_loss",
-            "output",
+        yield say(
             "warning",
             f"the similarities in {item.site} are all but equal as logits: variance {item.variance:.2g} over "
             f"{item.classes} classes",
@@ -122,9 +115,7 @@ def _worse_than_nothing(subject: Subject) -> Iterator[Finding]:
             item.kind == "regression" and is_loss and item.value > limit("loss_over_zero") * item.chance > 0
         ):
             continue
-        yield Finding(
-            "initial_loss",
-            "output",
+        yield say(
             "problem" if (binary and excess > limit("initial_loss_problem")) or not binary else "warning",
             f"the loss in {item.site} starts at {item.value:.3g}, where an output of zeros gets {item.chance:.3g}",
             "The output is too large: the first steps only undo it. It has variance "
@@ -136,7 +127,7 @@ def _worse_than_nothing(subject: Subject) -> Iterator[Finding]:
         return
 
 
-def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
+def loss_finding(subject: Subject, cause: str) -> Iterator[Finding]:
     """The cross entropy that the model computes; else the variance of its logits. Too large logits are told also where
     the labels of the batch hide them (labels that equal a tied model's inputs)."""
     assert subject.profile is not None
@@ -160,9 +151,7 @@ def loss_finding(subject: Subject, name: str, cause: str) -> Iterator[Finding]:
     evidence = [Datum("logit variance", variance, subject.source, expected=1.0)]
     if seen:
         evidence.insert(0, Datum("initial loss", guess + excess, "measured", expected=guess))
-    yield Finding(
-        name,
-        "output",
+    yield say(
         "problem" if max(excess, variance / 2) > limit("initial_loss_problem") else "warning",
         f"logits have variance {variance:.3g}: the loss starts {variance / 2:.3g} above ln({classes}) = {guess:.2f} on "
         "labels that the input does not hold"

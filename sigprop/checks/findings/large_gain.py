@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.suspects import started
 from sigprop.checks.thresholds import limit
@@ -30,16 +30,13 @@ def large_gain(subject: Subject) -> Iterator[Finding]:
     worst = max(bad, key=bad.__getitem__)
     row = subject.draws[worst]
     inits = {name: started(subject.draws[name]) for name in bad}
-    yield Finding(
-        "large_gain",
-        "draw",
+    yield say(
         "warning",
         f"the std of {worst} is {row.std:.3g}, {bad[worst]:.3g} / sqrt(fan_in)",
         f"It multiplies the variance of what it reads by {bad[worst] ** 2:.3g}: what reads it saturates or explodes. "
         "The fan-in was left out, or integers were loaded without their scale.",
         "He et al. 2015",
         parameters=tuple(bad),
-        depths=subject.depths_of(bad),
         evidence=(Datum(f"std of {worst} times sqrt(fan_in)", bad[worst], "weights", expected=1.0),),
         prescription=Prescription("initialize it with std 1 / sqrt(fan_in)"),
         edits=(edit(f"initialize {listed(list(inits))} with std 1 / sqrt(fan_in)", inits),),
@@ -59,9 +56,7 @@ def _made(subject: Subject) -> Iterator[Finding]:
     family = [row for row in subject.draws if row.name.rpartition(".")[2] == odd.name.rpartition(".")[2]]
     gains = {name: item[0] for item in bad.values() for name in item[1]}
     inits = {row.name: Init("keep", value=1 / gains[row.name]) for row in family if row.name in gains}
-    yield Finding(
-        "large_gain",
-        "draw",
+    yield say(
         "warning",
         f"the matrix that {worst} multiplies by has std {gain:.3g} / sqrt(fan_in)",
         f"It is made of {', '.join(names)}, of which {odd.name} starts at {odd.mean or odd.std:.3g}: it multiplies the "
@@ -69,7 +64,6 @@ def _made(subject: Subject) -> Iterator[Finding]:
         "Salimans and Kingma 2016; Liu et al. 2024, DoRA",
         sites=tuple(bad),
         parameters=tuple(inits),
-        depths=subject.depths_of(bad),
         evidence=(Datum(f"std of the matrix of {worst} times sqrt(fan_in)", gain, "measured", expected=1.0),),
         prescription=Prescription(
             f"start {odd.name} at the norms of the rows that it scales, or {gain:.3g} times smaller"

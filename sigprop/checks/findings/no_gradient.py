@@ -10,7 +10,7 @@ from torch import nn
 
 from sigprop.checks.edits import edit, listed, setting
 from sigprop.checks.ends import BROKEN
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject, effect, is_norm_gain
 from sigprop.checks.suspects import zeros
 from sigprop.checks.thresholds import limit
@@ -43,9 +43,7 @@ def _steps(subject: Subject) -> Iterator[Finding]:
     found = {name: count for name, count in subject.observed.detached.items() if count >= limit("detached_steps")}
     if found:
         name = max(found, key=found.__getitem__)
-        yield Finding(
-            "no_gradient",
-            "gradient",
+        yield say(
             "warning",
             f"{name} detaches a tensor {found[name]} times in one pass",
             "No gradient goes from one step to the step before: what happened earlier cannot be learned.",
@@ -65,9 +63,7 @@ def _noise(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
         and subject.draws[tiny[0]].std
         and effect(subject, {name: Init("keep", value=2.0) for name in tiny}) < 1e-10
     ):
-        yield Finding(
-            "no_gradient",
-            "gradient",
+        yield say(
             "problem",
             f"the gradient of {len(tiny)} parameters is rounding noise, {tiny[0]} first",
             f"Doubling {listed(tiny)} leaves the output as it is: their scale is normalized away (one choice divided "
@@ -96,9 +92,7 @@ def _why(subject: Subject, names: list[str]) -> tuple[str, tuple[Edit, ...], str
 
 def _nothing(subject: Subject, names: list[str]) -> Finding:
     why, edits, fix = _why(subject, names)
-    return Finding(
-        "no_gradient",
-        "gradient",
+    return say(
         "problem",
         f"none of the {len(names)} trained parameters gets a gradient, {names[0]} first: nothing can be learned",
         why or "Every one of them stands behind a factor of zero, or is detached from the loss.",
@@ -134,8 +128,7 @@ def _unused(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
          "freeze them, or leave them out"),
     ):  # fmt: skip
         if names:
-            yield Finding(
-                "no_gradient", "gradient", severity,
+            yield say(severity,
                 f"{len(names)} of {len(rows)} parameters {title}, {names[0]} first",
                 cause, parameters=tuple(names),
                 evidence=(Datum("parameters without a gradient", len(names), "measured", expected=0),),
@@ -159,9 +152,7 @@ def _zero(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
     if gains:
         inits = {name: Init("constant", value=1.0) for name in gains}
         edits = (edit(f"start the gains {listed(gains)} at 1", inits, f"The gain {listed(gains)} is zero."), *edits)
-    yield Finding(
-        "no_gradient",
-        "gradient",
+    yield say(
         "problem" if not learns else "warning" if gains else "note",
         f"{len(names)} parameters have a gradient of exactly zero, {shown[0]} first",
         cause if learns else f"What they make never reaches the loss. {why} {cause}".strip(),
@@ -180,7 +171,7 @@ def _behind_zeros(subject: Subject, dead: list[str]) -> tuple[list[str], str]:
     """The zeros that were shown to stand before the dead, by trying them at other values."""
     if subject.evaluation is None:
         return [], ""
-    finding = Finding("no_gradient", "gradient", "note", "", "", parameters=tuple(dead))
+    finding = say("note", "", "", parameters=tuple(dead))
     found, rest = [], set(dead)
     for change in zeros(subject, finding):
         twin = subject.edited(change.inits)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.ends import BROKEN
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.results.report import Datum, Finding, Prescription
 
@@ -31,15 +31,12 @@ def non_finite_signal(subject: Subject) -> Iterator[Finding]:
     cause, fix = _told(subject, forward)
     if broken and broken[0] in ends:
         cause, fix = f"{ends[broken[0]].why}.", "add an epsilon inside it, or keep what it reads away from zero"
-    yield Finding(
-        "non_finite_signal",
-        "signal",
+    yield say(
         "problem",
         f"numbers are not finite, {where}" + (f"; the loss is {loss:g}" if bad_loss else ""),
         cause,
         sites=tuple(forward),
         parameters=tuple(broken),
-        depths=subject.depths_of(forward or broken),
         evidence=(Datum("places that are not finite", len(forward) + len(broken) + bad_loss, "measured", expected=0),),
         prescription=Prescription(fix) if fix else None,
     )

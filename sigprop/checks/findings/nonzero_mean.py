@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.statistics import drawn_like_siblings, sigmas
 from sigprop.checks.subject import Subject, effect
 from sigprop.checks.thresholds import limit
@@ -29,9 +29,7 @@ def nonzero_mean(subject: Subject) -> Iterator[Finding]:
     if bad:
         inits = {row.name: drawn_like_siblings(row, subject.draws, row.std) for _, _, row in bad}
         share, error, worst = max(bad, key=lambda item: item[0])
-        yield Finding(
-            "nonzero_mean",
-            "draw",
+        yield say(
             _severity(subject, share, inits),
             f"{worst.name} has mean {worst.mean:.3g}, {abs(worst.mean) / error:.3g} standard errors from zero",
             "A mean is a rank-one matrix: it carries the average channel only, which it multiplies by mean * fan_in. "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sigprop.checks.edits import edit, listed, setting
 from sigprop.checks.observation import EPSILONS
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.compat import BatchNorm
@@ -31,9 +31,7 @@ def norm_epsilon(subject: Subject) -> Iterator[Finding]:
     because = f"Norms divide by their epsilon, {item.epsilon:.3g}, and not by what they read."
     left = 1 / (1 + bad[worst])
     running = isinstance(modules.get(worst), BatchNorm) and not modules[worst].training
-    yield Finding(
-        "norm_epsilon",
-        "signal",
+    yield say(
         "problem" if bad[worst] > 10 * limit("epsilon") else "warning",
         f"{worst.partition('[')[0]} normalizes vectors that are zero"
         if item.vectors
@@ -44,7 +42,6 @@ def norm_epsilon(subject: Subject) -> Iterator[Finding]:
         if running
         else f"The output has variance {left:.2g} in place of 1, and shrinks with the input: nothing is normalized.",
         sites=tuple(bad),
-        depths=subject.depths_of(bad),
         evidence=(Datum(f"epsilon of {worst} over the variance it reads", bad[worst], "measured"),),
         prescription=Prescription(
             "initialize what makes these vectors with random numbers"
@@ -61,22 +58,20 @@ def norm_epsilon(subject: Subject) -> Iterator[Finding]:
 
 @check("norm_output", "signal", "norms that do not normalize, or whose gains start around zero")
 def norm_output(subject: Subject) -> Iterator[Finding]:
-    """Behind a norm the mean square is that of its gain; with gains of zero it may be that of one plus the gain."""
+    """Behind a norm the mean square is that of its gain, or of one plus the parameter, as some write it."""
     modules = dict(subject.model.named_modules())
     ratios = {}
     for name, (given, made, gain) in subject.observed.normalized.items():
         idle = isinstance(modules[name], BatchNorm) and not modules[name].training
         item = subject.observed.norms.get(name)
         if not idle and min(given, made, gain) > 0 and (item is None or item.epsilon < item.variance):
-            ratios[name] = made / max(gain, 1.0 if abs(math.log(made)) < math.log(limit("norm_output")) else gain)
+            ratios[name] = made / gain
     bad = {name: ratio for name, ratio in ratios.items() if abs(math.log(ratio)) > math.log(limit("norm_output"))}
     if bad:
         worst = max(bad, key=lambda name: abs(math.log(bad[name])))
         given = subject.observed.normalized[worst][0]
         squared = abs(math.log(bad[worst] * given)) < math.log(limit("norm_output"))
-        yield Finding(
-            "norm_output",
-            "signal",
+        yield say(
             "problem",
             f"{worst} does not normalize: its output has {bad[worst]:.3g} times the mean square of its gain",
             "It divides by the mean square of what it reads, not by its root: what is small comes out large."
@@ -84,25 +79,23 @@ def norm_output(subject: Subject) -> Iterator[Finding]:
             else "What leaves it keeps a size of what enters: it divides by something else than the root mean square.",
             "Zhang and Sennrich 2019",
             sites=tuple(bad),
-            depths=subject.depths_of(bad),
             evidence=(Datum(f"mean square of {worst} over that of its gain", bad[worst], "measured", expected=1.0),),
             prescription=Prescription("divide by the square root of the mean square (plus epsilon)"),
         )
-    rows = [subject.draws.rows.get(f"{name}.weight") for name in ratios if name not in bad]
+    made = {name: subject.observed.normalized[name][1] for name in ratios if name not in bad}
+    small = [name for name, size in made.items() if size * limit("norm_output") < 1]
+    rows = [subject.draws.rows.get(f"{name}.weight") for name in small]
     around = [row for row in rows if row is not None and row.std > abs(row.mean) and row.total > 1]
     if around:
         names = [row.name for row in around]
         inits = {name: Init("constant", value=1.0) for name in names}
         because = f"The gains {listed(names)} start around 0, with std {around[0].std:.2g}, not around 1."
-        yield Finding(
-            "norm_output",
-            "signal",
+        yield say(
             "problem",
             f"the gains of {len(names)} norms start around zero, {names[0]} first: what they make has std "
             f"{around[0].std:.2g}",
             f"{because} Signs are random and the signal is that much smaller behind every norm.",
             parameters=tuple(names),
-            depths=subject.depths_of(names),
             evidence=(Datum(f"mean of {names[0]}", around[0].mean, "weights", expected=1.0),),
             prescription=Prescription("start the gains at 1 (or draw them around 1)"),
             edits=(edit(f"start the gains {listed(names)} at 1", inits, because),),

@@ -1,4 +1,4 @@
-"""What number formats would lose, site by site, and the scale that mends it."""
+"""What number formats would lose, site by site, with the scale that mends it, and what rounding changes at the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
@@ -138,9 +138,7 @@ def precision(subject: Subject) -> Iterator[Finding]:
 def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severity: str) -> Finding:
     worst = max(sites, key=lambda site: getattr(site.loss, share))
     scales = [site.loss.cure for site in sites]
-    return Finding(
-        "precision",
-        "precision",
+    return say(
         severity,
         f"in {name}, {getattr(worst.loss, share):.0%} of the {worst.kind}s of {worst.name} {verb} "
         f"({len(sites)} such sites)",
@@ -164,5 +162,24 @@ def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severit
             getattr(worst.loss, share),
             worst.loss.after,
             "theory",
+        ),
+    )
+
+
+@check("rounding", "precision", "outputs that rounding to bfloat16 changes")
+def rounding(subject: Subject) -> Iterator[Finding]:
+    """Every output of a module of torch is rounded once; a chaotic network multiplies what that changes."""
+    share = subject.observed.rounding
+    if not share > limit("rounding"):
+        return
+    yield say(
+        "warning",
+        f"rounding to bf16 changes {share:.2g} of the output's mean square",
+        "Differences grow on their way through the network (chaos): runs that round differently, on other devices or "
+        "with other kernels, part within a few steps.",
+        "apjn, section 2; Schoenholz et al. 2017",
+        evidence=(Datum("share of the output that rounding to bf16 changes", share, "measured"),),
+        prescription=Prescription(
+            "run in float32, or lower the std (the gains, the scores) until gradients stop growing"
         ),
     )

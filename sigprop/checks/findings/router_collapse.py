@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding
@@ -23,14 +23,11 @@ def router_collapse(subject: Subject) -> Iterator[Finding]:
         return
     worst = min(found, key=lambda name: found[name].busy / found[name].options)
     item = found[worst]
-    yield Finding(
-        "router_collapse",
-        "tokens",
+    yield say(
         "problem" if item.busy <= item.chosen else "warning",
         f"{item.busy} of {item.options} experts take nine tenths of all tokens in {worst}",
         "The others get no gradient, and balance has to come from an auxiliary loss alone.",
         "Fedus et al. 2022, section 2.2",
         sites=tuple(found),
-        depths=subject.depths_of(found),
         evidence=(Datum(f"experts that take nine tenths in {worst}", item.busy, "measured"),),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.branches import normed_streams, sensitivity_of
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding
@@ -23,9 +23,7 @@ def sensitivity(subject: Subject) -> Iterator[Finding]:
             continue
         kept = math.exp(-sum(math.log1p(branch.share) for branch in branches))
         layers = branches[-1].depth - branches[0].depth + 1
-        yield Finding(
-            "sensitivity",
-            "gradient",
+        yield say(
             "problem" if total > limit("sensitivity_problem") else "warning",
             f"{layers} Post-LN blocks overwrite their stream: branches add {total:.3g} times their skips in all, and "
             f"{kept:.2g} of the variance still comes along the skips",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw, read_draws
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding, Prescription
@@ -37,9 +37,7 @@ def size_rules(subject: Subject) -> Iterator[Finding]:
 
 
 def _finding(size: str, slope: float, row: Draw, rows: list[Draw], rule: str, paper: str) -> Finding:
-    return Finding(
-        "size_rules",
-        "sizes",
+    return say(
         "warning",
         f"{row.family} is drawn with std ~ {size}^{slope:.2g} between the two sizes, where {rule} keeps the signal",
         f"A draw that does not follow {size} lets signals and gradients grow with it, so that a learning rate tuned on "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.streams import StreamLaw, fitted_law, usable
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -34,9 +34,7 @@ def stream_growth(subject: Subject) -> Iterator[Finding]:
         predicted = stream.values(subject.predicted, "variance")
         if source == "measured" and usable(predicted):
             evidence.append(Datum("the same", predicted[-1] / predicted[0], "predicted"))
-        yield Finding(
-            "stream_growth",
-            "signal",
+        yield say(
             "problem" if size > limit("stream_growth_problem") else "warning",
             f"the signal {'grows' if grows else 'shrinks'} by a factor of {size:.3g} in variance over "
             f"{len(rows)} blocks ({law})",
@@ -53,9 +51,7 @@ def _visited(rows: list[SiteRow], source: str, law: StreamLaw) -> Iterator[Findi
     blocks = {row.name.partition("@")[0] for row in rows}
     if len(blocks) * 2 > len(rows) or law.ratio < len(rows):
         return
-    yield Finding(
-        "stream_growth",
-        "signal",
+    yield say(
         "note",
         f"the signal grows by a factor of {law.ratio:.3g} in variance over {len(rows)} visits of "
         f"{', '.join(sorted(blocks))} ({law})",

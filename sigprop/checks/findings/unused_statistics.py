@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.compat import BatchNorm
 from sigprop.results.report import Datum, Finding, Prescription
@@ -17,9 +17,7 @@ def unused_statistics(subject: Subject) -> Iterator[Finding]:
     """A running mean of 0 and variance of 1, as they are built: whatever passes through keeps its scale."""
     idle = [name for name, module in subject.model.named_modules() if isinstance(module, BatchNorm) and _idle(module)]
     if idle:
-        yield Finding(
-            "unused_statistics",
-            "signal",
+        yield say(
             "warning",
             f"{len(idle)} batch norms are in evaluation mode and have seen no batch ({idle[0]} first): they normalize "
             "nothing",

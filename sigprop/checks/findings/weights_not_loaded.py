@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.inputs import loading_of
 from sigprop.results.report import Datum, Finding, Prescription
@@ -21,9 +21,7 @@ def weights_not_loaded(subject: Subject) -> Iterator[Finding]:
         return
     fresh = (*loading.missing, *loading.reshaped)
     if fresh:
-        yield Finding(
-            "weights_not_loaded",
-            "draw",
+        yield say(
             "problem",
             f"{len(fresh)} parameters were not loaded from {loading.folder}, {fresh[0]} first",
             f"{len(loading.missing)} names are not in the folder and {len(loading.reshaped)} have another shape there; "
@@ -37,9 +35,7 @@ def weights_not_loaded(subject: Subject) -> Iterator[Finding]:
             prescription=Prescription("load the folder that belongs to this config, or rename its tensors"),
         )
     elif loading.unexpected:
-        yield Finding(
-            "weights_not_loaded",
-            "draw",
+        yield say(
             "warning",
             f"{loading.folder} has {len(loading.unexpected)} tensors that the model lacks, "
             f"{loading.unexpected[0]} first",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.statistics import drawn_like_siblings
 from sigprop.checks.subject import Subject
 from sigprop.checks.suspects import started
@@ -30,9 +30,7 @@ def zeros_among_siblings(subject: Subject) -> Iterator[Finding]:
             bad += dead
     inits = {row.name: drawn_like_siblings(row, subject.draws, usual[row.family]) for row in bad if row.family in usual}
     if bad:
-        yield Finding(
-            "zeros_among_siblings",
-            "draw",
+        yield say(
             "problem",
             f"{bad[0].name} is all zeros while its siblings in other layers are not",
             "A matrix of zeros passes no signal and, inside a branch, no gradient to what lies before it. Its siblings "
@@ -51,9 +49,7 @@ def _constant(subject: Subject) -> Iterator[Finding]:
     if rows:
         inits = {row.name: started(row) for row in rows}
         because = f"{listed(list(inits))} {'is' if len(rows) == 1 else 'are'} filled with one number."
-        yield Finding(
-            "zeros_among_siblings",
-            "draw",
+        yield say(
             "problem",
             f"all entries of {rows[0].name} are {rows[0].mean:.3g}"
             + (f", as of {len(rows) - 1} more" if len(rows) > 1 else "")

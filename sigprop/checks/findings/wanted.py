@@ -1,4 +1,4 @@
-"""Weights that are not what the model's own class draws."""
+"""Weights that are not what the model's class, or a given plan, initializes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sigprop.checks.draws import Draw
 from sigprop.checks.edits import edit, listed
-from sigprop.checks.registry import check, signal_findings
+from sigprop.checks.registry import check, say, signal_findings
 from sigprop.checks.statistics import known_factor, sigmas, spelt
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
@@ -32,9 +32,7 @@ def not_its_law(subject: Subject) -> Iterator[Finding]:
     named = known_factor(ratio, subject.layers, row.fan_in, row.fan_out) if math.isfinite(ratio) else ""
     told = f"std {row.std:.3g}, mean {row.mean:.3g}"
     told += f" ({spelt(ratio, named)} the class's)" if math.isfinite(ratio) else ""
-    yield Finding(
-        "not_its_law",
-        "draw",
+    yield say(
         "note" if better else "problem" if _distance(row, law) > math.log(2.0) else "warning",
         f"{row.name} has {told}; {subject.model_name} initializes it with std {law.std:.3g}, mean {law.mean:.3g}",
         f"With the values of the class there would be {better}: what stands here is better."
@@ -42,7 +40,6 @@ def not_its_law(subject: Subject) -> Iterator[Finding]:
         else "The weights are not what this class initializes: a wrapper initialized them again, a load left them out, "
         "or the initialization did not run.",
         parameters=tuple(item.name for item, _ in bad),
-        depths=subject.depths_of([item.name for item, _ in bad]),
         evidence=(
             Datum(f"std of {row.name}", row.std, "weights", row.std * row.log_std_error, law.std),
             Datum(f"mean of {row.name}", row.mean, "weights", expected=law.mean),
@@ -83,3 +80,38 @@ def _redrawn(law: Draw) -> Init:
     if not law.std:
         return Init("constant", value=law.mean)
     return Init("uniform" if law.law == "uniform" else "normal", std=law.std)
+
+
+@check("plan_not_applied", "draw", "the weights are not drawn as the given plan says")
+def plan_not_applied(subject: Subject) -> Iterator[Finding]:
+    """Each drawn row of the plan against the sample: std within its standard error, constants exactly."""
+    if subject.plan is None:
+        return
+    rows = {row.name: row.init for row in subject.plan.parameters}
+    pairs = [(row, rows[row.name]) for row in subject.draws if row.name in rows]
+    bad = [(row, init) for row, init in pairs if _off_plan(row, init, len(pairs))]
+    if bad:
+        worst, init = max(bad, key=lambda item: abs(math.log((item[0].std or 1e-9) / (item[1].std or 1e-9))))
+        yield say(
+            "problem",
+            f"{worst.name} does not carry the plan: std {worst.std:.3g} where it says {init}",
+            "The plan was not applied to this model, or something drew the weights again after it.",
+            parameters=tuple(row.name for row, _ in bad),
+            evidence=(
+                Datum(f"std of {worst.name}", worst.std, "weights", worst.std * worst.log_std_error, init.std),
+                Datum("parameters that do not fit", len(bad), "weights", expected=0),
+            ),
+            prescription=Prescription("plan.apply_(model)"),
+        )
+
+
+def _off_plan(row: Draw, init: Init, tests: int) -> bool:
+    if init.kind in ("keep", "blocks"):
+        return False
+    if init.kind == "constant" or init.std == 0:
+        value = init.value if init.kind == "constant" else 0.0
+        return row.std != 0 or abs(row.mean - value) > 1e-6 * max(abs(value), 1.0)
+    if not row.std:
+        return True
+    distance = abs(math.log(row.std / init.std))
+    return distance > 0.05 and distance > sigmas(tests) * row.log_std_error * math.sqrt(2.0)

@@ -1,14 +1,25 @@
-"""Theory and measurement do not agree on this model."""
+"""Where theory does not describe the model: it was trained, or measures otherwise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from sigprop.checks.registry import check
+from sigprop.checks.registry import check, say
 from sigprop.checks.subject import Subject
 from sigprop.checks.thresholds import limit
 from sigprop.results.report import Datum, Finding
+
+
+@check("trained", "theory", "the weights look trained, so their draw is not judged")
+def trained(subject: Subject) -> Iterator[Finding]:
+    if subject.trained:
+        yield say(
+            "note",
+            "this model looks trained: its draw is not judged, and theory describes a fresh one of these scales",
+            "Gains of norms differ from channel to channel, or matrices have heavier tails than any draw.",
+            evidence=(Datum("share of norms whose gains are not constant", subject.moved_gains, "weights"),),
+        )
 
 
 @check("disagreement", "theory", "prediction and measurement differ beyond one initialization's chance")
@@ -25,9 +36,7 @@ def disagreement(subject: Subject) -> Iterator[Finding]:
         if not off or len(off) < limit("disagreement_share") * len(found):
             continue
         _, row, other = max(off, key=lambda item: item[0])
-        yield Finding(
-            "disagreement",
-            "theory",
+        yield say(
             "note",
             f"measured variance at {row.name} is {other.variance / row.variance:.3g} times the predicted one",
             "The weights are not independent draws (trained, copied, or structured), or the model does something that "

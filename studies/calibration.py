@@ -31,7 +31,8 @@ from sigprop.results import Profile
 from studies import accuracy_measurements, class_measurements
 from studies.accuracy_models import CASES
 from studies.corpus.judging import is_rounding
-from studies.coverage_configs import classes
+from studies.coverage_check import table_of
+from studies.coverage_configs import places
 from studies.engine_code import engine_code
 from studies.predict_coverage import Late, limited, quiet, reason_of
 from studies.stored import in_processes, read, stamp, write
@@ -126,13 +127,9 @@ def class_jobs(stored: list[dict[str, Any]], ways: list[str], other: bool = Fals
 
 
 def _class(entry: dict[str, Any], other: bool) -> tuple[Any, Any, Any, Measured, int]:
-    number = [item.__name__ for _, item in classes(entry["kind"])].index(entry["model"])
+    number = places()[entry["kind"], entry["model"]]
     make, _, batch = class_measurements.setting_of(entry["kind"], number, other)
-    measured = {
-        row[0]: dict(zip(class_measurements.columns_of(row[0]), zip(row[1::2], row[2::2], strict=True), strict=False))
-        for row in entry["rows"]
-    }
-    return make, batch, None, measured, entry["draws"]
+    return make, batch, None, table_of(entry), entry["draws"]
 
 
 def setting_jobs(profiles: Mapping[str, Profile], ways: list[str]) -> Iterator[Job]:

@@ -30,7 +30,7 @@ from sigprop.distributions import build
 from sigprop.errors import SigpropError
 from sigprop.results import Finding
 from studies.coverage_check import batch_of, reasons_of
-from studies.coverage_configs import KINDS, checkable, classes, default_config
+from studies.coverage_configs import KINDS, checkable, class_of, classes, default_config, places
 from studies.predict_coverage import Late, limited, quiet, reason_of
 from studies.stored import fill, in_processes, read, table, write
 
@@ -42,7 +42,7 @@ AGAIN = (1, 2)
 
 def attempt(kind: str, number: int, seconds: int) -> dict[str, Any]:
     """One class: what was found, and whether problems are found again."""
-    config_class, model_class = classes(kind)[number]
+    config_class, model_class = class_of(kind, number)
     row: dict[str, Any] = {
         "model": model_class.__name__,
         "kind": kind,
@@ -65,7 +65,7 @@ def attempt(kind: str, number: int, seconds: int) -> dict[str, Any]:
 
 def _buildable(kind: str, config_class: Any, model_class: Any) -> tuple[Callable[[], Any], int, str]:
     """How to build a class, how many parameters that has, and whether it is the default config or a small one."""
-    config_class, decoder = model_class.config_class or config_class, kind == "causal LM"
+    decoder = kind == "causal LM"
 
     def make() -> Any:
         config = default_config(config_class, decoder)
@@ -124,11 +124,6 @@ def study(wanted: list[tuple[str, int]], workers: int, seconds: int, gigabytes: 
         print(row["model"], row["seconds"], row.get("reason", row.get("findings")), flush=True)
         rows[row["kind"], row["model"]] = row
         write(out, [rows[place] for place in {**places(), **rows} if place in rows])
-
-
-def places() -> dict[tuple[str, str], tuple[str, int]]:
-    """Every class by kind and name, in order: its kind and its number among them."""
-    return {(kind, item.__name__): (kind, number) for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
 
 
 def tables(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -206,7 +201,8 @@ def main(
         fill(PAGE, tables(read(out)))
         return
     stored = {(row["kind"], row["model"]): row for row in read(out, [])}
-    chosen = {key: place for key, place in places().items() if not begins or key[1].startswith(tuple(begins))}
+    named = {(kind, name): (kind, number) for (kind, name), number in places().items()}
+    chosen = {key: place for key, place in named.items() if not begins or key[1].startswith(tuple(begins))}
     wanted = sorted(
         (key for key in chosen if again or key not in stored), key=lambda key: "findings" in stored.get(key, {})
     )

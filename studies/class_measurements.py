@@ -21,7 +21,7 @@ import typer
 from sigprop.capture import build
 from studies.corpus.witness import Table, mean_and_error, one_draw
 from studies.coverage_check import batch_of
-from studies.coverage_configs import KINDS, checkable, classes, varied
+from studies.coverage_configs import checkable, class_of, places, varied
 from studies.predict_coverage import quiet, reason_of
 from studies.stored import in_processes, read, stamp, write
 
@@ -36,9 +36,9 @@ MORE_TOKENS = 22
 
 def setting_of(kind: str, number: int, other: bool) -> tuple[Any, int, Any]:
     """A function that builds a class, its number of parameters, and a batch; in the `other` setting more tokens."""
-    config_class, model_class = classes(kind)[number]
+    config_class, model_class = class_of(kind, number)
     choose = varied if other else checkable
-    make, size = choose(model_class.config_class or config_class, model_class, kind == "causal LM")
+    make, size = choose(config_class, model_class, kind == "causal LM")
     return make, size, batch_of(build(make), MORE_TOKENS) if other else batch_of(build(make))
 
 
@@ -46,7 +46,7 @@ def attempt(kind: str, number: int, draws: int, seconds: float, other: bool = Fa
     """One class: rows of a name with means and standard errors, or why there are none."""
     import transformers
 
-    _, model_class = classes(kind)[number]
+    _, model_class = class_of(kind, number)
     row: dict[str, Any] = {"model": model_class.__name__, "kind": kind, "release": transformers.__version__}
     start = time.perf_counter()
     try:
@@ -79,7 +79,7 @@ def own_loss(output: Any) -> torch.Tensor:
 
 
 def rows_of(table: Table) -> Iterator[list[Any]]:
-    """Name, then mean and standard error of each column, as `columns_of` the name says."""
+    """Name, then mean and standard error of each column; `coverage_check.table_of` reads them."""
     most = max(len(values) for row in table.values() for values in row.values())
     for name, row in table.items():
         numbers: list[float] = []
@@ -89,10 +89,6 @@ def rows_of(table: Table) -> Iterator[list[Any]]:
                 numbers += [float(f"{mean:.{DIGITS}g}"), float(f"{error:.3g}")]
         if numbers:
             yield [name, *numbers]
-
-
-def columns_of(name: str) -> tuple[str, ...]:
-    return ("grad_second_moment",) if name.startswith("parameter ") else ("variance", "grad_variance")
 
 
 def main(
@@ -108,18 +104,18 @@ def main(
     """Measure every class, in the order of a hash of their names, and keep the numbers."""
     chosen = [name for name in only.split(",") if name]
     known = {row["model"] for row in read(leave_out)["classes"]} if leave_out else set()
-    places = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
+    known_places = places()
     stored = read(out, {"classes": []})["classes"]
     rows = {(row["kind"], row["model"]): row for row in stored}
     done = {place for place, row in rows.items() if row.get("digits") == DIGITS}
-    names = sorted(places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
+    names = sorted(known_places, key=lambda place: hashlib.md5(place[1].encode()).hexdigest())
     names = [(kind, name) for kind, name in names if name not in known and (not chosen or name in chosen)]
-    wanted = [(place[0], places[place], draws, seconds, other) for place in names if place not in done]
+    wanted = [(place[0], known_places[place], draws, seconds, other) for place in names if place not in done]
     head = stamp(f"class_measurements --draws {draws}{' --other' if other else ''}") | {"first seed": FIRST}
     for row in in_processes(attempt, wanted, workers, quiet, gigabytes):
         rows[row["kind"], row["model"]] = row
         print(row["model"], row["seconds"], row.get("draws", ""), row.get("reason", ""), flush=True)
-        write(out, head | {"classes": [rows[place] for place in {**places, **rows} if place in rows]})
+        write(out, head | {"classes": [rows[place] for place in {**known_places, **rows} if place in rows]})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from sigprop import predict
 from sigprop.capture import build
 from sigprop.inputs import made_up_batch, zipf_ids
 from studies.corpus.judging import compared, confident_and_wrong, errors_of, is_right
-from studies.coverage_configs import KINDS, VOCABULARY, checkable, classes
+from studies.coverage_configs import VOCABULARY, checkable, class_of, places
 from studies.predict_coverage import Late, limited, quiet, reason_of
 from studies.stored import in_processes, read, stamp, table, write
 
@@ -42,14 +42,12 @@ def batch_of(model: Any, tokens: int = TOKENS) -> Any:
 
 def attempt(kind: str, number: int, measured: dict[str, Any], seconds: int) -> dict[str, Any]:
     """One class: rows as [name, column, error, standard error, status], or why there are none."""
-    config_class, model_class = classes(kind)[number]
+    config_class, model_class = class_of(kind, number)
     row: dict[str, Any] = {"model": model_class.__name__, "kind": kind, "draws": measured.get("draws")}
     start = time.perf_counter()
     try:
         with limited(seconds):
-            make, row["parameters"] = checkable(
-                model_class.config_class or config_class, model_class, kind == "causal LM"
-            )
+            make, row["parameters"] = checkable(config_class, model_class, kind == "causal LM")
             blank = build(make)
             batch = batch_of(blank)
             profile = predict(make, batch, tokens=1024, loss=None if measured.get("labels") else "noise")
@@ -149,13 +147,12 @@ def main(
 
     chosen = [name for name in only.split(",") if name]
     stored = {(row["kind"], row["model"]): row for row in read(measured)["classes"]}
-    found = {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
-    places = [(kind, number, name) for (kind, name), number in found.items()]
+    found = places()
     before = read(out, {"classes": []})
     rows = {(row["kind"], row["model"]): row for row in before["classes"]}
     wanted = [
         (kind, number, stored[kind, name], seconds)
-        for kind, number, name in places
+        for (kind, name), number in found.items()
         if stored.get((kind, name), {}).get("rows") and (not chosen or name in chosen)
         if not (rest and rows.get((kind, name), {}).get("rows"))
     ]
@@ -169,7 +166,7 @@ def main(
         wrong = len(confident_and_wrong(row))
         verdicts = [f"{column} {is_right(blocks_alone(row), column)}" for column in TITLES]
         print(row["model"], row["seconds"], *verdicts, f"wrong {wrong}", row.get("reason", ""), flush=True)
-        write(out, head | {"classes": [rows[kind, name] for kind, _, name in places if (kind, name) in rows]})
+        write(out, head | {"classes": [rows[place] for place in found if place in rows]})
 
 
 if __name__ == "__main__":

@@ -167,6 +167,17 @@ def classes(kind: str) -> list[tuple[type, Any]]:
     return found
 
 
+def class_of(kind: str, number: int) -> tuple[type, Any]:
+    """A class and the config that it takes."""
+    config_class, model_class = classes(kind)[number]
+    return model_class.config_class or config_class, model_class
+
+
+def places() -> dict[tuple[str, str], int]:
+    """Every class by kind and name, in order: its number among its kind."""
+    return {(kind, item.__name__): number for kind in KINDS for number, (_, item) in enumerate(classes(kind))}
+
+
 def narrow(config: Any, factor: float = 1.0) -> Any:
     """Widths and numbers of heads divided alike, down to four heads; the widths of heads stay, and so the ratios."""
     settings = config.to_dict()

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from sigprop import predict
 from sigprop.errors import SigpropError, UnsupportedError
-from studies.coverage_configs import KINDS, built, classes
+from studies.coverage_configs import KINDS, built, class_of, classes
 from studies.stored import fill, in_processes, read, table, write
 
 PAGE, STORED = Path("docs/evidence/coverage.md"), Path("docs/data/predict_coverage.json")
@@ -49,8 +49,7 @@ def limited(seconds: int) -> Iterator[None]:
 
 def attempt(kind: str, number: int, tokens: int, seconds: int) -> dict[str, Any]:
     """Build and predict one class: outcome is predicted, failed, or not built (with the reason)."""
-    config_class, model_class = classes(kind)[number]
-    config_class = model_class.config_class or config_class
+    config_class, model_class = class_of(kind, number)
     row: dict[str, Any] = {"model": model_class.__name__, "config": config_class.__name__, "kind": kind}
     start = time.perf_counter()
     try:

@@ -132,7 +132,7 @@ def read_config(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"no config at {path}")
     try:
-        settings = json.loads(path.read_text())
+        settings = json.loads(path.read_text(), object_hook=_infinite)
     except RecursionError as error:
         raise InputError(f"{path} is nested too deeply for a config") from error
     except (ValueError, OSError) as error:
@@ -146,6 +146,11 @@ def read_config(path: Path) -> Any:
         raise UnknownNameError(f"model_type in {path}:", kind, list(transformers.CONFIG_MAPPING), hint)
     with _settings_judged(str(path)):
         return transformers.CONFIG_MAPPING[kind].from_dict(settings)
+
+
+def _infinite(item: dict[str, Any]) -> Any:
+    """transformers 5 writes infinity as `{"__float__": "Infinity"}`."""
+    return float(item["__float__"]) if item.keys() == {"__float__"} else item
 
 
 def from_config(config: Any) -> nn.Module:

@@ -180,3 +180,10 @@ def test_a_sharded_folder_is_what_was_saved(checkpoint, tmp_path):
     for name, parameter in loaded.named_parameters():
         assert parameter.dtype == torch.bfloat16
         assert torch.equal(parameter, model.get_parameter(name)), name
+
+
+def test_a_config_with_an_infinite_setting_is_read(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Mamba2Config(hidden_size=32, num_heads=4, head_dim=16, state_size=8, num_hidden_layers=1)
+    config.save_pretrained(tmp_path)
+    assert open_source(str(tmp_path / "config.json")).build().config.time_step_limit[1] == float("inf")

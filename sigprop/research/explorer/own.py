@@ -35,6 +35,7 @@ class OwnModel:
 
     def __post_init__(self) -> None:
         self.structure = lru_cache(maxsize=16)(self._structure)
+        self.made = lru_cache(maxsize=64)(self._made)
         self.sizes = self._sizes()
 
     def source(self, **sizes: int) -> ModelSource:
@@ -43,6 +44,10 @@ class OwnModel:
     def _structure(self, *sizes: int) -> Structure:
         source = self.source(**dict(zip(self.sizes, sizes, strict=True)))
         return read_structure(build(source.build), source.batch)
+
+    def _made(self, recipe: str, *sizes: int) -> Plan:
+        """The recipe for these sizes; some are solved by evaluating the graph several times."""
+        return RECIPES["own" if recipe == AS_IT_IS else recipe](self.structure(*sizes))
 
     def _sizes(self) -> dict[str, int]:
         """Width and depth where the factory takes them and they are not given, with what they are."""
@@ -65,8 +70,8 @@ class OwnModel:
     def plan(
         self, recipe: str = AS_IT_IS, factors: dict[str, float] | None = None, **sizes: int
     ) -> tuple[Structure, Plan]:
-        structure = self.structure(*({**self.sizes, **sizes}).values())
-        made = RECIPES["own" if recipe == AS_IT_IS else recipe](structure)
+        numbers = ({**self.sizes, **sizes}).values()
+        structure, made = self.structure(*numbers), self.made(recipe, *numbers)
         roles = {item.name: item.role for item in structure}
         return structure, scale_rows(made, {name: (factors or {}).get(role, 1.0) for name, role in roles.items()})
 

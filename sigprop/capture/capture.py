@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.batches import tensors_in
 from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
 from sigprop.capture.passes import EXPERTS, THINNED, require_passes
@@ -103,17 +104,6 @@ class ModuleSites:
                     found = found.before_hook or found
                     found.seal()
                     self.sites.append((label, found))
-
-
-def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from tensors_in(item, f"{path}[{key}]")
-    elif isinstance(value, (tuple, list)):
-        for index, item in enumerate(value):
-            yield from tensors_in(item, f"{path}[{index}]")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ names the full number of heads cannot be thinned.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -128,6 +128,20 @@ class Replay:
             channels = item.layout.channels
             self._together = self.ensemble.rows(joint.node, self.replicas, channels, self.generator)
         return self._together
+
+    def arrivals(
+        self, output: Tensor, parts: Mapping[Field, list[Field]], sites: Iterable[Field], above: Tensor | None = None
+    ) -> tuple[dict[Field, Tensor], dict[Field, Tensor], dict[Weight, Tensor]]:
+        """What arrives at drawn parts of sources, at sites on the way and at weights, where anything does."""
+        drawn = [part for found in parts.values() for part in found]
+        on_way = [site for site in sites if self(site).requires_grad]
+        asked = [*map(self, drawn), *map(self, on_way), *self.weights.values()]
+        found = iter(torch.autograd.grad(output, asked, above, allow_unused=True))
+
+        def arrived(keys: Iterable[Any]) -> dict[Any, Tensor]:
+            return {key: value for key in keys if (value := next(found)) is not None}
+
+        return arrived(drawn), arrived(on_way), arrived(self.weights)
 
     def heads_left_out(self, item: Field) -> float:
         """How many times more heads than were drawn send a gradient to a field."""
@@ -261,17 +275,10 @@ class Reverse:
         self._couplings = {source: Coupling() for source in parts if couples}
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
-        weights = list(replay.weights)
-        drawn = [part for parts in self.parts.values() for part in parts]
-        inputs = [replay(part) for part in drawn] + [replay.weights[w] for w in weights]
-        on_way = [site for site in self.passed if replay(site).requires_grad]
-        found = torch.autograd.grad(output, [*inputs, *map(replay, on_way)], gradient, allow_unused=True)
-        for site, value in zip(on_way, found[len(inputs) :], strict=True):
-            if value is not None:
-                self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
-        arrived = {
-            part: replay.to_rows(part, value) for part, value in zip(drawn, found, strict=False) if value is not None
-        }
+        found, passed, weights = replay.arrivals(output, self.parts, self.passed, gradient)
+        for site, value in passed.items():
+            self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
+        arrived = {part: replay.to_rows(part, value) for part, value in found.items()}
         for source, coupling in self._couplings.items():
             self._couple(coupling, replay, source, [part for part in self.parts[source] if part in arrived], arrived)
         for place, source in enumerate(self._alone):
@@ -290,10 +297,9 @@ class Reverse:
                     rows = rows + torch.nn.functional.pad(arrived[source], (0, 0, span.start, after))
             if rows.ndim:
                 self._receive(-1, replay, self._joint.node, kernel_of(rows))
-        for weight, value in zip(weights, found[len(drawn) : len(inputs)], strict=True):
-            if value is not None:
-                total = float(value.double().square().sum()) / replay.weight_share
-                self.weights[weight] = self.weights.get(weight, 0.0) + total
+        for weight, value in weights.items():
+            total = float(value.double().square().sum()) / replay.weight_share
+            self.weights[weight] = self.weights.get(weight, 0.0) + total
 
     def _receive(self, place: int, replay: Replay, node: Node, kernels: Tensor) -> None:
         """The kernels that arrive at a source, one for every replica."""

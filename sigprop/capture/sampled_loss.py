@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,42 +98,39 @@ class AveragedGradients:
     def __init__(self, states: Evaluation, parts: dict[Field, list[Field]], sites: list[Field]):
         self.states = states
         self.parts = parts
-        self.draws = 0
-        self._energy, self._whole = Spread(), Spread()
+        self._energies: list[float] = []
+        self._wholes: list[float] = []
         self.sources = {source: Arrived(states.signal(source.node)) for source in parts}
         self.sites: dict[Field, Tensor | float] = dict.fromkeys(sites, 0.0)
         self.weights: dict[Weight, float] = {}
 
     def add(self, replay: Replay, loss: Tensor) -> None:
-        drawn = [part for found in self.parts.values() for part in found]
-        sites = [site for site in self.sites if replay(site).requires_grad]
-        weights = list(replay.weights)
-        asked = [*map(replay, drawn), *map(replay, sites), *(replay.weights[weight] for weight in weights)]
-        found = iter(torch.autograd.grad(loss.sum(), asked, allow_unused=True))
-        gradients = {part: value for part in drawn if (value := next(found)) is not None}
-        for site in sites:
-            if (value := next(found)) is not None:
-                self.sites[site] = self.sites[site] + kernel_of(site.layout.to_rows(value.double()))
+        gradients, passed, weights = replay.arrivals(loss.sum(), self.parts, self.sites)
+        for site, value in passed.items():
+            self.sites[site] = self.sites[site] + kernel_of(site.layout.to_rows(value.double()))
         energy, whole = 0.0, 0.0
         for source, parts in self.parts.items():
             pairs = [(replay(part).detach(), gradients[part], part) for part in parts if part in gradients]
             if pairs:
                 kernel = self.sources[source].add(pairs, source.layout.channels)
                 energy, whole = energy + float(kernel.diagonal().sum()), whole + float(kernel.sum())
-        for weight in weights:
-            if (value := next(found)) is not None:
-                total = float(value.double().square().sum())
-                self.weights[weight] = self.weights.get(weight, 0.0) + total
-                energy, whole = (energy, whole) if self.parts else (energy + total, whole + total)
-        self._energy.add(energy)
-        self._whole.add(whole)
-        self.draws += 1
+        for weight, value in weights.items():
+            total = float(value.double().square().sum())
+            self.weights[weight] = self.weights.get(weight, 0.0) + total
+            energy, whole = (energy, whole) if self.parts else (energy + total, whole + total)
+        self._energies.append(energy)
+        self._wholes.append(whole)
+
+    @property
+    def draws(self) -> int:
+        return len(self._energies)
 
     @property
     def error(self) -> float:
         """Relative standard error of the gradient's energy, or of the energy of its sum over tokens."""
-        cancels = abs(self._whole.mean) < CANCELS * self._energy.mean
-        return self._energy.error if cancels else max(self._energy.error, self._whole.error)
+        energy, whole = relative_error(self._energies), relative_error(self._wholes)
+        cancels = abs(sum(self._wholes)) < CANCELS * sum(self._energies)
+        return energy if cancels else max(energy, whole)
 
     def start(self) -> Start:
         evidence = Evidence(Status.SAMPLED, f"the loss on drawn outputs, standard error {self.error:.1%}")
@@ -150,24 +148,10 @@ class AveragedGradients:
         return Start(seeds, weights, passed, evidence)
 
 
-class Spread:
-    """Mean and scatter of numbers that come one by one."""
-
-    def __init__(self) -> None:
-        self.count, self.mean, self.scatter = 0, 0.0, 0.0
-
-    def add(self, value: float) -> None:
-        self.count += 1
-        step = value - self.mean
-        self.mean += step / self.count
-        self.scatter += step * (value - self.mean)
-
-    @property
-    def error(self) -> float:
-        """Relative standard error of the mean."""
-        if self.count < 2 or self.mean == 0.0:
-            return 0.0
-        return math.sqrt(self.scatter / (self.count * (self.count - 1))) / abs(self.mean)
+def relative_error(values: list[float]) -> float:
+    """Relative standard error of a mean."""
+    mean = float(np.mean(values)) if len(values) > 1 else 0.0
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) / abs(mean) if mean else 0.0
 
 
 class Arrived:

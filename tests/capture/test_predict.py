@@ -1,6 +1,7 @@
 """Predictions of whole models against many initializations of the real ones."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -291,3 +292,34 @@ def test_biases_with_a_mean(agreement, mean):
     predicted = agreement(lambda: Gated(mean), x, loss, seeds=48, width=128, skip=("readout", "(output)"))
     opened = next(row for row in predicted.sites if row.name == "opened")
     assert opened.mean == pytest.approx(float(torch.sigmoid(torch.tensor(mean))), abs=0.05)
+
+
+@dataclass
+class Pair:
+    hidden: torch.Tensor
+    opened: torch.Tensor
+
+
+class GivesPair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return Pair(hidden, self.second(hidden).relu())
+
+
+def test_tensors_in_a_dataclass_are_sites_as_they_are_of_a_measurement():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pair, self.readout = GivesPair(), nn.Linear(16, 4)
+
+        def forward(self, x):
+            return self.readout(self.pair(x).opened)
+
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    predicted, measured = predict(build(Reads), x, loss="noise"), sigprop.measure(Reads(), x, loss="noise")
+    assert "pair[opened]" in [row.name for row in predicted.sites]
+    assert {row.name for row in predicted.sites} == {row.name for row in measured.sites}

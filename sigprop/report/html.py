@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -34,14 +34,13 @@ ENVIRONMENT.filters |= {"clean": clean, "counted": counted, "number": number}
 
 def html_page(report: Report, command: str = "") -> str:
     """The whole page as text."""
-    now = ("predicted", "measured")
+    now = {"predicted": "predicted", "measured": "measured"}
+    after = {"prescribed": "with the fix", "measured" if report.measured is not None else "predicted": "before"}
     return ENVIRONMENT.get_template("report.html").render(
         report=report,
         meta=report.meta,
         charts=_charts(report.curves, now),
-        after=_charts(report.curves, ("prescribed", "measured" if report.measured is not None else "predicted"))
-        if any(curve.kind == "prescribed" for curve in report.curves)
-        else [],
+        after=_charts(report.curves, after) if any(curve.kind == "prescribed" for curve in report.curves) else [],
         banded=any(curve.errors and curve.kind == "predicted" for curve in report.curves),
         command=command or "sigprop check MODEL --html report.html",
         plan=_plan_lines(report),
@@ -54,18 +53,19 @@ def write_html(report: Report, path: str | Path, command: str = "") -> Path:
     return Path(path)
 
 
-def _charts(curves: Sequence[Curve], kinds: Sequence[str]) -> list[Markup]:
+def _charts(curves: Sequence[Curve], kinds: Mapping[str, str]) -> list[Markup]:
+    """A chart for every column; `kinds` are those of curves, each with its word in the legend."""
     drawn = []
     for column, title, logarithmic in CHARTS:
         found = [curve for kind in kinds for curve in curves if curve.column == column and curve.kind == kind]
-        lines = [Line(curve.kind, curve.kind, curve.depth, curve.values, curve.errors) for curve in found]
+        lines = [Line(kinds[curve.kind], curve.kind, curve.depth, curve.values, curve.errors) for curve in found]
         positive = all(value > 0 for line in lines for value in line.y if math.isfinite(value))
         drawn.append(chart(title, lines, logarithmic and positive))
     return [Markup(item) for item in drawn if item]
 
 
 def _plan_lines(report: Report) -> list[tuple[str, str]]:
-    """Of the plan what it would draw, families of parameters as one line."""
+    """Of the plan how it initializes, families of parameters as one line."""
     if report.plan is None:
         return []
     lines: dict[tuple[str, str], int] = {}

@@ -117,6 +117,13 @@ PREDICT = ("predict", "mlp", "--set", "depth=2", "--set", "width=8")
 MEASURE = ("measure", "mlp", "--set", "depth=2", "--set", "width=8")
 
 CASES = [
+    # two builds, and a plan for another trainer
+    (("diff", "good.py:net"), "needs a second model"),
+    (("diff", "good.py:net", "transformer"), "share"),
+    (("diff", "good.py:net", "--python", "/no/such/python"), "/no/such/python"),
+    (("diff", "good.py:net", "good.py:nte"), "nearest: net"),
+    (("diff", "good.py:instance", "--meta"), "has its weights already"),
+    (("plan", "good.py:net", "--recipe", "xavier", "--export", "torchtitn"), "nearest: torchtitan"),
     # a command, an option, a value that is none
     (("predcit",), "predict"),
     (("predict",), "model"),
@@ -316,6 +323,20 @@ def test_one_line_and_exit_code_2(folder, monkeypatch, capsys, arguments, words)
     assert len(shown.err.strip().splitlines()) == 1, shown.err
     assert shown.out == ""
     assert words in shown.err
+
+
+def test_a_version_that_cannot_be_installed_is_one_line(folder, tmp_path, monkeypatch, capsys):
+    """As without a network: pip finds no such package. What was begun is not taken for an environment later."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert exit_code(app, ["diff", "good.py:net", "--with", "transformers==4.57"]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.err.strip().splitlines()) == 1, shown.err
+    assert "pip could not install transformers==4.57" in shown.err
+    assert not list(tmp_path.rglob(".ready"))
 
 
 def test_a_fault_of_ours_has_another_code(monkeypatch, capsys):

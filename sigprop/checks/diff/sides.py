@@ -54,6 +54,8 @@ def here(what: Any, settings: dict[str, Any] | None, seed: int, meta: bool, name
     else:
         if isinstance(what, str):
             source = open_source(what, settings or {}, batch=1, tokens=TOKENS)
+            if meta and source.fixed:
+                raise InputError(f"meta: {what} has its weights already; needs a function, class or config that builds")
             make, batch, loss = source.build, source.batch, source.loss
         else:
             make = builder_of(what)

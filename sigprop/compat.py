@@ -296,33 +296,6 @@ def shared_clone(tensor: Any) -> Any | None:
         return None
 
 
-def read_only_array(tensor: Any) -> Any:
-    """A strided CPU tensor's memory for NumPy. `Tensor.numpy` may be written to, so that it ends a shared clone."""
-    import numpy
-    import torch
-
-    address = getattr(torch._C, "_data_address", None)
-    if address is None:
-        return tensor.detach().numpy()
-    size, kind = tensor.element_size(), "f" if tensor.is_floating_point() else "i"
-    begin = address(tensor) + size * tensor.storage_offset()
-    return numpy.asarray(_Memory(tensor, begin, f"{kind}{size}", [size * step for step in tensor.stride()]))
-
-
-class _Memory:
-    """What NumPy reads; it keeps the tensor as long as the array lives."""
-
-    def __init__(self, tensor: Any, address: int, kind: str, strides: list[int]):
-        self.tensor = tensor
-        self.__array_interface__ = {
-            "data": (address, True),
-            "shape": tuple(tensor.shape),
-            "strides": tuple(strides),
-            "typestr": f"{'<' if sys.byteorder == 'little' else '>'}{kind}",
-            "version": 3,
-        }
-
-
 def is_sole_holder(tensor: Any) -> bool:
     """Whether no other tensor, no array of NumPy and no storage that is kept somewhere holds a tensor's memory."""
     import torch

@@ -20,6 +20,7 @@ from sigprop.checks.tables import curves, margins, module_tree, parameter_lines
 from sigprop.distributions import build
 from sigprop.errors import InputError, SigpropError, UnknownNameError, require
 from sigprop.inputs import TOKENS, as_module, made_up_batch
+from sigprop.isolation import undisturbed
 from sigprop.losses import NOISE, LossChoice, require_loss
 from sigprop.measurement.batch import signals_in
 from sigprop.plans import Plan
@@ -63,37 +64,38 @@ def check(
     if optimizer is not None and optimizer.lower() not in KNOWN:
         raise UnknownNameError("optimizer", optimizer, KNOWN, "The first update of these is known.")
     started = time.perf_counter()
-    loaded = as_module(model, build)
-    made_up = batch is None
-    tokens = min(tokens, QUICK_TOKENS) if quick else tokens
-    batch = made_up_batch(loaded, tokens, seed) if made_up else as_batch(batch, loaded)
-    _require_finite(batch)
-    subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr, quick=quick)
-    subject.evaluation = Experiment(loaded, batch, loss, seed)
-    try:
-        _profile(subject)
-    except SigpropError:
-        if not (made_up and isinstance(batch, Mapping) and "labels" in batch):
-            raise
-        subject.batch = {key: value for key, value in batch.items() if key != "labels"}
-        subject.evaluation = Experiment(loaded, subject.batch, loss, seed)
-        subject.notes[:] = ["the model's own loss does not take synthetic labels; differentiated noise"]
-        _profile(subject)
-    findings = [finding for kind in checks().values() for finding in kind(subject)]
-    fix = prescribe(subject, findings) if prescription and not quick else Fix(None, None, findings)
-    findings = fix.findings
-    return Report(
-        findings,
-        margins(subject),
-        curves(subject, fix.profile),
-        module_tree(subject, findings),
-        parameter_lines(subject, findings),
-        _meta(subject, made_up, time.perf_counter() - started, findings),
-        plan=fix.plan,
-        predicted=subject.predicted,
-        measured=subject.measured,
-        prescribed=fix.profile,
-    )
+    with undisturbed() as interrupts, interrupts.let_through():
+        loaded = as_module(model, build)
+        made_up = batch is None
+        tokens = min(tokens, QUICK_TOKENS) if quick else tokens
+        batch = made_up_batch(loaded, tokens, seed) if made_up else as_batch(batch, loaded)
+        _require_finite(batch)
+        subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr, quick=quick)
+        subject.evaluation = Experiment(loaded, batch, loss, seed)
+        try:
+            _profile(subject)
+        except SigpropError:
+            if not (made_up and isinstance(batch, Mapping) and "labels" in batch):
+                raise
+            subject.batch = {key: value for key, value in batch.items() if key != "labels"}
+            subject.evaluation = Experiment(loaded, subject.batch, loss, seed)
+            subject.notes[:] = ["the model's own loss does not take synthetic labels; differentiated noise"]
+            _profile(subject)
+        findings = [finding for kind in checks().values() for finding in kind(subject)]
+        fix = prescribe(subject, findings) if prescription and not quick else Fix(None, None, findings)
+        findings = fix.findings
+        return Report(
+            findings,
+            margins(subject),
+            curves(subject, fix.profile),
+            module_tree(subject, findings),
+            parameter_lines(subject, findings),
+            _meta(subject, made_up, time.perf_counter() - started, findings),
+            plan=fix.plan,
+            predicted=subject.predicted,
+            measured=subject.measured,
+            prescribed=fix.profile,
+        )
 
 
 def _require_finite(batch: Any) -> None:

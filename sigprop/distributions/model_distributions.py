@@ -18,7 +18,7 @@ from sigprop.distributions.distribution import COPIED, INDEPENDENT, UNKNOWN, Dis
 from sigprop.distributions.independence import measured_distribution
 from sigprop.distributions.recorder import DrawRecorder, building
 from sigprop.errors import UnsupportedError
-from sigprop.isolation import observers, without_observers
+from sigprop.isolation import observers, undisturbed, without_observers
 
 FEW_ENTRIES = 2048
 FEWEST = 3
@@ -179,18 +179,22 @@ def factory_of_model(model: nn.Module) -> Factory | None:
 
 def build(factory: Factory) -> nn.Module:
     """Call a function that makes a model, without allocating its weights; their distributions are kept beside them."""
+    with undisturbed() as interrupts, interrupts.let_through():  # an interrupt leaves no mode
+        made = _built(factory)
+    if isinstance(made, nn.Module):
+        made.__dict__[_FACTORY] = factory
+    return made
+
+
+def _built(factory: Factory) -> nn.Module:
     try:
         with building() as recorder:
             made = constructed(factory, SEED)
     except Exception:  # a constructor that computes with its weights; or one that fails, and does so again
         made = constructed(factory, SEED)
-        if isinstance(made, nn.Module):
-            made = skeleton_of(made)
-    else:
-        if isinstance(made, nn.Module):
-            _keep_laws(made, recorder, factory)
+        return skeleton_of(made) if isinstance(made, nn.Module) else made
     if isinstance(made, nn.Module):
-        made.__dict__[_FACTORY] = factory
+        _keep_laws(made, recorder, factory)
     return made
 
 

@@ -24,7 +24,7 @@ from sigprop.measurement.batch import call, send_back, signals_in, what_to_diffe
 from sigprop.measurement.functions import FunctionWatch
 from sigprop.measurement.guard import untouched
 from sigprop.measurement.layout import AxesRule, TokenAxes, layout_of
-from sigprop.measurement.parameters import Accumulated, large_gradients_let_go, started_parameter_rows
+from sigprop.measurement.parameters import Accumulated, fetched, large_gradients_let_go, started_parameter_rows
 from sigprop.measurement.queue import Overwritten, TooCoarse
 from sigprop.measurement.recorder import NotBuilt, Recorder, Site
 from sigprop.results import ParameterRow, Profile, SiteRow
@@ -231,8 +231,7 @@ def _site_rows(recorder: Recorder) -> list[SiteRow]:
 
 def _read_values(sites: list[Site]) -> list[dict[str, float]]:
     """The numbers that sites hold on their device, with one transfer."""
-    tensors = [value.double() for site in sites for value in site.values.values()]
-    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    numbers = iter(fetched([value.double() for site in sites for value in site.values.values()]))
     return [{key: next(numbers) for key in site.values} for site in sites]
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeGuard
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sigprop.compat import accumulated_hooks, gradient_hooks, own_parameters, return_free_memory, set_accumulated_hooks
 from sigprop.errors import SigpropError
-from sigprop.measurement import stacked_moments
-from sigprop.measurement.entry_sums import entry_squares, entry_sums
 from sigprop.results import ParameterRow
 
 POWER_STEPS = 200
@@ -22,8 +19,10 @@ LARGE = 1 << 18
 """Entries of a gradient that is let go as soon as it is summed: a call of Python costs nothing beside its sum."""
 RETURNED = 1 << 26
 """Bytes of gradients after which freed memory is given back: what lies between live blocks would stay with us."""
-PIECE = 1 << 24
-ROW = 1 << 14
+
+
+PIECE = 1 << 18
+"""Entries that are converted to float64 at once."""
 
 
 class Accumulated(SigpropError):
@@ -42,10 +41,9 @@ def large_gradients_let_go(modules: Mapping[str, nn.Module], kept: bool) -> Iter
         if parameter in found:
             raise Accumulated
         assert parameter.grad is not None
-        gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-        found[parameter] = entry_squares(gradient) / parameter.numel()
-        freed += gradient.nbytes
-        parameter.grad = gradient = None
+        found[parameter] = float(square_of(parameter.grad)) / parameter.numel()
+        freed += parameter.nbytes
+        parameter.grad = None
         if freed > RETURNED:
             return_free_memory()
             freed = 0
@@ -84,32 +82,56 @@ def started_parameter_rows(
     """Start the sums over all parameters and their `.grad`; what comes back waits for them and makes the rows. `let_go`
     are mean squares of gradients that are there no more."""
     named = list(_named_parameters(modules))
-    tensors = [parameter.detach() for _, parameter in named]
-    gradients = [parameter.grad for _, parameter in named]
-    moments = _started_moments(tensors, [_dense(gradient) for gradient in gradients if gradient is not None])
+    sums = [total_of(parameter) for _, parameter in named]
+    sums += [square_of(parameter) for _, parameter in named]
+    sums += [square_of(parameter.grad) for _, parameter in named if parameter.grad is not None]
 
     def rows() -> list[ParameterRow]:
-        sums, squares = moments()
-        later = iter(squares[len(tensors) :])
+        numbers = fetched(sums)
+        gradients = iter(numbers[2 * len(named) :])
         found = []
-        for (name, parameter), tensor, gradient, total, square in zip(
-            named, tensors, gradients, sums, squares, strict=False
-        ):
-            count = tensor.numel()
+        for (name, parameter), total, square in zip(named, numbers, numbers[len(named) :], strict=False):
+            count = parameter.numel()
             second = square / count
             variance = second - (total / count) ** 2
-            row = ParameterRow(name, tuple(tensor.shape), extras={"second_moment": second})
+            row = ParameterRow(name, tuple(parameter.shape), extras={"second_moment": second})
             row.init_std = math.sqrt(variance) if not variance < 1e-15 * second else 0.0
-            if gradient is not None:
-                row.grad_second_moment = next(later) / count
+            if parameter.grad is not None:
+                row.grad_second_moment = next(gradients) / count
             elif parameter in let_go:
                 row.grad_second_moment = let_go[parameter]
-            if spectral and tensor.dim() >= 2:
-                row.extras["spectral_norm"] = spectral_norm(tensor)
+            if spectral and parameter.dim() >= 2:
+                row.extras["spectral_norm"] = spectral_norm(parameter)
             found.append(row)
         return found
 
     return rows
+
+
+def total_of(x: Tensor) -> Tensor:
+    """Sum of all entries in float64, on the tensor's device."""
+    return _added(x, Tensor.sum)
+
+
+def square_of(x: Tensor) -> Tensor:
+    """Sum of squares of all entries in float64, on the tensor's device."""
+    return _added(x, lambda piece: torch.linalg.vector_norm(piece).square())
+
+
+def _added(x: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    x = x.detach().coalesce().values() if x.is_sparse else x.detach()
+    start = torch.zeros((), dtype=torch.float64, device=x.device)
+    return sum((reduce(piece.double()) for piece in x.reshape(-1).split(PIECE)), start)
+
+
+def fetched(numbers: list[Tensor]) -> list[float]:
+    """Numbers on the host, with one transfer from each device."""
+    found = [0.0] * len(numbers)
+    for device in {number.device for number in numbers}:
+        here = [place for place, number in enumerate(numbers) if number.device == device]
+        for place, value in zip(here, torch.stack([numbers[place] for place in here]).tolist(), strict=True):
+            found[place] = value
+    return found
 
 
 def _named_parameters(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, Tensor]]:
@@ -120,72 +142,6 @@ def _named_parameters(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
             if parameter is not None and id(parameter) not in seen and parameter.numel() and not parameter.is_meta:
                 seen.add(id(parameter))
                 yield f"{prefix}.{name}" if prefix else name, parameter
-
-
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def _started_moments(
-    values: list[Tensor], gradients: list[Tensor]
-) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
-    """Sums of the values and gradients, and sums of their squares; on a CPU the gradients' sums are left out."""
-    if any(stacked_moments.pays_off(value.device) for value in values):
-        return _started_stacked([*values, *gradients])
-    found, squares = entry_sums(values), [square for _, square in entry_sums(gradients, squares_only=True)]
-    return lambda: ([total for total, _ in found], [square for _, square in found] + squares)
-
-
-def _started_stacked(tensors: list[Tensor]) -> Callable[[], tuple[Sequence[float], Sequence[float]]]:
-    """In float64, with few kernels and one transfer per device."""
-    places: dict[torch.device, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        places.setdefault(tensor.device, []).append(index)
-    started = [(members, _row_sums([tensors[index] for index in members])) for members in places.values()]
-    lengths = np.array([-(-tensor.numel() // ROW) for tensor in tensors])
-
-    def finished() -> tuple[Sequence[float], Sequence[float]]:
-        found = np.zeros((2, len(tensors)))
-        for members, sums in started:
-            starts = np.cumsum(lengths[members]) - lengths[members]
-            found[:, members] = np.add.reduceat(sums.cpu().numpy(), starts, axis=1)
-        return found[0].tolist(), found[1].tolist()
-
-    return finished
-
-
-def _row_sums(tensors: list[Tensor]) -> Tensor:
-    """(2, rows): sums and sums of squares of runs of `ROW` entries; each tensor begins a row of its own."""
-    sums, norms = [], []
-    for rows in map(Tensor.double, _rows(tensors)):
-        sums.append(rows.sum(1))
-        norms.append(torch.linalg.vector_norm(rows, dim=1))
-    return torch.stack((torch.cat(sums), torch.cat(norms).square_()))
-
-
-def _rows(tensors: list[Tensor]) -> Iterator[Tensor]:
-    """(rows, ROW), in order: pieces of large tensors, small ones joined; last rows are filled up with zeros."""
-    joined: list[Tensor] = []
-    fillings: dict[int, Tensor] = {}
-    size = 0
-    for flat in (piece for tensor in tensors for piece in _pieces(tensor)):
-        if joined and (size > PIECE or flat.dtype != joined[0].dtype):
-            yield torch.cat(joined).view(-1, ROW)
-            joined, fillings, size = [], {}, 0
-        count = flat.numel()
-        joined.append(flat)
-        size += count
-        missing = -count % ROW
-        if missing:
-            if missing not in fillings:
-                fillings[missing] = flat.new_zeros(missing)
-            joined.append(fillings[missing])
-    yield torch.cat(joined).view(-1, ROW)
-
-
-def _pieces(tensor: Tensor) -> Sequence[Tensor]:
-    flat = tensor.reshape(-1)
-    return flat.split(PIECE) if flat.numel() > PIECE else (flat,)
 
 
 def spectral_norm(weight: Tensor) -> float:

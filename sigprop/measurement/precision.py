@@ -26,11 +26,6 @@ def full_precision(device: str) -> Iterator[None]:
         _set_matmul_precision(device, before)
 
 
-def float32_products(device: str) -> bool:
-    """Whether products of float32 numbers are float32 as things stand."""
-    return _matmul_precision(device) in ("ieee", "none", "highest")
-
-
 @contextmanager
 def no_autocast(device: str) -> Iterator[None]:
     """Autocast, which belongs to the thread, switched off."""

@@ -1,8 +1,6 @@
 """Takes in signals and gradients as they appear, and gives back their moments.
 
-On a CPU tensors wait for others like them: between two layers the code and the memory of a reduction are out of the
-caches, and its thirty calls cost three times what they cost in a row. What waits is a clone that shares the tensor's
-memory until somebody writes to it.
+On a CPU they are reduced as they come.
 
 On a GPU tensors wait, by reference, and are reduced together, so that a site costs neither a kernel nor a
 synchronization; the device is waited for once, at the end. Two things can go wrong on the way, and then the model has
@@ -12,78 +10,16 @@ coarse for a tensor that is gone already (`TooCoarse`; float64 is in order).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sigprop.compat import shared_clone, version_of
+from sigprop.compat import version_of
 from sigprop.errors import SigpropError
 from sigprop.measurement import stacked_moments
 from sigprop.measurement.moments import Moments
-from sigprop.measurement.precision import float32_products, no_autocast
 from sigprop.measurement.stacked_moments import StackOfTensors, columns, reduce_stacks, unreliable
-
-MOST_BYTES, MOST_TENSORS = 1 << 23, 32
-"""What waits at most: less than a cache holds, and so little that memory does not matter."""
-LARGE_BYTES = 1 << 22
-"""Bytes of a tensor that does not wait."""
-
-
-class _Waiting(NamedTuple):
-    ticket: int
-    x: Tensor
-    signal: bool
-
-
-class WaitingRoom:
-    """Reduces tensors, (sequences, tokens, channels), group by group, and hands out their moments.
-
-    With `at_once` nobody waits.
-    """
-
-    def __init__(self, moments: Moments, store: Callable[[int, bool, list[float]], None], at_once: bool):
-        self._moments = moments
-        self._store = store
-        self._at_once = at_once
-        self._groups: dict[tuple, tuple[Tensor | None, list[_Waiting]]] = {}
-        self._bytes = self._count = 0
-
-    def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool, is_new: bool) -> None:
-        """Take in one tensor. One that is not new, such as a buffer of the model's, is reduced now: a write while its
-        clone waits would move it to other memory."""
-        clone = None
-        if is_new and not self._at_once and x.nbytes < LARGE_BYTES and self._moments.is_quick(x):
-            clone = shared_clone(x)
-        if clone is None:
-            self._reduce(mask, [_Waiting(ticket, x, signal)])
-            return
-        key = (x.shape[0], x.shape[1], id(mask))
-        self._groups.setdefault(key, (mask, []))[1].append(_Waiting(ticket, clone, signal))
-        self._bytes += x.nbytes
-        self._count += 1
-        if self._bytes > MOST_BYTES or self._count >= MOST_TENSORS:
-            self.empty()
-
-    def empty(self) -> None:
-        """Reduce all that waits."""
-        groups = self._groups.values()
-        self.close()
-        for mask, group in groups:
-            self._reduce(mask, group)
-
-    def close(self) -> None:
-        """Let all that waits go."""
-        self._groups = {}
-        self._bytes = self._count = 0
-
-    def _reduce(self, mask: Tensor | None, group: list[_Waiting]) -> None:
-        with no_autocast("cpu"):
-            found = self._moments.together([item.x for item in group], [item.signal for item in group], mask)
-        for item, numbers in zip(group, found, strict=True):
-            self._store(item.ticket, item.signal, numbers)
-
 
 DEVICE_SHARE = 64
 DEFAULT_BYTES = 1 << 28
@@ -128,17 +64,17 @@ class Queue:
         self.gradients: dict[int, list[float]] = {}
         self._copies = copies
         self._exact = exact
-        self._on_cpu = WaitingRoom(Moments(float32_products("cpu")), self._keep, at_once=fleeting)
+        self._moments = Moments()
         self._waiting: list[Waiting] = []
         self._reduced: list[Reduced] = []
         self._bytes = 0
         self._fleeting = fleeting
         self._limit: int | None = None
 
-    def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool, is_new: bool = False) -> None:
-        """Take in one tensor, read as (sequences, tokens, channels); new is one that the pass itself has made."""
+    def add(self, ticket: int, x: Tensor, mask: Tensor | None, signal: bool) -> None:
+        """Take in one tensor, read as (sequences, tokens, channels)."""
         if not stacked_moments.pays_off(x.device):
-            self._on_cpu.add(ticket, x, mask, signal, is_new)
+            self._keep(ticket, signal, (self._moments.signal if signal else self._moments.gradient)(x, mask))
             return
         if self._limit is None:
             self._limit = _most_bytes(x.device)
@@ -161,13 +97,8 @@ class Queue:
             for item in items:
                 self.add(item.ticket, item.x, item.mask, item.signal)
 
-    def close(self) -> None:
-        """Let go of memory that is shared with tensors of the model."""
-        self._on_cpu.close()
-
     def read(self) -> None:
         """Reduce what waits and wait for the device; what float32 cannot do is done again in float64."""
-        self._on_cpu.empty()
         last = self._taken_out()
         if self._fleeting:
             self._store([*self._reduced, *self._reduce_surely(last)])

@@ -115,7 +115,6 @@ class Recorder:
                 for table in forward_hook_tables(module):
                     table.pop(key, None)
             self._unhook_tensors()
-            self.queue.close()
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -206,7 +205,7 @@ class Recorder:
         site = self.sites[ticket]
         values = self.layout.view(site.name, tensor.detach(), site.module)
         mask = self.layout.mask(site.name, values)
-        self.queue.add(ticket, values, mask, signal, is_new=not signal or tensor.grad_fn is not None)
+        self.queue.add(ticket, values, mask, signal)
         self._note_more(site, values, mask, signal)
 
     def _note_more(self, site: Site, values: Tensor, mask: Tensor | None, signal: bool) -> None:

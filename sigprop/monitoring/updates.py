@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from sigprop.measurement.entry_sums import entry_squares
+from sigprop.measurement.parameters import square_of
 from sigprop.monitoring.recording import GiveUp, copies, is_spread, local
 from sigprop.sites import plain_name
 
@@ -139,9 +139,7 @@ class UpdateMeter:
     def _square(self, x: Tensor) -> Tensor:
         if x.numel() == 0:
             return torch.zeros((), dtype=torch.float64)
-        if x.device.type == "cpu":
-            return torch.tensor(entry_squares(x), dtype=torch.float64)
-        return torch.linalg.vector_norm(x, dtype=torch.float64).square()
+        return square_of(x)
 
 
 def _times(x: Tensor, factor: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tensors and parameters on a CPU, quickly in float32: as by the definition, and in float64 where they need it."""
+"""Tensors and parameters on a CPU: as by the definition, whatever their mean, size and layout."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sigprop.measurement import measure
-from sigprop.measurement.entry_sums import entry_sums
+from sigprop.measurement.parameters import square_of, total_of
 from sigprop.measurement.queue import Queue
 
 MASK = torch.rand(3, 20, generator=torch.Generator().manual_seed(1)) > 0.3
@@ -45,11 +45,10 @@ def exact(x, signal, mask):
 @pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
 @pytest.mark.parametrize("signal", [True, False], ids=["signal", "gradient"])
 @pytest.mark.parametrize("image", [False, True], ids=["channels last", "channels first"])
-@pytest.mark.parametrize("waits", [False, True], ids=["at once", "together"])
-def test_each_is_reduced_as_defined(signal, mask, image, waits):
+def test_each_is_reduced_as_defined(signal, mask, image):
     queue = Queue()
     for ticket, x in enumerate(tensors()):
-        queue.add(ticket, x.mT.contiguous().mT if image else x, mask, signal, is_new=waits)
+        queue.add(ticket, x.mT.contiguous().mT if image else x, mask, signal)
     queue.read()
     found = queue.signals if signal else queue.gradients
     for ticket, x in enumerate(tensors()):
@@ -70,33 +69,14 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-@pytest.mark.parametrize("is_new", [False, True], ids=["at once", "together"])
-def test_what_was_taken_in_may_be_overwritten(write, is_new):
+def test_what_was_taken_in_may_be_overwritten(write):
     queue, x = Queue(), torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
     expected = exact(x, True, None)
-    queue.add(0, x, None, True, is_new=is_new)
+    queue.add(0, x, None, True)
     write(x)
     assert not x[1].any()
     queue.read()
     assert queue.signals[0] == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-def test_tensors_that_wait_together_are_reduced_as_each_alone():
-    """Signals and gradients, of several channels, more than one room holds, with a large one among them."""
-    generator = torch.Generator().manual_seed(0)
-    sizes = [(2, 30, 8), (2, 30, 50), (2, 30, 5000), (2, 31, 8), (2, 30, 8), (3, 1, 7)] * 8 + [(2, 600, 1000)]
-    made = [torch.randn(size, generator=generator) + 0.3 for size in sizes]
-    together, alone = Queue(), Queue()
-    for ticket, x in enumerate(made):
-        for signal in (True, False):
-            together.add(ticket, x, None, signal, is_new=True)
-            alone.add(ticket, x, None, signal)
-    together.read()
-    alone.read()
-    for found, expected in ((together.signals, alone.signals), (together.gradients, alone.gradients)):
-        assert found.keys() == expected.keys()
-        for ticket, numbers in expected.items():
-            assert found[ticket] == pytest.approx(numbers, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
 def test_a_buffer_that_a_module_returns_and_writes_stays_where_it_is():
@@ -134,10 +114,8 @@ def test_sums_of_small_and_large_parameters():
     made = [torch.randn(shape, generator=generator) for shape in shapes]
     made += [torch.zeros(40), torch.ones(40), torch.randn(500, generator=generator) + 50.0, torch.full((3,), 1e-20)]
     made.append(torch.randn(5, 6, generator=generator, dtype=torch.float64))
-    for x, (total, square) in zip(made, entry_sums(made), strict=True):
+    made.append(torch.arange(6))
+    for x in made:
         values = x.double()
-        size = float(values.abs().sum())
-        assert total == pytest.approx(float(values.sum()), abs=1e-6 * size)
-        assert square == pytest.approx(float(values.square().sum()), rel=1e-6)
-    squares = [square for _, square in entry_sums(made, squares_only=True)]
-    assert squares == pytest.approx([float(x.double().square().sum()) for x in made], rel=1e-6)
+        assert float(total_of(x)) == pytest.approx(float(values.sum()), abs=1e-12 * float(values.abs().sum()))
+        assert float(square_of(x)) == pytest.approx(float(values.square().sum()), rel=1e-12)

@@ -6,7 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import sigprop as sp
+from sigprop.distributions import build
+from sigprop.isolation import Mode
 from tests.robustness.scale import LONG, cases
 
 ROOT = Path(__file__).parents[2]
@@ -25,3 +30,14 @@ def test_an_interrupt_leaves_everything_as_it_was(kind, tmp_path):
     result = json.loads(run.stdout.splitlines()[-1])
     assert result["damage"] == []
     assert result["interrupted"] > count / 3
+
+
+@pytest.mark.parametrize("call", [lambda: build(lambda: nn.Linear(2, 2)), lambda: sp.check(lambda: nn.Linear(2, 2))])
+def test_a_mode_whose_end_is_interrupted_is_left(call, monkeypatch):
+    def interrupted(self, *error):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Mode, "__exit__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    assert torch._C._len_torch_function_stack() == 0

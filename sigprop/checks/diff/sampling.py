@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL
 from sigprop.distributions.independence import kind_of
-from sigprop.measurement.entry_sums import entry_sums
+from sigprop.measurement.parameters import square_of, total_of
 
 SUBSAMPLE = 1 << 14
 TAILS = 1 << 18
@@ -112,7 +112,7 @@ def sample_of(values: Tensor) -> EntrySample:
 
 
 def _sums(flat: Tensor) -> tuple[float, float]:
-    return entry_sums([flat])[0] if flat.numel() else (0.0, 0.0)
+    return float(total_of(flat)), float(square_of(flat))
 
 
 def _moments_of(flat: Tensor, total: float, square: float) -> tuple[float, float]:

@@ -37,6 +37,9 @@ from sigprop.isolation import Mode
 OF_CHOSEN = frozenset(("eq", "ne", "one_hot", "float", "to", "unsqueeze", "sum"))
 """What is made of chosen indices and known by how they were chosen."""
 
+NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+"""Names of arguments that torch takes for its own; rules know torch's."""
+
 
 class CaptureMode(Mode):
     """Every call of a torch function while a model, or a loss, runs: traced ones extend a capture."""
@@ -73,6 +76,8 @@ class CaptureMode(Mode):
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = dict(kwargs or {})
         name = canonical(func)
+        if name in self._rules:
+            kwargs = {NUMPY_NAMES.get(key, key): value for key, value in kwargs.items()}
         if name == "get":
             return self._getter(func, args)
         found = traced(args, kwargs)

@@ -110,10 +110,20 @@ SPELLINGS: dict[str, dict[str, Callable[[Tensor, Net], Tensor]]] = {
     },
     "average over positions": {
         "mean": lambda x, m: F.gelu(F.linear(x, m.weight)).mean(1),
+        "numpy's name": lambda x, m: F.gelu(F.linear(x, m.weight)).mean(axis=1),
         "sum": lambda x, m: F.gelu(F.linear(x, m.weight)).sum(1) / TOKENS,
         "pool": lambda x, m: F.adaptive_avg_pool1d(F.gelu(F.linear(x, m.weight)).transpose(1, 2), 1)[..., 0],
         "window": lambda x, m: F.avg_pool1d(F.gelu(F.linear(x, m.weight)).transpose(1, 2), TOKENS)[..., 0],
     },
+}
+for _name in ("mean", "sum", "var", "amax"):
+    SPELLINGS[f"{_name} over channels"] = {
+        "dim": lambda x, m, name=_name: x + getattr(F.linear(x, m.weight), name)(dim=-1, keepdim=True),
+        "axis": lambda x, m, name=_name: x + getattr(F.linear(x, m.weight), name)(axis=-1, keepdims=True),
+    }
+SPELLINGS["a new dimension"] = {
+    "dim": lambda x, m: F.linear(x, m.weight).unsqueeze(dim=1).squeeze(dim=1),
+    "axis": lambda x, m: F.linear(x, m.weight).unsqueeze(axis=1).squeeze(axis=1),
 }
 CASES = [(group, name) for group, found in SPELLINGS.items() for name in list(found)[1:]]
 

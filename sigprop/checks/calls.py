@@ -37,7 +37,8 @@ class LossCall:
     """One loss that the model (or the loss function) computes, beside that of a guess: equal logits, or zeros.
 
     `variance`: of the logits over the classes, `source`: what made them. `probabilities`: the logits of a cross entropy
-    sum to one already. `summed`: over how many labels the loss is a sum; 0 for a mean.
+    sum to one already. `summed`: over how many labels the loss is a sum; 0 for a mean. `wanted`: root mean
+    square of the targets of a regression.
     """
 
     site: str
@@ -49,6 +50,7 @@ class LossCall:
     probabilities: bool = False
     labelled: bool = True
     summed: int = 0
+    wanted: float = 0.0
     source: MadeBy | None = None
 
 
@@ -100,12 +102,13 @@ class Softmax:
 class Calls:
     """By name of the module that runs.
 
-    `normalized`: mean squares of what a norm reads, makes, and has as gain (the parameter, or one plus it). `inputs`:
-    root mean square of numbers of the batch that a matrix multiplies as they are, and of what comes of it.
-    `positions`: variance of a table's rows and of the fixed numbers that are added to them. `exponents`: median of
-    what an exponential reads. `weights`: of a matrix that is made of several parameters its root mean square times
-    sqrt(fan_in), and their names. `blind`: queries whose scores are all -inf; `unseen`: sequences of which no key may
-    be seen; `future`: attentions that see nothing but what comes after.
+    `normalized`: mean squares of what a norm reads, makes, and has as gain (the parameter, or one plus it) and bias;
+    `alone`: norms over a single number. `inputs`: root mean square of numbers of the batch that a matrix multiplies as
+    they are, of what comes of it, and their std. `positions`: variance of a table's rows and of the fixed numbers that
+    are added to them. `exponents`: median of what an exponential reads. `weights`: of a matrix that is made of several
+    parameters its root mean square times sqrt(fan_in), and their names. `blind`: queries whose scores are all -inf;
+    `unseen`: sequences of which no key may be seen; `twice`: softmaxes of probabilities; `future`: attentions that see
+    nothing but what comes after.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -115,12 +118,14 @@ class Calls:
     routings: dict[str, Routing] = field(default_factory=dict)
     gates: dict[str, Gate] = field(default_factory=dict)
     softmaxes: dict[str, Softmax] = field(default_factory=dict)
-    inputs: dict[str, tuple[float, float]] = field(default_factory=dict)
+    inputs: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     exponents: dict[str, float] = field(default_factory=dict)
     detached: dict[str, int] = field(default_factory=dict)
     normalized: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     positions: dict[str, tuple[float, float]] = field(default_factory=dict)
     weights: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     blind: dict[str, int] = field(default_factory=dict)
+    alone: list[str] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)

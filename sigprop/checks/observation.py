@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sigprop.batches import copied, tensors_in
 from sigprop.checks.calls import Activity, Calls, NormInput
 from sigprop.checks.operations import CallWatch, filled, note_recurrence
+from sigprop.checks.thresholds import limit
 from sigprop.compat import own_modules
 from sigprop.errors import SigpropError
 from sigprop.losses import LossChoice, first_signal, objective
@@ -260,7 +261,10 @@ def _note_norm(name: str, module: nn.Module, inputs: Any, output: Any, found: Ob
     axis = -1 if first.shape[-1] == len(gain) else 1
     if isinstance(output, Tensor) and output.shape == first.shape and first.shape[axis] == len(gain):
         sizes = [float(item.double().square().mean()) for item in (first, output, gain, 1 + gain)]
-        wanted = min(sizes[2:], key=lambda size: abs(math.log(max(size, 1e-30) / max(sizes[1], 1e-30))))
+        bias = getattr(module, "bias", None)
+        shift = float(bias.double().square().mean()) if isinstance(bias, Tensor) else 0.0
+        sums, allowed = [size + shift for size in sizes[2:]], limit("norm_output")
+        wanted = next((size for size in sums if size < allowed * sizes[1] < allowed**2 * size), sums[0])
         found.normalized[name] = (sizes[0], sizes[1], wanted)
     if axis != -1:
         return

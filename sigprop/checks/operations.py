@@ -151,6 +151,8 @@ class CallWatch(TorchFunctionMode):
         entered = self._entering.pop(id(args[0]), None)
         if entered is not None:
             self.found.inputs.pop(entered[0], None)
+        if func in BY_GROUP and args[0].numel() == len(args[0]) * BY_GROUP[func](args, kwargs):
+            self.found.alone.append(name)
         if isinstance(epsilon, float):
             variance = spread(args[0].detach().double(), args, kwargs)
             self._norm(name, NormInput(float(variance.median()), epsilon))
@@ -174,6 +176,9 @@ class CallWatch(TorchFunctionMode):
         if logits.dim() < 2 or logits.shape[axis] < 2:
             return
         self._look_at_mask(name, logits == -math.inf)
+        shown = logits.detach().masked_fill(logits == -math.inf, 0.0)
+        if bool((shown >= 0).all()) and bool(((shown.sum(axis) - 1).abs() < 1e-4).all()):
+            self.found.twice.append(name)
         logits = logits.detach().movedim(axis, -1)
         top = logits.amax(-1, keepdim=True)
         open_ones = logits > top - MASKED if bool(top.isfinite().all()) else logits > -math.inf
@@ -220,8 +225,9 @@ class CallWatch(TorchFunctionMode):
         given = args[0] if args else kwargs.get("input")
         known = self._known.get(id(given))
         if known is not None and known[1] and given.is_floating_point() and id(output) not in self._known:
-            sizes = (float(item.detach().double().square().mean().sqrt()) for item in (given, output))
-            self.found.inputs[name] = tuple(sizes)  # type: ignore[assignment]
+            sizes = [float(item.detach().double().square().mean().sqrt()) for item in (given, output)]
+            spread = float(given.detach().double().std()) if given.numel() > 1 else sizes[0]
+            self.found.inputs[name] = (sizes[0], sizes[1], spread)
             self._entering[id(output)] = (name, output)
 
     def raised(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
@@ -263,8 +269,8 @@ class CallWatch(TorchFunctionMode):
         value, chance = (float(item.double().mean()) for item in (output, func(guess, wanted, *args[2:], **rest)))
         kind = "binary" if func in BINARY else "regression"
         variance = float(made.double().var(correction=0)) if made.numel() > 1 else 0.0
-        source = self._sources.get(made)
-        self.found.losses.append(LossCall(name, kind, 1, value, chance, variance, source=source))
+        source, size = self._sources.get(made), float(wanted.detach().double().square().mean()) ** 0.5
+        self.found.losses.append(LossCall(name, kind, 1, value, chance, variance, wanted=size, source=source))
 
 
 def _spread(values: Tensor) -> float:
@@ -358,6 +364,11 @@ LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 PRODUCTS = (*LAYERS, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm, torch.bmm,
             Tensor.bmm, torch.einsum)  # fmt: skip
 FACTORED = (torch.mul, Tensor.mul, Tensor.__mul__)
+BY_GROUP: dict[Any, Callable[[Any, Any], int]] = {
+    F.group_norm: lambda args, kwargs: kwargs.get("num_groups", args[1] if len(args) > 1 else 1),
+    F.instance_norm: lambda args, kwargs: args[0].shape[1],
+}
+"""How many numbers of an example a norm would see one by one if it had no positions to average over."""
 BINARY = (F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
 KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),

@@ -45,6 +45,9 @@ PLANTED = {
     "fixed_positions": ("embedding_scale", "times the scale of their positions", "nn.init.normal_(model.wte.weight"),
     "summed_loss": ("initial_loss", "Nothing divides it", ""),
     "inverted_padding": ("attention_masks", "it is inverted", ""),
+    "norm_of_one_number": ("norm_output", "less its mean, that is zero", ""),
+    "softmax_of_a_softmax": ("attention_masks", "positive and sums to one", ""),
+    "far_targets": ("initial_loss", "to grow by that factor first", ""),
     "magnitudes_of_forty": ("large_gain", "of which 0.magnitude starts at 40", "model[0].magnitude.data.mul_(0.025)"),
     "turned_temperature": ("initial_loss", "products of image.2", ""),
     "gain_of_zero_before_a_square": ("no_gradient", "{0..2}.gain are zero", "model[i].gain, 1)"),
@@ -75,6 +78,8 @@ def test_what_is_right_of_the_same_kind_is_not_accused():
     assert "rounding" not in answered(*planted.chaotic_chain(std=1.0))
     assert "embedding_scale" not in answered(*planted.fixed_positions(factor=30.0))
     assert "attention_masks" not in answered(*planted.inverted_padding(shown=True))
+    assert "norm_output" not in answered(*planted.norm_of_one_number(groups=4))
+    assert "initial_loss" not in answered(*planted.far_targets(size=1.0))
     assert "large_gain" not in answered(*planted.magnitudes_of_forty(magnitude=1.0))
     assert "initial_loss" not in answered(*planted.turned_temperature(turned=False))
     adapted, batch = planted.adapters_of_noise()

@@ -38,6 +38,12 @@ def attention_masks(subject: Subject) -> Iterator[Finding]:
             "Weights of one query do not sum to one: queries (or heads) compete for each key instead.",
             "take the softmax along the last axis, dim=-1",
         )  # fmt: skip
+    if seen.twice:
+        yield _finding(
+            seen.twice, f"a softmax in {seen.twice[0]} is given probabilities: they pass a softmax twice",
+            "Its input is positive and sums to one: what differs by at most one comes out nearly uniform.",
+            "take the softmax once, of the scores",
+        )  # fmt: skip
     if not seen.future and seen.leak > limit("leak"):
         yield _finding(
             turned, "outputs see the token that they are to predict",

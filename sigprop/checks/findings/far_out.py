@@ -16,15 +16,15 @@ from sigprop.results.report import Datum, Finding, Prescription
 @check("input_scale", "signal", "inputs that are large and enter without being normalized")
 def input_scale(subject: Subject) -> Iterator[Finding]:
     """Root mean square of the numbers, and of what the first matrix makes of them; a norm behind it forgives both."""
-    bad = {name: sizes for name, sizes in subject.observed.inputs.items() if min(sizes) > limit("large_input")}
+    bad = {name: sizes for name, sizes in subject.observed.inputs.items() if min(sizes[:2]) > limit("large_input")}
     if not bad:
         return
     worst = max(bad, key=lambda name: bad[name][0])
-    size = bad[worst][0]
-    inits = {
-        f"{name}.weight": Init("keep", value=1 / bad[name][0]) for name in bad if f"{name}.weight" in subject.draws.rows
-    }
+    size, _, spread = bad[worst]
+    inits = {f"{name}.weight": Init("keep", value=1 / bad[name][0]) for name in bad
+             if f"{name}.weight" in subject.draws.rows and bad[name][2] > 0.5 * bad[name][0]}  # fmt: skip
     because = f"The input of {worst} has root mean square {size:.3g}: it enters as it is, and nothing normalizes it."
+    because += "" if inits else f" Nearly all of that is its mean; its std is {spread:.3g}."
     yield say(
         "problem" if size > 10 * limit("large_input") else "warning",
         f"the batch enters {worst} with root mean square {size:.3g} and leaves it with {bad[worst][1]:.3g}",
@@ -32,7 +32,7 @@ def input_scale(subject: Subject) -> Iterator[Finding]:
         "LeCun et al. 1998, 'Efficient BackProp', section 4.3",
         sites=tuple(bad),
         evidence=(Datum(f"root mean square of the input of {worst}", size, "measured", expected=1.0),),
-        prescription=Prescription(f"normalize the input: subtract its mean and divide it by its std, {size:.3g}"),
+        prescription=Prescription(f"normalize the input: subtract its mean and divide it by its std, {spread:.3g}"),
         edits=(edit(f"divide the input by {size:.3g}, or, which is the same, {worst}.weight", inits),) if inits else (),
     )
 

@@ -28,6 +28,7 @@ def initial_loss(subject: Subject) -> Iterator[Finding]:
     """Logits of variance s2 that know nothing of the labels give ln(classes) + s2 / 2 (less when s2 > 2 ln classes)."""
     yield from _misused(subject)
     yield from _worse_than_nothing(subject)
+    yield from _far_targets(subject)
     yield from _summed(subject)
     yield from _equal(subject)
     readout = subject.readout
@@ -56,6 +57,24 @@ def _misused(subject: Subject) -> Iterator[Finding]:
             evidence=(Datum("cross entropies of probabilities", len(wrong), "measured", expected=0),),
             prescription=Prescription("give it logits: leave out the softmax, or use nll_loss on its logarithm"),
         )
+
+
+def _far_targets(subject: Subject) -> Iterator[Finding]:
+    """A regression to numbers far larger than what the model makes."""
+    for item in subject.observed.losses:
+        made = item.variance**0.5
+        if item.kind == "regression" and item.wanted > limit("large_input") * max(1.0, made):
+            yield say(
+                "warning",
+                f"the targets of the loss in {item.site} have root mean square {item.wanted:.3g}; the output has std "
+                f"{made:.3g}",
+                f"The loss starts at {item.value:.3g}, gradients are as large as the targets, and the last layer has "
+                "to grow by that factor first.",
+                sites=(item.site,),
+                evidence=(Datum("root mean square of the targets", item.wanted, "measured", expected=1.0),),
+                prescription=Prescription(f"normalize the targets: divide them by {item.wanted:.3g}"),
+            )
+            return
 
 
 def _summed(subject: Subject) -> Iterator[Finding]:

@@ -41,10 +41,14 @@ class Figure(PlainFigure):
         return buffer.getvalue()
 
 
-def blank(rows: int, columns: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels, in reading order."""
+def blank(panels: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels in reading order, two in a row."""
+    rows, columns = max(1, math.ceil(panels / 2)), min(2, max(1, panels))
     figure = Figure(figsize=(5.0 * columns, height * rows), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axis in axes[panels:]:
+        axis.set_visible(False)
+    return figure, axes[:panels]
 
 
 def label(axis: Axes, title: str, below: str = "") -> None:
@@ -95,7 +99,7 @@ def blocks(profile: Profile) -> list[SiteRow]:
 
 def profile_figure(profiles: Mapping[str, Profile], path: str | Path | None, title: str = "") -> Figure:
     """Four panels over depth, one line per profile; measured profiles (with errors) as points."""
-    figure, axes = blank(2, 2)
+    figure, axes = blank(4)
     for axis, (column, text, logarithmic) in zip(axes, PROFILE_PANELS, strict=True):
         for index, (name, profile) in enumerate(profiles.items()):
             _draw(axis, blocks(profile) or profile.sites, column, name, COLOURS[index % len(COLOURS)])
@@ -138,8 +142,8 @@ LEAST = 0.1
 
 def comparison_figure(comparison: Comparison, path: str | Path | None) -> Figure:
     shown = {column: text for column, text in COMPARED.items() if comparison.column(column)}
-    figure, axes = blank(math.ceil(len(shown) / 2), min(2, len(shown)))
-    for axis, (column, text) in zip(axes, shown.items(), strict=False):
+    figure, axes = blank(len(shown))
+    for axis, (column, text) in zip(axes, shown.items(), strict=True):
         found = comparison.column(column)
         errors = [item.error for item in found]
         spread = [0.0 if math.isnan(item.standard_error) else 2 * item.standard_error for item in found]
@@ -148,8 +152,6 @@ def comparison_figure(comparison: Comparison, path: str | Path | None) -> Figure
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, -LEAST), max(high, LEAST))
         label(axis, text, "in the order of execution")
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
     return finish(figure, comparison.summary().splitlines()[0], path)
 
 
@@ -158,8 +160,8 @@ KINDS = {"predicted": "predicted", "measured": "measured", "prescribed": "predic
 
 def report_figure(report: Report, path: str | Path | None) -> Figure:
     shown = [column for column in LINES if any(curve.column == column for curve in report.curves)]
-    figure, axes = blank(max(1, math.ceil(len(shown) / 2)), min(2, max(1, len(shown))))
-    for axis, column in zip(axes, shown, strict=False):
+    figure, axes = blank(len(shown))
+    for axis, column in zip(axes, shown, strict=True):
         for colour, (kind, name) in zip(COLOURS, KINDS.items(), strict=False):
             for curve in report.curves:
                 if (curve.column, curve.kind) == (column, kind):
@@ -168,8 +170,6 @@ def report_figure(report: Report, path: str | Path | None) -> Figure:
         label(axis, LINES[column], "depth")
         if column in LOGARITHMIC:
             widen(axis)
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
     return finish(figure, report.summary(), path)
 
 
@@ -183,7 +183,7 @@ def coordinate_figure(report: CoordinateReport, path: str | Path | None) -> Figu
     scales = report.widths if axis == "width" else report.depths
     last = max(item.step for item in report.exponents)
     failing = list(dict.fromkeys(item.name for item in report.failures))
-    figure, axes = blank(2, 2)
+    figure, axes = blank(4)
     for place, quantity in zip(axes, SCALED, strict=True):
         step = {"change": last, "update": 1}.get(quantity, 0)
         for item in report.exponents:
@@ -203,7 +203,7 @@ def coordinate_figure(report: CoordinateReport, path: str | Path | None) -> Figu
 
 
 def plan_figure(plan: Any, path: str | Path | None) -> Figure:
-    figure, (left, right) = blank(1, 2, height=4.0)
+    figure, (left, right) = blank(2, height=4.0)
     roles = list(dict.fromkeys(row.role or "parameter" for row in plan.parameters))
     for index, role in enumerate(roles):
         rows = [(i, row) for i, row in enumerate(plan.parameters) if (row.role or "parameter") == role]

@@ -34,7 +34,7 @@ from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.width_rules import WidthRule
 from sigprop.results.roles import WIDTH_CLASSES
-from sigprop.sites import plain_name
+from sigprop.sites import plain_name, unwrap
 from sigprop.structure import Parameter, Structure
 
 REFERENCE_WIDTH, REFERENCE_LAYERS = 128, 4
@@ -101,7 +101,7 @@ class Beside:
 
     def output_scales(self) -> dict[str, float]:
         """By module: what the exact moves multiply its output with."""
-        found = {name.rpartition(".")[0]: 1.0 for name in self.dims}
+        found = {alias.rpartition(".")[0]: 1.0 for item in self.dims.values() for alias in item.aliases}
         found |= {name.rpartition(".")[0]: deep.branch for name, deep in self.depths.items() if deep.ends}
         return found | self.scores.outputs | self.pair.tables_scaled_outside()
 
@@ -115,10 +115,13 @@ def beside_of(
         scores = attention_scales(model, pair)
     elif rules.scales_attention and pair.model is not None:
         scores = reference_attention_scales(model, pair.model, rules.reference_width)
-    for name, (number, after) in pair.readout_scales().items():
-        if rules.width is not None and any(item.name == name and item.role == "readout" for item in dims):
+    modules = {plain_name(name): module for name, module in unwrap(model).named_modules()}
+    for name, (number, after) in pair.readout_scales().items() if rules.width is not None else ():
+        item = next(item for item in dims if item.name == name)
+        if item.role == "readout":  # of a tied one, `tables.tied_factor` takes the number
             scores.gauges[name] = 1.0 / number
-            scores.outputs |= {name.rpartition(".")[0]: 1.0 / number} if after else {}
+        owners = {alias.rpartition(".")[0] for alias in item.aliases if after}
+        scores.outputs |= {owner: 1.0 / number for owner in owners if not isinstance(modules[owner], nn.Embedding)}
     if base is not None:
         depths = depths_beside_base(dims, rules.depth, rules.branches, pair)
     else:

@@ -47,6 +47,7 @@ from sigprop.theory.exponents import read_optimizer
 
 AGREEMENT = 0.25
 LARGEST_STEP = 0.5
+SAME = 1e-9
 
 
 def zipf(vocabulary: int) -> Tensor:
@@ -161,7 +162,8 @@ def tied_factor(beside: Beside, made: Plan | None = None) -> tuple[Parameter | D
     factor = beside.rules.width.tied_multiplier(ratio) * given * beside.pair.table_scale(tied.name)
     if beside.base is None:
         return tied, min(factor, 1.0)
-    return tied, factor / _own_output_scale(beside.model, beside.base)
+    own, _ = beside.pair.readout_scales().get(tied.name, (1.0, False))  # T5 multiplies by d^{-1/2} itself
+    return tied, 1.0 if math.isclose(factor, own, rel_tol=SAME) else factor / own
 
 
 def _tied_table(beside: Beside) -> Parameter | Dimensions | None:
@@ -174,14 +176,6 @@ def _tied_table(beside: Beside) -> Parameter | Dimensions | None:
         if kinds == {True, False}:
             return item
     return None
-
-
-def _own_output_scale(model: nn.Module, base: nn.Module) -> float:
-    """T5 multiplies the decoder's output by d^{-1/2} before a tied readout."""
-    inner, other = unwrap(model), unwrap(base)
-    sizes = getattr(inner, "model_dim", None), getattr(other, "model_dim", None)
-    scales = getattr(getattr(inner, "config", None), "scale_decoder_outputs", False)
-    return math.sqrt(sizes[1] / sizes[0]) if scales and sizes[0] and sizes[1] else 1.0
 
 
 def with_tied_factor(made: Plan, beside: Beside, optimizer: str) -> Plan:

@@ -435,3 +435,17 @@ def test_a_multiplier_of_the_readout_counts_as_part_of_its_weight(place):
     assert "head" in wrong.culprits[0].name
     planned = check("mup", lambda width: Multiplied(width, place), widths=[32, 64, 128])
     assert planned.passed, [str(item) for item in planned.culprits]
+
+
+@pytest.mark.parametrize("place", ["output", "input"])
+def test_a_multiplier_of_a_tied_readout_counts_as_part_of_the_factor_before_it(place):
+    def make(width):
+        model = Multiplied(width, place)
+        nn.init.normal_(model.embed.weight, 0.0, 0.2)
+        model.head.weight = model.embed.weight
+        return model
+
+    planned = parametrize(make(128), "mup", base=make(32), batch=tokens())
+    assert planned["final.weight"].init.value == pytest.approx(1.0)  # the model itself has the 1 / width
+    report = check("mup", make, widths=[32, 64, 128])
+    assert report.passed, [str(item) for item in report.culprits]

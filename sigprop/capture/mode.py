@@ -76,8 +76,8 @@ class CaptureMode(Mode):
     def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
         kwargs = dict(kwargs or {})
         name = canonical(func)
-        if name in self._rules:
-            kwargs = {NUMPY_NAMES.get(key, key): value for key, value in kwargs.items()}
+        for theirs in NUMPY_NAMES.keys() & kwargs if name in self._rules else ():
+            kwargs[NUMPY_NAMES[theirs]] = kwargs.pop(theirs)
         if name == "get":
             return self._getter(func, args)
         found = traced(args, kwargs)

@@ -163,7 +163,7 @@ def tied_factor(beside: Beside, made: Plan | None = None) -> tuple[Parameter | D
     if beside.base is None:
         return tied, min(factor, 1.0)
     own, _ = beside.pair.readout_scales().get(tied.name, (1.0, False))  # T5 multiplies by d^{-1/2} itself
-    return tied, 1.0 if math.isclose(factor, own, rel_tol=SAME) else factor / own
+    return tied, 1.0 if own != 1.0 and math.isclose(factor, own, rel_tol=SAME) else factor / own
 
 
 def _tied_table(beside: Beside) -> Parameter | Dimensions | None:

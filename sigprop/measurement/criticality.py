@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 
 from sigprop.errors import InputError
 from sigprop.measurement.cuts import module_names, repeated_blocks
+from sigprop.measurement.guard import untouched
 from sigprop.measurement.jacobian import PartialJacobian, jacobian_profile
 
 _GAINS = tuple(2.0 ** (k / 2) for k in range(-6, 7))
@@ -115,8 +115,13 @@ def _critical_gain(model: nn.Module, batch: Any, names: list[str], probes: int, 
     A crossing is noise where at both its ends the whole stack changes gradients by less than a tenth.
     """
 
+    blocks = [model.get_submodule(name) for name in names]
+    weights = {id(p): p for block in blocks for p in block.parameters() if p.dim() >= 2}  # not biases, nor norms
+
     def growth(gain: float) -> float:
-        with _weights_times(model, names, gain):
+        with untouched(model.modules()) as interrupts, torch.no_grad(), interrupts.let_through():
+            for weight in weights.values():
+                weight.mul_(gain)
             try:
                 return _settled(jacobian_profile(model, batch, names, probes=probes, seed=seed))[0]
             except InputError:
@@ -142,19 +147,3 @@ def _critical_gain(model: nn.Module, batch: Any, names: list[str], probes: int, 
             high = middle
     gain = math.sqrt(low * high)
     return gain, f"weights of the blocks times {gain:.4g} give chi_J = 1"
-
-
-@contextmanager
-def _weights_times(model: nn.Module, names: list[str], gain: float) -> Iterator[None]:
-    """Matrices of the blocks (not vectors: biases, norms) times a gain; restored bit for bit."""
-    weights = {id(p): p for name in names for p in model.get_submodule(name).parameters() if p.dim() >= 2}.values()
-    saved = [weight.detach().clone() for weight in weights]
-    with torch.no_grad():
-        for weight in weights:
-            weight.mul_(gain)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for weight, before in zip(weights, saved, strict=True):
-                weight.copy_(before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 
 import torch
@@ -31,6 +32,35 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {plain_name(name): p for name, p in model.named_parameters() if p.requires_grad}
 
 
+class _Attached:
+    """The meters that hear optimizers, through two hooks that stay: torch's table of hooks may not change while another
+    thread steps."""
+
+    def __init__(self) -> None:
+        self._meters: tuple[UpdateMeter, ...] = ()
+        self._lock = Lock()
+        self._hooked = False
+
+    def add(self, meter: UpdateMeter) -> None:
+        with self._lock:
+            self._meters += (meter,)
+            if not self._hooked:
+                register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._tell(optimizer, False))
+                register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._tell(optimizer, True))
+                self._hooked = True
+
+    def remove(self, meter: UpdateMeter) -> None:
+        with self._lock:
+            self._meters = tuple(other for other in self._meters if other is not meter)
+
+    def _tell(self, optimizer: Optimizer, stepped: bool) -> None:
+        for meter in self._meters:
+            meter.hear(optimizer, stepped)
+
+
+_ATTACHED = _Attached()
+
+
 class UpdateMeter:
     """Attached for one step; `sums` then holds, for each parameter, sums over the entries that this process holds."""
 
@@ -43,32 +73,24 @@ class UpdateMeter:
         self._world = world
         self._give_up = give_up
         self._before: dict[str, Tensor] = {}
-        self._handles: list[Any] = []
 
     def attach(self) -> None:
-        self._handles = [
-            register_optimizer_step_pre_hook(self._guarded(self._before_step)),
-            register_optimizer_step_post_hook(self._guarded(self._after_step)),
-        ]
+        _ATTACHED.add(self)
 
     def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        _ATTACHED.remove(self)
         self._before = {}
 
-    def _guarded(self, work: Any) -> Any:
-        def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if self._only is not None and optimizer is not self._only:
-                return
-            try:
-                with torch.no_grad():
-                    work(optimizer)
-            except Exception as error:
-                self._before = {}
-                self._give_up(error)
-
-        return hook
+    def hear(self, optimizer: Optimizer, stepped: bool) -> None:
+        """Called before and after every step of every optimizer."""
+        if self._only is not None and optimizer is not self._only:
+            return
+        try:
+            with torch.no_grad():
+                self._after_step(optimizer) if stepped else self._before_step(optimizer)
+        except Exception as error:
+            self._before = {}
+            self._give_up(error)
 
     def _mine(self, optimizer: Optimizer) -> list[tuple[str, nn.Parameter, int, dict[str, Any]]]:
         return [
@@ -95,12 +117,12 @@ class UpdateMeter:
     def _at_rest(self, parameter: nn.Parameter, scale: float = 1.0) -> Sums:
         share = 1.0 / copies(parameter, self._world)
         value = local(parameter.detach())
-        found: Sums = {"entries": value.numel() * share, "square": _times(self._square(value), share)}
+        found: Sums = {"entries": value.numel() * share, "square": _times(square_of(value), share)}
         gradient = parameter.grad
         if gradient is not None:
             dense = local(gradient.detach())
             dense = dense.coalesce().values() if dense.is_sparse else dense
-            found["grad_square"] = _times(self._square(dense), share / scale**2)
+            found["grad_square"] = _times(square_of(dense), share / scale**2)
             if (
                 parameter.dim() == 3
                 and parameter.shape[0] <= MOST_SLICES
@@ -118,7 +140,7 @@ class UpdateMeter:
             self.steps += 1
             sums, share = self.sums[name], 1.0 / copies(parameter, self._world)
             lost = before - local(parameter.detach())
-            sums["update_square"] = _times(self._square(lost), share)
+            sums["update_square"] = _times(square_of(lost), share)
             sums["unmoved"] = _times(lost.numel() - lost.count_nonzero(), share)
             sums["inward"] = _times(lost.flatten().float() @ before.flatten().float(), share)
             seconds = optimizer.state.get(parameter, {}).get("exp_avg_sq")
@@ -135,11 +157,6 @@ class UpdateMeter:
             for name, parameter in self.parameters.items():
                 if name not in self.sums:
                     self.sums[name] = self._at_rest(parameter)
-
-    def _square(self, x: Tensor) -> Tensor:
-        if x.numel() == 0:
-            return torch.zeros((), dtype=torch.float64)
-        return square_of(x)
 
 
 def _times(x: Tensor, factor: float) -> Tensor:

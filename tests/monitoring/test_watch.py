@@ -1,6 +1,5 @@
 """A plain loop, watched: the training is not touched, and what is told is what `measure` tells."""
 
-import importlib
 import json
 import math
 import warnings
@@ -11,7 +10,7 @@ from torch import nn
 
 from sigprop.errors import InputError, NonFiniteError, UnknownNameError
 from sigprop.measurement import measure
-from sigprop.monitoring import Watch, WatchWarning, read_samples
+from sigprop.monitoring import Watch, WatchWarning, read_samples, updates
 from sigprop.monitoring.scalars import worst
 from tests.monitoring.shared import TOKENS, VOCABULARY, batches, language_loss, small_model, train
 
@@ -55,9 +54,7 @@ def test_hooks_are_on_in_sampled_steps_only(tmp_path):
             train(model, [tokens], watch, optimizer)
     assert seen == [True, False, False, True, False, False, True]
     assert hooks_on(model) == 0
-    optimizers = importlib.import_module("torch.optim.optimizer")
-    assert not optimizers._global_optimizer_pre_hooks
-    assert not optimizers._global_optimizer_post_hooks
+    assert updates._ATTACHED._meters == ()
 
 
 @pytest.mark.usefixtures("quiet")

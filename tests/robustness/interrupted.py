@@ -78,6 +78,10 @@ def work(kind, model, batch, folder):
         sp.diff(model, model, batch)  # a second one would be built from the random state that is compared
     elif kind.endswith("coordcheck"):
         coord_check(coordinates, [8, 16], batch=batch, plan=None, steps=1, seeds=1)
+    elif kind.endswith("criticality"):
+        sp.check_criticality(model, batch, probes=1)
+    elif kind.endswith("trace"):
+        sp.trace(model, batch)
     elif kind.endswith("jacobian"):
         sp.jacobian_profile(model, batch, probes=1)
     elif kind.endswith("file"):

@@ -15,8 +15,9 @@ from sigprop.isolation import Mode
 from tests.robustness.scale import LONG, cases
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["counting measure", "counting predict", "file", "apply"]
+SHORT = ["counting measure", "counting predict", "file", "apply", "criticality"]
 LONGER = ["measure", "counting seeds", "predict", "plan", "check", "counting check", "diff", "coordcheck", "jacobian"]
+LONGER += ["trace"]
 KINDS = [*SHORT, *LONGER] if LONG else SHORT
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import importlib
 import json
 import random
 import threading
@@ -144,3 +145,18 @@ def test_one_model_in_many_threads():
         calls = [pool.submit(both[number % 2], model, IDS) for number in range(cases(8, 64))]
     assert {call.result().to_json() for call in calls} == set(alone)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_watch_leaves_torchs_table_of_hooks_alone():
+    """While another thread steps it may not change: the first watch of a process writes to it, no other does."""
+    hooks, seen = importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks, []
+    for _ in range(2):
+        model = seeded(perceptron)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Watch(model, every=1) as watch:
+            optimizer.step()
+            watch.step(torch.ones(()))
+            seen.append(list(hooks))
+        seen.append(list(hooks))
+    assert seen[0]
+    assert all(keys == seen[0] for keys in seen)

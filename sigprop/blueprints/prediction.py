@@ -17,7 +17,7 @@ from sigprop.blueprints.repeated import RepeatedBlueprint, unroll
 from sigprop.graph.graph import NamedNode, Node
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.results.stated_errors import tell
-from sigprop.theory import Gradient
+from sigprop.theory import EXACT, Gradient
 from sigprop.theory.kernels import Exchangeable, Kernel
 from sigprop.theory.ops.attention import Attention
 from sigprop.theory.ops.layer_norm import RMSNorm
@@ -178,7 +178,9 @@ def profile_of(tapes: list[tuple[Tape, int | None]], meta: dict[str, Any]) -> Pr
 
 def _site(tape: Tape, site: NamedNode) -> SiteRow:
     signal, gradient = tape.signal(site.node), tape.states.gradients.get(site.node)
-    row = SiteRow(site.name, site.depth, *map(_number, signal.summary()))
+    mean, variance, correlation = signal.summary()
+    variance = (variance - signal.of_the_average()).clamp_min(0.0)
+    row = SiteRow(site.name, site.depth, *map(_number, (mean, variance, correlation)))
     tell(row, signal.evidence, "variance")
     evidence = signal.evidence
     if gradient is not None:
@@ -189,10 +191,8 @@ def _site(tape: Tape, site: NamedNode) -> SiteRow:
 
 
 def _parameters(tape: Tape, node: Node) -> list[ParameterRow]:
-    found, gradient = tape.states.parameters.get(node, []), tape.states.gradients.get(node)
-    evidence, rows = tape.signal(node).evidence, []
-    if gradient is not None:
-        evidence = evidence.join(gradient.evidence)
+    found, evidence = tape.states.parameters.get(node, ([], EXACT))
+    rows = []
     for state in found:
         std = _number(torch.as_tensor(state.variance, dtype=torch.float64).sqrt())
         received = _number(state.grad_second_moment.clamp_min(0.0))

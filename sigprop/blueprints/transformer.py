@@ -231,8 +231,10 @@ class Transformer(RepeatedBlueprint):
         if self.norm_placement == "sandwich":
             out = tape.apply(norm, out, parameters=f"{name}_output_norm")
         if self.norm_placement == "post":
-            summed = tape.apply(junction, x, out)
-            return tape.apply(norm, summed, name=site, depth=depth_of(layer), parameters=f"{name}_norm")
+            inside = site.endswith("_residual")  # the sum; a block is what leaves its last norm
+            summed = tape.apply(junction, x, out, name=site if inside else "", depth=depth_of(layer))
+            named = {} if inside else {"name": site, "depth": depth_of(layer)}
+            return tape.apply(norm, summed, parameters=f"{name}_norm", **named)
         return tape.apply(junction, x, out, name=site, depth=depth_of(layer))
 
     def _attention(self, tape: Tape, x: Node, source: Node, layer: Layer, name: str, causal: bool) -> Node:

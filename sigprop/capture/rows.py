@@ -78,8 +78,6 @@ def _same_sequence(axes: Axes) -> Tensor:
 
 LARGEST = 1024
 """Positions of a tensor between others that are followed for its row alone."""
-FEW = 32
-"""Channels up to which their own average counts: beyond it is at most 3 % of a variance."""
 
 
 class SiteRows:
@@ -101,7 +99,7 @@ class SiteRows:
             with found.capture.lock:
                 signal = states.signal(item.node)
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
-            variance = max(variance - _of_the_average(signal), 0.0)
+            variance = max(variance - float(signal.of_the_average()), 0.0)
             row = SiteRow(name, depth, mean, variance, correlation)
             tell(row, signal.evidence, "variance")
             self.sites.append(row)
@@ -141,18 +139,6 @@ class SiteRows:
         ):
             self._last = (key, summary(state.kernel.values, mean, axes, mask), state)
         return self._last[1]
-
-
-def _of_the_average(signal: Signal) -> float:
-    """Variance over networks of the average over all entries, about which each network's variance is taken.
-
-    Of independent channels `1 / d` of the average covariance of two positions, of others by what they have along all
-    ones: it counts where channels are few, as in a gate of one channel whose tokens have much in common.
-    """
-    if signal.width > FEW:
-        return 0.0
-    along = float(torch.as_tensor(signal.common.uniform)) / signal.width
-    return max(float(signal.covariance.total() / signal.kernel.tokens**2) * along, 0.0)
 
 
 def parameter_rows(found: TracedModel, states: Evaluation) -> list[ParameterRow]:

@@ -60,8 +60,8 @@ class Evaluation:
     where there is one, else it is computed when it is asked for. `preview`: all tokens of a state are taken as alike;
     `dtype` is that of the kernels that are kept (ops compute in float64).
     After `backward`, `gradients` holds what reached each node (unless it was let go), `parameters` what the ops without
-    weights of their own say of theirs, `passed` what replays sent through sites without their nodes, `energy` the
-    expected squared norm of every parameter's gradient.
+    weights of their own say of theirs, and how it is known, `passed` what replays sent through sites without their
+    nodes, `energy` the expected squared norm of every parameter's gradient.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Evaluation:
         self._laws: dict[Weight, Distribution] = {} if base is None else dict(base._laws)
         self._derived: dict[Weight, tuple[Distribution, Parents]] = {}
         self.gradients: dict[Node, Gradient] = {}
-        self.parameters: dict[Node, list[ParameterState]] = {}
+        self.parameters: dict[Node, tuple[list[ParameterState], Evidence]] = {}
         self.passed: dict[Any, Gradient] = {}
         self.energy: dict[str, float] = {}
         self.evidence: dict[str, Evidence] = {}
@@ -235,8 +235,6 @@ class Evaluation:
         if isinstance(op, Convolution) and op.is_nonlinear_sum(gradient, output, *signals):
             gradient = gradient.note(Status.ASSUMED, FEW_PRODUCTS)
         parameters, made = op.parameters(gradient, *signals), output.evidence
-        if node.parameters:
-            self.parameters[node] = parameters
         for source, arrived in zip(node.inputs, op.backward(gradient, output, *signals), strict=True):
             if arrived is not None:
                 arrived = arrived.note(made.status, made.reason)
@@ -248,6 +246,8 @@ class Evaluation:
             sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(received.weights)}
         if parameters:
             evidence = evidence.join(op.parameter_evidence(gradient, *signals))
+        if node.parameters:
+            self.parameters[node] = parameters, evidence
         for state in parameters:
             if state.name in sizes:
                 weight, entries = sizes[state.name]

@@ -194,6 +194,8 @@ class ThroughActivation:
 
 CORRECTED = {"directions": "finite_width", "along_signal": "along_signal", "through_activation": "gates"}
 """Parts of a gradient, by the correction that they belong to."""
+FEW = 32
+"""Channels up to which their own average counts: beyond it is at most 3 % of a variance."""
 ROUNDING = 1e-7
 """Of the sum over tokens of a gradient, against that of tokens alike: what cancels to less is rounding."""
 
@@ -234,6 +236,17 @@ class Signal(State):
         if not torch.any(self.mean):
             return self.kernel
         return self.kernel - self.kernel.outer(self.mean, self.mean)
+
+    def of_the_average(self) -> Tensor:
+        """Variance over networks of the average over all entries, about which each network's variance is taken.
+
+        Of independent channels `1 / d` of the average covariance of two positions, of others by what they have along
+        all ones: it counts where channels are few, as in a gate of one channel whose tokens have much in common.
+        """
+        shared = self.covariance.total() / self.kernel.tokens**2
+        if self.width > FEW:
+            return torch.zeros_like(shared)
+        return (shared * (torch.as_tensor(self.common.uniform) / self.width)).clamp_min(0.0)
 
     def without_mean(self) -> Signal:
         """About the mean of each token: what weights that sum to zero see."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sigprop.blueprints import Blueprint, Transformer, predict
+from sigprop.blueprints.transformer import NORMS
 from sigprop.checks.thresholds import limit
 from sigprop.errors import SigpropError
 from sigprop.grid import factor, number
@@ -79,7 +80,10 @@ def sensitivity(blueprint: Blueprint, profile: Profile) -> float:
     for row in profile.sites:
         block = BRANCH.fullmatch(row.name)
         if block is None:
-            skip = skip if row.name.endswith(".scores") else row.variance
+            if row.name.endswith("_residual"):  # what the next branch is added to is its norm
+                skip = row.variance / (row.variance + NORMS[blueprint.norm]().epsilon)
+            elif not row.name.endswith(".scores"):
+                skip = row.variance
             continue
         branch, kept = (_at(scale, int(block[1])) for scale in (blueprint.branch_scale, blueprint.skip_scale))
         total += (branch / kept) ** 2 * row.variance / skip

@@ -8,7 +8,7 @@ from torch import Tensor
 from sigprop.theory.kernels import Dense, Exchangeable, Kernel
 from sigprop.theory.ops.softmax import overlap
 from sigprop.theory.ops.tied_head import Contact
-from sigprop.theory.states import Gradient, Signal, Status
+from sigprop.theory.states import AlongSignal, Gradient, Signal, Status
 
 
 def cross_entropy(
@@ -24,6 +24,9 @@ def cross_entropy(
     given, `V` classes and `N` tokens. Targets enter through their coincidence: given ids (dense), or the probability
     that two different tokens have the same target (exchangeable; 1/V when not given). A tied head's `contact` raises
     the probability of each token's own id.
+
+    Along the signal lies `E dp/dx = (1 - E sum_v p_tv^2) / (V N)`; it is left out where tokens are alike, and below a
+    tied head.
     """
     kernel, classes, tokens = logits.kernel, logits.width, logits.kernel.tokens
     if targets is not None:
@@ -38,7 +41,14 @@ def cross_entropy(
     if contact is not None:
         shared, target = contact.overlaps(shared, classes)
     values = (shared.values - target.values - target.transposed().values + same_target) / (classes * tokens**2)
-    out = Gradient(kernel.like(values + torch.zeros_like(kernel.values)), evidence=logits.evidence)
+    along = AlongSignal()
+    if contact is None and isinstance(kernel, Dense):
+        slope = (1.0 - shared.diagonal) / (classes * tokens)
+        along = AlongSignal(slope, torch.zeros_like(kernel.values))
+    made = kernel.like(values + torch.zeros_like(kernel.values))
+    out = Gradient(made, along_signal=along, evidence=logits.evidence)
+    if contact is not None:
+        out = out.note(Status.ASSUMED, "what lies along the signal below a tied head is left out")
     return out.note(Status.FITTED, "softmax overlap of the logits")
 
 

@@ -68,7 +68,8 @@ class Theory:
         arrived = self.tape.states.gradient(self.x)
         kernel = arrived.kernel
         found = {"same": float(arrived.energy()), "summed": float(kernel.total()) / TOKENS**2}
-        parameters = [self.tape.states.parameters.get(node, []) for node in self.tape.graph.nodes]
+        known = self.tape.states.parameters
+        parameters = [known[node][0] for node in self.tape.graph.nodes if node in known]
         for role, word in (("hidden", "weight"), ("norm gain", "gain")):
             states = [state for made in parameters for state in made if state.role == role]
             found |= {f"{word} {n}": float(state.grad_second_moment) for n, state in enumerate(states)}

@@ -47,6 +47,9 @@ class DenseWeights:
     def raw_variance(self) -> Tensor:
         return self.rows.raw_variance
 
+    def doubts(self, width: float) -> tuple[float, float, float]:
+        return self.rows.doubts(width)
+
     @cached_property
     def same_key(self) -> Tensor:
         """`E A_ik A_jk` of a key that both rows see."""

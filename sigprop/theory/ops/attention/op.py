@@ -92,6 +92,9 @@ class Attention(Op):
             self, output.weights, gradient.kernel, query.kernel, key.kernel, value.kernel
         )
         evidence = gradient.evidence.join(output.evidence)
-        to_query, to_key, to_value = (self.carries.gradient(gradient, kernel, evidence) for kernel in kernels)
+        to_query, to_key, to_value = (
+            self.carries.gradient(gradient, kernel, evidence.doubted(doubt))
+            for kernel, doubt in zip(kernels, output.weights.doubts(self.common_width), strict=True)
+        )
         to_key, to_value = (replace(item, kernel=item.kernel.scale(self.groups)) for item in (to_key, to_value))
         return to_query, to_key, to_value

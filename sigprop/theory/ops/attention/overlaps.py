@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _KEY_FIT = (0.762, 1.068, 0.192, -0.122)
 _QUERY_FIT = (1.443, 1.065, 0.153, -0.127)
 _SHARE_LIMIT = 0.4
+SCORES, WIDTHS = 0.06, 4.0
+"""Error of the gradient of a query by the score variance, and by one over the width of its input: what one block beside
+drawn heads shows (tests/blueprints/test_twins.py)."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,15 @@ class AttentionRows:
     def query_factor(self) -> Tensor:
         """The same on the way to the queries."""
         return _logistic(self.count, self.own_overlap, _QUERY_FIT)
+
+    def doubts(self, width: float) -> tuple[float, float, float]:
+        """What is left open of the gradients of queries, keys and values: how far the fits miss their limits at small
+        scores, which counts for few keys, and what grows with the scores and with `1 / width`."""
+        several, few = self.count > 1.0, self.count.clamp_min(2.0)
+        grown = SCORES * float(self.variance.mean()) + WIDTHS / width
+        missed = (1.0 - _logistic(few, 1.0 / few, fit) / (1.0 - 1.0 / few) for fit in (_QUERY_FIT, _KEY_FIT))
+        query, key = (float(item[several].mean()) + grown if bool(several.any()) else 0.0 for item in missed)
+        return query, key, 0.0
 
     def growth(self, correlation: Tensor) -> Tensor:
         """`n E sum_k A_ik A_jk` of two such rows over the same keys whose queries have the given correlation."""

@@ -143,6 +143,9 @@ class SampledWeights:
     key: Tensor
     visible: Tensor
 
+    def doubts(self, width: float) -> tuple[float, float, float]:
+        return 0.0, 0.0, 0.0
+
 
 def draw(kernel: Tensor, samples: int, width: int, generator: torch.Generator) -> Tensor:
     """`[..., sample, t, channel]`, Gaussian with the given token kernel."""

@@ -22,6 +22,8 @@ COLUMNS = ("variance", "token_correlation", "grad_variance")
 SCORES = ("variance", "entropy", "largest_weight")
 NUMBER = re.compile(r"\d+")
 POSITIVE = ("variance", "grad_variance")
+WIDEST = 100.0
+"""Variance of a logarithm that is drawn as it is: two standard deviations are e^20."""
 MOST_CHILDREN = 40
 MOST_LINES = 300
 MARGINS = (
@@ -82,7 +84,7 @@ def _deviation(values: Sequence[float], mean: float) -> float:
         return math.nan
     if min(values) <= 0 or mean <= 0:
         return statistics.stdev(values)
-    return mean * math.expm1(statistics.variance(map(math.log, values))) ** 0.5
+    return mean * math.expm1(min(statistics.variance(map(math.log, values)), WIDEST)) ** 0.5
 
 
 def _curve(column: str, kind: str, points: Sequence[tuple[float, float]]) -> Curve:

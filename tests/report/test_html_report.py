@@ -1,5 +1,6 @@
 """The HTML report: opened in Chromium, with hostile names, and at 200 layers."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from sigprop.checks import check
+from sigprop.checks.tables import _deviation
 from sigprop.models import build
 from sigprop.models.layers import initialize_
 from sigprop.report.html import html_page, write_html
@@ -140,3 +142,10 @@ def test_a_measurement_far_from_its_prediction_has_the_band_of_others():
     inside = [low < value < high for (low, high), value in zip(ends, measured.values, strict=True)]
     assert sum(inside) >= 9
     assert "a single initialization lies" in html_page(report)
+
+
+def test_initializations_that_lie_powers_of_ten_apart_have_a_band():
+    """Branches at full scale without norms: one gradient is 1e10 and the next 1e200."""
+    assert math.isfinite(_deviation([1e-100, 1e200, 1.0], 1e3))
+    assert math.isnan(_deviation([1.0, math.inf], 1.0))
+    assert _deviation([-0.1, 0.1], 0.0) == pytest.approx(0.2 / 2**0.5)

@@ -37,7 +37,7 @@ def branch_share(subject: Subject) -> Iterator[Finding]:
         yield _finding(
             subject, quiet, worst, severity,
             f"{len(quiet)} of {len(later)} branches add next to nothing: {worst.site} {worst.share:.2g} of its skip's "
-            "variance", cause, cure,
+            "variance, lost in bf16", cause, cure,
         )  # fmt: skip
 
 

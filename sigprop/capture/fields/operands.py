@@ -68,7 +68,7 @@ def weight_field(capture: Capture, weight: Weight, layout: Layout | None = None)
     op = ParameterSource(gram, distribution.variance, weight.shape, layout.channels, distribution.mean)
 
     def make(_: Field) -> Node:
-        return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+        return capture.apply(op, weights=bound_to(weight=weight))
 
     return Field(layout, make, call=weight.call, inputs=(weight,))
 
@@ -79,6 +79,14 @@ def concrete_field(capture: Capture, value: Tensor, layout: Layout | None = None
     kernel, mean = concrete_kernel(value, layout)
     node = capture.apply(GivenSignal(Signal(Dense(kernel), mean, layout.channels, GIVEN, Common(uniform=0.0))))
     return Field(layout, lambda _: node)
+
+
+def bound_to(uses: int = 1, **weights: Weight | None) -> dict[str, tuple[Weight, int]]:
+    """Weights by the parameters of an op that they are, each with its number of entries; left out where there is none.
+
+    `uses`: times that each entry is used.
+    """
+    return {name: (item, math.prod(item.shape) * uses) for name, item in weights.items() if item is not None}
 
 
 def aligned(capture: Capture, item: Field, result: Layout, own: Layout) -> Node:

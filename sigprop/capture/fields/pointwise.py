@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture
 from sigprop.capture.ensemble import joined
-from sigprop.capture.fields.operands import aligned, as_field, weight_sharing
+from sigprop.capture.fields.operands import aligned, as_field, bound_to, weight_sharing
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import (
     KEY,
@@ -300,7 +300,7 @@ def gained(capture: Capture, call: Call, field: Field, weight: Weight) -> Any:
     law = weight.distribution
     node = aligned(capture, field, layout, own_field)
     op = Gain(law.second_moment, law.mean, weight_sharing(weight, layout), weight.shape, layout.channels)
-    made = capture.apply(op, node, weights={"weight": (weight, math.prod(weight.shape))})
+    made = capture.apply(op, node, weights=bound_to(weight=weight))
     return Field(layout, lambda _: made, sources=field.sources, call=call, inputs=(field, weight))
 
 

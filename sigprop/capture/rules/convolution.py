@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.operands import as_field
+from sigprop.capture.fields.operands import as_field, bound_to
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.fields.views import image_windows
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, arranged, fresh, of_roles, resized
@@ -59,10 +59,7 @@ def convolution(
         mean=law.mean,
         bias_mean=0.0 if shift is None else shift.mean,
     )
-    bound = {"weight": (weight, math.prod(weight.shape))}
-    if bias is not None:
-        bound["bias"] = (bias, math.prod(bias.shape))
-    node = capture.apply(op, x.node, weights=bound)
+    node = capture.apply(op, x.node, weights=bound_to(weight=weight, bias=bias))
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)
 
@@ -86,10 +83,8 @@ def _pixels(
         rows = (rows - rows.mean(1, keepdim=True)) * (fan_in / max(fan_in - 1, 1)) ** 0.5
     shape, gram, sums = (weight.shape[0], fan_in), Dense(rows @ rows.T), rows.sum(1)
     op = ParameterSource(gram, law.variance, shape, weight.shape[0], law.mean, sums, centred=centred, role="input")
-    bound = {"weight": (weight, math.prod(weight.shape))}
-    if bias is not None:
-        op, bound["bias"] = op.with_law("bias", bias.distribution), (bias, math.prod(bias.shape))
-    node = capture.apply(op, weights=bound)
+    op = op if bias is None else op.with_law("bias", bias.distribution)
+    node = capture.apply(op, weights=bound_to(weight=weight, bias=bias))
     source = Field(of_roles(tuple(input.shape), [CHANNEL] * input.dim()), lambda _: node)
     inputs = (source, weight) if bias is None else (source, weight, bias)
     return Field(layout, lambda _: node, call=call, inputs=inputs)

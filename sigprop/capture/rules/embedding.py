@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
+from sigprop.capture.fields.operands import bound_to
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, of_roles
 from sigprop.capture.record import Call, Field, Weight
 from sigprop.errors import InputError
@@ -50,7 +50,7 @@ def _read(capture: Capture, weight: Weight, ids: Tensor, padding_idx: int | None
     """The rows of a table at some ids."""
     padding = -1 if padding_idx is None else padding_idx % weight.shape[0]
     op = Lookup.of(ids, weight.shape, weight.distribution, weight.zero_rows, padding)
-    return capture.apply(op, weights={"weight": (weight, math.prod(weight.shape))})
+    return capture.apply(op, weights=bound_to(weight=weight))
 
 
 def _relate(capture: Capture, weight: Weight, lookups: list[Node], padding_idx: int | None) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.fields.norms import one_group
-from sigprop.capture.fields.operands import concrete_field, weight_field
+from sigprop.capture.fields.operands import bound_to, concrete_field, weight_field
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.capture.record import Call, Field, Record, Weight, few_entries
@@ -235,8 +235,7 @@ def _of_real(
 
 def _affine(weight: Weight | None, bias: Weight | None, uses: int = 1) -> tuple[dict[str, float], dict[str, Any]]:
     """What an op is told of gain and bias, and the weights that are bound to it, `uses` times each."""
-    given = [(name, item) for name, item in (("weight", weight), ("bias", bias)) if item is not None]
-    bound = {name: (item, math.prod(item.shape) * uses) for name, item in given}
+    bound = bound_to(uses, weight=weight, bias=bias)
     told: dict[str, float] = {}
     if weight is not None:
         told |= {"gain_second_moment": weight.distribution.second_moment, "gain_mean": weight.distribution.mean}

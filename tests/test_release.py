@@ -1,6 +1,7 @@
 """What is published says the same everywhere: version, requirements, commands."""
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_the_conda_recipe_asks_for_what_the_package_asks_for():
     assert commands == PROJECT["scripts"]
     assert RECIPE["about"]["license"] == PROJECT["license"]
     assert RECIPE["about"]["summary"] == PROJECT["description"]
+
+
+def test_at_most_six_packages_beside_torch():
+    brought = {
+        canonicalize_name(Requirement(line).name) for line in metadata.requires("torch") or () if "extra" not in line
+    }
+    asked = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    assert len(asked - brought - {"torch"}) <= 6
 
 
 def test_constraints_pin_all_that_development_needs():

@@ -55,10 +55,10 @@ def summary_of_check(found: dict[str, Any], model: str) -> str:
     lines += ["", "Margins: " + ", ".join(margins)] if margins else []
     notes = sum(item["severity"] == "note" for item in found["findings"])
     left = len(found["findings"]) - notes - len(rows)
-    more = {"more findings": left, "notes": notes}
-    told = " and ".join(f"{count} {what}" for what, count in more.items() if count)
+    more = {"finding": left, "note": notes}
+    told = " and ".join(f"{count} more {what}{'s' * (count > 1)}" for what, count in more.items() if count)
     known = found["meta"].get("ignored", 0)
-    lines += ["", f"{told + ' are in' if told else 'The whole report is in'} the artifact `sigprop-report`."]
+    lines += ["", f"The whole report{f', with {told},' if told else ''} is in the artifact `sigprop-report`."]
     lines += [f"{known} findings are left out: the baseline or `--ignore` has them."] if known else []
     return _bounded(lines)
 

@@ -116,7 +116,7 @@ class Finding:
     def _repr_html_(self) -> str:
         cells = [(f"<b>{html.escape(self.severity)}: {html.escape(self.title)}</b>"), html.escape(self.cause)]
         cells += [html.escape(str(item)) for item in self.evidence]
-        cells += [f"<i>{html.escape(str(self.prescription))}</i>"] if self.prescription is not None else []
+        cells += [f"<b>Fix:</b> {html.escape(str(self.prescription))}"] if self.prescription is not None else []
         return f"<div style='margin:0 0 1em 0'>{'<br>'.join(cells)}</div>"
 
     def bounded(self) -> Finding:
@@ -259,8 +259,13 @@ class Report(Result):
         margins = "".join(f"<li>{html.escape(str(item))}</li>" for item in self.margins)
         findings = "".join(item._repr_html_() for item in self.findings if item.severity != "note")
         notes = sum(item.severity == "note" for item in self.findings)
-        rest = f"<p>{notes} notes: <code>print(report.text(verbose=True))</code> shows them.</p>" if notes else ""
-        return f"<h4>{html.escape(self.summary())}</h4>{findings}<ul>{margins}</ul>{rest}"
+        more = (
+            f"<p>{notes} more note{'s' * (notes > 1)}: <code>print(report.text(verbose=True))</code></p>"
+            if notes
+            else ""
+        )
+        listed = f"<b>Margins</b><ul>{margins}</ul>" if margins else ""
+        return f"<h4>{html.escape(self.summary())}</h4>{findings}{listed}{more}"
 
     def to_html(self, path: str | Path) -> Path:
         """Write the whole diagnosis as one HTML file: charts inline, no script, no network."""

@@ -58,12 +58,8 @@ class TransformerConfig:
         require(self.width % self.heads == 0, "heads", self.heads, f"a divisor of width {self.width}")
         require(0.0 <= self.dropout < 1.0, "dropout", self.dropout, "a probability below 1")
         if self.positions == "rotary":
-            require(
-                self.width // self.heads % 2 == 0,
-                "heads",
-                self.heads,
-                "an even head size for rotary positions",
-            )
+            even = self.width // self.heads % 2 == 0
+            require(even, "heads", self.heads, "an even head size for rotary positions")
 
 
 class SinusoidalPositions(nn.Module):

@@ -42,21 +42,8 @@ class ViTConfig:
 
     def encoder(self) -> TransformerConfig:
         """The same choices as a Transformer encoder over the patches."""
-        return TransformerConfig(
-            kind="encoder",
-            context=self.tokens,
-            width=self.width,
-            depth=self.depth,
-            heads=self.heads,
-            hidden=self.hidden,
-            norm_placement=self.norm_placement,
-            norm=self.norm,
-            activation=self.activation,
-            skip_scale=self.skip_scale,
-            branch_scale=self.branch_scale,
-            learnable_scales=self.learnable_scales,
-            dropout=self.dropout,
-        )
+        same = {key: value for key, value in vars(self).items() if key in TransformerConfig.__dataclass_fields__}
+        return TransformerConfig(kind="encoder", context=self.tokens, **same)
 
 
 class ViT(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.activations import quadrature
-from sigprop.theory.activations.gaussian import as_double
+from sigprop.theory.activations.gaussian import as_double, as_pair
 
 Number = Tensor | float
 
@@ -16,8 +16,9 @@ Number = Tensor | float
 class ActivationFunction:
     """An elementwise function f with its Gaussian moments; quadrature unless a subclass knows better.
 
-    Variances, covariances (centred) and means are float64 tensors or numbers and broadcast together, e.g.
-    [..., T, 1], [..., 1, T] and [..., T, T] for a token kernel. `kinks` are the points where f' jumps.
+    A `pair` are the variances of x and y, their covariance, and their means unless these are zero: float64 tensors or
+    numbers that broadcast together, e.g. [..., T, 1], [..., 1, T] and [..., T, T] for a token kernel. `kinks` are the
+    points where f' jumps.
     """
 
     name: str = ""
@@ -43,16 +44,9 @@ class ActivationFunction:
         """E f(x)^2."""
         return self.expectation(lambda x: self(x) ** 2, variance, mean)
 
-    def cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
+    def cross_moment(self, *pair: Number) -> Tensor:
         """E f(x) f(y)."""
-        return self._cross_moment(*as_double(variance_x, variance_y, covariance, mean_x, mean_y))
+        return self._cross_moment(*as_pair(*pair))
 
     def _cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         return quadrature.cross_moment(self, self.derivative, vx, vy, c, mx, my, self.kinks)
@@ -65,31 +59,17 @@ class ActivationFunction:
         """E f'(x)^2."""
         return self.expectation(lambda x: self.derivative(x) ** 2, variance, mean)
 
-    def derivative_cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
+    def derivative_cross_moment(self, *pair: Number) -> Tensor:
         """E f'(x) f'(y)."""
-        return self._derivative_cross_moment(*as_double(variance_x, variance_y, covariance, mean_x, mean_y))
+        return self._derivative_cross_moment(*as_pair(*pair))
 
     def _derivative_cross_moment(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> Tensor:
         curvature = None if self.kinks else self.second_derivative
         return quadrature.cross_moment(self.derivative, curvature, vx, vy, c, mx, my, self.kinks)
 
-    def curvature_cross_moment(
-        self,
-        variance_x: Number,
-        variance_y: Number,
-        covariance: Number,
-        mean_x: Number = 0.0,
-        mean_y: Number = 0.0,
-    ) -> Tensor:
+    def curvature_cross_moment(self, *pair: Number) -> Tensor:
         """E f''(x) f(y), by Stein's lemma `(E (x - m) f'(x) f(y) - c E f'(x) f'(y)) / v`: kinks do not disturb it."""
-        vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
+        vx, vy, c, mx, my = as_pair(*pair)
 
         def moment(function: quadrature.Function) -> Tensor:
             return quadrature.cross_moment(function, None, vx, vy, c, mx, my, self.kinks, self)

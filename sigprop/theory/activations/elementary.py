@@ -81,11 +81,8 @@ class Sine(ActivationFunction):
         return 0.5 * (difference + total)
 
 
-def _waves(
-    variance_x: Number, variance_y: Number, covariance: Number, mean_x: Number, mean_y: Number
-) -> tuple[Tensor, Tensor]:
+def _waves(vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor) -> tuple[Tensor, Tensor]:
     """E cos(x - y) and E cos(x + y)."""
-    vx, vy, c, mx, my = as_double(variance_x, variance_y, covariance, mean_x, mean_y)
     half = (vx + vy) / 2
     return torch.exp(c - half) * torch.cos(mx - my), torch.exp(-c - half) * torch.cos(mx + my)
 

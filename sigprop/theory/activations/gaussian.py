@@ -22,6 +22,11 @@ def as_double(*values: Tensor | float) -> tuple[Tensor, ...]:
     return tuple(torch.as_tensor(v, dtype=torch.float64, device=device) for v in values)
 
 
+def as_pair(*pair: Tensor | float) -> tuple[Tensor, ...]:
+    """Two variances, the covariance and two means, which may be left out where they are zero."""
+    return as_double(*pair, *[0.0] * (5 - len(pair)))
+
+
 def safe_sqrt(x: Tensor) -> Tensor:
     """Square root whose value and gradient at or below zero are zero."""
     positive = x > 0

@@ -44,23 +44,11 @@ class PositivePair:
     of a step is a delta function, which fixes one variable at zero and leaves a moment of the other.
     """
 
-    def __init__(
-        self,
-        variance_x: Tensor | float,
-        variance_y: Tensor | float,
-        covariance: Tensor | float,
-        mean_x: Tensor | float = 0.0,
-        mean_y: Tensor | float = 0.0,
-    ):
-        variance_x, variance_y, covariance, mean_x, mean_y = as_double(
-            variance_x, variance_y, covariance, mean_x, mean_y
-        )
-        self.variances, self.means, self.covariance = (variance_x, variance_y), (mean_x, mean_y), covariance
-        self.deviations, self.heights = zip(
-            standardized(mean_x, variance_x), standardized(mean_y, variance_y), strict=True
-        )
-        self.rho = correlation(variance_x, variance_y, covariance)
-        self.rest = conditional_deviation(variance_x, variance_y, covariance)
+    def __init__(self, vx: Tensor, vy: Tensor, c: Tensor, mx: Tensor, my: Tensor):
+        self.variances, self.means, self.covariance = (vx, vy), (mx, my), c
+        self.deviations, self.heights = zip(standardized(mx, vx), standardized(my, vy), strict=True)
+        self.rho = correlation(vx, vy, c)
+        self.rest = conditional_deviation(vx, vy, c)
         self._known: dict[tuple[int, int], Tensor] = {}
 
     def moment(self, a: int, b: int) -> Tensor:

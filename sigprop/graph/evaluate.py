@@ -17,12 +17,13 @@ import torch
 
 from sigprop.distributions import CENTRED, COPIED, STRUCTURED, UNKNOWN, Distribution
 from sigprop.graph.graph import ONE_NUMBER, Entries, Graph, Node, Parents, Weight
-from sigprop.graph.shared_parts import IN_STEP, Received, SharedParts, WeightsBehind, uses_in_step
+from sigprop.graph.shared_parts import IN_STEP, PathsAhead, Received, SharedParts, WeightsBehind, uses_in_step
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState, ReceivedByDraws
 from sigprop.theory.ops.convolution import FEW_PRODUCTS, Convolution
 
 ROUNDING = 1e-9
+ADDED = "gradients through several uses of one weight are taken as independent"
 DEPENDENT = {
     STRUCTURED: "taken as independent draws, which they are not",
     CENTRED: "taken as independent draws, and they sum to zero",
@@ -201,6 +202,7 @@ class Evaluation:
         """
         self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
         self.parameters = {}
+        paths = PathsAhead(self.nodes)
         edges = set() if done is None else {edge for node in self.nodes for edge in node.op.gradients_read}
         for weight, amount in start.weights.items():
             self._book(weight, amount, start.evidence)
@@ -212,8 +214,11 @@ class Evaluation:
             gradient = self.gradients.get(node)
             if gradient is None:
                 continue
+            if paths.add_up(node):
+                gradient = gradient.note(Status.ASSUMED, ADDED)
             gradient = self.gradients[node] = possible(gradient)
-            self._through(node, gradient)
+            for source, arrived in self._through(node, gradient):
+                paths.arrives(source, node, float(arrived.energy()))
             if done is not None:
                 done(node, gradient)
                 if node not in edges:
@@ -224,20 +229,20 @@ class Evaluation:
     def gradient(self, node: Node) -> Gradient:
         return self.gradients[node]
 
-    def _receive(self, node: Node, gradient: Gradient | None) -> None:
-        if gradient is not None:
-            before = self.gradients.get(node)
-            self.gradients[node] = gradient if before is None else before.meets(gradient, self.signal(node))
+    def _receive(self, node: Node, gradient: Gradient) -> None:
+        before = self.gradients.get(node)
+        self.gradients[node] = gradient if before is None else before.meets(gradient, self.signal(node))
 
-    def _through(self, node: Node, gradient: Gradient) -> None:
+    def _through(self, node: Node, gradient: Gradient) -> list[tuple[Node, Gradient]]:
+        """What the op of a node sends to its inputs; its weights have theirs."""
         op, output = self.op(node), self.signal(node)
         signals = [self.signal(source) for source in node.inputs]
         if isinstance(op, Convolution) and op.is_nonlinear_sum(gradient, output, *signals):
             gradient = gradient.note(Status.ASSUMED, FEW_PRODUCTS)
         parameters, made = op.parameters(gradient, *signals), output.evidence
-        for source, arrived in zip(node.inputs, op.backward(gradient, output, *signals), strict=True):
-            if arrived is not None:
-                arrived = arrived.note(made.status, made.reason)
+        found = zip(node.inputs, op.backward(gradient, output, *signals), strict=True)
+        sent = [(source, arrived.note(made.status, made.reason)) for source, arrived in found if arrived is not None]
+        for source, arrived in sent:
             self._receive(source, arrived)
         evidence = made.join(gradient.evidence)
         received, sizes = op.received, node.weights
@@ -256,6 +261,7 @@ class Evaluation:
                 if received is None and op.multiplies:
                     for key in weight.entries:
                         self._uses.setdefault(key, []).append((node, amount))
+        return sent
 
     def _book_received(self, received: ReceivedByDraws, known: Evidence, evidence: Evidence) -> None:
         """What draws sent elsewhere than to the inputs of their op."""

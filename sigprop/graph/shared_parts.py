@@ -137,6 +137,52 @@ def in_step(energies: Iterable[float]) -> bool:
     return total > 0.0 and sum(map(math.sqrt, found)) ** 2 > (1.0 + MATTERS) * total
 
 
+class PathsAhead:
+    """For each node the matrices that a gradient comes through on the way to it: on every path, and on some.
+
+    Paths through different uses of one weight, and otherwise through the same weights, bring gradients that add up: the
+    cell of a recurrence, or a stack of one block that is visited again.
+    """
+
+    def __init__(self, nodes: Sequence[Node]):
+        uses: dict[Entries, set[Node]] = {}
+        for node in nodes:
+            for key in own_entries(node.op, node.weights):
+                uses.setdefault(key, set()).add(node)
+        self._reused = frozenset(key for key, found in uses.items() if len(found) > 1)
+        self._every: dict[Node, frozenset[Entries]] = {}
+        self._some: dict[Node, frozenset[Entries]] = {}
+        self._arrived: dict[Node, list[Received]] = {}
+        for node in reversed(nodes) if self._reused else ():
+            every, some = self._through(node)
+            for source in node.inputs:
+                self._every[source] = self._every.get(source, every) & every
+                self._some[source] = self._some.get(source, some) | some
+
+    def _through(self, node: Node) -> tuple[frozenset[Entries], frozenset[Entries]]:
+        own = own_entries(node.op, node.weights)
+        return own | self._every.get(node, frozenset()), own | self._some.get(node, frozenset())
+
+    def arrives(self, source: Node, node: Node, energy: float) -> None:
+        """Note what a node sends to one of its inputs."""
+        if self._reused:
+            self._arrived.setdefault(source, []).append((node, energy))
+
+    def add_up(self, source: Node) -> bool:
+        """Whether what arrived along two paths may be more than the sum of both energies."""
+        found = self._arrived.pop(source, [])
+        return any(
+            self._alike(first, second) and in_step((one, other))
+            for place, (second, other) in enumerate(found)
+            for first, one in found[:place]
+            if first is not second
+        )
+
+    def _alike(self, first: Node, second: Node) -> bool:
+        (every, some), (each, any_) = self._through(first), self._through(second)
+        return bool(some & any_ & self._reused) and every <= any_ and each <= some
+
+
 Pieces = dict[Node, list[Piece]]
 Shared = tuple[Node, Piece, Piece]
 """A part of two tensors, and what either holds of it."""

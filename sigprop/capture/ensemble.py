@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sigprop.capture.functions import VIEWS
 from sigprop.capture.record import Field, Record
 from sigprop.compat import standard_gamma
 from sigprop.graph.evaluate import Evaluation
@@ -244,7 +245,7 @@ def parts_of_sources(target: Field) -> dict[Field, list[Field]]:
             continue
         seen.add(record)
         source = record.sources[0] if len(record.sources) == 1 else None
-        if source is not None and (record.is_source or (source.ranges and not _is_sliced(record.inputs[0]))):
+        if source is not None and (record.is_source or (_is_slice(record) and not _is_sliced(record.inputs[0]))):
             parts.setdefault(source.field, []).append(record)
         else:
             stack.extend(_needed(record))
@@ -266,6 +267,17 @@ def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Recor
             seen.add(record)
             stack.extend(_needed(record))
     return seen
+
+
+def _is_slice(record: Record) -> bool:
+    """Whether a tensor consists of some channels of its source as they are: of a function of it no state is drawn."""
+    if not isinstance(record, Field) or not record.sources[0].ranges:
+        return False
+    while isinstance(record, Field) and not record.is_source:
+        if record.call is None or record.call.name not in VIEWS:
+            return False
+        record = record.inputs[0]
+    return isinstance(record, Field)
 
 
 def _is_sliced(record: Record) -> bool:

@@ -13,6 +13,10 @@ QUERIES = frozenset((
     "format", "has_names", "is_storage",
 ))  # fmt: skip
 """Questions that a tensor on meta answers by itself."""
+VIEWS = frozenset(
+    ("getitem", "narrow", "select", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten")
+).union(("unflatten", "split", "chunk", "unbind"))
+"""Calls that give entries of their first argument, in another shape."""
 VALUES = frozenset(
     ("item", "tolist", "bool", "int", "float_value", "nonzero", "numpy", "unique", "unique_consecutive", "equal")
 ).union(

@@ -1,4 +1,5 @@
-"""`python -m studies.corpus.page`: the page's tables of the sixth set, from what `studies.corpus.fresh` has stored."""
+"""`python -m studies.corpus.page`: the page's tables of the sixth and the seventh set, from what `studies.corpus.fresh`
+has stored."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.corpus.fresh import OUT
+from studies.corpus.fresh import OUT, SEVENTH
+from studies.corpus.seventh import LARGE
 from studies.stored import fill, read, table
 
 PAGE = Path("docs/evidence/corpus.md")
@@ -19,8 +21,16 @@ def main(
     data: Annotated[Path, typer.Option()] = OUT,
     page: Annotated[Path, typer.Option()] = PAGE,
 ) -> None:
-    """Write the tables of the sixth set."""
-    models = {name: row for name, row in read(data)["models"].items() if not name.startswith("construct/")}
+    """Write the tables."""
+    sixth = {name: row for name, row in read(data)["models"].items() if not name.startswith("construct/")}
+    seventh = read(SEVENTH)["models"]
+    large = {name: row for name, row in seventh.items() if name.startswith(LARGE)}
+    small = {name: row for name, row in seventh.items() if name not in large}
+    made = {"": _tables(sixth), "seventh ": _tables(small), "large ": _tables(large)}
+    fill(page, {f"{which}{name}": lines for which, found in made.items() for name, lines in found.items()})
+
+
+def _tables(models: dict[str, Any]) -> dict[str, Any]:
     heads = ["", "models", "by theory", "simulated", "refused", "right", "stated errors missed", "confident and wrong"]
     totals = table(heads, (_total(models, way) for way in NAMED_WAYS))
     heads = ["model", *(head for way in NAMED_WAYS for head in (NAMED_WAYS[way], "right", "missed", "wrong"))]
@@ -28,7 +38,7 @@ def main(
         [name, *(cell for way in NAMED_WAYS for cell in _of_way(row.get(way, {"way": "not run"})))]
         for name, row in models.items()
     ]
-    fill(page, {"totals": totals, "models": table(heads, rows)})
+    return {"totals": totals, "models": table(heads, rows)}
 
 
 def _total(models: dict[str, Any], way: str) -> list[Any]:

@@ -179,7 +179,7 @@ def test_halves_of_one_output_have_no_weights_in_common(agreement):
 
 
 class Cell(nn.Module):
-    """A recurrence with a cell: its gradient goes on by the cell and by the state, through one weight at other steps."""
+    """A recurrence with a cell: its gradient goes on by cell and state, through one weight at other steps."""
 
     def __init__(self, width=48):
         super().__init__()

@@ -117,9 +117,6 @@ def _target_layout(shape: tuple[int, ...], fields: list[Field]) -> Layout:
 # to, the tensor behind it gets a new record, in which the entries that the view covers are replaced.
 
 
-VIEWS = frozenset(
-    ("getitem", "narrow", "select", "view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten")
-).union(("unflatten", "split", "chunk", "unbind"))
 _BEHIND = "_sigprop_behind"
 _PARTS = "_sigprop_parts"
 

@@ -22,6 +22,24 @@ def test_no_number_of_a_composition_is_exact_and_wrong(name):
     assert TABLE[name]["all"]["wrong and exact"] == 0
 
 
+WORSE = {"batch relu mlp 64x8 noise": "gradients 5.0 % off with the corrections, 3.0 % without"}
+"""Networks that the corrections are known to make worse: strict, so that one that is mended leaves the list."""
+
+
+def _judged():
+    """Networks of which at least half of the numbers are no guesses."""
+    for name, row in TABLE.items():
+        if 2 * row["all"]["stated"] >= row["all"]["rows"]:
+            marks = [pytest.mark.xfail(reason=WORSE[name], strict=True)] if name in WORSE else []
+            yield pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", list(_judged()))
+def test_the_corrections_make_no_composition_worse_than_its_standard_error(name):
+    row = TABLE[name]
+    assert row["all"]["gradient"] <= row["none"]["gradient"] + row["all"]["noise"]
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_what_is_stored_is_what_theory_says_now(name):
     (item,) = (item for item in DEVELOPMENT if item.name == name)

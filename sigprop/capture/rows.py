@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sigprop.capture.ensemble import sites_between
 from sigprop.capture.layout import BATCH, KEY, Layout
 from sigprop.capture.record import Field
+from sigprop.capture.replayed_heads import heads_in
 from sigprop.capture.roles import find_roles
 from sigprop.capture.tracing import TracedModel
 from sigprop.graph.evaluate import Evaluation, Start
@@ -19,7 +21,7 @@ from sigprop.graph.graph import Node
 from sigprop.results import ParameterRow, SiteRow
 from sigprop.results.stated_errors import tell
 from sigprop.sites import depths
-from sigprop.theory import EXACT, Evidence, Gradient, Signal
+from sigprop.theory import EXACT, Evidence, Gradient, Signal, Status
 
 Axes = tuple[tuple[int, bool], ...]
 """For each axis of positions its size and whether it is the batch."""
@@ -78,6 +80,7 @@ def _same_sequence(axes: Axes) -> Tensor:
 
 LARGEST = 1024
 """Positions of a tensor between others that are followed for its row alone."""
+ATTENDED = "what goes through attention weights that are drawn passes this site by"
 
 
 class SiteRows:
@@ -106,6 +109,7 @@ class SiteRows:
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item, signal.evidence))
         drawn = found.capture.drawn
+        self._attended = {site for heads in heads_in(states) for site in sites_between(heads.weight, heads.parts)}
         self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
@@ -127,7 +131,8 @@ class SiteRows:
         none = torch.zeros_like(gradient.kernel.values[0])
         _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         row.grad_variance = level / self._repeats.get(item, 1)
-        tell(row, evidence.join(gradient.evidence), "grad_variance")
+        passed_by = Evidence(Status.ASSUMED, ATTENDED) if item in self._attended else EXACT
+        tell(row, evidence.join(gradient.evidence).join(passed_by), "grad_variance")
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""

@@ -61,6 +61,35 @@ found.to_json(file)
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 print(json.dumps({"seconds": seconds, "clock": clock, "gigabytes": memory}))
 """
+AS_ASKED = """
+import json, logging, os, resource, sys, time, torch, transformers, sigprop
+logging.disable(logging.CRITICAL)
+from sigprop import check, predict
+what, name = sys.argv[1:]
+torch.set_num_threads(1)
+images = {"pixel_values": torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))}
+llama = transformers.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+                                 num_attention_heads=32, num_key_value_heads=8, vocab_size=128256)
+kinds = {"ResNet-50": "ResNet", "ConvNeXt-T": "ConvNext", "Swin-T": "Swin"}
+if name in kinds:
+    config = getattr(transformers, kinds[name] + "Config")()
+    build = lambda: getattr(transformers, kinds[name] + "ForImageClassification")(config)
+    given, batch = (build if what == "predict" else build()), images
+else:
+    given, batch = {"GPT-2 small": transformers.GPT2Config(), "Llama-8B": llama}.get(name), None
+    if given is None:
+        given = transformers.GPT2LMHeadModel(transformers.GPT2Config())
+start, clock = time.process_time(), time.perf_counter()
+(check if what == "check" else predict)(given, batch)
+seconds, clock = time.process_time() - start, time.perf_counter() - clock
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+print(json.dumps({"seconds": seconds, "clock": clock, "gigabytes": memory}))
+"""
+"""A prediction or a check as people ask for it, imports and all defaults included."""
+ASKED = {
+    "images": [(what, name) for name in ("ResNet-50", "ConvNeXt-T", "Swin-T") for what in ("predict", "check")],
+    "checks": [("check", "GPT-2 small"), ("check", "Llama-8B"), ("check", "GPT-2 small with its weights")],
+}
 ENTRIES = {
     "contexts": [("context", size) for size in (256, 512, 1024, 2048, 8192)],
     "batches": [("batch", size) for size in (1, 2, 4, 8)],
@@ -105,7 +134,10 @@ def run(root: Path, arguments: list[str], limit: int = LIMIT_NOW) -> str | None:
 def predicted(root: Path, kind: str, size: int, way: str, seed: int, file: Path) -> str:
     """Processor seconds, seconds by the clock and memory, in words."""
     limit = LIMIT_NOW if way == "now" else LIMIT
-    printed = run(root, ["-c", ONE, kind, str(size), way, str(seed), str(file)], limit)
+    return _told(run(root, ["-c", ONE, kind, str(size), way, str(seed), str(file)], limit), limit)
+
+
+def _told(printed: str | None, limit: int) -> str:
     if printed is None:
         return f"more than {limit} s"
     if printed.startswith("failed"):
@@ -147,6 +179,14 @@ def predictions(here: Path, other: Path, group: str) -> Iterator[str]:
             yield f"| {kind} {size} | {before} | {now} | {whole} | {told[0]} | {told[1]} |"
 
 
+def as_asked(here: Path, other: Path, group: str) -> Iterator[str]:
+    """Of both checkouts, one after the other."""
+    yield "| | before | now |"
+    for what, name in ASKED[group]:
+        told = [_told(run(root, ["-c", AS_ASKED, what, name], LIMIT_NOW), LIMIT_NOW) for root in (other, here)]
+        yield f"| {what} {name} | {' | '.join(told)} |"
+
+
 def measurements(here: Path, other: Path) -> Iterator[str]:
     """Measured over plain steps, in turns, of both checkouts; this checkout's benchmark for both."""
     benchmark = (here / "bench" / "measure.py").read_text()
@@ -180,7 +220,7 @@ def starts(here: Path, other: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cost", description=__doc__)
-    groups = [*ENTRIES, "measure", "start"]
+    groups = [*ENTRIES, *ASKED, "measure", "start"]
     parser.add_argument("other", type=Path, metavar="OTHER_CHECKOUT", help="the checkout to compare with")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(groups)}; all, if none is named")
     parser.add_argument("--out", type=Path, help="a JSON file for what is printed")
@@ -196,6 +236,8 @@ def main() -> None:
         print(f"\n== {group}, {title}", flush=True)
         if group in ENTRIES:
             rows = predictions(here, other, group)
+        elif group in ASKED:
+            rows = as_asked(here, other, group)
         else:
             rows = measurements(here, other) if group == "measure" else starts(here, other)
         lines: list[str] = []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from sigprop.measurement import jacobian_profile, measure
+from sigprop import jacobian_profile, measure
 from sigprop.models import build
 
 

@@ -15,7 +15,7 @@ from sigprop.theory.ops.softmax import mean_overlap
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention
 
-# Regressions on Monte Carlo of softmax weights; both tend to 1 - 1/n as scores vanish.
+# Regressions on Monte Carlo of softmax weights. Both should tend to 1 - 1/n: see `doubts`.
 _KEY_FIT = (0.762, 1.068, 0.192, -0.122)
 _QUERY_FIT = (1.443, 1.065, 0.153, -0.127)
 _SHARE_LIMIT = 0.4

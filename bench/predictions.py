@@ -26,7 +26,10 @@ torch.set_num_threads(1)
 start = time.process_time()
 from sigprop import predict
 imported = time.process_time() - start
-from sigprop.capture import build, predict as by_theory
+try:
+    from sigprop.capture import build, predict as by_theory
+except ImportError:  # checkouts before the package had this name
+    from sigprop.trace import build, predict as by_theory
 import transformers as t
 ids = {"input_ids": torch.randint(1000, (1, 128), generator=torch.Generator().manual_seed(0))}
 image = {"pixel_values": torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))}

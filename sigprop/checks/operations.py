@@ -254,7 +254,7 @@ class CallWatch(TorchFunctionMode):
         likely = logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all())
         self.found.losses.append(
             LossCall(name, "cross_entropy", logits.shape[-1], value, float(counts.log().mean()), float(spread.mean()),
-                     likely, labelled, summed, self._sources.get(args[0] if args else kwargs["input"]))
+                     likely, labelled, summed, source=self._sources.get(args[0] if args else kwargs["input"]))
         )  # fmt: skip
         self.logits = logits
 

@@ -64,7 +64,7 @@ def check(
     if optimizer is not None and optimizer.lower() not in KNOWN:
         raise UnknownNameError("optimizer", optimizer, KNOWN, "The first update of these is known.")
     started = time.perf_counter()
-    with undisturbed() as interrupts, interrupts.let_through():
+    with undisturbed(collected=True) as interrupts, interrupts.let_through():
         loaded = as_module(model, build)
         made_up = batch is None
         tokens = min(tokens, QUICK_TOKENS) if quick else tokens

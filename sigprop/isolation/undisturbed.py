@@ -27,14 +27,15 @@ _LOCK = threading.RLock()
 
 
 @contextmanager
-def undisturbed(devices: Iterable[torch.device] = ()) -> Iterator[Interrupts]:
-    """Inside, no other thread runs a model for this library, garbage is not collected and signals wait.
+def undisturbed(devices: Iterable[torch.device] = (), collected: bool = False) -> Iterator[Interrupts]:
+    """Inside, no other thread runs a model for this library, signals wait, and garbage is not collected unless asked
+    for, as by what makes many passes.
 
     Random states (also those of `devices`), gradient mode, autocast and function modes come back as they were,
     whatever the model does and whatever is raised. Let signals through around what may take long.
     """
     with _LOCK, interrupts_held() as interrupts:
-        states = (_RandomStates(devices), _ThreadModes(), _Collector())
+        states = [_RandomStates(devices), _ThreadModes(), *([] if collected else [_Collector()])]
         try:
             yield interrupts
         finally:

@@ -218,7 +218,7 @@ class Evaluation:
                 gradient = gradient.note(Status.ASSUMED, ADDED)
             gradient = self.gradients[node] = possible(gradient)
             for source, arrived in self._through(node, gradient):
-                paths.arrives(source, node, float(arrived.energy()))
+                paths.arrives(source, node, arrived)
             if done is not None:
                 done(node, gradient)
                 if node not in edges:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sigprop.graph.graph import Bound, Entries, Node
+from sigprop.theory import Gradient
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.residual import Piece, SharedResidual
@@ -163,10 +164,10 @@ class PathsAhead:
         own = own_entries(node.op, node.weights)
         return own | self._every.get(node, frozenset()), own | self._some.get(node, frozenset())
 
-    def arrives(self, source: Node, node: Node, energy: float) -> None:
-        """Note what a node sends to one of its inputs."""
+    def arrives(self, source: Node, node: Node, gradient: Gradient) -> None:
+        """Note what a node sends to one of its inputs: of a grid of settings, which reuses no weight, nothing."""
         if self._reused:
-            self._arrived.setdefault(source, []).append((node, energy))
+            self._arrived.setdefault(source, []).append((node, float(gradient.energy())))
 
     def add_up(self, source: Node) -> bool:
         """Whether what arrived along two paths may be more than the sum of both energies."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -25,8 +27,8 @@ def cross_entropy(
     that two different tokens have the same target (exchangeable; 1/V when not given). A tied head's `contact` raises
     the probability of each token's own id.
 
-    Along the signal lies `E dp/dx = (1 - E sum_v p_tv^2) / (V N)`; it is left out where tokens are alike, and below a
-    tied head.
+    Along the signal lies `s = E dp/dx = (1 - E sum_v p_tv^2) / (V N)`; it is left out where tokens are alike, where it
+    may be `N s^2 K / G` of a gain's squared gradient, which is stated, and below a tied head.
     """
     kernel, classes, tokens = logits.kernel, logits.width, logits.kernel.tokens
     if targets is not None:
@@ -41,12 +43,14 @@ def cross_entropy(
     if contact is not None:
         shared, target = contact.overlaps(shared, classes)
     values = (shared.values - target.values - target.transposed().values + same_target) / (classes * tokens**2)
-    along = AlongSignal()
-    if contact is None and isinstance(kernel, Dense):
-        slope = (1.0 - shared.diagonal) / (classes * tokens)
-        along = AlongSignal(slope, torch.zeros_like(kernel.values))
     made = kernel.like(values + torch.zeros_like(kernel.values))
-    out = Gradient(made, along_signal=along, evidence=logits.evidence)
+    out = Gradient(made, evidence=logits.evidence)
+    slope = (1.0 - shared.diagonal) / (classes * tokens)
+    if contact is None and isinstance(kernel, Dense):
+        out = replace(out, along_signal=AlongSignal(slope, torch.zeros_like(kernel.values)))
+    elif contact is None:
+        left_out = tokens * slope**2 * kernel.diagonal / made.diagonal
+        out = replace(out, evidence=out.evidence.doubted(float(left_out.max())))
     if contact is not None:
         out = out.note(Status.ASSUMED, "what lies along the signal below a tied head is left out")
     return out.note(Status.FITTED, "softmax overlap of the logits")

@@ -22,7 +22,7 @@ NOTHING = 1e-25
 """A variance below this is rounding of float32."""
 CHOICES: dict[str, tuple[str, ...]] = {"all": NAMES, "none": ()}
 CHOICES |= {f"only {name}": (name,) for name in NAMES}
-SLOW = ("experts", "mamba", "resnet", "cnn", "batch")
+SLOW = ("experts", "mamba", "resnet batch")
 """Predicted with all corrections and with none."""
 
 

@@ -174,3 +174,40 @@ def test_slices_of_a_function_are_no_slices_of_its_argument():
     assert (
         predict(build(SlicedFunction), TOKENS, loss="noise")["act"].status == "assumed"
     )  # queries and keys pass it by
+
+
+class EachChannel(nn.Module):
+    """A convolution of each channel by itself, GELU and BatchNorm, as in ConvMixer."""
+
+    def __init__(self, groups=32):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 32, 2, stride=2), nn.GELU(), nn.BatchNorm2d(32))
+        self.each = nn.Sequential(nn.Conv2d(32, 32, 5, padding=2, groups=groups), nn.GELU(), nn.BatchNorm2d(32))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.each(self.first(x)).mean((2, 3)))
+
+
+def test_batchnorm_of_a_function_of_sums_of_few_products_is_a_guess():
+    """Pooled, it had half the variance that it has, and said `asymptotic`. Sums of many products keep their status."""
+    assert predict(build(EachChannel), IMAGE, loss="noise")["head"].status == "assumed"
+    assert predict(build(lambda: EachChannel(groups=1)), IMAGE, loss="noise")["head"].status == "asymptotic"
+
+
+class Pooled(nn.Module):
+    """BatchNorm, ReLU and an average over an image whose pixels have much in common."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.pool = nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, x):
+        return self.pool(torch.relu(self.norm(self.first(x)))).flatten(1)
+
+
+def test_what_a_pooled_function_of_a_norm_varies_by_is_a_small_remainder():
+    """The norm takes out what a channel's positions share: the variance was twice what it is, and `asymptotic`."""
+    row = predict(build(Pooled), IMAGE, loss="noise")["pool"]
+    assert row.variance > 1.5 * measure(None, IMAGE, "noise", build=Pooled, seeds=60)["pool"].variance
+    assert row.status == "assumed"

@@ -57,6 +57,10 @@ class Convolution(Linear):
     def width(self) -> int:
         return self.fan_out * self.groups
 
+    @property
+    def of_few_products(self) -> bool:
+        return self.groups > 1 and self.fan_in <= FEW
+
     def _windows(self, x: Signal) -> tuple[PositionsToChannels, Signal]:
         op = PositionsToChannels(self.rows, x.width * self.rows.shape[1])
         return op, op.forward(x)
@@ -139,7 +143,7 @@ class Convolution(Linear):
         pooled loss, that makes gradients of weights which no rule follows: four times smaller than independence says
         for the convolution itself, twice as large below it.
         """
-        if self.groups == 1 or self.fan_in > FEW or x.fluctuation is GIVEN:
+        if not self.of_few_products or x.fluctuation is GIVEN:
             return False
         if abs(float(gradient.kernel.cosine_average())) < IN_COMMON:
             return False

@@ -144,7 +144,7 @@ def read_config(path: Path) -> Any:
     if kind not in transformers.CONFIG_MAPPING:
         hint = f"transformers {transformers.__version__} is installed; code inside a model folder is never run."
         raise UnknownNameError(f"model_type in {path}:", kind, list(transformers.CONFIG_MAPPING), hint)
-    with _settings_judged(str(path)):
+    with _settings_judged(str(path)), quiet_transformers():
         return transformers.CONFIG_MAPPING[kind].from_dict(settings)
 
 

@@ -53,7 +53,8 @@ def diff(
     seed: of A where it is built; B takes the next, so that equal numbers are no evidence.
     """
     if b is None and not (meta or python or packages):
-        raise InputError("diff needs a second model, or meta=True, python= or packages= for another build of the first")
+        another = "--meta, --python or --with (meta=, python=, packages=)"
+        raise InputError(f"diff needs a second model, or another build of the first: {another}")
     names = _labels(a, b, meta, python, packages)
     with undisturbed() as interrupts, interrupts.let_through():
         left = sides.here(a, settings, seed, False, names[0])

@@ -233,7 +233,7 @@ def _of_real(
     return result
 
 
-def _affine(weight: Weight | None, bias: Weight | None, uses: int = 1) -> tuple[dict[str, float], dict[str, Any]]:
+def _affine(weight: Weight | None, bias: Weight | None, uses: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
     """What an op is told of gain and bias, and the weights that are bound to it, `uses` times each."""
     bound = bound_to(uses, weight=weight, bias=bias)
     told: dict[str, float] = {}

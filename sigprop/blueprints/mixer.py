@@ -79,9 +79,12 @@ class Mixer(RepeatedBlueprint):
         h = tape.apply(self._linear(self.width, self.channel_hidden), h, parameters=f"{name}.channel_mlp.up")
         h = tape.apply(Activation(activations.get(self.activation)), h)
         h = tape.apply(
-            self._linear(self.channel_hidden, self.width), h, name=f"{name}.channel_mlp", depth=depth_of(layer),
+            self._linear(self.channel_hidden, self.width),
+            h,
+            name=f"{name}.channel_mlp",
+            depth=depth_of(layer),
             parameters=f"{name}.channel_mlp.down",
-        )  # fmt: skip
+        )
         return tape.apply(Residual(skip=self.mu), x, h, name=name, depth=depth_of(layer))
 
     def _mix_tokens(self, tape: Tape, x: Node, layer: Layer, name: str) -> Node:

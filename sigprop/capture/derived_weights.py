@@ -18,10 +18,28 @@ from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, Distribution
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Parents
 
-MAKE_FIELDS = frozenset((
-    "embedding", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "conv1d", "conv2d", "conv3d",
-    "scaled_dot_product_attention", "one_hot", "layer_norm", "rms_norm", "item", "tolist", "bool",
-))  # fmt: skip
+MAKE_FIELDS = frozenset(
+    (
+        "embedding",
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "scaled_dot_product_attention",
+        "one_hot",
+        "layer_norm",
+        "rms_norm",
+        "item",
+        "tolist",
+        "bool",
+    )
+)
 """Functions of weights and real numbers that are functions of the input."""
 OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
 """Norms, which have rules of their own for the raw input and standardize a weight."""

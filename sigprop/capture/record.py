@@ -24,9 +24,23 @@ from sigprop.errors import NoRule, SigpropError
 from sigprop.graph.graph import ONE_NUMBER, Call, Node, Record, Weight, leaves, mapped
 
 __all__ = [
-    "ONE_NUMBER", "Call", "Field", "Function", "Record", "Skipped", "Source", "Statistic", "Uneven", "Weight",
-    "few_entries", "fields_made", "independent", "leaves", "mapped", "united",
-]  # fmt: skip
+    "ONE_NUMBER",
+    "Call",
+    "Field",
+    "Function",
+    "Record",
+    "Skipped",
+    "Source",
+    "Statistic",
+    "Uneven",
+    "Weight",
+    "few_entries",
+    "fields_made",
+    "independent",
+    "leaves",
+    "mapped",
+    "united",
+]
 
 Function = Callable[[Tensor], Tensor]
 FEW = 4

@@ -29,8 +29,11 @@ def code_of(inits: dict[str, Init]) -> str:
     groups: dict[tuple[str, Init], list[str]] = {}
     for name, init in inits.items():
         groups.setdefault((PLACE.sub("*", name, count=1), init), []).append(name)
-    return "\n".join(line for (_, init), names in groups.items()
-                     for line in _looped(names, lambda path, init=init: _call(init, path)))  # fmt: skip
+    return "\n".join(
+        line
+        for (_, init), names in groups.items()
+        for line in _looped(names, lambda path, init=init: _call(init, path))
+    )
 
 
 def listed(names: Sequence[str]) -> str:

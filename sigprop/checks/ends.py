@@ -18,11 +18,25 @@ from sigprop.measurement.guard import untouched
 
 ALIVE, ZERO, BROKEN, ABSENT = "alive", "zero", "broken", "absent"
 FACTORS = {
-    "mul": (0, 1), "multiply": (0, 1), "rmul": (0, 1), "div": (0,), "truediv": (0,), "matmul": (0, 1),
+    "mul": (0, 1),
+    "multiply": (0, 1),
+    "rmul": (0, 1),
+    "div": (0,),
+    "truediv": (0,),
+    "matmul": (0, 1),
     "rmatmul": (0, 1),
-    "mm": (0, 1), "bmm": (0, 1), "einsum": (1, 2), "linear": (0, 1), "conv1d": (0, 1), "conv2d": (0, 1),
-    "conv3d": (0, 1), "layer_norm": (2,), "rms_norm": (2,), "group_norm": (2,), "batch_norm": (3,),
-}  # fmt: skip
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "einsum": (1, 2),
+    "linear": (0, 1),
+    "conv1d": (0, 1),
+    "conv2d": (0, 1),
+    "conv3d": (0, 1),
+    "layer_norm": (2,),
+    "rms_norm": (2,),
+    "group_norm": (2,),
+    "batch_norm": (3,),
+}
 """Arguments of functions by which the others are multiplied."""
 KEYWORDS = {"layer_norm": "weight", "rms_norm": "weight", "group_norm": "weight", "batch_norm": "weight"}
 PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "einsum", "linear")
@@ -78,8 +92,11 @@ class GradientTape(TorchFunctionMode):
         if name == "__get__":
             name = "data" if func is Tensor.data.__get__ else "view"  # type: ignore[attr-defined]
         if made and name:
-            given = [part for item in (*args, *kwargs.values())
-                     for part in (item if isinstance(item, (tuple, list)) else [item])]  # fmt: skip
+            given = [
+                part
+                for item in (*args, *kwargs.values())
+                for part in (item if isinstance(item, (tuple, list)) else [item])
+            ]
             site, name = self.current[-1] or "the model", name.strip("_")
             factors = [*args, *([kwargs[KEYWORDS[name]]] * 4 if KEYWORDS.get(name) in kwargs else [])]
             self.calls.append(TracedCall(site, name, factors, given, made, torch.is_grad_enabled()))

@@ -60,8 +60,11 @@ class CallWatch(TorchFunctionMode):
         """Which matrix made a tensor, and what is computed from parameters alone."""
         given = [item for part in args for item in (part if isinstance(part, (tuple, list)) else [part])]
         given = [item for item in given if isinstance(item, Tensor) and item.is_floating_point()]
-        outputs = [item for item in (output if isinstance(output, (tuple, list)) else [output])
-                   if isinstance(item, Tensor) and item.is_floating_point()]  # fmt: skip
+        outputs = [
+            item
+            for item in (output if isinstance(output, (tuple, list)) else [output])
+            if isinstance(item, Tensor) and item.is_floating_point()
+        ]
         made = [self._made[id(item)][1] for item in given if id(item) in self._made]
         product = func in PRODUCTS or func is F.embedding
         source: MadeBy | None = None
@@ -121,9 +124,11 @@ class CallWatch(TorchFunctionMode):
     def _unit(self, name: str, dead: float = 0.0, silent: bool = False, saturated: float = 0.0) -> None:
         before = self.found.activity.get(name, Activity())
         self.found.activity[name] = replace(
-            before, dead=max(before.dead, dead), silent=before.silent or silent,
+            before,
+            dead=max(before.dead, dead),
+            silent=before.silent or silent,
             saturated=max(before.saturated, saturated),
-        )  # fmt: skip
+        )
 
     def gated(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         if output.numel() >= FEWEST:
@@ -253,9 +258,19 @@ class CallWatch(TorchFunctionMode):
         counts, spread = (torch.cat(column) for column in zip(*rows, strict=True))
         likely = logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all())
         self.found.losses.append(
-            LossCall(name, "cross_entropy", logits.shape[-1], value, float(counts.log().mean()), float(spread.mean()),
-                     likely, labelled, summed, source=self._sources.get(args[0] if args else kwargs["input"]))
-        )  # fmt: skip
+            LossCall(
+                name,
+                "cross_entropy",
+                logits.shape[-1],
+                value,
+                float(counts.log().mean()),
+                float(spread.mean()),
+                likely,
+                labelled,
+                summed,
+                source=self._sources.get(args[0] if args else kwargs["input"]),
+            )
+        )
         self.logits = logits
 
     def regressed(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -361,8 +376,18 @@ NORMS: dict[Any, tuple[int, Spread]] = {
     F.instance_norm: (7, lambda x, args, kwargs: x.flatten(2).var(-1, correction=0)),
 }
 LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
-PRODUCTS = (*LAYERS, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.mm, Tensor.mm, torch.bmm,
-            Tensor.bmm, torch.einsum)  # fmt: skip
+PRODUCTS = (
+    *LAYERS,
+    torch.matmul,
+    Tensor.matmul,
+    Tensor.__matmul__,
+    Tensor.__rmatmul__,
+    torch.mm,
+    Tensor.mm,
+    torch.bmm,
+    Tensor.bmm,
+    torch.einsum,
+)
 FACTORED = (torch.mul, Tensor.mul, Tensor.__mul__)
 BY_GROUP: dict[Any, Callable[[Any, Any], int]] = {
     F.group_norm: lambda args, kwargs: kwargs.get("num_groups", args[1] if len(args) > 1 else 1),
@@ -381,8 +406,16 @@ KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.softened: (F.softmax, torch.softmax, Tensor.softmax),
     CallWatch.attended: (F.scaled_dot_product_attention,),
     CallWatch.attended_within: (F.multi_head_attention_forward,),
-    CallWatch.entered: (F.linear, F.conv1d, F.conv2d, F.conv3d, torch.matmul, Tensor.matmul, Tensor.__matmul__,
-                        torch.mm),
+    CallWatch.entered: (
+        F.linear,
+        F.conv1d,
+        F.conv2d,
+        F.conv3d,
+        torch.matmul,
+        Tensor.matmul,
+        Tensor.__matmul__,
+        torch.mm,
+    ),
     CallWatch.looked_up: (F.embedding,),
     CallWatch.multiplied: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, F.dropout),
     CallWatch.added: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
@@ -390,7 +423,7 @@ KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.cut: (Tensor.detach, torch.detach),
     CallWatch.classified: (F.cross_entropy,),
     CallWatch.regressed: (*BINARY, F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss),
-}  # fmt: skip
+}
 NOTES: dict[Any, list[Callable[..., None]]] = {}
 for _note, _functions in KINDS.items():
     for _function in dict.fromkeys(_functions):

@@ -58,9 +58,10 @@ def unusual(subject: Subject, finding: Finding) -> Iterator[Edit]:
         )
         verb = "starts" if len(rows) == 1 else "start"
         yield edit(
-            f"initialize {listed(list(inits))} with {_spelt(found[0][2])}", inits,
+            f"initialize {listed(list(inits))} with {_spelt(found[0][2])}",
+            inits,
             f"{_word(rows[0])} {listed(list(inits))} {verb} with {size}{beside}, far from what is usual.",
-        )  # fmt: skip
+        )
 
 
 def _word(row: Draw) -> str:
@@ -179,8 +180,9 @@ def _queries(subject: Subject, item: Scores, factor: float) -> dict[str, Init]:
         elif parameter.parts:
             sizes = tuple(part.size for part in parameter.parts)
             shrunk = [row.std * (factor**0.5 if part.role == "query_key" else 1.0) for part in parameter.parts]
-            inits[name] = Init("blocks", axis=parameter.axis, sizes=sizes,
-                               parts=tuple(Init("normal", std=std) for std in shrunk))  # fmt: skip
+            inits[name] = Init(
+                "blocks", axis=parameter.axis, sizes=sizes, parts=tuple(Init("normal", std=std) for std in shrunk)
+            )
         elif item.shift == 0:
             inits[name] = Init("keep", value=factor)
     return inits
@@ -227,8 +229,11 @@ def ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
 
 def silent_ends(subject: Subject, finding: Finding) -> Iterator[Edit]:
     """The last matrices of branches that add nothing, at a std that makes each add a thousandth."""
-    quiet = {branch.site.removesuffix("[0]"): branch.share for branch in subject.branches
-             if 0 < branch.share < limit("drowned_branch")}  # fmt: skip
+    quiet = {
+        branch.site.removesuffix("[0]"): branch.share
+        for branch in subject.branches
+        if 0 < branch.share < limit("drowned_branch")
+    }
     junctions = subject.structure.junctions if subject.structure is not None else []
     inits = {}
     for junction in junctions:
@@ -252,10 +257,11 @@ def rezero(subject: Subject, finding: Finding) -> Iterator[Edit]:
     rows = [row for row in rows if not is_norm_gain(row) and "bias" not in row.name.rpartition(".")[2]]
     if rows:
         names = [row.name for row in rows]
-        yield edit(f"start the scales of the branches, {listed(names)}, at 0",
-                   {name: Init("constant", value=0.0) for name in names},
-                   f"The scales of the branches, {listed(names)}, start at {rows[0].mean:.3g}: every branch is added "
-                   "in full.")  # fmt: skip
+        yield edit(
+            f"start the scales of the branches, {listed(names)}, at 0",
+            {name: Init("constant", value=0.0) for name in names},
+            f"The scales of the branches, {listed(names)}, start at {rows[0].mean:.3g}: every branch is added in full.",
+        )
 
 
 def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
@@ -284,10 +290,15 @@ def chain(subject: Subject, finding: Finding) -> Iterator[Edit]:
 def embedding(subject: Subject, finding: Finding) -> Iterator[Edit]:
     """The tables that the stream starts from, at unit std."""
     structure = subject.structure
-    names = [] if structure is None else [
-        item.name for item in structure
-        if item.role == "embedding" and item.junction is None and not item.tied and item.name in subject.draws.rows
-    ]  # fmt: skip
+    names = (
+        []
+        if structure is None
+        else [
+            item.name
+            for item in structure
+            if item.role == "embedding" and item.junction is None and not item.tied and item.name in subject.draws.rows
+        ]
+    )
     rows = [subject.draws[name] for name in names if subject.draws[name].is_random]
     if rows and abs(math.log(rows[0].std)) > 0.5:
         yield edit(
@@ -315,8 +326,9 @@ def readout(subject: Subject, finding: Finding) -> Iterator[Edit]:
                 f"initialize {table}, {item.name}, with std {std:.3g}",
                 {item.name: Init("normal", std=std)},
                 f"The std of {item.name}, {row.std:.3g}, gives logits of variance {variance:.3g}."
-                if math.isfinite(variance) else f"The std of {item.name} is {row.std:.3g}.",
-            )  # fmt: skip
+                if math.isfinite(variance)
+                else f"The std of {item.name} is {row.std:.3g}.",
+            )
 
 
 TEMPERATURE = math.log(1 / 0.07)
@@ -346,8 +358,11 @@ def zeros(subject: Subject, finding: Finding) -> Iterator[Edit]:
     together = [rows for rows in (gains, everything) if len({row.family for row in rows}) > 1]
     for rows in [*list(families.values())[:4], *together]:
         inits = {row.name: started(row) for row in rows}
-        yield edit(f"initialize {listed(list(inits))} with {_spelt(started(rows[0]))}", inits,
-                   f"{listed(list(inits))} {'is' if len(rows) == 1 else 'are'} zero.")  # fmt: skip
+        yield edit(
+            f"initialize {listed(list(inits))} with {_spelt(started(rows[0]))}",
+            inits,
+            f"{listed(list(inits))} {'is' if len(rows) == 1 else 'are'} zero.",
+        )
 
 
 def started(row: Draw) -> Init:

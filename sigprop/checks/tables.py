@@ -66,8 +66,12 @@ def _others(subject: Subject, stream: Stream) -> list[Profile]:
     """Other initializations, where the one that was measured is not what was predicted."""
     experiment, measured = subject.evaluation, {row.name: row for row in stream.rows(subject.measured)}
     pairs = [(row, measured[row.name]) for row in stream.rows(subject.predicted) if row.name in measured]
-    ratios = [getattr(one, column) / getattr(other, column) for one, other in pairs for column in POSITIVE
-              if getattr(one, column) > 0 and getattr(other, column) > 0]  # fmt: skip
+    ratios = [
+        getattr(one, column) / getattr(other, column)
+        for one, other in pairs
+        for column in POSITIVE
+        if getattr(one, column) > 0 and getattr(other, column) > 0
+    ]
     apart = any(abs(math.log(ratio)) > math.log(limit("banded")) for ratio in ratios if math.isfinite(ratio))
     if experiment is None or subject.trained or not apart:
         return []

@@ -33,9 +33,16 @@ def diff_command(
     from sigprop.inputs import parse_settings, read_batch
 
     found = diff(
-        a, b, None if data is None else read_batch(data), meta=meta, python=python, packages=packages or [],
-        settings=parse_settings(settings or []), signals=signals, seed=seed,
-    )  # fmt: skip
+        a,
+        b,
+        None if data is None else read_batch(data),
+        meta=meta,
+        python=python,
+        packages=packages or [],
+        settings=parse_settings(settings or []),
+        signals=signals,
+        seed=seed,
+    )
     if json:
         show(found.to_json())
     else:

@@ -51,7 +51,7 @@ def predict(model: str, settings: list[str] | None = None, quick: bool = True) -
 
 def diff(
     a: str, b: str = "", meta: bool = False, python: str = "", packages: list[str] | None = None, quick: bool = True
-) -> str:  # fmt: skip
+) -> str:
     """Is the initialization of A that of B? What differs, decided by sampling error, and the tensor that explains it.
 
     Leave b out to compare A with its build on the meta device (meta), by another interpreter (python) or with other
@@ -62,9 +62,14 @@ def diff(
 
 
 def plan(
-    model: str, recipe: str = "unit", width: str = "", optimizer: str = "adamw", export: str = "", out: str = "",
+    model: str,
+    recipe: str = "unit",
+    width: str = "",
+    optimizer: str = "adamw",
+    export: str = "",
+    out: str = "",
     settings: list[str] | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Initialization, residual scales and learning-rate factors for every parameter of MODEL, by recipe and width rule.
 
     export: code for python, torchtitan, megatron, nanochat or optax. out: a file to write; without one the code is in
@@ -109,11 +114,18 @@ def _opened(model: str, settings: list[str] | None) -> tuple[Any, Any, Any]:
 def _check(model: str, settings: list[str] | None, quick: bool) -> dict[str, Any]:
     report = check_model(*_opened(model, settings)[:2], tokens=TOKENS, prescription=not quick)
     findings = [
-        {"severity": item.severity, "name": item.name, "title": item.title, "cause": item.cause,
-         "evidence": [str(datum) for datum in item.evidence], "parameters": item.parameters[:8],
-         "sites": item.sites[:8], "fix": str(item.prescription or "")}
+        {
+            "severity": item.severity,
+            "name": item.name,
+            "title": item.title,
+            "cause": item.cause,
+            "evidence": [str(datum) for datum in item.evidence],
+            "parameters": item.parameters[:8],
+            "sites": item.sites[:8],
+            "fix": str(item.prescription or ""),
+        }
         for item in report.findings
-    ]  # fmt: skip
+    ]
     return {"verdict": report.verdict, "findings": _bounded(findings)}
 
 

@@ -39,9 +39,17 @@ ELSEWHERE = ("soap", "shampoo")
 
 
 def param_groups(
-    plan: Plan, model: nn.Module, lr: Any, weight_decay: float, eps: Epsilon | None, roles: Sequence[str] | None,
-    optimizer: str | None, decay_vectors: bool, merge: float, options: dict[str, Any],
-) -> list[dict[str, Any]]:  # fmt: skip
+    plan: Plan,
+    model: nn.Module,
+    lr: Any,
+    weight_decay: float,
+    eps: Epsilon | None,
+    roles: Sequence[str] | None,
+    optimizer: str | None,
+    decay_vectors: bool,
+    merge: float,
+    options: dict[str, Any],
+) -> list[dict[str, Any]]:
     """One group per distinct (lr, weight decay, epsilon); frozen parameters are left out."""
     rates = _rates(lr)
     require(weight_decay >= 0, "weight_decay", weight_decay, "a number that is not negative")

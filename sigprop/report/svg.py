@@ -54,10 +54,13 @@ class PixelScale:
 def chart(title: str, lines: Sequence[Line], logarithmic: bool = False, x_label: str = "block") -> str:
     """One chart; empty when nothing can be drawn."""
     points = [
-        [(x, y, e) for x, y, e in zip(line.x, line.y, line.errors or [math.nan] * len(line.x), strict=True)
-         if math.isfinite(y) and (y > 0 or not logarithmic)]
+        [
+            (x, y, e)
+            for x, y, e in zip(line.x, line.y, line.errors or [math.nan] * len(line.x), strict=True)
+            if math.isfinite(y) and (y > 0 or not logarithmic)
+        ]
         for line in lines
-    ]  # fmt: skip
+    ]
     flat = [point for found in points for point in found]
     if len(flat) < 2:
         return ""

@@ -134,10 +134,15 @@ class InitDiff(Result):
             ]
             return Grid(["A", "B", "in A", "in B", "verdict"], rows, names=(0, 1), wrapped=(2, 3), left=(4,))
         rows = [
-            [item.group, item.a, item.b, "-" if item.explained != item.explained else f"{item.explained:.0%}",
-             number(item.loss)]
+            [
+                item.group,
+                item.a,
+                item.b,
+                "-" if item.explained != item.explained else f"{item.explained:.0%}",
+                number(item.loss),
+            ]
             for item in self.swaps[:SHOWN]
-        ]  # fmt: skip
+        ]
         left = len(self.swaps) - len(rows)
         notes = [f"and {left} more; table(all=True), or --all, shows them"] if left > 0 else []
         title = "A with one group initialized as in B" if rows else "no group of parameters differs"
@@ -148,10 +153,22 @@ class InitDiff(Result):
         """The sites that differ most."""
         rows = sorted(self.sites, key=lambda row: -row.size)[:SHOWN]
         cells = [
-            [row.name, *map(number, (row.variance_a, row.variance_b, row.grad_variance_a, row.grad_variance_b,
-                                     row.predicted_a, row.predicted_b))]
+            [
+                row.name,
+                *map(
+                    number,
+                    (
+                        row.variance_a,
+                        row.variance_b,
+                        row.grad_variance_a,
+                        row.grad_variance_b,
+                        row.predicted_a,
+                        row.predicted_b,
+                    ),
+                ),
+            ]
             for row in rows
-        ]  # fmt: skip
+        ]
         headings = ["site", "variance A", "B", "gradient A", "B", "predicted A", "B"]
         return Grid(headings, cells, title="sites that differ most")
 

@@ -22,8 +22,17 @@ from sigprop.theory.ops.token_map import TokenMap
 PADS = ("pad", "constant_pad_nd")
 
 
-@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
-      "interpolate", "upsample", *PADS)  # fmt: skip
+@rule(
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "interpolate",
+    "upsample",
+    *PADS,
+)
 def linear_map(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """A fixed linear function of the last dimensions: its matrix is read off its action on unit images."""
     if not isinstance(input, Field):

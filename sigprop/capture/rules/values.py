@@ -15,17 +15,60 @@ from sigprop.capture.record import Call, Field, mapped, on_meta
 
 
 @rule(
-    "item", "tolist", "bool", "int", "float_value", "nonzero", "argmax", "argmin", "argsort", "searchsorted", "eq",
-    "ne", "isnan", "isinf", "isfinite", "all", "any", "allclose", "equal", "bucketize",
-    "unique", "logical_not", "logical_and", "logical_or", "long", "index_put_value", "numpy", "histc", "bincount",
-    "multinomial", "bernoulli", "count_nonzero", "unique_consecutive", "invert", "signbit", "contains",
-)  # fmt: skip
+    "item",
+    "tolist",
+    "bool",
+    "int",
+    "float_value",
+    "nonzero",
+    "argmax",
+    "argmin",
+    "argsort",
+    "searchsorted",
+    "eq",
+    "ne",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "all",
+    "any",
+    "allclose",
+    "equal",
+    "bucketize",
+    "unique",
+    "logical_not",
+    "logical_and",
+    "logical_or",
+    "long",
+    "index_put_value",
+    "numpy",
+    "histc",
+    "bincount",
+    "multinomial",
+    "bernoulli",
+    "count_nonzero",
+    "unique_consecutive",
+    "invert",
+    "signbit",
+    "contains",
+)
 def real(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
     return drawn_result(capture, call, *args, **kwargs)
 
 
-@rule("rand_like", "randn_like", "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
-      "new_full", "new_empty", "new_tensor")  # fmt: skip
+@rule(
+    "rand_like",
+    "randn_like",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+    "new_tensor",
+)
 def made_alike(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     """New numbers in the shape and type of a tensor, whatever its values are."""
     model = torch.empty((), dtype=input.dtype).expand(input.shape)

@@ -19,9 +19,25 @@ from sigprop.graph.graph import Node
 
 
 @rule(
-    "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "alias",
-    "cpu", "cuda", "identity", "requires_grad", "as_subclass", "positive", "nan_to_num", "checkpoint_name",
-)  # fmt: skip
+    "contiguous",
+    "clone",
+    "to",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "type",
+    "type_as",
+    "alias",
+    "cpu",
+    "cuda",
+    "identity",
+    "requires_grad",
+    "as_subclass",
+    "positive",
+    "nan_to_num",
+    "checkpoint_name",
+)
 def same(capture: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, torch.dtype) and not a.is_floating_point for a in (*args, *kwargs.values())):
         return call.function(capture.value_of(input), *args, **kwargs)
@@ -210,9 +226,21 @@ def repeat(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
 
 
 @rule(
-    "index_select", "roll", "flip", "repeat_interleave", "gather", "take_along_dim", "rot90",
-    "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "masked_select", "diagonal", "as_strided", "index",
-)  # fmt: skip
+    "index_select",
+    "roll",
+    "flip",
+    "repeat_interleave",
+    "gather",
+    "take_along_dim",
+    "rot90",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "channel_shuffle",
+    "masked_select",
+    "diagonal",
+    "as_strided",
+    "index",
+)
 def rearranged(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     chosen = any(choice_of(item) is not item for item in (*args, *kwargs.values()))
     if call.name in ("gather", "take_along_dim") and isinstance(input, Field) and chosen:

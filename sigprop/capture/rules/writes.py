@@ -66,8 +66,18 @@ def _with_items(input: Tensor, index: Any, value: Any) -> Tensor:
     return result
 
 
-@rule("scatter", "scatter_add", "index_copy", "index_put", "masked_scatter", "copy", "index_fill", "slice_scatter",
-      "select_scatter", "scatter_reduce")  # fmt: skip
+@rule(
+    "scatter",
+    "scatter_add",
+    "index_copy",
+    "index_put",
+    "masked_scatter",
+    "copy",
+    "index_fill",
+    "slice_scatter",
+    "select_scatter",
+    "scatter_reduce",
+)
 def write(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
     if call.name == "copy":
         return _copied(capture, call, input, args[0])

@@ -98,16 +98,22 @@ def site_rows(
     a: Profile, b: Profile, predicted: list[Profile | None], partners: dict[str, tuple[list[str], list[str]]]
 ) -> list[SiteDiff]:
     """Sites of A beside those of B, by name or as `same_modules` says."""
-    names = {one: other for ones, others in partners.values() if len(ones) == len(others)
-             for one, other in zip(ones, others, strict=True)}  # fmt: skip
+    names = {
+        one: other
+        for ones, others in partners.values()
+        if len(ones) == len(others)
+        for one, other in zip(ones, others, strict=True)
+    }
     others = {row.name: row for row in b.sites}
     theory = [{row.name: row for row in profile.sites} if profile else {} for profile in predicted]
     rows = []
     for row in a.sites:
         partner: SiteRow | None = others.get(row.name) or others.get(names.get(row.name, ""))
         if partner is not None and row.variance == row.variance:
-            said = [found.get(key).variance if key in found else math.nan  # type: ignore[union-attr]
-                    for found, key in zip(theory, (row.name, partner.name), strict=True)]  # fmt: skip
+            said = [
+                found.get(key).variance if key in found else math.nan  # type: ignore[union-attr]
+                for found, key in zip(theory, (row.name, partner.name), strict=True)
+            ]
             rows.append(
                 SiteDiff(row.name, row.variance, partner.variance, row.grad_variance, partner.grad_variance, *said)
             )
@@ -129,8 +135,12 @@ def computes_the_same(a: nn.Module, pairs: list[Pair], moments_b: dict[str, list
     partners = same_modules(pairs)
     for name in found:
         ones, others = partners.get(name, ([], []))
-        answers = [(found[one], moments_b[other]) for one in ones for other in others
-                   if one in found and other in moments_b and (not one, not other) == (not name, not name)]  # fmt: skip
+        answers = [
+            (found[one], moments_b[other])
+            for one in ones
+            for other in others
+            if one in found and other in moments_b and (not one, not other) == (not name, not name)
+        ]
         if answers and not any(_agree(*answer) for answer in answers):
             one, other = answers[0]
             told = f"{name or 'the output'} has mean square {one[0]:.4g} in A, {other[0]:.4g} in B"
@@ -180,8 +190,10 @@ def add_signals(
         found.meta["not_run"] = "no batch was given and none could be made"
         return
     assert left.model is not None
-    complete = [all("uninit" not in text and "not a number" not in text for text in side)
-                for side in ([row.a for row in found.parameters], [row.b for row in found.parameters])]  # fmt: skip
+    complete = [
+        all("uninit" not in text and "not a number" not in text for text in side)
+        for side in ([row.a for row in found.parameters], [row.b for row in found.parameters])
+    ]
     if not all(complete):
         found.meta["not_run"] = f"{'AB'[complete.index(False)]} holds values that are not numbers"
         return
@@ -195,8 +207,11 @@ def add_signals(
         same = _code(found, left, right, matching, twin, list(pairs.values()), batch)
         if not same and right.model is not None:
             after = measure(right.model, batch, loss, progress=False)
-        found.meta |= {f"loss_{key}": item.meta["loss_value"] for key, item in (("a", before), ("b", after))
-                       if "loss_value" in item.meta}  # fmt: skip
+        found.meta |= {
+            f"loss_{key}": item.meta["loss_value"]
+            for key, item in (("a", before), ("b", after))
+            if "loss_value" in item.meta
+        }
         if not found.equal:
             theory = [
                 predicted(side.factory or side.model, batch, loss) if side.model is not None else None
@@ -208,9 +223,14 @@ def add_signals(
 
 
 def _code(
-    found: InitDiff, left: Side, right: Side, matching: Matching, twin: nn.Module, pairs: list[Pair],
+    found: InitDiff,
+    left: Side,
+    right: Side,
+    matching: Matching,
+    twin: nn.Module,
+    pairs: list[Pair],
     batch: Any,
-) -> bool:  # fmt: skip
+) -> bool:
     """With the same numbers, do both compute the same? Not asked where parts or sizes differ, or rows are fused."""
     whole = not (matching.only_a or matching.only_b) and all(pair.how in ("name", "place") for pair in pairs)
     if not whole or any(pair.shapes_differ for pair in pairs):

@@ -116,13 +116,17 @@ def _rows(
 ) -> tuple[list[ParameterDiff], dict[str, list[Pair]], dict[str, tuple[str, str]]]:
     samples = [(sample_of(pair.a.values), sample_of(pair.b.values)) for pair in matching.pairs]
     verdicts = [compared(*pair) for pair in samples]
-    families = {(pattern(pair.a.name), test) for pair, item in zip(matching.pairs, verdicts, strict=True)
-                for test in item.scores}  # fmt: skip
+    families = {
+        (pattern(pair.a.name), test)
+        for pair, item in zip(matching.pairs, verdicts, strict=True)
+        for test in item.scores
+    }
     level = FALSE_ALARM / max(sum(len(item.chances) for item in verdicts) + len(families), 1)
     sure = float(stats.norm.isf(level / 2.0))
     alone = [item.smallest[1] < level for item in verdicts]
-    together = _together([each for each, apart in zip(zip(matching.pairs, verdicts, strict=True), alone, strict=True)
-                          if not apart])  # fmt: skip
+    together = _together(
+        [each for each, apart in zip(zip(matching.pairs, verdicts, strict=True), alone, strict=True) if not apart]
+    )
     rows: list[ParameterDiff] = []
     groups: dict[str, list[Pair]] = defaultdict(list)
     words: dict[str, tuple[str, str]] = {}
@@ -137,16 +141,27 @@ def _rows(
             test, why = "size" if chance >= level else test, "shapes differ"
         rows.append(
             ParameterDiff(
-                pair.a.name, pair.b.name, tuple(pair.a.values.shape), tuple(pair.b.values.shape), one.words,
-                other.words, equal, test, chance, sure * verdict.resolution, why,
+                pair.a.name,
+                pair.b.name,
+                tuple(pair.a.values.shape),
+                tuple(pair.b.values.shape),
+                one.words,
+                other.words,
+                equal,
+                test,
+                chance,
+                sure * verdict.resolution,
+                why,
             )
-        )  # fmt: skip
+        )
         if not equal:
             groups[group].append(pair)
             words.setdefault(group, _words(one, other, pair, test))
-    return rows, {_group_name(key, pairs, matching.pairs): pairs for key, pairs in groups.items()}, {
-        _group_name(key, groups[key], matching.pairs): told for key, told in words.items()
-    }  # fmt: skip
+    return (
+        rows,
+        {_group_name(key, pairs, matching.pairs): pairs for key, pairs in groups.items()},
+        {_group_name(key, groups[key], matching.pairs): told for key, told in words.items()},
+    )
 
 
 def _group_name(key: str, pairs: list[Pair], every: list[Pair]) -> str:

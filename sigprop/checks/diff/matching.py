@@ -21,17 +21,23 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 DIALECTS = (
-    "q query wq to_q", "k key wk to_k", "v value wv to_v", "qkv wqkv c_attn in_proj query_key_value kv q_k_v",
-    "o out wo o_proj out_proj dense c_proj_attn to_out proj", "gate w1 gate_proj w_gate",
+    "q query wq to_q",
+    "k key wk to_k",
+    "v value wv to_v",
+    "qkv wqkv c_attn in_proj query_key_value kv q_k_v",
+    "o out wo o_proj out_proj dense c_proj_attn to_out proj",
+    "gate w1 gate_proj w_gate",
     "up w3 up_proj fc1 c_fc fc in w_in dense_h_to_4h intermediate wi lin1 linear1",
     "down w2 down_proj fc2 c_proj w_out dense_4h_to_h wo_mlp lin2 linear2",
     "embed wte tok token embedding embeddings embed_tokens tok_embeddings word_embeddings shared",
-    "position wpe pos positions embed_positions position_embeddings", "head lm_head output unembed decoder logits",
-    "attention attn self_attn self_attention mixer sa", "mlp ffn feed_forward ff feedforward",
+    "position wpe pos positions embed_positions position_embeddings",
+    "head lm_head output unembed decoder logits",
+    "attention attn self_attn self_attention mixer sa",
+    "mlp ffn feed_forward ff feedforward",
     "norm1 ln_1 ln1 input_layernorm attention_norm norm_attn ln_attn pre_attention",
     "final ln_f norm_f final_layernorm",
     "norm2 ln_2 ln2 post_attention_layernorm ffn_norm mlp_norm ln_mlp norm_mlp",
-)  # fmt: skip
+)
 WORDS = {word: line.split()[0] for line in DIALECTS for word in line.split()}
 MOST_FUSED = 4
 

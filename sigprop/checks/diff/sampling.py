@@ -106,9 +106,19 @@ def sample_of(values: Tensor) -> EntrySample:
     zeros = 1.0 - int(flat.count_nonzero()) / flat.numel()
     largest = max(mean - low, high - mean)
     return EntrySample(
-        flat.numel(), mean, variance, kurtosis, kurtosis_error, zeros, at_bound, largest, kind, quantiles, rounding,
+        flat.numel(),
+        mean,
+        variance,
+        kurtosis,
+        kurtosis_error,
+        zeros,
+        at_bound,
+        largest,
+        kind,
+        quantiles,
+        rounding,
         missing,
-    )  # fmt: skip
+    )
 
 
 def _sums(flat: Tensor) -> tuple[float, float]:

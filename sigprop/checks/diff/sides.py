@@ -85,9 +85,13 @@ def in_interpreter(
         told = torch.load(result, weights_only=True)
     entries = entries_of(told["parameters"])
     return Side(
-        name, entries, told["buffers"], moments=told.get("moments"), versions=told["versions"],
+        name,
+        entries,
+        told["buffers"],
+        moments=told.get("moments"),
+        versions=told["versions"],
         not_run=told.get("not_run", ""),
-    )  # fmt: skip
+    )
 
 
 def interpreter_with(packages: list[str]) -> str:

@@ -14,8 +14,9 @@ from sigprop.results.report import Datum, Finding, Prescription
 def activations(subject: Subject) -> Iterator[Finding]:
     """For a centred pre-activation half of the entries are zero and almost no unit is zero on all positions."""
     dead = {name: found.dead for name, found in subject.activity.items() if found.dead > limit("dead_share")}
-    full = {name: found.saturated for name, found in subject.activity.items()
-            if found.saturated > limit("saturated_share")}  # fmt: skip
+    full = {
+        name: found.saturated for name, found in subject.activity.items() if found.saturated > limit("saturated_share")
+    }
     if dead:
         worst = max(dead, key=dead.__getitem__)
         yield say(

@@ -24,39 +24,48 @@ def attention_masks(subject: Subject) -> Iterator[Finding]:
             f"{seen.future[0]} attends to itself and to the future, never to what came before",
             "Its mask hides every earlier position and shows every later one: the mask is transposed or inverted.",
             "transpose the mask, or invert it (tril, not triu; True means shown in scaled_dot_product_attention)",
-        )  # fmt: skip
+        )
     if seen.unseen:
         name = max(seen.unseen, key=seen.unseen.__getitem__)
         yield _finding(
-            list(seen.unseen), f"{name} may see no key at all in {seen.unseen[name]} sequences",
+            list(seen.unseen),
+            f"{name} may see no key at all in {seen.unseen[name]} sequences",
             "Its `key_padding_mask` hides every token of them: it is inverted, or the sequences are empty.",
             "invert the mask (`~mask`): True means hidden in `key_padding_mask`",
-        )  # fmt: skip
+        )
     if turned:
         yield _finding(
-            turned, f"the softmax of {turned[0]} runs along another axis than the keys",
+            turned,
+            f"the softmax of {turned[0]} runs along another axis than the keys",
             "Weights of one query do not sum to one: queries (or heads) compete for each key instead.",
             "take the softmax along the last axis, dim=-1",
-        )  # fmt: skip
+        )
     if seen.twice:
         yield _finding(
-            seen.twice, f"a softmax in {seen.twice[0]} is given probabilities: they pass a softmax twice",
+            seen.twice,
+            f"a softmax in {seen.twice[0]} is given probabilities: they pass a softmax twice",
             "Its input is positive and sums to one: what differs by at most one comes out nearly uniform.",
             "take the softmax once, of the scores",
-        )  # fmt: skip
+        )
     if not seen.future and seen.leak > limit("leak"):
         yield _finding(
-            turned, "outputs see the token that they are to predict",
+            turned,
+            "outputs see the token that they are to predict",
             f"Another last token changes {seen.leak:.2g} of the outputs before it, and each target is the next token: "
-            "the loss can be learned by copying.", "hide later positions in every attention (causal mask)",
-        )  # fmt: skip
+            "the loss can be learned by copying.",
+            "hide later positions in every attention (causal mask)",
+        )
 
 
 def _finding(sites: list[str], title: str, cause: str, fix: str) -> Finding:
-    return say("problem", title, cause, sites=tuple(sites),
+    return say(
+        "problem",
+        title,
+        cause,
+        sites=tuple(sites),
         evidence=(Datum("attentions of this kind", max(len(sites), 1), "measured", expected=0),),
         prescription=Prescription(fix),
-    )  # fmt: skip
+    )
 
 
 @check("attention_saturated", "tokens", "scores so large that attention is near one-hot")
@@ -68,20 +77,32 @@ def attention_saturated(subject: Subject) -> Iterator[Finding]:
         worst = max(bad, key=lambda row: row.variance)
         site, weight = worst.name.removesuffix(".scores"), worst.extras["largest_weight"]
         yield _saturated(
-            subject, [row.name for row in bad], f"attention scores of {site}", site,
-            worst.variance, weight,
-        )  # fmt: skip
+            subject,
+            [row.name for row in bad],
+            f"attention scores of {site}",
+            site,
+            worst.variance,
+            weight,
+        )
     known = {row.name.removesuffix(".scores") for row in subject.scores}
-    hard = {name: item for name, item in subject.observed.softmaxes.items()
-            if name not in known and name != "(model)" and item.variance > limit("scores_large")
-            and item.largest > limit("one_hot")}  # fmt: skip
+    hard = {
+        name: item
+        for name, item in subject.observed.softmaxes.items()
+        if name not in known
+        and name != "(model)"
+        and item.variance > limit("scores_large")
+        and item.largest > limit("one_hot")
+    }
     if hard:
         site = max(hard, key=lambda name: hard[name].variance)
         yield _saturated(
-            subject, list(hard),
-            f"the logits of the softmax in {site}{_made_by(hard[site].source, site)}", site,
-            hard[site].variance, hard[site].largest,
-        )  # fmt: skip
+            subject,
+            list(hard),
+            f"the logits of the softmax in {site}{_made_by(hard[site].source, site)}",
+            site,
+            hard[site].variance,
+            hard[site].largest,
+        )
 
 
 def _made_by(source: MadeBy | None, site: str) -> str:
@@ -99,8 +120,10 @@ def _saturated(subject: Subject, sites: list[str], what: str, site: str, varianc
     fixed = subject.observed.fixed.get(site, 0.0)
     constant = (
         f"{fixed:.0%} of the variance of these scores is the same for another input: a bias that is added to them "
-        "(positions, a mask, ALiBi slopes) sets them, not what is read. " if fixed > limit("fixed_scores") else ""
-    )  # fmt: skip
+        "(positions, a mask, ALiBi slopes) sets them, not what is read. "
+        if fixed > limit("fixed_scores")
+        else ""
+    )
     return say(
         "problem" if weight > limit("attention_saturated") else "warning",
         f"{what} have variance {variance:.3g}: the largest weight is {weight:.2f} on average",
@@ -113,8 +136,9 @@ def _saturated(subject: Subject, sites: list[str], what: str, site: str, varianc
             Datum("largest weight", weight, subject.source),
         ),
         prescription=Prescription("give the bias that is added to the scores a smaller std, or the other sign")
-        if constant else None,
-    )  # fmt: skip
+        if constant
+        else None,
+    )
 
 
 NOTHING = 1e-6

@@ -39,21 +39,27 @@ def depth_scaling(subject: Subject) -> Iterator[Finding]:
             f"{scaled_inner[0].name} carries the depth scaling, not the branch output {plain_ends[0].name}",
             "The factor 1/sqrt(2 L) holds the stream only on the last matrix of a branch; before a norm, or beside "
             "another matrix, it does something else.",
-            scaled_inner, usual.std, factor,
-        )  # fmt: skip
+            scaled_inner,
+            usual.std,
+            factor,
+        )
     elif scaled_ends and plain_ends:
         yield _finding(
             f"{plain_ends[0].name} lacks the depth scaling that {scaled_ends[0].name} has",
             "Every branch adds to the same stream: scaled alone, one kind of branch leaves the growth to the other.",
-            plain_ends, usual.std, factor,
-        )  # fmt: skip
+            plain_ends,
+            usual.std,
+            factor,
+        )
     elif plain_ends and not scaled_ends and subject.model_type in PUBLISHED:
         yield _finding(
             f"{plain_ends[0].name} is not scaled by 1/sqrt(2 L), which {subject.model_type} publishes",
             "The published initialization divides the last matrix of every branch by sqrt(2 L), so that the stream "
             "keeps its variance over L layers; here nothing of it reached the weights.",
-            plain_ends, usual.std, factor,
-        )  # fmt: skip
+            plain_ends,
+            usual.std,
+            factor,
+        )
 
 
 def _finding(title: str, cause: str, rows: list[Draw], usual: float, factor: float) -> Finding:

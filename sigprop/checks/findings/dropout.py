@@ -51,7 +51,11 @@ def _noise(subject: Subject) -> Finding:
 
 def _edits(subject: Subject, names: list[str], share: float) -> tuple[Edit, ...]:
     modules = dict(subject.model.named_modules())
-    places = {f"{name}.{key}": share for name in names for key in ("p", "dropout")
-              if isinstance(getattr(modules.get(name), key, None), float)}  # fmt: skip
+    places = {
+        f"{name}.{key}": share
+        for name in names
+        for key in ("p", "dropout")
+        if isinstance(getattr(modules.get(name), key, None), float)
+    }
     because = f"Dropout leaves {share:.2g} of all entries."
     return (setting(f"drop {share:.2g} of the entries, not {1 - share:.2g}", places, because),) if places else ()

@@ -27,24 +27,37 @@ def branch_share(subject: Subject) -> Iterator[Finding]:
     if loud:
         worst = max(loud, key=lambda branch: branch.share)
         yield _finding(
-            subject, loud, worst, "warning", f"{worst.site} drowns its skip: {worst.share:.3g} times its variance",
+            subject,
+            loud,
+            worst,
+            "warning",
+            f"{worst.site} drowns its skip: {worst.share:.3g} times its variance",
             "The stream is overwritten there: what lies before reaches the output, and its gradient comes back, only "
-            "through this branch.", "scale its last matrix down",
-        )  # fmt: skip
+            "through this branch.",
+            "scale its last matrix down",
+        )
     if quiet:
         worst = min(quiet, key=lambda branch: branch.share)
         severity, cause, cure = _quiet(subject, quiet, len(later))
         yield _finding(
-            subject, quiet, worst, severity,
+            subject,
+            quiet,
+            worst,
+            severity,
             f"{len(quiet)} of {len(later)} branches add next to nothing: {worst.site} {worst.share:.2g} of its skip's "
-            "variance, lost in bf16", cause, cure,
-        )  # fmt: skip
+            "variance, lost in bf16",
+            cause,
+            cure,
+        )
 
 
 def _quiet(subject: Subject, quiet: list[Branch], count: int) -> tuple[str, str, str]:
     """A note where a constant at the branch's end (LayerScale, ReZero) is what makes it small: it learns by itself."""
-    ends = [junction.weights for junction in (subject.structure.junctions if subject.structure else [])
-            if junction.exit in {branch.site.removesuffix("[0]") for branch in quiet}]  # fmt: skip
+    ends = [
+        junction.weights
+        for junction in (subject.structure.junctions if subject.structure else [])
+        if junction.exit in {branch.site.removesuffix("[0]") for branch in quiet}
+    ]
     rows = [[subject.draws[name] for name in names if name in subject.draws.rows] for names in ends]
     scaled = [
         found for found in rows if any(row.std == 0 and 0 < abs(row.mean) < limit("small_scale") for row in found)

@@ -29,12 +29,20 @@ def equal_layers(subject: Subject) -> Iterator[Finding]:
     layers = [found for found in equal if len({row.family for row in found}) == 1 and not _inside(found)]
     others = [found for found in equal if found not in layers]
     for found, severity, what, why in (
-        (layers, "warning", "layers start as copies of one another",
-         "Copies are correlated draws: powers of one matrix grow or shrink where independent ones would not. "
-         "`copy.deepcopy` of one layer (as in torch's nn.TransformerEncoder) makes them."),
-        (others, "problem", "parameters that should differ are equal",
-         "Experts, heads or projections that start equal get equal gradients and stay equal."),
-    ):  # fmt: skip
+        (
+            layers,
+            "warning",
+            "layers start as copies of one another",
+            "Copies are correlated draws: powers of one matrix grow or shrink where independent ones would not. "
+            "`copy.deepcopy` of one layer (as in torch's nn.TransformerEncoder) makes them.",
+        ),
+        (
+            others,
+            "problem",
+            "parameters that should differ are equal",
+            "Experts, heads or projections that start equal get equal gradients and stay equal.",
+        ),
+    ):
         if found:
             names = [row.name for group in found for row in group]
             copies = [row for group in found for row in group[1:] if row.name in subject.draws.rows]

@@ -21,8 +21,11 @@ def input_scale(subject: Subject) -> Iterator[Finding]:
         return
     worst = max(bad, key=lambda name: bad[name][0])
     size, _, spread = bad[worst]
-    inits = {f"{name}.weight": Init("keep", value=1 / bad[name][0]) for name in bad
-             if f"{name}.weight" in subject.draws.rows and bad[name][2] > 0.5 * bad[name][0]}  # fmt: skip
+    inits = {
+        f"{name}.weight": Init("keep", value=1 / bad[name][0])
+        for name in bad
+        if f"{name}.weight" in subject.draws.rows and bad[name][2] > 0.5 * bad[name][0]
+    }
     because = f"The input of {worst} has root mean square {size:.3g}: it enters as it is, and nothing normalizes it."
     because += "" if inits else f" Nearly all of that is its mean; its std is {spread:.3g}."
     yield say(
@@ -43,8 +46,11 @@ MASKED = -50.0
 @check("exponent", "signal", "exponentials of numbers that lie far out")
 def exponent(subject: Subject) -> Iterator[Finding]:
     """The median of what is read; what is masked (below -50) is meant to vanish."""
-    bad = {name: value for name, value in subject.observed.exponents.items()
-           if abs(value) > limit("exponent") and value > MASKED}  # fmt: skip
+    bad = {
+        name: value
+        for name, value in subject.observed.exponents.items()
+        if abs(value) > limit("exponent") and value > MASKED
+    }
     if not bad:
         return
     worst = max(bad, key=lambda name: abs(bad[name]))

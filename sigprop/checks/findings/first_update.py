@@ -31,11 +31,19 @@ def first_update(subject: Subject) -> Iterator[Finding]:
     large = [item for item in found if item[0] > limit("update_ratio")]
     small = [item for item in found if item[0] < limit("update_nothing")]
     for items, title, cause, cure in (
-        (large, "would be replaced by its first update", "The step of this optimizer does not know the scale of the "
-         "weight; it is as large as the weight itself.", "lower the learning rate of this group"),
-        (small, "would not move at its first update", "The step is below what float32 can add to the weight.",
-         "raise the learning rate of this group, or use an optimizer that divides by the gradient's size"),
-    ):  # fmt: skip
+        (
+            large,
+            "would be replaced by its first update",
+            "The step of this optimizer does not know the scale of the weight; it is as large as the weight itself.",
+            "lower the learning rate of this group",
+        ),
+        (
+            small,
+            "would not move at its first update",
+            "The step is below what float32 can add to the weight.",
+            "raise the learning rate of this group, or use an optimizer that divides by the gradient's size",
+        ),
+    ):
         if items:
             share, row = max(items, key=lambda item: abs(math.log(item[0])))
             yield say(

@@ -24,11 +24,20 @@ def gates_shut(subject: Subject) -> Iterator[Finding]:
     shut = {name: item.mean for name, item in gates.items() if item.mean < limit("gate_shut")}
     stuck = {name: item.slope for name, item in gates.items() if item.slope < limit("gate_slope") and name not in shut}
     for found, what, cause, quantity in (
-        (shut, "are shut", "What they gate neither reaches the output nor gets a gradient worth the name, both "
-         "smaller by that factor.", "mean"),
-        (stuck, "are saturated", "They stay as they are, whatever they read: what sets them gets next to no gradient.",
-         "slope over that at zero"),
-    ):  # fmt: skip
+        (
+            shut,
+            "are shut",
+            "What they gate neither reaches the output nor gets a gradient worth the name, both "
+            "smaller by that factor.",
+            "mean",
+        ),
+        (
+            stuck,
+            "are saturated",
+            "They stay as they are, whatever they read: what sets them gets next to no gradient.",
+            "slope over that at zero",
+        ),
+    ):
         if not found:
             continue
         worst = min(found, key=found.__getitem__)
@@ -36,13 +45,17 @@ def gates_shut(subject: Subject) -> Iterator[Finding]:
         yield say(
             "problem",
             f"{_named(worst)} {what}{told}" + (f", as those of {len(found) - 1} more" if len(found) > 1 else ""),
-            ("Each step keeps that share of the memory: what came before is gone, forward and backward. "
-             if "[forget gate]" in worst and quantity == "mean" else "") + cause,
+            (
+                "Each step keeps that share of the memory: what came before is gone, forward and backward. "
+                if "[forget gate]" in worst and quantity == "mean"
+                else ""
+            )
+            + cause,
             "Srivastava et al. 2015; Jozefowicz et al. 2015",
             sites=tuple(found),
             evidence=(Datum(f"{quantity} of {worst}", found[worst], "measured"),),
             edits=tuple(_edits(subject, list(found))),
-        )  # fmt: skip
+        )
 
 
 def _named(name: str) -> str:
@@ -67,8 +80,10 @@ def _edits(subject: Subject, names: list[str]) -> Iterator[Edit]:
             if abs(float(own[place * size : (place + 1) * size].mean())) < 1.0:
                 continue
             means = [float(part.mean()) for part in own.split(size)]
-            parts = [Init("constant", value=start if index == place else mean if abs(mean) > 1.0 else 0.0)
-                     for index, mean in enumerate(means)]  # fmt: skip
+            parts = [
+                Init("constant", value=start if index == place else mean if abs(mean) > 1.0 else 0.0)
+                for index, mean in enumerate(means)
+            ]
             inits[full] = Init("blocks", axis=0, sizes=(size,) * len(order), parts=tuple(parts))
         if inits:
             what = f"set the biases of the {kind} gates of {path} to {STARTS.get(kind, 0.0):g}"

@@ -174,7 +174,8 @@ def loss_finding(subject: Subject, cause: str) -> Iterator[Finding]:
         "problem" if max(excess, variance / 2) > limit("initial_loss_problem") else "warning",
         f"logits have variance {variance:.3g}: the loss starts {variance / 2:.3g} above ln({classes}) = {guess:.2f} on "
         "labels that the input does not hold"
-        if hidden else f"the loss starts {excess:.3g} above ln({classes}) = {guess:.2f}"
+        if hidden
+        else f"the loss starts {excess:.3g} above ln({classes}) = {guess:.2f}"
         + ("" if seen else ", from the variance of the logits"),
         cause,
         "mean of the log-sum-exp of normal logits; dslm, B.7",
@@ -182,4 +183,4 @@ def loss_finding(subject: Subject, cause: str) -> Iterator[Finding]:
         parameters=(subject.readout.name,) if subject.readout is not None and worst is None else (),
         evidence=tuple(evidence),
         prescription=Prescription(NORMALIZED) if worst is not None and _product(worst) else None,
-    )  # fmt: skip
+    )

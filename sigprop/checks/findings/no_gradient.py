@@ -84,8 +84,13 @@ def _why(subject: Subject, names: list[str]) -> tuple[str, tuple[Edit, ...], str
     owners = {ends[name].site for name in names if name in ends and ends[name].number}
     modules = dict(subject.model.named_modules())
     owners = {owner.removeprefix("the model") for owner in owners}
-    places = {f"{owner}.{key}".lstrip("."): 1.0 for owner in sorted(owners) if owner in modules
-              for key, value in vars(modules[owner]).items() if isinstance(value, float) and value == 0.0}  # fmt: skip
+    places = {
+        f"{owner}.{key}".lstrip("."): 1.0
+        for owner in sorted(owners)
+        if owner in modules
+        for key, value in vars(modules[owner]).items()
+        if isinstance(value, float) and value == 0.0
+    }
     edits = (setting(f"set {listed(list(places))} to 1", places, f"{listed(list(places))} is 0."),) if places else ()
     return f"{end.why[0].upper()}{end.why[1:]}.", edits, end.fix
 
@@ -115,25 +120,43 @@ def _unused(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
     routed = any(item.options in subject.expert_counts for item in subject.observed.routings.values())
     cut = [name for name in unused if name in ends and not (routed and name in roles and roles[name].expert)]
     modules = dict(subject.model.named_modules())
-    idle = [name for name in unused if name not in cut and name not in ends
-            and isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)]  # fmt: skip
+    idle = [
+        name
+        for name in unused
+        if name not in cut and name not in ends and isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)
+    ]
     for names, severity, title, cause, fix in (
-        (cut, "warning", "take part in the forward pass and get no gradient", _why(subject, cut)[0],
-         "look for a `detach`, `no_grad` or `.data` there"),
-        (idle, "warning", "are tables that the loss never reaches",
-         "They are built and not used: nothing that they hold is added to the signal, or it never gets to the loss.",
-         "add what the table gives to the stream, or leave it out"),
-        ([name for name in unused if name not in (*cut, *idle)], "note", "get no gradient",
-         "They are not used on this batch (a pooler, an unused head, experts that no token chose).",
-         "freeze them, or leave them out"),
-    ):  # fmt: skip
+        (
+            cut,
+            "warning",
+            "take part in the forward pass and get no gradient",
+            _why(subject, cut)[0],
+            "look for a `detach`, `no_grad` or `.data` there",
+        ),
+        (
+            idle,
+            "warning",
+            "are tables that the loss never reaches",
+            "They are built and not used: nothing that they hold is added to the signal, or it never gets to the loss.",
+            "add what the table gives to the stream, or leave it out",
+        ),
+        (
+            [name for name in unused if name not in (*cut, *idle)],
+            "note",
+            "get no gradient",
+            "They are not used on this batch (a pooler, an unused head, experts that no token chose).",
+            "freeze them, or leave them out",
+        ),
+    ):
         if names:
-            yield say(severity,
+            yield say(
+                severity,
                 f"{len(names)} of {len(rows)} parameters {title}, {names[0]} first",
-                cause, parameters=tuple(names),
+                cause,
+                parameters=tuple(names),
                 evidence=(Datum("parameters without a gradient", len(names), "measured", expected=0),),
                 prescription=Prescription(fix),
-            )  # fmt: skip
+            )
 
 
 def _zero(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:

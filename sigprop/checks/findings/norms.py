@@ -19,15 +19,22 @@ from sigprop.results.report import Datum, Finding, Prescription
 def norm_epsilon(subject: Subject) -> Iterator[Finding]:
     """x / sqrt(variance + epsilon) is x / sqrt(epsilon) once epsilon exceeds the variance; zeros are let through."""
     modules = dict(subject.model.named_modules())
-    over = {name: item.epsilon / max(item.variance, 1e-30) for name, item in subject.observed.norms.items()
-            if item.variance > 0 or item.vectors or isinstance(modules.get(name), BatchNorm)}  # fmt: skip
+    over = {
+        name: item.epsilon / max(item.variance, 1e-30)
+        for name, item in subject.observed.norms.items()
+        if item.variance > 0 or item.vectors or isinstance(modules.get(name), BatchNorm)
+    }
     bad = {name: share for name, share in over.items() if share > limit("epsilon")}
     if not bad:
         return
     worst = max(bad, key=bad.__getitem__)
     item = subject.observed.norms[worst]
-    places = {f"{name}.{key}": 1e-5 for name in bad for key in EPSILONS
-              if item.epsilon > 1e-3 and isinstance(getattr(modules.get(name), key, None), float)}  # fmt: skip
+    places = {
+        f"{name}.{key}": 1e-5
+        for name in bad
+        for key in EPSILONS
+        if item.epsilon > 1e-3 and isinstance(getattr(modules.get(name), key, None), float)
+    }
     because = f"Norms divide by their epsilon, {item.epsilon:.3g}, and not by what they read."
     left = 1 / (1 + bad[worst])
     running = isinstance(modules.get(worst), BatchNorm) and not modules[worst].training

@@ -30,4 +30,4 @@ def router_collapse(subject: Subject) -> Iterator[Finding]:
         "Fedus et al. 2022, section 2.2",
         sites=tuple(found),
         evidence=(Datum(f"experts that take nine tenths in {worst}", item.busy, "measured"),),
-    )  # fmt: skip
+    )

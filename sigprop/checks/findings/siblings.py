@@ -49,7 +49,7 @@ def odd_sibling(subject: Subject) -> Iterator[Finding]:
             Datum("matrices of the second group", len(usual), "weights"),
         ),
         edits=_merged(changes),
-    )  # fmt: skip
+    )
 
 
 def _split(members: Group, tests: int) -> tuple[Group, Group] | None:
@@ -80,8 +80,11 @@ def _rule(subject: Subject, group: Group) -> str:
     row = group[0]
     if row.name not in subject.branch_ends:
         return ""
-    others = [item.std for item in subject.draws.matrices
-              if item.name in subject.block_matrices and item.name not in subject.branch_ends]  # fmt: skip
+    others = [
+        item.std
+        for item in subject.draws.matrices
+        if item.name in subject.block_matrices and item.name not in subject.branch_ends
+    ]
     for name, count in (("sqrt(2 L)", 2 * subject.layers), ("sqrt(L)", subject.layers)):
         close = [std for std in others if abs(math.log(row.std * count**0.5 / std)) < math.log(limit("draw_factor"))]
         if others and len(close) >= 0.5 * len(others) and count > 1:

@@ -41,9 +41,7 @@ def train_command(
     if plan is not None:
         plan.apply_(made, torch.Generator().manual_seed(chosen.seed))
     with progress(f"training {model}", chosen.steps, quiet) as done:
-        run = run_training(
-            made, batches, chosen, plan=plan, folder=folder, progress=lambda step, loss: done(step + 1)
-        )  # fmt: skip
+        run = run_training(made, batches, chosen, plan=plan, folder=folder, progress=lambda step, loss: done(step + 1))
     show(f"{model}, {chosen.steps} steps: first loss {run.losses[0]:.4f}, last tenth {run.last:.4f}; {run.ended}")
     if run.ended != "finished":
         raise typer.Exit(1)

@@ -66,8 +66,11 @@ def underflow(history: History, context: RunContext) -> Findings:
     recent = last(history, LOST_SAMPLES)
     for narrow in NARROW:
         key = f"grad_{narrow}_underflow"
-        names = [name for name in (recent[-1].sites if recent else ())
-                 if all(sample.sites.get(name, {}).get(key, 0.0) > LOST for sample in recent)]  # fmt: skip
+        names = [
+            name
+            for name in (recent[-1].sites if recent else ())
+            if all(sample.sites.get(name, {}).get(key, 0.0) > LOST for sample in recent)
+        ]
         if names:
             yield warning(
                 title=f"step {recent[-1].step}: most of the gradient at {names[0]} is subnormal in {narrow}",

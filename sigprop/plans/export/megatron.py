@@ -21,12 +21,18 @@ DECOUPLED = ("embedding", "readout")
 def written(plan: Plan) -> tuple[str, list[str]]:
     """Groups by role; what a group has most is written, what differs from it is a row not expressed."""
     missing = forward_rows(plan)
-    stds = {key: _common(plan, roles) for key, roles in
-            (("inside", INSIDE), ("last", LAST), ("tables", TABLES), ("readout", READOUT))}  # fmt: skip
+    stds = {
+        key: _common(plan, roles)
+        for key, roles in (("inside", INSIDE), ("last", LAST), ("tables", TABLES), ("readout", READOUT))
+    }
     inside = stds["inside"] or 0.02
     last, tables = stds["last"] or inside, stds["tables"] or inside
-    wanted = {**dict.fromkeys(INSIDE, inside), **dict.fromkeys(LAST, last), **dict.fromkeys(TABLES, tables),
-              **dict.fromkeys(READOUT, inside)}  # fmt: skip
+    wanted = {
+        **dict.fromkeys(INSIDE, inside),
+        **dict.fromkeys(LAST, last),
+        **dict.fromkeys(TABLES, tables),
+        **dict.fromkeys(READOUT, inside),
+    }
     decoupled = _rate(plan, DECOUPLED) / _rate(plan, (*INSIDE, *LAST))
     for name, (_, row) in folded(plan, lambda row: (spelled(row.init), settings(row))).items():
         missing += [f"{name}: {told}" for told in _beyond(row, wanted, decoupled, plan)]
@@ -34,7 +40,10 @@ def written(plan: Plan) -> tuple[str, list[str]]:
     if optimizer not in ("adamw", "adam", "sgd"):
         missing.append(f"optimizer {optimizer}: Megatron has adam and sgd")
     lines = [
-        "from functools import partial", "", "from torch import nn", "",
+        "from functools import partial",
+        "",
+        "from torch import nn",
+        "",
         "# pretrain_gpt.py arguments; multiply the base learning rate by LR",
         f"LR = {_rate(plan, (*INSIDE, *LAST))!r}",
         "ARGUMENTS = {",
@@ -42,15 +51,20 @@ def written(plan: Plan) -> tuple[str, list[str]]:
         f'    "--embedding-init-method-std": {tables!r},',
         "}",
         f"DECOUPLED_LR = {decoupled!r}  # --decoupled-lr is this times --lr: embedding and readout",
-        "", "", "def transformer_config(**rest):",
+        "",
+        "",
+        "def transformer_config(**rest):",
         '    """`TransformerConfig` with the three initializers; `rest` are its other fields."""',
-        "    from megatron.core.transformer import TransformerConfig", "",
+        "    from megatron.core.transformer import TransformerConfig",
+        "",
         "    return TransformerConfig(",
         f"        init_method=partial(nn.init.normal_, mean=0.0, std={inside!r}),",
         f"        output_layer_init_method=partial(nn.init.normal_, mean=0.0, std={last!r}),  # ends of branches",
         f"        embedding_init_method=partial(nn.init.normal_, mean=0.0, std={tables!r}),",
-        "        **rest,", "    )", "",
-    ]  # fmt: skip
+        "        **rest,",
+        "    )",
+        "",
+    ]
     return "\n".join(lines), missing
 
 

@@ -11,9 +11,12 @@ from sigprop.plans.export.torchtitan import HELPERS, call_of
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan
 
-RATES = {"embedding_lr": ("embedding", "positional"), "unembedding_lr": ("readout",),
-         "matrix_lr": ("query_key", "value", "hidden", "output"),
-         "scalar_lr": ("gain", "norm gain", "scale", "bias", "vector")}  # fmt: skip
+RATES = {
+    "embedding_lr": ("embedding", "positional"),
+    "unembedding_lr": ("readout",),
+    "matrix_lr": ("query_key", "value", "hidden", "output"),
+    "scalar_lr": ("gain", "norm gain", "scale", "bias", "vector"),
+}
 CODE = '''
 
 @torch.no_grad()
@@ -49,6 +52,9 @@ def written(plan: Plan) -> tuple[str, list[str]]:
                     f"{name}: factors {value} of rate, decay and epsilon; {argument} has {common:.6g} for all"
                 )
     known = {role for roles in RATES.values() for role in roles}
-    missing += [f"{name}: no rate for the role {row.role!r}" for name, (value, row) in folded(plan, settings).items()
-                if row.role not in known]  # fmt: skip
+    missing += [
+        f"{name}: no rate for the role {row.role!r}"
+        for name, (value, row) in folded(plan, settings).items()
+        if row.role not in known
+    ]
     return "\n".join([*lines, "}"]) + CODE, missing

@@ -151,6 +151,9 @@ def written(plan: Plan) -> tuple[str, list[str]]:
     lines += [
         commented(f"    {(row.module, row.factor, row.place)!r},", row.why) for row in plan.scales if row.factor != 1
     ]
-    lines += [f"    {(row.name.rpartition('.')[0], row.multiplier, 'parameter')!r}," for row in plan.parameters
-              if row.multiplier != 1.0]  # fmt: skip
+    lines += [
+        f"    {(row.name.rpartition('.')[0], row.multiplier, 'parameter')!r},"
+        for row in plan.parameters
+        if row.multiplier != 1.0
+    ]
     return "\n".join([*lines, "]"]) + CODE, missing

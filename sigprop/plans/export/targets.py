@@ -46,8 +46,11 @@ def export_plan(plan: Plan, target: str, path: str | Path | None = None) -> Expo
     body, missing = writer(plan)
     optimizer = plan.meta.get("optimizer", "adamw")
     recipe = plan.meta.get("recipe", "own")
-    head = [f"Initialization and learning rates of the plan {recipe!r} for {optimizer}, {len(plan)} parameters.", "",
-            f"Written by sigprop from plan {plan.digest}; sigprop is not needed to run it."]  # fmt: skip
+    head = [
+        f"Initialization and learning rates of the plan {recipe!r} for {optimizer}, {len(plan)} parameters.",
+        "",
+        f"Written by sigprop from plan {plan.digest}; sigprop is not needed to run it.",
+    ]
     if missing:
         head += ["", f"{len(missing)} rows of the plan cannot be expressed here:", *(f"    {row}" for row in missing)]
     text = '"""' + "\n".join(head).replace("\\", "\\\\").replace('"""', "'''") + '\n"""\n\n' + body.lstrip("\n")
@@ -116,8 +119,11 @@ def decayed_settings(row: ParameterPlan) -> tuple[float, float, float]:
 def forward_rows(plan: Plan) -> list[str]:
     """What a plan changes in the forward pass: modules that multiply, and junctions that hooks scale."""
     told = [f"{row.module}: {row.place} times {row.factor:.6g}" for row in plan.scales if row.factor != 1.0]
-    told += [f"{row.name}: enters the forward pass times {row.multiplier:.6g}" for row in plan.parameters
-             if row.multiplier != 1.0]  # fmt: skip
+    told += [
+        f"{row.name}: enters the forward pass times {row.multiplier:.6g}"
+        for row in plan.parameters
+        if row.multiplier != 1.0
+    ]
     return told + hooked_rows(plan)
 
 

@@ -13,7 +13,7 @@ from sigprop.plans.export.targets import (
     forward_rows,
     pattern,
     spelled,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan

@@ -146,9 +146,18 @@ def _dimensions(structure: Structure, item: Parameter, width: int, owner: nn.Mod
     grows = 1.0 if kind == "readout" or not item.shape or _beside_readout(structure, item) else stream
     fan_out = item.fan_out / width if kind == "hidden" else grows
     return Dimensions(
-        item.name, item.shape, item.shape, kind, fan_in, fan_out, depth, (rows, width), (columns, width), (item.name,),
         item.name,
-    )  # fmt: skip
+        item.shape,
+        item.shape,
+        kind,
+        fan_in,
+        fan_out,
+        depth,
+        (rows, width),
+        (columns, width),
+        (item.name,),
+        item.name,
+    )
 
 
 def _beside_readout(structure: Structure, item: Parameter) -> bool:

@@ -106,9 +106,13 @@ def _gain(settings: ExplorerSettings) -> float:
 
 def _mlp(settings: ExplorerSettings) -> Blueprint:
     return MLP(
-        settings.depth, settings.width, activation=settings.activation, norm_placement=settings.norm,
-        mu=settings.skip, sigma_w=_gain(settings),
-    )  # fmt: skip
+        settings.depth,
+        settings.width,
+        activation=settings.activation,
+        norm_placement=settings.norm,
+        mu=settings.skip,
+        sigma_w=_gain(settings),
+    )
 
 
 def _mixer(settings: ExplorerSettings) -> Blueprint:
@@ -123,10 +127,16 @@ def _resnet(settings: ExplorerSettings) -> Blueprint:
 
 def _stack(kind: str, depth: int, between: str) -> ArchitectureControls:
     controls: dict[str, Control] = {
-        "depth": Range(2, depth, 1), "width": WIDTHS, "norm": Choice(PLACEMENTS), "activation": Choice(ACTIVATIONS),
-        "dropout": Range(0.0, 0.9, 0.05), "recipe": Choice(DRAWS + SCALED), "skip": SKIP, "branch": BRANCH,
+        "depth": Range(2, depth, 1),
+        "width": WIDTHS,
+        "norm": Choice(PLACEMENTS),
+        "activation": Choice(ACTIVATIONS),
+        "dropout": Range(0.0, 0.9, 0.05),
+        "recipe": Choice(DRAWS + SCALED),
+        "skip": SKIP,
+        "branch": BRANCH,
         "query_key": Range(0.0, 4.0, 0.1),
-    }  # fmt: skip
+    }
     return ArchitectureControls(controls, _transformer(kind), between, ExplorerSettings(kind))
 
 
@@ -136,20 +146,37 @@ ARCHITECTURES = {
     "decoder": _stack("decoder", 48, "tokens"),
     "vit": _stack("vit", 128, "patches"),
     "mlp": ArchitectureControls(
-        {"depth": Range(3, 128, 1), "width": WIDTHS, "norm": Choice(MLP_PLACEMENTS), "activation": Choice(ACTIVATIONS),
-         "recipe": RECIPE, "skip": Range(0.0, 1.0, 0.05)}, _mlp, "inputs",
+        {
+            "depth": Range(3, 128, 1),
+            "width": WIDTHS,
+            "norm": Choice(MLP_PLACEMENTS),
+            "activation": Choice(ACTIVATIONS),
+            "recipe": RECIPE,
+            "skip": Range(0.0, 1.0, 0.05),
+        },
+        _mlp,
+        "inputs",
         ExplorerSettings("mlp", norm="none", activation="relu", recipe="kaiming", skip=0.0),
     ),
     "mixer": ArchitectureControls(
-        {"depth": Range(3, 64, 1), "width": WIDTHS, "activation": Choice(ACTIVATIONS), "recipe": RECIPE}, _mixer,
-        "patches", ExplorerSettings("mixer", width=128, recipe="lecun"),
+        {"depth": Range(3, 64, 1), "width": WIDTHS, "activation": Choice(ACTIVATIONS), "recipe": RECIPE},
+        _mixer,
+        "patches",
+        ExplorerSettings("mixer", width=128, recipe="lecun"),
     ),
     "resnet": ArchitectureControls(
-        {"depth": Range(1, 18, 1), "width": Range(16, 256, 16), "norm": Choice(("batch_norm", "layer_norm")),
-         "recipe": RECIPE, "skip": Range(0.0, 1.0, 0.05)}, _resnet, "pixels",
+        {
+            "depth": Range(1, 18, 1),
+            "width": Range(16, 256, 16),
+            "norm": Choice(("batch_norm", "layer_norm")),
+            "recipe": RECIPE,
+            "skip": Range(0.0, 1.0, 0.05),
+        },
+        _resnet,
+        "pixels",
         ExplorerSettings("resnet", depth=3, width=16, norm="batch_norm", recipe="kaiming"),
     ),
-}  # fmt: skip
+}
 
 
 def read_settings(given: Mapping[str, str]) -> ExplorerSettings:

@@ -114,6 +114,10 @@ def own_view(settings: Any) -> tuple[dict[str, list[float]], float, str, str]:
     sizes = {key: values[key] for key in model.sizes}
     code = model.code(values["recipe"], factors, sizes)
     found = model.predicted(values["recipe"], factors, **sizes)
-    curves = {"variance": found.variance, "grad_variance": found.grad_variance,
-              "token_correlation": found.token_correlation, "entropy": []}  # fmt: skip
+    curves = {
+        "variance": found.variance,
+        "grad_variance": found.grad_variance,
+        "token_correlation": found.token_correlation,
+        "entropy": [],
+    }
     return curves, found.sensitivity, f"predicted: {model.text}", code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -12,12 +12,12 @@ from sigprop.blueprints import predict as predict_blueprint
 from sigprop.capture import build as skeleton
 from sigprop.errors import InputError, SigpropError, UnknownNameError
 from sigprop.inputs import TOKENS, as_module, made_up_batch
-from sigprop.plans import Plan
-from sigprop.plans.recipes import RECIPES
-from sigprop.plans.scaling import WIDTH_RULES, compose
 from sigprop.prediction import predict as predict_model
 from sigprop.results import Profile
 from sigprop.theory.corrections import correcting
+
+if TYPE_CHECKING:
+    from sigprop.plans import Plan
 
 
 def predict(model: Any, batch: Any = None, *, corrections: Iterable[str] | None = None, **options: Any) -> Profile:
@@ -65,6 +65,10 @@ def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, bas
     `base`: the model or width that a learning rate was tuned at; without it rates are those of a layer of 128 inputs.
     Other options: `sigprop.plans.scaling.compose`.
     """
+    # imported here: a prediction should not wait for the optimizers and fits of plans
+    from sigprop.plans.recipes import RECIPES
+    from sigprop.plans.scaling import WIDTH_RULES, compose
+
     name = recipe.lower()
     if name.partition(":")[0] in WIDTH_RULES:
         if width is not None:

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import FORWARD_HOOKS, LOADING_HOOKS, local_shape_and_offset
+from sigprop import compat
+from sigprop.compat import FORWARD_HOOKS, LOADING_HOOKS
 
 
 class Saved:
@@ -110,7 +111,7 @@ def fill_pieces(parameter: Any, make: Callable[[tuple[int, ...]], Tensor], zero_
     """Let every rank keep its part of what `make` gives, piece after piece along the first axis."""
     shape = tuple(parameter.shape)
     local = parameter.to_local()
-    _, offset = local_shape_and_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    _, offset = compat.local_shape_and_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     begin, end = (offset[0], offset[0] + local.shape[0]) if local.numel() else (0, 0)
     first = 0
     for rows in _pieces(shape):

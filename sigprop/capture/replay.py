@@ -327,13 +327,13 @@ class Reverse:
         found = [(self._couplings[source], span) for source, span in self._joint.spans.items()]
         return Coupling.joined(found, self._joint.positions)
 
-    def is_steady(self, error: float) -> bool:
-        """Whether the weight gradients of all linear sources are known to a relative standard error.
+    def is_steady(self, error: float, few: int) -> bool:
+        """Whether `few` replicas or more tell the weight gradients of all linear sources to a relative standard error.
 
         Replicas are taken as independent, which is cautious: in groups their fluctuations cancel.
         """
         found = [torch.cat(energies) for energies in self._energies if energies]
-        steady = [len(e) >= FEW and float(e.std()) <= error * float(e.mean()) * len(e) ** 0.5 for e in found]
+        steady = [len(e) >= few and float(e.std()) <= error * float(e.mean()) * len(e) ** 0.5 for e in found]
         return bool(steady) and all(steady)
 
     def scale(self, factor: float) -> None:

@@ -74,7 +74,7 @@ class Evaluation:
         dtype: torch.dtype = torch.float64,
     ):
         self.graph, self.base, self.preview, self.dtype = graph, base, preview, dtype
-        self.changed = False
+        self.changed, self.asks_weights = False, True
         self._given: dict[Node, Op] = {} if base is None else dict(base._given)
         self._ops: dict[Node, Op] = {}
         self._signals: dict[Node, Signal] = {}
@@ -193,13 +193,19 @@ class Evaluation:
         return signal
 
     def backward(
-        self, start: Start, done: Callable[[Node, Gradient], None] | None = None, until: Node | None = None
+        self,
+        start: Start,
+        done: Callable[[Node, Gradient], None] | None = None,
+        until: Node | None = None,
+        weights: bool = True,
     ) -> None:
         """Send the gradient from its start to every node it depends on, or `until` one has all of its own; through a
         guess it is a guess.
 
-        With `done`, which sees each node once, gradients are let go as soon as nothing needs them.
+        With `done`, which sees each node once, gradients are let go as soon as nothing needs them. Without `weights`,
+        nothing is said of theirs, and ops that draw do so until what they send on is known.
         """
+        self.asks_weights = weights
         self.gradients, self.passed, self.energy, self.evidence, self._uses = {}, dict(start.passed), {}, {}, {}
         self.parameters = {}
         paths = PathsAhead(self.nodes)
@@ -239,7 +245,8 @@ class Evaluation:
         signals = [self.signal(source) for source in node.inputs]
         if isinstance(op, Convolution) and op.is_nonlinear_sum(gradient, output, *signals):
             gradient = gradient.note(Status.ASSUMED, FEW_PRODUCTS)
-        parameters, made = op.parameters(gradient, *signals), output.evidence
+        parameters = op.parameters(gradient, *signals) if self.asks_weights else []
+        made = output.evidence
         found = zip(node.inputs, op.backward(gradient, output, *signals), strict=True)
         sent = [(source, arrived.note(made.status, made.reason)) for source, arrived in found if arrived is not None]
         for source, arrived in sent:
@@ -274,6 +281,8 @@ class Evaluation:
                 self.passed[site] = made if before is None else before + made
 
     def _book(self, weight: Weight, amount: float, evidence: Evidence) -> None:
+        if not self.asks_weights:
+            return
         parents = self._law_and_parents(weight)[1]
         if parents and math.prod(weight.shape) == 1:
             evidence = evidence.join(Evidence(Status.ASSUMED, ONE_NUMBER))

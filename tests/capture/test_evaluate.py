@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.capture import build, trace
+from sigprop.capture.replayed_heads import STREAM_ALONE
 from sigprop.checks.evaluation import planned_skeleton
 from sigprop.distributions import Distribution
 from sigprop.graph.evaluate import Evaluation, evaluate
@@ -19,6 +20,8 @@ from sigprop.plans.recipes import plan
 from sigprop.plans.recipes.planned_states import PlannedStates
 from sigprop.results import Init
 from sigprop.structure import read_structure
+from sigprop.theory.ops.attention import DrawnAttention
+from sigprop.theory.ops.residual import Residual
 from tests.capture.networks import NETWORKS
 
 
@@ -53,6 +56,26 @@ def test_a_graph_evaluated_under_its_own_laws_is_the_prediction(name: str):
         known = found.states.gradient(node)
         scale = float(known.kernel.diagonal.abs().max().clamp_min(1e-300))
         torch.testing.assert_close(gradient.kernel.values, known.kernel.values, rtol=1e-12, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_stream_alone_has_the_same_gradients(name: str):
+    """Without what the weights receive: equal where no attention is drawn; where fewer heads are, sums are within two
+    percent, and queries and keys within three of the standard errors that are asked."""
+    make, batch, loss = NETWORKS[name]
+    torch.manual_seed(0)
+    found = trace(build(make), batch)
+    start, _ = found.differentiate(loss)
+    found.states.backward(start)
+    alone = evaluate(found.capture.graph)
+    alone.backward(start, weights=False)
+    assert not alone.energy
+    assert not alone.parameters
+    drawn = any(isinstance(node.op, DrawnAttention) for node in alone.nodes)
+    for node, gradient in found.states.gradients.items():
+        size, known = (item.kernel.diagonal.mean() for item in (alone.gradient(node), gradient))
+        few = 0.02 if isinstance(node.op, Residual) else 3 * STREAM_ALONE[0]
+        assert float(size) == pytest.approx(float(known), rel=few if drawn else 1e-12)
 
 
 class Biased(nn.Module):

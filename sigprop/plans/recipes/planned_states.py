@@ -188,7 +188,7 @@ def predict_made(structure: Structure, made: Plan, name: str) -> PredictedPlan:
     sums = [spot.total for junction, spot in pairs if not junction.parallel]
     nodes = [total.node for total in sums]
     first = min(nodes, key=states.nodes.index)  # what is before the first sum is not shown
-    states.backward(structure.traced.differentiate(None, states)[0], until=first)
+    states.backward(structure.traced.differentiate(None, states)[0], until=first, weights=False)
     found = [states.gradients.get(node) for node in nodes]
     return PredictedPlan(
         name,

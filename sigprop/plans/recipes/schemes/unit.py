@@ -195,7 +195,7 @@ def _set_last_weight(
 
 def _gradient_growth(structure: Structure, states: PlannedStates, loss: LossChoice) -> float:
     """Predicted gradient variance of the first sum over that of the last, for this loss."""
-    states.backward(structure.traced.differentiate(loss, states)[0])
+    states.backward(structure.traced.differentiate(loss, states)[0], weights=False)
     first, last = (states.gradients.get(structure.sums[place].total.node) for place in (0, -1))
     if first is None or last is None:
         raise UnsupportedError("unit: no gradient reached the residual stream")

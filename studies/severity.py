@@ -35,7 +35,7 @@ STORED = Path("docs/data/severity.json")
 STEPS, LAST, WARM, RATES = 300, 30, 30, (2e-3, 8e-3)
 PROBLEM, WARNING, STUCK = 0.10, 0.02, 0.9
 ORDER = ("problem", "warning", "note", "nothing")
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, callback=lambda: None)
 
 
 class Batches:

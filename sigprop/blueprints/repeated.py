@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from bisect import bisect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.interpolate import RegularGridInterpolator
 from scipy.linalg import solve_banded
 from torch import Tensor
 
@@ -29,7 +28,6 @@ from sigprop.theory.states import Common, Directions, Fluctuation
 
 ALL = slice(None)
 Layer = int | slice
-Part = TypeVar("Part", Fluctuation, Common, Directions)
 Step = Callable[[Tensor], Tensor]
 SMALLEST_DEPTH = 16
 _LEVELS = (-4.0, 14.0, 14)
@@ -106,7 +104,7 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
     inner = blocks.source(codec.decode(states[:-1]))
     outer = blueprint.block(blocks, inner, ALL, "blocks")
     finish = Tape()
-    last = finish.source(_at(blocks.signal(outer), -1))
+    last = finish.source(codec.decode(states[-1], blocks.signal(outer).evidence))
     output = blueprint.finish(finish, last)
     finish.backward((output, blueprint.top_gradient(finish, output) if top is None else top))
     arrived = finish.states.gradient(last)
@@ -122,7 +120,7 @@ def unroll(blueprint: RepeatedBlueprint, top: Gradient | None) -> Unrolled | Non
     per_block = blocks.states.gradient(inner).evidence.doubt
     evidence = blocks.signal(outer).evidence.join(arrived.evidence).doubted(per_block * (blueprint.depth - 1))
     blocks.backward((outer, codec.decode_gradient(down[:-1].flip(0), evidence)))
-    start.backward((x, _gradient_at(blocks.states.gradient(inner), 0)))
+    start.backward((x, codec.decode_gradient(down[-1], blocks.states.gradient(inner).evidence)))
     return Unrolled(start, blocks, finish, blueprint.depth)
 
 
@@ -136,27 +134,11 @@ def _walk(step: Step, first: Tensor, layers: int) -> Tensor | None:
     table = step(inputs)
     if table.shape != inputs.shape:
         return None
-    corners, places = table.reshape(len(levels), len(bends), -1).tolist(), (levels.tolist(), bends.tolist())
-    rows = [first.tolist()]
+    table = RegularGridInterpolator((levels, bends), table.reshape(len(levels), len(bends), -1).numpy())
+    low, high, rows = grid[0].numpy(), grid[-1].numpy(), [first.numpy()]
     for _ in range(layers):
-        rows.append(_interpolated(corners, places, rows[-1]))
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def _interpolated(table: list, places: tuple[list[float], list[float]], state: list[float]) -> list[float]:
-    """Bilinear in the first two coordinates; plain numbers, because this runs once per layer."""
-    i, a = _locate(places[0], state[0])
-    j, b = _locate(places[1], state[1])
-    p, q, r, s = (1 - a) * (1 - b), (1 - a) * b, a * (1 - b), a * b
-    low, high = table[i], table[i + 1]
-    cells = zip(low[j], low[j + 1], high[j], high[j + 1], strict=True)
-    return [p * w + q * x + r * y + s * z for w, x, y, z in cells]
-
-
-def _locate(nodes: list[float], value: float) -> tuple[int, float]:
-    """Interval of sorted nodes that holds a value, and where in it."""
-    index = min(max(bisect(nodes, value) - 1, 0), len(nodes) - 2)
-    return index, min(max((value - nodes[index]) / (nodes[index + 1] - nodes[index]), 0.0), 1.0)
+        rows.append(table(np.clip(rows[-1][:2], low, high))[0])
+    return torch.from_numpy(np.stack(rows))
 
 
 def _descend(step: Step, first: Tensor, layers: int) -> Tensor | None:
@@ -218,8 +200,7 @@ class _Codec:
     """States as short vectors: log of the same-token value, correlation, and two finite-width shares.
 
     The signal has the fluctuation of pairs beside, and what channels have in common where a block makes such. Its
-    correlation is written as
-    `-log(1 - r)`, which keeps Newton's steps below one.
+    correlation is written as `-log(1 - r)`, which keeps Newton's steps below one.
     """
 
     def __init__(self, like: Signal, after: Signal):
@@ -233,12 +214,12 @@ class _Codec:
         shares = (fluctuation.norm, common.uniform, fluctuation.pair, *((common.share,) if self._shares else ()))
         return _stack(same.log(), -apart.log(), *shares)
 
-    def decode(self, states: Tensor) -> Signal:
+    def decode(self, states: Tensor, evidence: Evidence = EXACT) -> Signal:
         same, apart = states[..., 0].exp(), (-states[..., 1]).exp()
         kernel = Exchangeable(torch.stack((same, same * (1.0 - apart)), -1), self.tokens)
         fluctuation = Fluctuation(states[..., 2], states[..., 4])
         common = Common(states[..., 3], states[..., 5] if self._shares else 0.0)
-        return Signal(kernel, torch.zeros_like(same), self.width, fluctuation, common)
+        return Signal(kernel, torch.zeros_like(same), self.width, fluctuation, common, evidence=evidence)
 
     def precision(self, states: Tensor) -> Tensor:
         """Errors of `-log(1 - r)` and of the fluctuation of pairs count by what they change in `r`: where tokens have
@@ -261,30 +242,3 @@ class _Codec:
 def _stack(first: Tensor, *others: Tensor | float) -> Tensor:
     columns = [torch.as_tensor(value, dtype=torch.float64).expand(first.shape) for value in others]
     return torch.stack((first, *columns), -1)
-
-
-def _item(value: Tensor | float, layer: int) -> Tensor | float:
-    return value[layer] if isinstance(value, Tensor) and value.ndim else value
-
-
-def _part_at(part: Part, layer: int) -> Part:
-    fields: dict[str, Any] = {name: _item(value, layer) for name, value in vars(part).items()}
-    return type(part)(**fields)
-
-
-def _at(signal: Signal, layer: int) -> Signal:
-    return replace(
-        signal,
-        kernel=signal.kernel.like(signal.kernel.values[layer]),
-        mean=signal.mean[layer],
-        fluctuation=_part_at(signal.fluctuation, layer),
-        common=_part_at(signal.common, layer),
-    )
-
-
-def _gradient_at(gradient: Gradient, layer: int) -> Gradient:
-    return Gradient(
-        gradient.kernel.like(gradient.kernel.values[layer]),
-        _part_at(gradient.directions, layer),
-        evidence=gradient.evidence,
-    )

@@ -19,7 +19,7 @@ from sigprop.distributions import CENTRED, COPIED, STRUCTURED, UNKNOWN, Distribu
 from sigprop.graph.graph import ONE_NUMBER, Entries, Graph, Node, Parents, Weight
 from sigprop.graph.shared_parts import IN_STEP, PathsAhead, Received, SharedParts, WeightsBehind, uses_in_step
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
-from sigprop.theory.ops.base import Op, ParameterState, ReceivedByDraws
+from sigprop.theory.ops.base import Op, ParameterState
 from sigprop.theory.ops.convolution import FEW_PRODUCTS, Convolution
 
 ROUNDING = 1e-9
@@ -270,7 +270,7 @@ class Evaluation:
                         self._uses.setdefault(key, []).append((node, amount))
         return sent
 
-    def _book_received(self, received: ReceivedByDraws, known: Evidence, evidence: Evidence) -> None:
+    def _book_received(self, received: Any, known: Evidence, evidence: Evidence) -> None:
         """What draws sent elsewhere than to the inputs of their op."""
         for source, change in received.corrections.items():
             weight, entries = source.weights["weight"]

@@ -4,21 +4,14 @@ Panels are graded towards the origin, where activations have their structure, an
 sharp function (large variance) and a kinked one integrate as well as a smooth one. Stated accuracy: relative
 1e-12 at variance 1e-3 to 1e3 for functions whose structure is not finer than that of tanh.
 
-Gaussian moments at many nearly equal variances from those at a few.
-
-A moment of `f(m + s z)` is an analytic function of the logarithm of `s^2`, in the strip of half-width pi/2, whether `f`
-has kinks or not. Over a range of a factor 1.5 sixteen Chebyshev nodes are exact to 1e-12.
-
 E f(x) f(y) for any function: the Hermite (Mehler) series in the correlation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,55 +19,6 @@ from torch import Tensor
 
 from sigprop.errors import InputError
 from sigprop.theory.activations.gaussian import SQRT_TWO_PI, correlation, unit_gauss_legendre
-
-NODES = 16
-MANY = 48  # settings from which on it pays
-RANGE = 1.5
-
-
-class Few(NamedTuple):
-    """Variances and means that stand for others, and the weights of each at every one of those."""
-
-    variance: Tensor
-    mean: Tensor
-    weights: Tensor  # [settings, NODES]
-
-    def spread(self, moments: Tensor, shape: torch.Size) -> Tensor:
-        """Moments `[..., NODES]` at all settings: `[..., *shape]`."""
-        return (moments @ self.weights.T).unflatten(-1, shape)
-
-
-def few(variance: Tensor, mean: Tensor) -> Few | None:
-    """What stands for these settings (of one shape); None where they are not many, or not alike enough."""
-    if variance.numel() < MANY:
-        return None
-    low, high = torch.aminmax(variance)
-    level = mean.flatten()[:1]
-    if not (low > 0 and high <= RANGE * low and bool((mean == level).all())):
-        return None
-    middle, half = torch.log(low * high) / 2, (torch.log(high / low) / 2).clamp_min(1e-12)
-    places, basis = _chebyshev(variance.device)
-    weights = _polynomials((torch.log(variance.flatten()) - middle) / half) @ basis
-    return Few(torch.exp(middle + half * places), level.expand(NODES), weights)
-
-
-@cache
-def _chebyshev(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes, and the matrix from values there to the coefficients of Chebyshev polynomials, transposed."""
-    angles = (torch.arange(NODES, dtype=torch.float64, device=device) + 0.5) * (math.pi / NODES)
-    basis = torch.cos(torch.arange(NODES, device=device)[:, None] * angles) * (2.0 / NODES)
-    basis[0] /= 2.0
-    return torch.cos(angles), basis
-
-
-def _polynomials(x: Tensor) -> Tensor:
-    """`T_0(x), T_1(x), ...` along the last dimension, by `T_(m+j) = 2 T_m T_j - T_(m-j)`."""
-    found = torch.stack((torch.ones_like(x), x), -1)
-    while found.shape[-1] < NODES:
-        more = 2.0 * found[..., -1:] * found[..., 1:] - found[..., :-1].flip(-1)
-        found = torch.cat((found, more), -1)
-    return found[..., :NODES]
-
 
 Function = Callable[[Tensor], Tensor]
 
@@ -135,9 +79,6 @@ def samples(function: Function, variance: Tensor, mean: Tensor, z: Tensor) -> Te
 def expectation(function: Function, variance: Tensor, mean: Tensor, kinks: tuple[float, ...]) -> Tensor:
     """E f(x), x ~ N(mean, variance)."""
     variance, mean = torch.broadcast_tensors(variance, mean)
-    nodes = few(variance, mean)
-    if nodes is not None:
-        return nodes.spread(expectation(function, nodes.variance, nodes.mean, kinks), variance.shape)
     z, w = rule(variance, mean, kinks)
     terms = samples(function, variance, mean, z) * w
     total = terms.sum(-1)
@@ -176,11 +117,6 @@ class Series:
 
     def reshape(self, shape: torch.Size) -> Series:
         return Series(self.coefficients.reshape(TERMS, *shape), self.rest.reshape(shape), self.power.reshape(shape))
-
-    def spread(self, nodes: Few, shape: torch.Size) -> Series:
-        """At all settings that a few stand for."""
-        coefficients, rest, power = (nodes.spread(t, shape) for t in (self.coefficients, self.rest, self.power))
-        return Series(coefficients, rest.clamp_min(0.0), power)
 
 
 def cross_moment(
@@ -254,9 +190,6 @@ def _equal_in_order(a: Tensor, b: Tensor) -> bool:
 def _series(
     function: Function, derivative: Function | None, variance: Tensor, mean: Tensor, kinks: tuple[float, ...]
 ) -> Series:
-    nodes = few(variance, mean)
-    if nodes is not None:
-        return _series(function, derivative, nodes.variance, nodes.mean, kinks).spread(nodes, variance.shape)
     z, w = rule(variance, mean, kinks)
     values = samples(function, variance, mean, z)
     c = _project(values, z, w)

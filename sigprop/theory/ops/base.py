@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -86,28 +86,6 @@ class Coupling:
         return Directions(self.along / self.expected, self.ones / self.energy) if self.expected else Directions()
 
 
-class ReceivedByDraws(Protocol):
-    """What arrived, going backward through draws: kernels at the sources of what was drawn (None where nothing did)
-    with what couples each to its signal, and, by keys that only who draws knows, the energies of `weights`,
-    `corrections` to those of linear maps before, and the kernels that `passed` other places."""
-
-    @property
-    def kernels(self) -> list[Tensor | None]: ...
-
-    def coupling(self, number: int) -> Coupling: ...
-
-    @property
-    def weights(self) -> Mapping[Any, float]: ...
-
-    @property
-    def corrections(self) -> Mapping[Any, float]: ...
-
-    @property
-    def passed(self) -> Mapping[Any, Tensor]: ...
-
-    def states(self) -> list[ParameterState]: ...
-
-
 class Law(Protocol):
     """How the entries of a parameter are drawn."""
 
@@ -182,8 +160,10 @@ class Op(ABC):
     gradients_read: Sequence[Any] = ()
     """Nodes whose gradients it reads, beside that of its output."""
 
-    received: ReceivedByDraws | None = None
-    """What its draws have received going backward; None where nothing is drawn."""
+    received: Any = None
+    """What its draws have received going backward: `kernels` at their sources (None where nothing arrived) with the
+    `coupling` of each to its signal, and, by keys that only who draws knows, the energies of `weights`, `corrections`
+    to those of linear maps before, and the kernels that `passed` other places. None where nothing is drawn."""
 
     def gradient_evidence(self, gradient: Gradient) -> Evidence:
         """What is known of the gradients that draws send to their sources and to places between."""

@@ -7,10 +7,10 @@ interpreter replays the model's own functions on numbers drawn from predicted st
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from sigprop.theory.corrections.along_signal import applied
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of, root_of, unit_kernel
 from sigprop.theory.kernels import Dense
-from sigprop.theory.ops.base import Coupling, Law, Op, ParameterState, ReceivedByDraws
+from sigprop.theory.ops.base import Coupling, Law, Op, ParameterState
 from sigprop.theory.ops.gain import ACROSS, FEW, FEW_NUMBERS
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
@@ -37,19 +37,14 @@ from sigprop.theory.states import (
 Self = TypeVar("Self", bound="DrawnOp")
 
 
-class OpDraws(Protocol):
-    """Who draws. `received` is what arrived, going backward, at the sources of what was drawn; None before that."""
-
-    @property
-    def received(self) -> ReceivedByDraws | None: ...
-
-    def bound(self, states: Any) -> OpDraws:
-        """The same draws from the states and laws of an evaluation; itself if they are these."""
-        ...
-
-
 class DrawnOp(Op):
-    """An op with inputs that are the sources of what is drawn (and values, if it takes some beside)."""
+    """An op with inputs that are the sources of what is drawn (and values, if it takes some beside).
+
+    `draws` is who draws: `bound(states)` are the same draws from the states and laws of an evaluation (itself if they
+    are these), `received` is what arrived at the sources going backward, and `scale_received(factor)` averages it over
+    all draws and multiplies it. `backward()` yields draws; one with `has_sources` lets them receive a gradient of what
+    was drawn, `send(gradient)`.
+    """
 
     draws: Any
     _sent: tuple[Gradient, Gradient | None] | None = None
@@ -63,7 +58,7 @@ class DrawnOp(Op):
         return made
 
     @property
-    def received(self) -> ReceivedByDraws | None:
+    def received(self) -> Any:
         return self.draws.received
 
     def with_law(self: Self, parameter: str, law: Law) -> Self:
@@ -74,7 +69,7 @@ class DrawnOp(Op):
     def _send(self, gradient: Gradient, *inputs: Signal) -> Gradient | None:
         """Send a gradient back through draws; returns that of an input which is no source of these."""
 
-    def sent(self, gradient: Gradient, *inputs: Signal) -> tuple[ReceivedByDraws, Gradient | None]:
+    def sent(self, gradient: Gradient, *inputs: Signal) -> tuple[Any, Gradient | None]:
         """What the draws have received of a gradient, and what `_send` returned: sent once for weights and inputs."""
         if self._sent is None or self._sent[0] is not gradient:
             self._sent = (gradient, self._send(gradient, *inputs))
@@ -171,52 +166,6 @@ ENDS = "a gradient along the signal ends at a sampled function"
 INSIDE = "weights inside a sampled function, under a gradient along its result"
 
 
-class FunctionDraw(Protocol):
-    """One draw of the result, `rows[position, channel]`."""
-
-    @property
-    def rows(self) -> Tensor: ...
-
-    @property
-    def generator(self) -> torch.Generator: ...
-
-    @property
-    def has_sources(self) -> bool: ...
-
-    def send(self, gradient: Tensor) -> None:
-        """Let the sources receive a gradient of the rows."""
-        ...
-
-
-class FunctionDraws(OpDraws, Protocol):
-    """Who draws the function: `replicas` times, `channels` of the result, of which `fewest` steer it all; its smallest
-    weight has `fewest_entries`.
-
-    `doubts`: what draws of this function do not tell of its `signal`, `gradient` and `parameters`.
-    """
-
-    @property
-    def replicas(self) -> int: ...
-
-    @property
-    def channels(self) -> int: ...
-
-    @property
-    def fewest(self) -> int: ...
-
-    @property
-    def fewest_entries(self) -> float: ...
-
-    @property
-    def doubts(self) -> Mapping[str, str]: ...
-
-    def rows(self) -> Iterator[Tensor]: ...
-
-    def backward(self) -> Iterator[FunctionDraw]: ...
-
-    def scale_received(self, factor: float) -> None: ...
-
-
 @dataclass(eq=False)
 class Sampled(DrawnOp):
     """`y = f(x, ..)`, any function of its sources: Monte Carlo on the function itself.
@@ -227,13 +176,17 @@ class Sampled(DrawnOp):
     Weights   of those that the function draws inside, likewise
 
     Exact up to the error of the draws, for sources with independent Gaussian channels.
+
+    `draws` draw the function `replicas` times: `rows()` yields its results `[position, channel]`, as each draw of
+    `backward()` has them in `rows`. Of the `channels` of the result `fewest` steer all; the smallest weight inside has
+    `fewest_entries`. `doubts`: what draws of this function do not tell of its `signal`, `gradient` and `parameters`.
     """
 
     carries = ALL_TRANSFORMED.but(
         along_signal=ended("gradients are drawn with it; what autograd makes of it is not followed"),
     )
 
-    draws: FunctionDraws
+    draws: Any
     reason: str
     _along_signal: float = 0.0
     _norms: Tensor | None = None

@@ -2,69 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, unit_slope
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.attention.sampled import EVIDENCE, Sequences, between, over_outputs, over_values
-from sigprop.theory.ops.drawn import DrawnOp, OpDraws
+from sigprop.theory.ops.attention.sampled import EVIDENCE, between, over_outputs, over_values
+from sigprop.theory.ops.drawn import DrawnOp
 from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Evidence, Fluctuation, Gradient, Signal, ended
-
-
-class HeadDraw(Protocol):
-    """The weights of some heads in some networks, `matrix[replica, head, sequence, output, value]`.
-
-    `values()` are, for each network, `R` with `R R^T` the kernel of its values, sequence by sequence.
-    """
-
-    @property
-    def matrix(self) -> Tensor: ...
-
-    @property
-    def generator(self) -> torch.Generator: ...
-
-    @property
-    def has_sources(self) -> bool: ...
-
-    def values(self) -> Tensor: ...
-
-    def send(self, gradient: Tensor) -> None:
-        """Let the sources of the weights receive a gradient of the weights."""
-        ...
-
-
-class HeadDraws(OpDraws, Protocol):
-    """Who draws heads, as many as are needed. `width`: channels of the output, `value_width`: of the values,
-    `head_width`: of one head of these."""
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def value_width(self) -> int: ...
-
-    @property
-    def head_width(self) -> int: ...
-
-    @property
-    def sequences(self) -> Sequences: ...
-
-    def forward(self) -> Iterator[HeadDraw]: ...
-
-    def are_precise(self, energies: Tensor) -> bool:
-        """Whether heads with these energies tell that of the output well enough."""
-        ...
-
-    def backward(self) -> Iterator[HeadDraw]: ...
-
-    def scale_received(self, factor: float) -> None:
-        """Average what was received over all networks, and multiply it."""
-        ...
 
 
 @dataclass(eq=False)
@@ -79,7 +27,13 @@ class DrawnAttention(DrawnOp):
     step. Exact up to the error of the draws, and with what finite width makes of them: queries, keys and values made
     of one input fluctuate with it. `Attention` with sampled heads draws queries and keys from their states instead.
 
-    The fluctuation of pairs goes on by how far `A K A^T` is in step with `K`; that of norms and all directions end.
+    The fluctuation of pairs goes on by how far `A K A^T` is correlated with `K`; that of norms and all directions end.
+
+    `draws` draw heads, as many as are needed: forward until they `are_precise` by the energies so far, backward until
+    what the sources have received is steady. Each draw has some heads of some networks,
+    `matrix[replica, head, sequence, output, value]`, and `values()`, for each network `R` with `R R^T` the kernel of
+    its values, sequence by sequence. `width`, `value_width`, `head_width`: channels of the output, of the values, and
+    of one head of these.
     """
 
     carries = ALL_TRANSFORMED.but(
@@ -88,7 +42,7 @@ class DrawnAttention(DrawnOp):
         through_activation=ended("averages over keys stand between the function and its argument"),
     )
 
-    draws: HeadDraws
+    draws: Any
 
     def forward(self, *inputs: Signal) -> Signal:
         value, energies = inputs[-1], []

@@ -1,9 +1,14 @@
-"""The models of the study of predictions: one function each from a setting to a factory, a batch and a loss."""
+"""Models of many kinds that predictions are compared with, and what was measured of them.
+
+One function each from a setting to a factory, a batch and a loss. `docs/data/accuracy_measurements.json.gz` has means
+and standard errors over 100 initializations, made by `studies.accuracy_measurements`, which commit c73ab39 still has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +17,11 @@ from torch import Tensor, nn
 
 from sigprop.inputs import zipf_ids
 from sigprop.models import mixer, resnet
+from sigprop.results import ParameterRow, Profile, SiteRow
+from studies.stored import read
 
+STORED = Path("docs/data/accuracy_measurements.json.gz")
+COLUMNS = {"sites": ("variance", "token_correlation", "grad_variance"), "parameters": ("grad_second_moment",)}
 IMAGES = ("vit", "resnet", "mixer")
 OWN_INIT = ("t5", "resnet", "mixer")
 
@@ -192,13 +201,34 @@ CASES: dict[str, Callable[[Setting], Case]] = {
 }
 
 
-def settings(names: list[str], depths: list[int], inits: list[str], tied: list[bool], **sizes: int) -> list[Setting]:
+def all_settings() -> list[Setting]:
     """All combinations that differ: image models have nothing to tie; some scale their own initialization by width."""
     return [
-        Setting(name, depth=depth, init=init, tied=bound, **sizes)
-        for name in names
-        for depth in depths
-        for init in inits
-        for bound in tied
-        if not (bound and name in IMAGES) and (init == "standard" or name not in OWN_INIT)
+        Setting(name, init=init, tied=tied)
+        for name in CASES
+        for init in ("standard", "width")
+        for tied in (False, True)
+        if not (tied and name in IMAGES) and (init == "standard" or name not in OWN_INIT)
     ]
+
+
+def stored_profiles(path: Path = STORED) -> dict[str, Profile]:
+    """By setting, the measured profile."""
+    stored = read(path)
+    seeds = list(range(stored["first seed"], stored["first seed"] + stored["draws"]))
+    found = {}
+    for entry in stored["settings"]:
+        sites = [_unpacked(SiteRow(row[0], 0), row[1:], COLUMNS["sites"]) for row in entry["sites"]]
+        parameters = [
+            _unpacked(ParameterRow(row[0], ()), row[1:], COLUMNS["parameters"]) for row in entry["parameters"]
+        ]
+        found[entry["label"]] = Profile(sites, parameters, {"source": "measure", "seeds": seeds})
+    return found
+
+
+def _unpacked(row: Any, pairs: list[Any], columns: tuple[str, ...]) -> Any:
+    for column, pair in zip(columns, pairs, strict=True):
+        if pair is not None:
+            setattr(row, column, pair[0])
+            row.errors[column] = pair[1]
+    return row

@@ -1,7 +1,7 @@
 """Are stated errors right: `python -m studies.calibration --help`.
 
-Every class of transformers that was measured (`studies.class_measurements`) and every setting of the accuracy study
-(`studies.accuracy_measurements`) is predicted, by theory alone and as `predict` does it by default, and each number is
+Every class of transformers that was measured (`studies.classes`) and every setting of the accuracy study
+(`studies.accuracy_models`) is predicted, by theory alone and as `predict` does it by default, and each number is
 compared with the measured one. A number is within its stated error `e` when it is off by no more than
 `hypot(e, t s)`, `s` the standard error of the measurement and `t` the quantile of its 99 % interval. Numbers of one
 tensor under several names count once. Classes come in the order of a hash of their names, so that a study that is cut
@@ -28,14 +28,10 @@ import sigprop
 from sigprop.capture import build
 from sigprop.capture import predict as by_theory
 from sigprop.results import Profile
-from studies import accuracy_measurements, class_measurements
-from studies.accuracy_models import CASES
+from studies import accuracy_models, classes
 from studies.corpus.judging import is_rounding
-from studies.coverage_check import table_of
-from studies.coverage_configs import places
 from studies.engine_code import engine_code
-from studies.predict_coverage import Late, limited, quiet, reason_of
-from studies.stored import in_processes, read, stamp, write
+from studies.stored import Late, in_processes, limited, quiet, read, reason_of, stamp, write
 
 OUT = Path("docs/data/calibration.json.gz")
 WAYS = ("theory", "default")
@@ -127,20 +123,20 @@ def class_jobs(stored: list[dict[str, Any]], ways: list[str], other: bool = Fals
 
 
 def _class(entry: dict[str, Any], other: bool) -> tuple[Any, Any, Any, Measured, int]:
-    number = places()[entry["kind"], entry["model"]]
-    make, _, batch = class_measurements.setting_of(entry["kind"], number, other)
-    return make, batch, None, table_of(entry), entry["draws"]
+    number = classes.places()[entry["kind"], entry["model"]]
+    make, batch = classes.setting_of(entry["kind"], number, other)
+    return make, batch, None, classes.table_of(entry), entry["draws"]
 
 
 def setting_jobs(profiles: Mapping[str, Profile], ways: list[str]) -> Iterator[Job]:
-    for setting in accuracy_measurements.all_settings():
+    for setting in accuracy_models.all_settings():
         for way in ways if setting.label in profiles else ():
             prepared = partial(_setting, setting, profiles[setting.label])
             yield Job("accuracy", setting.name, setting.label, way, ACCURACY, prepared)
 
 
 def _setting(setting: Any, profile: Profile) -> tuple[Any, Any, Any, Measured, int]:
-    case = CASES[setting.name](setting)
+    case = accuracy_models.CASES[setting.name](setting)
     measured: dict[str, dict[str, tuple[float, float]]] = {}
     for prefix, rows in (("", profile.sites), ("parameter ", profile.parameters)):
         for row in rows:
@@ -178,11 +174,11 @@ def main(
     chosen, wanted = [name for name in only.split(",") if name], ways.split(",")
     jobs: list[Job] = []
     if "classes" in studies:
-        jobs += class_jobs(read(class_measurements.OUT)["classes"], wanted)
+        jobs += class_jobs(read(classes.MEASURED)["classes"], wanted)
     if "other" in studies:
-        jobs += class_jobs(read(class_measurements.OTHER)["classes"], wanted, other=True)
+        jobs += class_jobs(read(classes.OTHER)["classes"], wanted, other=True)
     if "accuracy" in studies:
-        jobs += setting_jobs(accuracy_measurements.stored_profiles(), wanted)
+        jobs += setting_jobs(accuracy_models.stored_profiles(), wanted)
     before: dict[str, Any] = read(out, {"entries": []})
     found = {_key(entry): entry for entry in before["entries"]}
     jobs = [job for job in jobs if not chosen or job.model in chosen]

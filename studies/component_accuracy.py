@@ -1,19 +1,17 @@
-"""Components against Monte Carlo over dslm's Table 21: `python -m studies.component_accuracy --help`.
+"""Components against Monte Carlo (dslm, Tables 20 and 21).
 
 For each component, settings are drawn at random over the paper's ranges (attention also over query/key score variance
 0.05 to 4, which the paper leaves unstated), real tensors are pushed forward and backward, and the rule of the same name
-maps the realized input moments to output moments. `run` stores percentiles of the error; `table` writes the page.
+maps the realized input moments to output moments. Stored are percentiles of the error.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-import typer
 from torch import Tensor
 
 from sigprop.theory import Exchangeable, Gradient, Signal, activations
@@ -25,10 +23,7 @@ from sigprop.theory.ops.layer_norm import LayerNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.softmax import gradient_factor, overlap
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
-from studies.stored import fill, read, stamp, write
-from studies.stored import table as markdown_table
 
-app = typer.Typer(add_completion=False, help=__doc__)
 ATTENTION_DRAWS = 3
 UNMEASURED = (math.nan, math.nan)
 COLUMNS = ("mean", "variance", "grad variance", "covariance", "grad covariance")
@@ -216,43 +211,12 @@ COMPONENTS: dict[str, Callable[[Draws], list[float]]] = {
 }
 
 
-@app.command()
-def run(
-    settings: int = 100,
-    seed: int = 17,
-    device: str = "cpu",
-    components: str = ",".join(COMPONENTS),
-    out: Path = Path("docs/data/component_accuracy.json"),
-) -> None:
-    """Store percentiles of the percent errors, keeping those of other components."""
-    percentiles = read(out, {"percentiles": {}})["percentiles"]
-    for name in components.split(","):
-        percentiles[name] = percentiles_of(name, settings, seed, device)
-        print(name, percentiles[name], flush=True)
-    command = f"component_accuracy run --settings {settings} --seed {seed}"
-    write(out, stamp(command, settings=settings, percentiles=percentiles))
-
-
 def percentiles_of(name: str, settings: int, seed: int, device: str) -> list[list[float] | None]:
     """Of one component over random settings, simulated and compared."""
     draws = Draws(seed, device)
     found = torch.tensor([COMPONENTS[name](draws) for _ in range(settings)], dtype=torch.float64)
     table = found.quantile(torch.tensor([0.5, 0.9, 0.99], dtype=torch.float64), 0).T
     return [None if bool(row.isnan().any()) else [round(float(x), 3) for x in row] for row in table]
-
-
-@app.command()
-def table(
-    data: Path = Path("docs/data/component_accuracy.json"), page: Path = Path("docs/evidence/component-accuracy.md")
-) -> None:
-    """Write the table of the page from the stored file."""
-    rows = [[name, *map(_cell, found, PAPER[name])] for name, found in read(data)["percentiles"].items()]
-    fill(page, {"percentiles": markdown_table(["component", *COLUMNS], rows)})
-
-
-def _cell(row: Sequence[float] | None, paper: Sequence[float] | None) -> str:
-    ours = "-" if row is None else _three(row)
-    return ours if paper is None else f"{ours} ({' / '.join(map(str, paper))})"
 
 
 def over_components(setting: Setting, settings: int, seed: int) -> dict[str, Any]:
@@ -299,7 +263,3 @@ ITEMS = (
         budget={"settings": 100.0},
     ),
 )  # fmt: skip
-
-
-if __name__ == "__main__":
-    app()

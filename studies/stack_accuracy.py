@@ -1,19 +1,17 @@
-"""Whole stacks, predicted against real networks: `python -m studies.stack_accuracy --help`.
+"""Whole stacks, predicted against real networks (dslm, Figs. 1 to 4).
 
-Reference Transformers of 48 and 192 layers, width 256, 128 real token ids with Zipf-like repeats, are drawn many
+Reference Transformers of 48 and 192 layers, width 256, 128 real token ids with Zipf-like repeats, are initialized many
 times with the weights' standard deviations that the blueprint states, and measured; the prediction is compared block by
-block. `run` stores one JSON file per case, `table` turns the files into a page.
+block.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from torch import nn
 
 from sigprop.blueprints import Transformer, predict
@@ -22,8 +20,6 @@ from sigprop.models.transformer import transformer
 from sigprop.research.stack_laws import block_rows, scaled_transformer
 from sigprop.results import Profile
 from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting
-from studies.stored import fill, read, stamp, write
-from studies.stored import table as markdown_table
 
 TOKENS, VOCABULARY, WIDTH, HEADS = 128, 1024, 256, 4
 CASES: dict[str, dict[str, Any]] = {
@@ -32,7 +28,6 @@ CASES: dict[str, dict[str, Any]] = {
     for placement, scaling in (("pre", "vanilla"), ("post", "vanilla"), ("pre", "deepscale"), ("post", "deepscale"))
 }
 COLUMNS = ("variance", "token_correlation", "grad_variance", "grad_token_correlation")
-app = typer.Typer(add_completion=False, help=__doc__)
 
 
 def token_ids(seed: int = 5, count: int = TOKENS, vocabulary: int = VOCABULARY) -> torch.Tensor:
@@ -41,7 +36,7 @@ def token_ids(seed: int = 5, count: int = TOKENS, vocabulary: int = VOCABULARY) 
     return torch.multinomial(1.0 / torch.arange(1.0, vocabulary + 1), count, True, generator=generator)
 
 
-def blueprint_of(case: str, depth: int, dropout: float, ids: torch.Tensor, method: str) -> Transformer:
+def blueprint_of(case: str, depth: int, dropout: float, ids: torch.Tensor) -> Transformer:
     settings = dict(CASES[case])
     return scaled_transformer(
         settings.pop("scaling"),
@@ -53,7 +48,7 @@ def blueprint_of(case: str, depth: int, dropout: float, ids: torch.Tensor, metho
         dropout=dropout,
         ids=ids,
         state="dense",
-        attention_method=method,
+        attention_method="sampled",
         **settings,
     )
 
@@ -82,31 +77,11 @@ def network(blueprint: Transformer, profile: Profile, device: str) -> nn.Module:
     return model.train()
 
 
-@app.command()
-def run(
-    depth: int = 48,
-    seeds: int = 30,
-    first_seed: int = 1000,
-    dropout: float = 0.1,
-    device: str = "cpu",
-    cases: Annotated[str, typer.Option(help="Comma-separated; all by default.")] = ",".join(CASES),
-    out: Path = Path("docs/data"),
-) -> None:
-    """Predict and measure; one JSON file per case."""
-    for case in cases.split(","):
-        record = measured_stack(case, depth, range(first_seed, first_seed + seeds), dropout, device)
-        command = f"stack_accuracy run --depth {depth} --seeds {seeds} --first-seed {first_seed} "
-        head = stamp(f"{command}--dropout {dropout} --cases {case}")
-        write(out / f"stack_{case}_{depth}_{dropout}.json", head | record)
-        print(summary_line(record), flush=True)
-        print(summary_line({**record, "case": "  closed form", "predicted": record["closed"]}), flush=True)
-
-
 def measured_stack(case: str, depth: int, seeds: range, dropout: float, device: str) -> dict[str, Any]:
-    """One case: both predictions and the measurement, block by block."""
+    """One case: prediction and measurement, block by block."""
     ids = token_ids()
     targets = ids.roll(-1).to(device)
-    blueprint = blueprint_of(case, depth, dropout, ids, "sampled")
+    blueprint = blueprint_of(case, depth, dropout, ids)
     prediction = predict(blueprint)
     measured = measure(
         None,
@@ -117,25 +92,7 @@ def measured_stack(case: str, depth: int, seeds: range, dropout: float, device: 
         seeds=seeds,
     )
     head = {"case": case, "depth": depth, "dropout": dropout, "seeds": len(seeds)}
-    return {**head, **_predictions(case, depth, dropout), "measured": _rows(measured)}
-
-
-def _predictions(case: str, depth: int, dropout: float) -> dict[str, Any]:
-    """Rows with sampled attention heads and in closed form."""
-    methods = {"predicted": "sampled", "closed": "closed"}
-    return {
-        key: _rows(predict(blueprint_of(case, depth, dropout, token_ids(), method))) for key, method in methods.items()
-    }
-
-
-@app.command()
-def repredict(data: Path = Path("docs/data")) -> None:
-    """Put the present predictions beside the stored measurements."""
-    for path in sorted(data.glob("stack_*.json")):
-        record = read(path)
-        record |= _predictions(record["case"], record["depth"], record["dropout"])
-        write(path, record)
-        print(summary_line(record), flush=True)
+    return {**head, "predicted": _rows(prediction), "measured": _rows(measured)}
 
 
 def _rows(profile: Profile) -> dict[str, list[float]]:
@@ -148,80 +105,19 @@ def _rows(profile: Profile) -> dict[str, list[float]]:
 
 
 def figures(record: dict[str, Any]) -> dict[str, float]:
-    """Errors of the prediction: relative for variances, absolute for correlations; and the rate over depth."""
+    """Median errors of the prediction over blocks, and the standard error of the measured gradient."""
     predicted, measured = record["predicted"], record["measured"]
-    relative = {
-        column: [abs(p / m - 1) for p, m in zip(predicted[column], measured[column], strict=True)] for column in COLUMNS
-    }
-    absolute = {
-        column: [abs(p - m) for p, m in zip(predicted[column], measured[column], strict=True)] for column in COLUMNS
-    }
-    spread = [e / m for e, m in zip(measured["grad_variance_error"], measured["grad_variance"], strict=True)]
-    to_median = [
-        abs(p / m - 1) for p, m in zip(predicted["grad_variance"], measured["grad_variance_median"], strict=True)
-    ]
+
+    def error(column: str) -> float:
+        return statistics.median(abs(p / m - 1) for p, m in zip(predicted[column], measured[column], strict=True))
+
+    pairs = zip(measured["grad_variance_error"], measured["grad_variance"], strict=True)
+    spread = statistics.median(error / value for error, value in pairs)
     return {
-        "variance_median": statistics.median(relative["variance"]),
-        "variance_worst": max(relative["variance"]),
-        "correlation_worst": max(absolute["token_correlation"]),
-        "correlation_error": statistics.median(measured["token_correlation_error"]),
-        "gradient_median": statistics.median(relative["grad_variance"]),
-        "gradient_worst": max(relative["grad_variance"]),
-        "gradient_error": statistics.median(spread),
-        "gradient_to_median": statistics.median(to_median),
-        "gradient_range": max(measured["grad_variance"]) / min(measured["grad_variance"]),
-        "gradient_correlation_worst": max(absolute["grad_token_correlation"]),
-        "rate_difference": abs(_rate(predicted["grad_variance"]) - _rate(measured["grad_variance"])),
+        "variance_median": error("variance"),
+        "gradient_median": error("grad_variance"),
+        "gradient_error": spread,
     }
-
-
-def _rate(values: list[float]) -> float:
-    """Mean change of log gradient variance per layer over the middle half of the stack."""
-    quarter = len(values) // 4
-    return math.log(values[-quarter - 1] / values[quarter]) / (len(values) - 2 * quarter - 1)
-
-
-def summary_line(record: dict[str, Any]) -> str:
-    f = figures(record)
-    return (
-        f"{record['case']:24s} N={record['depth']:<4d} p={record['dropout']} "
-        f"var {100 * f['variance_median']:.1f}/{100 * f['variance_worst']:.1f} % | "
-        f"r {f['correlation_worst']:.4f} (s.e. {f['correlation_error']:.4f}) | "
-        f"g {100 * f['gradient_median']:.1f}/{100 * f['gradient_worst']:.1f} % (s.e. {100 * f['gradient_error']:.1f}; "
-        f"to median {100 * f['gradient_to_median']:.1f}) range {f['gradient_range']:.3g} | "
-        f"rg {f['gradient_correlation_worst']:.3f} | rate {100 * f['rate_difference']:.2f} %"
-    )
-
-
-@app.command()
-def table(data: Path = Path("docs/data"), page: Path = Path("docs/evidence/stack-accuracy.md")) -> None:
-    """Write the tables of the page from the stored files."""
-    records = [read(path) for path in sorted(data.glob("stack_*.json"))]
-    records.sort(key=lambda record: (record["depth"], record["dropout"], record["case"]))
-    pairs = [(record, {**record, "case": "closed", "predicted": record["closed"]}) for record in records]
-    lines = markdown_table(HEADS_OF_TABLE, (_cells(each) for pair in pairs for each in pair))
-    commands = [f"    {record['command']}    # {record['date']}" for record in records]
-    fill(page, {"stacks": lines, "commands": commands})
-
-
-HEADS_OF_TABLE = (
-    "stack", "layers", "dropout", "seeds", "variance %", "token corr.", "gradient %", "to median %", "range",
-    "grad corr.", "rate %",
-)  # fmt: skip
-
-
-def _cells(record: dict[str, Any]) -> list[Any]:
-    f = figures(record)
-    return [
-        *(record[key] for key in ("case", "depth", "dropout", "seeds")),
-        f"{100 * f['variance_median']:.1f} / {100 * f['variance_worst']:.1f}",
-        f"{f['correlation_worst']:.3f} ± {f['correlation_error']:.3f}",
-        f"{100 * f['gradient_median']:.1f} / {100 * f['gradient_worst']:.1f} ± {100 * f['gradient_error']:.1f}",
-        f"{100 * f['gradient_to_median']:.1f}",
-        f"{f['gradient_range']:.3g}",
-        f"{f['gradient_correlation_worst']:.3f}",
-        f"{100 * f['rate_difference']:.2f}",
-    ]
 
 
 def measured_stacks(setting: Setting, kinds: tuple[str, ...], depth: int, seeds: int, first: int) -> dict[str, Any]:
@@ -270,7 +166,3 @@ ITEMS = (
         deviation="Xavier per matrix (2/(d + d); the paper's is 2/(d + d_head) for queries, keys and values).",
     ),
 )  # fmt: skip
-
-
-if __name__ == "__main__":
-    app()

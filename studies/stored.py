@@ -1,16 +1,21 @@
 """What all studies share: JSON (compressed where its name ends in `.gz`, always written whole), rows that several
-processes make one by one, tables in Markdown, and pages with tables between two marks."""
+processes make one by one within a time and a memory, tables in Markdown, and pages with tables between two marks."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import resource
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from sigprop.results.files import write_whole
 
@@ -42,6 +47,38 @@ def in_processes(
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=prepare, initargs=given) as pool:
         for job in as_completed([pool.submit(work, *item) for item in jobs]):
             yield job.result()
+
+
+def quiet(gigabytes: int) -> None:
+    """One thread for each process, and an error instead of a machine without memory."""
+    import transformers
+
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    resource.setrlimit(resource.RLIMIT_AS, (gigabytes << 30, gigabytes << 30))
+
+
+class Late(BaseException):
+    """Not an Exception, so that no rule mistakes it for a failure of its own."""
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise Late(f"took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def reason_of(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__.strip('_')}: {lines[0] if lines else ''}"[:200]
 
 
 def table(headings: Sequence[Any], rows: Iterable[Sequence[Any]]) -> list[str]:

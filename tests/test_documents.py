@@ -141,7 +141,7 @@ NUMBER = re.compile(r"(?<![\w.`^])\d[\d,]*(?:\.\d+)?(?![\w`])")
 
 
 WRITTEN = ("atlas", "calibration", "compositions", "coverage", "planted-bugs", "stock", "threads")
-"""Pages whose answers a study writes."""
+"""Pages whose answers a study writes, or wrote when it was last run."""
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/evidence").glob("*.md")), ids=lambda page: page.stem)

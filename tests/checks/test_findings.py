@@ -51,7 +51,7 @@ def test_every_kind_of_finding_is_planted():
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_draws_have_no_finding(name):
-    """The draw of every healthy model; the whole check of them is a study (`studies/check_false_alarms.py`)."""
+    """The draw of every healthy model; 300 whole checks of them are on the page `check` of the evidence."""
     pytest.importorskip("transformers")
     torch.manual_seed(2)
     subject = Subject(HEALTHY[name](), None)

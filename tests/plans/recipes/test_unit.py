@@ -14,9 +14,8 @@ from sigprop.plans.recipes.planned_states import PlannedStates, predict_plan, va
 from sigprop.plans.recipes.registry import RECIPES
 from sigprop.plans.recipes.schemes.unit import _gradient_growth
 from sigprop.structure.attention import score_variance
-from studies.recipes_shared import measure_stream
-from studies.unit_profiles import batch_for, family, loss_of
 from tests.plans.recipes.shared import identity
+from tests.plans.recipes.streams import batch_for, family, measure_stream
 
 SEEDS = 12
 
@@ -33,7 +32,7 @@ def ids():
 def stream(model, recipe, batch, **options):
     structure = read_structure(model, batch)
     made = plan(model, recipe, structure=structure, **options)
-    return measure_stream(model, structure, made, batch, loss_of, SEEDS)
+    return measure_stream(model, structure, made, batch, SEEDS)
 
 
 def within(found, tolerance=0.05):
@@ -59,14 +58,14 @@ def test_deepscale_keeps_it_too(kind):
 @pytest.mark.parametrize("name", ["llama", "neox", "t5", "gemma2", "mixtral"])
 def test_hugging_face_models(name):
     pytest.importorskip("transformers")
-    model, batch = family(name, 4, 64), batch_for(name, 24, 1, "cpu")
+    model, batch = family(name, 4, 64), batch_for(name, 24)
     assert within(stream(model, "unit", batch, k=1.0))
     assert not within(stream(model, "xavier", batch))
 
 
 def test_a_gain_that_enters_as_one_plus_w_is_set_to_a_constant():
     pytest.importorskip("transformers")
-    made = plan(family("gemma2", 4, 64), "unit", batch=batch_for("gemma2", 24, 1, "cpu"), k=1.0)
+    made = plan(family("gemma2", 4, 64), "unit", batch=batch_for("gemma2", 24), k=1.0)
     first, second = (made[f"model.layers.0.{name}_layernorm.weight"] for name in ("post_attention", "post_feedforward"))
     assert made.meta["stream_variance"] == pytest.approx(1.0, rel=1e-5)
     assert 1.0 + first.init.value == pytest.approx(0.5 / 0.75**0.5, rel=1e-4)
@@ -140,7 +139,7 @@ def test_a_multiplier_of_the_models_branches_is_part_of_them():
 def test_scores_without_a_scale_are_capped():
     pytest.importorskip("transformers")
     model = family("t5", 3, 64)
-    batch = batch_for("t5", 16, 1, "cpu")
+    batch = batch_for("t5", 16)
     structure = read_structure(model, batch)
     made = plan(model, "unit", structure=structure, k=1.0)
     query = made["encoder.block.1.layer.0.SelfAttention.q.weight"].init.std

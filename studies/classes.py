@@ -1,4 +1,9 @@
-"""Small configs of every model class of transformers: few layers for the coverage table, narrow for its check."""
+"""Every model class of transformers in a small config, with the batch and the measurements that predictions are
+compared with.
+
+The measurements (`docs/data/class_measurements*.json`) were made by `studies.class_measurements`, which commit c73ab39
+still has: every class built anew for each initialization, run forward and backward by the corpus' witness.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,14 @@ import itertools
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from sigprop.capture import build
 from sigprop.errors import UnsupportedError
+from sigprop.inputs import made_up_batch, zipf_ids
 
 KINDS = {
     "causal LM": "MODEL_FOR_CAUSAL_LM_MAPPING",
@@ -19,6 +26,10 @@ KINDS = {
     "seq2seq LM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
     "image classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
 }
+MEASURED = Path("docs/data/class_measurements.json.gz")
+OTHER = Path("docs/data/class_measurements_other.json")
+"""The same classes in a setting that no rule was tried on: narrow, large weights, more tokens."""
+TOKENS, MORE_TOKENS = 16, 22
 LAYERS = 2
 SMALL = {
     "num_hidden_layers": LAYERS, "n_layer": LAYERS, "n_layers": LAYERS, "num_layers": LAYERS, "encoder_layers": LAYERS,
@@ -55,23 +66,6 @@ def small_config(kind: type, decoder: bool, copies: int = 1) -> Any:
     config = smaller(kind(), copies)
     if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
         _set(config, "is_decoder", decoder)
-    return config
-
-
-def default_config(kind: type, decoder: bool) -> Any:
-    """The default config as it is, with what it leaves open and a published one gives filled in."""
-    config = _filled(kind())
-    if hasattr(config, "is_decoder") and not getattr(config, "is_encoder_decoder", False):
-        _set(config, "is_decoder", decoder)
-    return config
-
-
-def _filled(config: Any) -> Any:
-    for key, value in _blanks(config.to_dict()).items():
-        _set(config, key, value)
-    for name in getattr(config, "sub_configs", {}):
-        if getattr(config, name, None) is not None:
-            _filled(getattr(config, name))
     return config
 
 
@@ -139,20 +133,6 @@ def _set(part: Any, key: str, value: Any) -> None:
         return
 
 
-def built(config_class: type, model_class: Any, decoder: bool) -> Any:
-    """The model of a small config on meta; some classes need two layers of each kind."""
-    try:
-        return _built(config_class, model_class, decoder, 1)
-    except Exception:
-        return _built(config_class, model_class, decoder, 2)
-
-
-def _built(config_class: type, model_class: Any, decoder: bool, copies: int) -> Any:
-    config = small_config(config_class, decoder, copies)
-    config.dtype = torch.float32
-    return build(lambda: model_class(config)).eval()
-
-
 def classes(kind: str) -> list[tuple[type, Any]]:
     import transformers
 
@@ -209,20 +189,20 @@ def with_few_words(config: Any) -> Any:
     return config
 
 
-def checkable(config_class: type, model_class: Any, decoder: bool) -> tuple[Callable[[], Any], int]:
-    """A function that builds a class with weights, and how many: few words, and narrow where it would be large."""
+def checkable(config_class: type, model_class: Any, decoder: bool) -> Callable[[], Any]:
+    """A function that builds a class with weights: few words, and narrow where it would be large."""
     make, size = _smallest(config_class, model_class, decoder, with_few_words, _narrow)
     if size > LARGEST:
         raise UnsupportedError(f"no narrow config: {size} parameters")
-    return make, size
+    return make
 
 
-def varied(config_class: type, model_class: Any, decoder: bool) -> tuple[Callable[[], Any], int]:
+def varied(config_class: type, model_class: Any, decoder: bool) -> Callable[[], Any]:
     """The same class in a setting that no rule was tried on: narrow in any case, weights drawn twice as large."""
     make, size = _smallest(config_class, model_class, decoder, _narrow_and_large)
     if size > LARGE:
         raise UnsupportedError(f"no other setting: {size} parameters")
-    return make, size
+    return make
 
 
 def _smallest(
@@ -272,3 +252,30 @@ def _real(config_class: type, model_class: Any, decoder: bool, copies: int, chan
     if model_class.__name__.endswith("ImageClassification"):
         config.num_labels = LABELS
     return model_class(config).eval()
+
+
+def setting_of(kind: str, number: int, other: bool) -> tuple[Any, Any]:
+    """A function that builds a class, and a batch; in the `other` setting more tokens."""
+    config_class, model_class = class_of(kind, number)
+    choose = varied if other else checkable
+    make = choose(config_class, model_class, kind == "causal LM")
+    return make, batch_of(build(make), MORE_TOKENS if other else TOKENS)
+
+
+def batch_of(model: Any, tokens: int) -> Any:
+    """The made-up batch, with words for labels that have nothing to do with the input."""
+    batch = made_up_batch(model, tokens)
+    if isinstance(batch.get("labels"), torch.Tensor) and batch["labels"].dim() == 2:
+        words = min(VOCABULARY, int(model.config.get_text_config().vocab_size))
+        batch["labels"] = zipf_ids(words, tuple(batch["labels"].shape), seed=2)
+    return batch
+
+
+def table_of(measured: dict[str, Any]) -> dict[str, dict[str, tuple[float, float]]]:
+    """What was stored of a class, by row and column."""
+    table: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, *numbers in measured["rows"]:
+        columns = ("grad_second_moment",) if name.startswith("parameter ") else ("variance", "grad_variance")
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        table[name] = dict(zip(columns, pairs, strict=False))
+    return table

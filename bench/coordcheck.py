@@ -43,8 +43,8 @@ def make(device: str) -> Callable[[int], nn.Module]:
 
 
 def main() -> None:
-    """A 4-layer GPT at widths 64 to 512, 3 steps of AdamW under muP: plain (build, plan once per width, train), the
-    check as it chooses, with its seeds together, and with its seeds one by one, in turns."""
+    """A 4-layer GPT at widths 64 to 512, 3 steps of AdamW under muP: plain (build, plan once per width, train)
+    and the check, in turns."""
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     ids = torch.randint(0, 256, (8, 128), generator=torch.Generator().manual_seed(0)).to(device)
@@ -66,15 +66,10 @@ def main() -> None:
                         optimizer.step()
                         optimizer.zero_grad()
 
-    def checked(vectorize: bool | None) -> None:
-        coord_check(models, WIDTHS, batch=ids, seeds=seeds, steps=STEPS, lr=LR, vectorize=vectorize)
+    def checked() -> None:
+        coord_check(models, WIDTHS, batch=ids, seeds=seeds, steps=STEPS, lr=LR)
 
-    ways: dict[str, Callable[[], None]] = {
-        "plain training": plain,
-        "check": lambda: checked(None),
-        "check, seeds together": lambda: checked(True),
-        "check, seeds one by one": lambda: checked(False),
-    }
+    ways: dict[str, Callable[[], None]] = {"plain training": plain, "check": checked}
     for work in ways.values():
         work()
     times = [[seconds(work, device) for work in ways.values()] for _ in range(3 if device == "cpu" else 7)]

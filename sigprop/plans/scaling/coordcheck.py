@@ -32,7 +32,6 @@ from sigprop.plans.scaling.training import (
     compare_known,
     make_plan,
     make_step,
-    worth_stacking,
 )
 from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.results.coordinates import CoordinateReport, Exponent
@@ -55,8 +54,6 @@ class CoordOptions:
     roles, branches, attention: as in `parametrize`, for the plan and for what is expected.
     steps, seeds: of each training, and initializations of each build; all widths share the seeds.
     tolerance: the largest deviation of an exponent that passes.
-    vectorize: train the seeds together; None chooses by device and size (`report.meta["trained"]` says what was done,
-        and why).
     progress: a progress bar.
     """
 
@@ -73,7 +70,6 @@ class CoordOptions:
     steps: int = 3
     seeds: int = 3
     tolerance: float = 0.2
-    vectorize: bool | None = None
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -115,9 +111,8 @@ def coord_check(
         level = 1 - 0.05 / len(suspects)
         again = {item.key: item for item in check.run(range(asked.seeds, 3 * asked.seeds), level)}
         exponents = [item if item.passed else again.get(item.key, item) for item in exponents]
-    meta = asked.told() | {"trained": {way: sorted(set(done)) for way, done in check.trained.items()}}
     culprits = find_culprits(exponents, check.modules, check.queries)
-    return CoordinateReport(exponents, culprits, widths, depths, meta | {"suspects": len(suspects)})
+    return CoordinateReport(exponents, culprits, widths, depths, asked.told() | {"suspects": len(suspects)})
 
 
 @dataclass
@@ -132,7 +127,6 @@ class _Check:
     asked: CoordOptions
     modules: list[str] = field(default_factory=list)
     queries: dict[str, str] = field(default_factory=dict)
-    trained: dict[str, list[Shape]] = field(default_factory=dict)
 
     def run(self, seeds: range, level: float) -> list[Exponent]:
         along = {"width": [(width, *self.depths[:1]) for width in self.widths]}
@@ -172,10 +166,8 @@ class _Check:
             made, step_fn, asked.optimizer, asked.lr, asked.steps, asked.weight_decay, asked.own_optimizer
         )
         models = (first if seed == seeds[0] else build_seeded(self.build, shape, seed) for seed in seeds)
-        stacked = worth_stacking(first, len(seeds)) if asked.vectorize is None else asked.vectorize
         rows = expected_rows(first, base, dims, asked.optimizer, pair, asked.rules)
-        runs, way = training.run(models, stacked)
-        self.trained.setdefault(way, []).append(shape)
+        runs = [training.run(model) for model in models]
         return rows, [run.as_rates() for run in runs] if read_optimizer(asked.optimizer).gradient else runs
 
 

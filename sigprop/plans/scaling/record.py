@@ -3,7 +3,6 @@
 Sites are the modules that own parameters, at the start also those that hold such modules, the attention scores (caught
 where softmax or fused attention is called, named after the module that calls it), and the model's output.
 Only root mean squares leave the device.
-One model is watched, or several seeds of it at once inside `vmap`: then every size is one number per seed.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from sigprop.compat import DisableTorchFunction, foreach_norm, foreach_sub, version_of
-from sigprop.plans.scaling.batching import RULES, bare
+from sigprop.compat import DisableTorchFunction
 from sigprop.plans.scaling.dimensions import pattern
 
 OUTPUT = "output"
 ATTENTION, SOFTMAX = F.scaled_dot_product_attention, {F.softmax, torch.softmax, Tensor.softmax}
-MOST_BYTES = 1 << 28
 Key = tuple[str, str, int]
 
 
@@ -57,25 +54,17 @@ class RecordedRun:
 
 
 class SizeRecorder:
-    """Collects sizes while a model trains on one fixed batch; `seeds` is None for a single model.
+    """Collects sizes while a model trains on one fixed batch; `parameters` are those trained, by name."""
 
-    `parameters` are those trained, by name; with `seeds` they carry a leading dimension of that length. Tensors wait
-    by reference and are reduced together. One that is written to meanwhile is left out, and copied from then on.
-    """
-
-    def __init__(self, model: nn.Module, parameters: Mapping[str, Tensor], seeds: int | None = None):
-        self.model, self.seeds, self.step = model, seeds, 0
+    def __init__(self, model: nn.Module, parameters: Mapping[str, Tensor]):
+        self.model, self.step = model, 0
         self._parameters = dict(parameters)
         self._start = {name: values.detach().clone() for name, values in parameters.items()}
         self._first: dict[str, Tensor] = {}
         self._channels: dict[str, int] = {}
         self._inside: list[str] = []
         self._seen: dict[str, int] = {}
-        self._overwritten: set[str] = set()
-        self._waiting: list[tuple[Key, Tensor, int]] = []
-        self._bytes = 0
-        self._keys: list[tuple[Key, int]] = []
-        self._norms: list[Tensor] = []
+        self._norms: dict[Key, tuple[Tensor, int]] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -92,38 +81,52 @@ class SizeRecorder:
             for handle in handles:
                 handle.remove()
 
-    def forward(self, step: int, work: Callable[[], Tensor]) -> Tensor:
-        """The loss that `work` returns, with every site on the way to it recorded as of `step`."""
+    def forward(self, step: int, step_fn: Callable[[Any], tuple[Tensor, Tensor]]) -> Tensor:
+        """The loss, with sites, attention scores and output recorded as of `step`; at the start also the sizes of the
+        parameters, after the first step those of their updates."""
         self.step = step
         self._seen.clear()
-        loss = work()
-        self._reduce()
-        return loss
-
-    def follow(self, step_fn: Callable[[Any], tuple[Tensor, Tensor]], model: Callable) -> Tensor:
-        """The loss of `step_fn(model)`, with attention scores and output recorded; runs inside `vmap`."""
         with _Watched(self):
-            output, loss = step_fn(model)
-        self.activation(OUTPUT, output)
+            output, loss = step_fn(self.model)
+        self._activation(OUTPUT, output)
+        for name, values in self._parameters.items() if step < 2 else ():
+            now = values.detach()
+            self._take("update" if step else "weight", name, now - self._start.pop(name) if step else now)
         return loss
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()
-        self._reduce()
-        found = {name: values.grad for name, values in self._parameters.items() if values.grad is not None}
-        self._put("gradient", found)
+        for name, values in self._parameters.items():
+            if values.grad is not None:
+                self._take("gradient", name, values.grad)
 
-    def weights(self) -> None:
-        """Sizes of the parameters before the first step, of their updates after it."""
-        if self.step == 0:
-            self._put("weight", self._parameters)
-        elif self.step == 1:
-            now, start = (list(values.values()) for values in (self._parameters, self._start))
-            moved = foreach_sub(now, start)
-            self._put("update", dict(zip(self._start, moved, strict=True)))
-            self._start.clear()
+    def scores(self, values: Tensor) -> None:
+        self._activation(f"{self._inside[-1] if self._inside else ''}.scores".lstrip("."), values, gradient=False)
 
-    def activation(self, name: str, values: Tensor, gradient: bool = True) -> None:
+    def run(self) -> RecordedRun:
+        """What was recorded; the only place where the device is waited for."""
+        sizes = torch.stack([norm for norm, _ in self._norms.values()]).tolist()
+        counts = [max(count, 1) for _, count in self._norms.values()]
+        found = {key: size / math.sqrt(count) for key, size, count in zip(self._norms, sizes, counts, strict=True)}
+        return RecordedRun(found, self._channels)
+
+    def _leave(self, name: str, owns: bool, holds: bool) -> Callable:
+        """What holds modules is recorded at the start alone: a multiplier may stand in its own forward."""
+
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            self._inside.pop()
+            with DisableTorchFunction():
+                if owns and isinstance(output, Tensor):
+                    self._activation(name, output)
+                elif holds and self.step == 0:
+                    first = output[0] if isinstance(output, tuple) and output else output
+                    if isinstance(first, Tensor) and first.is_floating_point() and name not in self._channels:
+                        self._channels[name] = first.shape[-1] if first.dim() else 1
+                        self._take("activation", name, first.detach())
+
+        return hook
+
+    def _activation(self, name: str, values: Tensor, gradient: bool = True) -> None:
         """Size of a site now, of its change since the start, and, on the way back, of its gradient."""
         if not values.is_floating_point():
             return
@@ -131,100 +134,26 @@ class SizeRecorder:
         if self._seen[name] > 1:
             name = f"{name}#{self._seen[name]}"
         self._channels[name] = values.shape[-1] if values.dim() else 1
-        values, place = bare(values) if self.seeds else (values, -1)
         if gradient and values.requires_grad:
-            key = "gradient", name, self.step
-            values.register_hook(lambda grad: self._wait(key, self._lead(grad, place)))
-        now = self._lead(values.detach(), place)
-        if name in self._overwritten:
-            now = now.clone()
-        self._wait(("activation", name, self.step), now)
+            values.register_hook(lambda grad: self._take("gradient", name, grad))
+        now = values.detach()
+        self._take("activation", name, now)
         if self.step == 0:
             self._first[name] = now.clone()
         elif name in self._first and self._first[name].shape == now.shape:
-            self._wait(("change", name, self.step), now - self._first[name])
+            self._take("change", name, now - self._first[name])
 
-    def whole(self, name: str, values: Any) -> None:
-        """Size of what a module that holds others puts out at the start: a multiplier may stand in its own forward."""
-        if not isinstance(values, Tensor) or not values.is_floating_point() or name in self._channels:
-            return
-        self._channels[name] = values.shape[-1] if values.dim() else 1
-        values, place = bare(values) if self.seeds else (values, -1)
-        self._wait(("activation", name, 0), self._lead(values.detach(), place).clone())
-
-    def scores(self, values: Tensor) -> None:
-        self.activation(f"{self._inside[-1] if self._inside else ''}.scores".lstrip("."), values, gradient=False)
-
-    def runs(self) -> list[RecordedRun]:
-        """One `RecordedRun` per seed; the only place where the device is waited for."""
-        table = torch.stack(self._norms).reshape(len(self._keys), -1).tolist()
-        roots = [math.sqrt(max(count, 1)) for _, count in self._keys]
-        return [
-            RecordedRun(
-                {key: norm / root for (key, _), norm, root in zip(self._keys, column, roots, strict=True)},
-                self._channels,
-            )
-            for column in zip(*table, strict=True)
-        ]
-
-    def _leave(self, name: str, owns: bool, holds: bool) -> Callable:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            self._inside.pop()
-            if owns and isinstance(output, Tensor):
-                with DisableTorchFunction():
-                    self.activation(name, output)
-            elif holds and self.step == 0:
-                with DisableTorchFunction():
-                    self.whole(name, output[0] if isinstance(output, tuple) and output else output)
-
-        return hook
-
-    def _lead(self, values: Tensor, place: int) -> Tensor:
-        """The seeds as first dimension."""
-        if self.seeds is None or place == 0:
-            return values
-        return values.expand(self.seeds, *values.shape) if place < 0 else values.movedim(place, 0)
-
-    def _wait(self, key: Key, values: Tensor) -> None:
-        self._waiting.append((key, values, version_of(values)))
-        self._bytes += values.nbytes
-        if self._bytes > MOST_BYTES:
-            self._reduce()
-
-    def _reduce(self) -> None:
-        """Sizes of all that waits. What was overwritten at the start is taken from its copy."""
-        waiting, self._waiting, self._bytes = self._waiting, [], 0
-        found = []
-        for key, values, version in waiting:
-            quantity, name, step = key
-            if version_of(values) == version:
-                found.append((key, values))
-                continue
-            self._overwritten.add(name)
-            if (quantity, step) == ("activation", 0):
-                found.append((key, self._first[name]))
-        self._add(found)
-
-    def _put(self, quantity: str, named: Mapping[str, Tensor]) -> None:
-        self._add([((quantity, name, self.step), values.detach()) for name, values in named.items()])
-
-    def _add(self, found: list[tuple[Key, Tensor]]) -> None:
-        """Norms by seed, one launch for many."""
-        if not found:
-            return
-        parts = [part for _, values in found for part in (values.unbind() if self.seeds else (values,))]
-        dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
-        self._norms += foreach_norm(parts, 2, dtype)
-        self._keys += [(key, values.numel() // (self.seeds or 1)) for key, values in found]
+    def _take(self, quantity: str, name: str, values: Tensor) -> None:
+        dtype = torch.promote_types(values.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(values.detach(), dtype=dtype)
+        self._norms[quantity, name, self.step] = norm, values.numel()
 
 
 class _Watched(TorchFunctionMode):
-    """Catches attention scores on their way into softmax, for the first sequence of the batch, and lends `vmap` the
-    rules of `batching`."""
+    """Catches attention scores on their way into softmax, for the first sequence of the batch."""
 
     def __init__(self, recorder: SizeRecorder):
         self.recorder = recorder
-        self.rules = RULES if recorder.seeds else {}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -238,4 +167,4 @@ class _Watched(TorchFunctionMode):
         elif func in SOFTMAX and args and args[0].dim() == 4:
             scores = args[0][:1].detach()
             self.recorder.scores(scores.masked_fill(scores < -1e4, 0.0))
-        return self.rules.get(func, func)(*args, **kwargs)  # pyright: ignore[reportOptionalCall]
+        return func(*args, **kwargs)

@@ -22,7 +22,7 @@ from sigprop.compat import fused_adamw_
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.losses import LossChoice
 from sigprop.plans import Plan
-from sigprop.plans.scaling.batching import RULES
+from sigprop.research.lab.batching import RULES
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.steps import WARM_UPS, Batch, Batches, Loss, called
 from sigprop.research.lab.trainer import EVALUATED, Run, loss_of

@@ -198,7 +198,6 @@ def test_the_coordinate_check_passes(name):
     )
     assert report.passed, [str(item) for item in report.culprits]
     assert any(item.name.endswith(".scores") for item in report.exponents)
-    assert not [way for way in report.meta["trained"] if "refused" in way]
 
 
 def test_the_coordinate_check_fails_without_a_plan():

@@ -1,4 +1,4 @@
-"""Seeds under `vmap`: the tensor behind a batched one, and rules for the operations that torch batches badly.
+"""Rules under `vmap` for the operations that torch batches badly.
 
 A linear layer whose weight is batched copies the weight for every sequence, fused attention has no rule that goes both
 ways, and a layer norm with a batched gain goes through more copies than it needs. Here each runs once on the tensors of
@@ -18,15 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sigprop.compat import add_batch_dim, get_unwrapped, maybe_get_bdim, maybe_get_level
 
 
-def bare(values: Tensor) -> tuple[Tensor, int]:
-    """The tensor of all seeds, and the place of their dimension (-1: it has none)."""
-    return get_unwrapped(values), maybe_get_bdim(values)
-
-
 def lead(values: Tensor) -> Tensor:
     """The tensor of all seeds, seeds first."""
-    inner, place = bare(values)
-    return inner if place == 0 else inner.movedim(place, 0)
+    return get_unwrapped(values).movedim(maybe_get_bdim(values), 0)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

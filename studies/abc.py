@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sigprop.models import build, sample_text, text_batch
 from sigprop.plans import ParameterPlan, Plan
 from sigprop.plans.scaling import measure_alignment
-from sigprop.plans.scaling.fit import fit_exponent
+from sigprop.plans.scaling.expectations import fit_exponent
 from sigprop.research.exponents import chain
 from sigprop.research.lab.data import ImageBatches, labelled_idx
 from sigprop.research.lab.trainer import Run

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from sigprop.models import build, vit
 from sigprop.plans import ParameterPlan, Plan, ScalePlan
 from sigprop.plans.scaling import GROUPS, family_factors
-from sigprop.plans.scaling.fit import fit_exponent
+from sigprop.plans.scaling.expectations import fit_exponent
 from sigprop.research.lab.trainer import Run
-from sigprop.results.init import Init
+from sigprop.results.parameters import Init
 from studies.reproduction import SEEDS, UNSEEN, Found, Reproduction, Row, Setting, mean_and_spread, told
 from studies.trainings import (
     LETTERS,

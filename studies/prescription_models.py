@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import sigprop as sp
 from sigprop.models import load_text
 from sigprop.research.lab.data import Causal, ImageBatches, Masked, TextBatches, labelled_idx, tokens_of
-from sigprop.results.roles import TABLES
+from sigprop.results.parameters import TABLES
 
 BASE_WIDTH, BASE_LAYERS, HEAD = 128, 4, 64
 STEPS, MOST = 300, 30_000_000

@@ -20,7 +20,7 @@ from sigprop.models.registry import REFERENCE
 from sigprop.monitoring.findings.base import RULES as RUN_RULES
 from sigprop.monitoring.sinks.base import SINKS
 from sigprop.plans.export import TARGETS
-from sigprop.plans.recipes.registry import RECIPES
+from sigprop.plans.recipes.rows import RECIPES
 from sigprop.plans.scaling.width_rules import WIDTH_RULES
 from sigprop.theory.activations import get
 from sigprop.theory.activations.registry import ACTIVATIONS
@@ -68,7 +68,7 @@ def radians(capture, call, input):
     "a recipe": (
         RECIPES,
         """
-from sigprop.plans.recipes.registry import recipe
+from sigprop.plans.recipes.rows import recipe
 from sigprop.plans.recipes.rows import init_all
 from sigprop.results import Init
 

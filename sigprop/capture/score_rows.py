@@ -104,7 +104,7 @@ def _value(mask: Any, replay: Replay) -> Any:
 
 
 def _summary(scores: Tensor) -> dict[str, float]:
-    """The same columns as in `sigprop.measurement.attention`, which knows nothing of this room."""
+    """The same columns as in `sigprop.measurement.functions`, which knows nothing of this room."""
     hidden = ~allowed_scores(scores)
     queries = ~hidden.all(-1)
     count, known = hidden.numel() - hidden.sum(), scores.masked_fill(hidden, 0.0)

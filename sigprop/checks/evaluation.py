@@ -21,7 +21,7 @@ from sigprop.plans import Plan
 from sigprop.plans.recipes.planned_states import distribution_of
 from sigprop.prediction import image_positions
 from sigprop.results import Profile
-from sigprop.results.init import KEEP
+from sigprop.results.parameters import KEEP
 from sigprop.sites import parameter_names, plain_name, unwrap
 from sigprop.structure import Structure, read_structure
 from sigprop.verification import Simulation

@@ -24,7 +24,7 @@ from sigprop.losses import OWN
 from sigprop.plans import ParameterPlan, Plan
 from sigprop.plans.application import APPLIED
 from sigprop.results import Init, Profile, SiteRow
-from sigprop.results.init import KEEP
+from sigprop.results.parameters import KEEP
 from sigprop.results.profile import streams
 from sigprop.sites import BLOCK_NUMBER, unwrap
 from sigprop.structure import Parameter, Structure, read_structure

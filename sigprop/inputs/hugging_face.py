@@ -25,8 +25,7 @@ from sigprop.compat import (
     without_foreign_attention,
 )
 from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError, require
-from sigprop.inputs.batches import Wanted, image_batch, read_data
-from sigprop.inputs.made_up import made_up_batch
+from sigprop.inputs.batches import Wanted, image_batch, made_up_batch, read_data
 from sigprop.inputs.user_file import is_user_object
 from sigprop.models import load_text, sample_text, text_batch
 

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from sigprop.errors import InputError
-from sigprop.measurement.cuts import module_names, repeated_blocks
 from sigprop.measurement.guard import untouched
-from sigprop.measurement.jacobian import PartialJacobian, jacobian_profile
+from sigprop.measurement.jacobian import PartialJacobian, jacobian_profile, module_names, repeated_blocks
 
 _GAINS = tuple(2.0 ** (k / 2) for k in range(-6, 7))
 

@@ -1,7 +1,13 @@
-"""Watching functions that are not modules: residual additions and attention."""
+"""Watching functions that are not modules: residual additions, told from others by the autograd graph behind their
+operands, and attention.
+
+Scores that a mask forbids are left out. For fused attention the scores are computed once more, and their
+gradient follows from that of the output, `P * (G - sum(G * P))` with `G = grad_output value^T`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sigprop.isolation import Mode
-from sigprop.measurement.attention import (
-    gradient_behind_output,
-    multi_head_scores,
-    score_gradient_square,
-    score_summary,
-    sdpa_scores,
-)
 from sigprop.measurement.recorder import Recorder
-from sigprop.measurement.residuals import ADDITIONS, is_residual
+from sigprop.score_masks import allowed_scores
 from sigprop.sites import ROOT, CallCounter, inside
 
 SOFTMAXES = {F.softmax, torch.softmax, torch.Tensor.softmax}
@@ -84,3 +83,153 @@ class FunctionWatch(Mode):
 def _is_attention(scores: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> bool:
     """A softmax over the last axis of a stack of matrices."""
     return scores.is_floating_point() and scores.dim() >= 3 and dim in (-1, scores.dim() - 1)
+
+
+ADDITIONS = {
+    torch.add,
+    torch.Tensor.add,
+    torch.Tensor.add_,
+    torch.Tensor.__add__,
+    torch.Tensor.__radd__,
+    torch.Tensor.__iadd__,
+}
+
+
+def is_residual(left: Any = None, right: Any = None) -> bool:
+    """One operand is computed from the other (or from what the other scales) through parameters."""
+    return skip_and_branch(left, right) is not None
+
+
+def skip_and_branch(left: Any = None, right: Any = None) -> tuple[Tensor, Tensor] | None:
+    """The operands of a residual addition, the one that the other is computed from first; else None."""
+    if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.shape != right.shape:
+        return None
+    first, second = _unscaled(left.grad_fn), _unscaled(right.grad_fn)
+    if first is None or second is None or first is second:
+        return None
+    if _reaches(first, second):
+        return right, left
+    return (left, right) if _reaches(second, first) else None
+
+
+def _unscaled(node: Any) -> Any:
+    """Step back over multiplications by a number or a learned scale."""
+    while node is not None and type(node).__name__ in ("MulBackward0", "DivBackward0"):
+        parents = [parent for parent, _ in node.next_functions if parent is not None]
+        inner = [parent for parent in parents if not hasattr(parent, "variable")]
+        if len(inner) != 1:
+            return node
+        node = inner[0]
+    return node
+
+
+def _reaches(start: Any, goal: Any) -> bool:
+    """Whether the graph behind `start` meets `goal`, with a parameter on the way."""
+    waiting, seen, found, learned = [start], {start}, False, False
+    while waiting:
+        for parent, _ in waiting.pop().next_functions:
+            if parent is goal:
+                found = True
+            elif parent is not None and parent not in seen:
+                seen.add(parent)
+                learned = learned or hasattr(parent, "variable")
+                waiting.append(parent)
+    return found and learned
+
+
+def score_summary(scores: Tensor) -> dict[str, Tensor]:
+    """Mean and variance of the allowed scores; entropy and largest weight, averaged over queries."""
+    with torch.no_grad():
+        allowed = allowed_scores(scores)
+        count = allowed.sum()
+        exact = torch.where(allowed, scores.detach().double(), 0.0)
+        mean = exact.sum() / count
+        weights = attention_weights(scores)
+        entropy = -torch.special.xlogy(weights, weights).sum(-1)
+        queries = allowed.any(-1)
+        return {
+            "mean": mean,
+            "variance": torch.where(allowed, (exact - mean).square(), 0.0).sum() / count,
+            "entropy": torch.where(queries, entropy, 0.0).sum() / queries.sum(),
+            "largest_weight": torch.where(queries, weights.amax(-1), 0.0).sum() / queries.sum(),
+        }
+
+
+def attention_weights(scores: Tensor) -> Tensor:
+    """Softmax in float64; zero for a query that may look nowhere."""
+    allowed = allowed_scores(scores)
+    weights = torch.where(allowed, scores.detach().double(), -math.inf).softmax(-1)
+    return torch.where(allowed.any(-1, keepdim=True), weights, 0.0)
+
+
+def score_gradient_square(scores: Tensor, gradient: Tensor) -> Tensor:
+    """Mean square of the score gradient over allowed scores."""
+    allowed = allowed_scores(scores)
+    return torch.where(allowed, gradient.double().square(), 0.0).sum() / allowed.sum()
+
+
+def gradient_behind_output(scores: Tensor, value: Tensor, grad_output: Tensor) -> Tensor:
+    """Gradient with respect to the scores from the gradient at the output of attention without dropout."""
+    weights = attention_weights(scores)
+    value = _repeated(value.detach(), scores.shape[-3]) if scores.dim() > 2 else value.detach()
+    grad_weights = grad_output.double() @ value.double().transpose(-2, -1)
+    return weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
+
+
+def sdpa_scores(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """The scores inside `scaled_dot_product_attention`."""
+    with torch.no_grad():
+        if enable_gqa:
+            key = _repeated(key, query.shape[-3])
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        scores = query @ key.transpose(-2, -1) * factor
+        if is_causal:
+            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(hidden, -math.inf)
+        if attn_mask is None:
+            return scores
+        return scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
+
+
+def multi_head_scores(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """The scores inside `multi_head_attention_forward`, whose inputs are (tokens, batch, width)."""
+    names = ("embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    heads, bias = given["num_heads"], given["in_proj_bias"]
+    if given.get("use_separate_proj_weight"):
+        weights = given["q_proj_weight"], given["k_proj_weight"]
+    else:
+        weights = given["in_proj_weight"].chunk(3)[:2]
+    shifts = (None, None) if bias is None else bias.chunk(3)[:2]
+    with torch.no_grad():
+        projected = [
+            F.linear(x if x.dim() == 3 else x[:, None], weight, shift).unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+            for x, weight, shift in zip((query, key), weights, shifts, strict=True)
+        ]
+        scores = sdpa_scores(projected[0], projected[1], projected[1])
+        mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+        if mask is not None:
+            scores = scores + _additive(mask.unflatten(0, (-1, heads)) if mask.dim() == 3 else mask, scores)
+        if padding is not None:
+            scores = scores + _additive(padding, scores).reshape(-1, 1, 1, padding.shape[-1])
+        return scores
+
+
+def _additive(mask: Tensor, scores: Tensor) -> Tensor:
+    """`nn.MultiheadAttention` masks are true where forbidden, or are added."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)

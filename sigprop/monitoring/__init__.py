@@ -5,9 +5,8 @@
 `findings` says what is wrong.
 """
 
-from sigprop.monitoring.history import Sample
+from sigprop.monitoring.history import Sample, read_samples
 from sigprop.monitoring.reporting import recorded_run
-from sigprop.monitoring.sinks.jsonl import read_samples
 from sigprop.monitoring.watching import Watch, WatchWarning
 
 __all__ = ["Sample", "Watch", "WatchWarning", "read_samples", "recorded_run"]

@@ -19,8 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from sigprop.monitoring.history import Rows, Sample
-from sigprop.monitoring.joined_correlation import ORDER
-from sigprop.monitoring.recording import is_spread
+from sigprop.monitoring.recording import ORDER, is_spread
 from sigprop.monitoring.updates import parameter_row
 from sigprop.sites import ROOT
 

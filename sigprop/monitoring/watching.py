@@ -24,14 +24,13 @@ from sigprop.errors import InputError, NonFiniteError, SigpropError, require
 from sigprop.isolation import as_written
 from sigprop.measurement.layout import AxesRule, TokenAxes
 from sigprop.monitoring.findings.base import RunContext, findings_of
-from sigprop.monitoring.history import History, LossReader, Sample
+from sigprop.monitoring.history import History, JsonLines, LossReader, Sample, read_samples
 from sigprop.monitoring.ranks import StepRecord, join, ranks_of
 from sigprop.monitoring.recording import is_norm
 from sigprop.monitoring.reporting import report_of, write_crash, write_page
 from sigprop.monitoring.sampled_pass import SampledPass, modules_of, read_numbers
 from sigprop.monitoring.scalars import Scalars, everything, folded
 from sigprop.monitoring.sinks.base import Sink, open_sink
-from sigprop.monitoring.sinks.jsonl import JsonLines, read_samples
 from sigprop.monitoring.updates import UpdateMeter, trained_parameters
 from sigprop.results import Profile
 from sigprop.results.report import Finding, Report

@@ -20,7 +20,7 @@ from sigprop.plans.application import match
 from sigprop.plans.matrix_optimizers import AdamH, Muon, MuonH, NorMuon, groups_of, matrix_sizes
 from sigprop.plans.multipliers import muon_scale
 from sigprop.plans.suggestion import suggested_lr
-from sigprop.results.roles import ROLES, VECTORS, WIDTH_CLASSES
+from sigprop.results.parameters import ROLES, VECTORS, WIDTH_CLASSES
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.grid import Grid
-from sigprop.plans import application, checkpoint, hooks, optimizers, suggestion
+from sigprop.plans import application, hooks, optimizers, suggestion
 from sigprop.plans.export import Export, export_plan
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, PlanDifference, ScalePlan
 from sigprop.results.files import Result
@@ -88,7 +88,7 @@ class Plan(Result):
         their values, and `verify` names those that were not loaded.
         """
         names = hooks.learned_names(self.junctions)
-        learned = None if weights is None else checkpoint.learned_values(weights, names)
+        learned = None if weights is None else application.learned_values(weights, names)
         return application.attach_plan(self, model, learned)
 
     def verify(self, model: torch.nn.Module, drawn: bool = False) -> list[str]:
@@ -100,11 +100,11 @@ class Plan(Result):
 
     def save_weights(self, model: torch.nn.Module, path: str | Path) -> None:
         """Write the model's weights as safetensors, with this plan's digest in the metadata."""
-        checkpoint.save_weights(self, model, path)
+        application.save_weights(self, model, path)
 
     def load_weights(self, model: torch.nn.Module, path: str | Path) -> torch.nn.Module:
         """Read what `save_weights` wrote with this plan, and attach it; another plan's file is refused."""
-        return checkpoint.load_weights(self, model, path)
+        return application.load_weights(self, model, path)
 
     @property
     def digest(self) -> str:

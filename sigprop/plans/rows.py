@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sigprop.errors import require
-from sigprop.results.init import KEEP, Init, is_finite
+from sigprop.results.parameters import KEEP, Init, is_finite
 
 PLACES = ("input", "output")
 FACTORS = ("multiplier", "lr", "weight_decay", "eps")
@@ -16,7 +16,7 @@ FACTORS = ("multiplier", "lr", "weight_decay", "eps")
 class ParameterPlan:
     """One parameter: its initialization, the factor it enters the forward pass with, and its optimizer multipliers.
 
-    `role`: see `results.roles`.
+    `role`: see `results.parameters`.
     """
 
     name: str

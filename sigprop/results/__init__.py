@@ -2,7 +2,7 @@
 
 from sigprop.results.comparison import Comparison
 from sigprop.results.coordinates import CoordinateReport, Culprit, Exponent
-from sigprop.results.init import Init
+from sigprop.results.parameters import Init
 from sigprop.results.profile import ParameterRow, Profile, SiteRow
 from sigprop.results.report import Datum, Edit, Finding, Prescription, Report
 

@@ -16,7 +16,7 @@ from typing import Any
 from sigprop.errors import require
 from sigprop.grid import Grid
 from sigprop.results.files import UNSAVED, Result, plain
-from sigprop.results.init import Init
+from sigprop.results.parameters import Init
 from sigprop.results.profile import Profile
 from sigprop.results.report_text import report_text
 

@@ -1,4 +1,4 @@
-"""What a model is made of, as data: parameters by role (`results.roles`), residual junctions, repeated blocks.
+"""What a model is made of, as data: parameters by role (`results.parameters`), residual junctions, repeated blocks.
 
 A fused matrix has `parts`: pieces along its output axis, each with its own role.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sigprop.capture.record import Field
 from sigprop.capture.tracing import TracedModel
 from sigprop.errors import UnsupportedError
-from sigprop.results.roles import MATRICES, TABLES
+from sigprop.results.parameters import MATRICES, TABLES
 from sigprop.structure.attention import FoundAttention, visible_keys
 from sigprop.structure.linear import Scores, TableScale
 

@@ -12,7 +12,7 @@ from sigprop.capture.layout import Axis
 from sigprop.capture.record import Source, Weight
 from sigprop.capture.roles import find_roles
 from sigprop.capture.tracing import TracedModel
-from sigprop.results.roles import MATRICES
+from sigprop.results.parameters import MATRICES
 from sigprop.structure.attention import attention_at
 from sigprop.structure.model import Junction, Parameter, Part
 

@@ -12,7 +12,7 @@ from sigprop.distributions import Draws
 from sigprop.isolation import as_written, seed_all, seed_of, undisturbed
 from sigprop.losses import LossChoice
 from sigprop.measurement.batch import call, what_to_differentiate
-from sigprop.measurement.initializations import summarize
+from sigprop.measurement.measurement import summarize
 from sigprop.measurement.one_pass import Options, measure_once
 from sigprop.results import Profile
 from sigprop.results.stated_errors import stated_columns

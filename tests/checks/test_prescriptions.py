@@ -11,7 +11,7 @@ from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
 from sigprop.plans import ParameterPlan, Plan
 from sigprop.results import Init
-from sigprop.results.init import KEEP
+from sigprop.results.parameters import KEEP
 from studies.check_models import changed, tanh_mlp, transformer
 
 

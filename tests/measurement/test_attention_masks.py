@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sigprop.measurement.attention import score_summary
+from sigprop.measurement.functions import score_summary
 from sigprop.score_masks import allowed_scores
 
 SHAPE = (2, 4, 12, 12)

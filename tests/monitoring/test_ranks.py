@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sigprop.monitoring import Watch, read_samples
-from sigprop.monitoring.joined_correlation import correlation_about
 from sigprop.monitoring.ranks import StepRecord, join
+from sigprop.monitoring.recording import correlation_about
 from tests.monitoring.shared import batches, small_model, train
 from tests.monitoring.two_processes import STEPS
 

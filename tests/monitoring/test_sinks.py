@@ -11,7 +11,7 @@ import time
 import pytest
 
 from sigprop.monitoring import Watch, read_samples
-from sigprop.monitoring.sinks.jsonl import read_events
+from sigprop.monitoring.history import read_events
 from tests.monitoring.shared import batches, small_model, train
 
 KEY = "variance/blocks.*.mlp/worst"

@@ -10,7 +10,7 @@ import sigprop as sp
 from sigprop.models import build
 from sigprop.plans import Plan, writing
 from sigprop.plans.application import _values
-from sigprop.results.init import Init
+from sigprop.results.parameters import Init
 from tests.plans.sharded_plan import SETTINGS
 
 

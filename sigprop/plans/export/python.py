@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sigprop.plans.export.targets import TARGETS, commented, folded, hooked_rows, init_rows, settings
 from sigprop.plans.optimizers import MATRIX_ONLY
-from sigprop.results.roles import VECTORS
+from sigprop.results.parameters import VECTORS
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan

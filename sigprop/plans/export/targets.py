@@ -14,8 +14,7 @@ from sigprop.errors import InputError
 from sigprop.plans.rows import ParameterPlan
 from sigprop.registry import Registry
 from sigprop.results.files import write_whole
-from sigprop.results.init import Init
-from sigprop.results.roles import VECTORS
+from sigprop.results.parameters import VECTORS, Init
 
 if TYPE_CHECKING:
     from sigprop.plans.plan import Plan

@@ -3,14 +3,14 @@
 | file | what it does |
 |---|---|
 | `schemes/` | the schemes, by what they share |
-| `registry`, `rows` | how a scheme is registered, and the building blocks it is written with |
+| `rows` | how a scheme is registered, and the building blocks it is written with |
 | `planned_states` | what a model becomes under a plan, predicted; the solvers stand on it |
 | `planning` | `plan(model, recipe)`; junctions folded exactly or hooked, tied readouts, frozen weights |
 """
 
 from sigprop.plans.multipliers import Multipliers, Sizes, folded_multipliers, multipliers
 from sigprop.plans.recipes.planning import plan
-from sigprop.plans.recipes.registry import RECIPES, Recipe, recipe
+from sigprop.plans.recipes.rows import RECIPES, Recipe, recipe
 from sigprop.structure import Junction, Parameter, Structure, read_structure
 
 __all__ = [

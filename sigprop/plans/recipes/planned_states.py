@@ -17,8 +17,7 @@ from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation, uses_of
 from sigprop.graph.graph import Node
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import RECIPES
-from sigprop.plans.recipes.rows import init_all, scale_rows, times
+from sigprop.plans.recipes.rows import RECIPES, init_all, scale_rows, times
 from sigprop.results import Init
 from sigprop.structure import Structure
 from sigprop.theory.ops.residual import Residual

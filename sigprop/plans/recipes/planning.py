@@ -41,10 +41,9 @@ from sigprop.isolation import seed_all, undisturbed
 from sigprop.plans.hooks import LEARNED
 from sigprop.plans.multipliers import Sizes
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import RECIPES
-from sigprop.plans.recipes.rows import multiplied, scale_row, times
+from sigprop.plans.recipes.rows import RECIPES, multiplied, scale_row, times
 from sigprop.plans.rows import JunctionPlan, ParameterPlan, ScalePlan
-from sigprop.results.init import KEEP
+from sigprop.results.parameters import KEEP
 from sigprop.structure import Structure, read_structure
 
 

@@ -1,4 +1,5 @@
-"""Building blocks of a recipe: one row per parameter from a rule for matrices, one per junction from two scales.
+"""Building blocks of a recipe: one row per parameter from a rule for matrices, one per junction from two scales;
+and the recipes by name. One file, one registration, one test.
 
 The usual choices are made here once: biases zero, gains at what the model sets (one), embeddings normal.
 """
@@ -7,7 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,9 +22,9 @@ from sigprop.plans.multipliers import Matrix, Sizes, multipliers
 from sigprop.plans.optimizers import algorithm_of
 from sigprop.plans.plan import Plan
 from sigprop.plans.rows import JunctionPlan, ParameterPlan
+from sigprop.registry import Registry
 from sigprop.results import Init
-from sigprop.results.init import KEEP
-from sigprop.results.roles import TABLES
+from sigprop.results.parameters import KEEP, TABLES
 from sigprop.structure import Junction, Parameter, Part, Structure
 
 Draw = Callable[[Parameter, str, int], Init]
@@ -166,3 +169,54 @@ def scale_row(row: JunctionPlan) -> ParameterPlan:
     """The row of a junction's learnable branch scale."""
     init = Init("constant", value=row.branch)
     return ParameterPlan(f"{row.name}.{LEARNED}", row.shape, init, why=row.why, role="scale")
+
+
+Function = Callable[..., Plan]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A pure function from a model's structure (and options) to a plan whose junctions are not folded yet.
+
+    `data` marks the ones that run the model on a batch and need its parameters to be real, `solves` those whose
+    matrices go like `fan_in^{-1/2}` because they solve for predicted states, or by assumption (`own`). `needs`:
+    `junctions` or `transformer`; `norms`: the placement that it is for.
+    """
+
+    name: str
+    function: Function
+    paper: str
+    applies_to: str
+    effect: str
+    data: bool = False
+    solves: bool = False
+    needs: str = ""
+    norms: str = ""
+
+    def default(self, option: str) -> Any:
+        """The default of one of the recipe's options."""
+        return signature(self.function).parameters[option].default
+
+    def __call__(self, structure: Any, **options: Any) -> Plan:
+        structure.require(self.name, self.needs, self.norms)
+        try:
+            plan = self.function(structure, **options)
+        except TypeError as error:
+            if "unexpected keyword argument" not in str(error):
+                raise
+            raise InputError(f"recipe {self.name!r}: {str(error).partition(') ')[2] or error}") from error
+        plan.meta = {"recipe": self.name, "paper": self.paper, **plan.meta}
+        return plan
+
+
+RECIPES: Registry[Recipe] = Registry("recipe", f"{__package__}.schemes", "`sigprop recipes` lists them all.")
+
+
+def recipe(name: str, **about: Any) -> Callable[[Function], Function]:
+    """Decorator: register a scheme under a name, with the other fields of `Recipe`."""
+
+    def add(function: Function) -> Function:
+        RECIPES.add(name, Recipe(name, function, **about))
+        return function
+
+    return add

@@ -25,7 +25,7 @@ from sigprop.errors import InputError, require
 from sigprop.grid import Grid
 from sigprop.losses import LossChoice
 from sigprop.plans.scaling.dimensions import compare
-from sigprop.plans.scaling.fit import fit_exponent
+from sigprop.plans.scaling.expectations import fit_exponent
 from sigprop.plans.scaling.training import PlanMaker, build_seeded, compare_known, make_optimizers, make_plan, make_step
 from sigprop.theory.exponents import Alignment
 

@@ -33,7 +33,7 @@ from sigprop.plans.scaling.depth import DepthFactors, depths_beside_base, depths
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.width_rules import WidthRule
-from sigprop.results.roles import WIDTH_CLASSES
+from sigprop.results.parameters import WIDTH_CLASSES
 from sigprop.sites import plain_name, unwrap
 from sigprop.structure import Parameter, Structure
 

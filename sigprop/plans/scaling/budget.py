@@ -46,7 +46,7 @@ from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.planned_states import distribution_of
 from sigprop.plans.rows import ParameterPlan
 from sigprop.plans.suggestion import TARGETS
-from sigprop.results.roles import MATRICES, TABLES
+from sigprop.results.parameters import MATRICES, TABLES
 from sigprop.structure import Parameter, Structure
 
 SWEPT_STEPS = 300

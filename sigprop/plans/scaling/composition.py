@@ -23,8 +23,7 @@ from sigprop.errors import InputError, UnknownNameError, UnsupportedError, requi
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.planned_states import with_initial_loss
 from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched, with_factor
-from sigprop.plans.recipes.registry import RECIPES
-from sigprop.plans.recipes.rows import multiplied, times, with_inits
+from sigprop.plans.recipes.rows import RECIPES, multiplied, times, with_inits
 from sigprop.plans.rows import ParameterPlan
 from sigprop.plans.scaling.beside import (
     REFERENCE_LAYERS,
@@ -49,7 +48,7 @@ from sigprop.plans.scaling.tables import (
 from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.plans.suggestion import TARGETS
 from sigprop.results import Init
-from sigprop.results.init import KEEP
+from sigprop.results.parameters import KEEP
 from sigprop.structure import Structure, read_structure
 from sigprop.theory.exponents import Alignment, read_optimizer
 

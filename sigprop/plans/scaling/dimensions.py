@@ -20,7 +20,7 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError, require
 from sigprop.plans.matrix_optimizers import matrix_shape
 from sigprop.plans.multipliers import Matrix
-from sigprop.results.roles import WIDTH_CLASSES
+from sigprop.results.parameters import WIDTH_CLASSES
 from sigprop.sites import parameter_names, plain_name, unwrap
 from sigprop.structure import Structure
 

@@ -29,11 +29,10 @@ from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import Recipe
-from sigprop.plans.recipes.rows import times
+from sigprop.plans.recipes.rows import Recipe, times
 from sigprop.plans.scaling.dimensions import Dimensions, pattern
 from sigprop.results import Init
-from sigprop.results.roles import TABLES, WIDTH_CLASSES
+from sigprop.results.parameters import TABLES, WIDTH_CLASSES
 from sigprop.sites import plain_name, unwrap
 from sigprop.structure import Parameter, Structure
 

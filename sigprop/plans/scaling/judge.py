@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from torch import nn
 
-from sigprop.plans.scaling.expectations import Expectations
-from sigprop.plans.scaling.fit import fit_exponents, fit_two_parts
+from sigprop.plans.scaling.expectations import Expectations, fit_exponents, fit_two_parts
 from sigprop.plans.scaling.record import RecordedRun
 from sigprop.results.coordinates import Culprit, Exponent
 
@@ -32,7 +31,7 @@ def judge(
     """Fit every recorded quantity over the builds (`tables[build][seed]`) and compare it with the rule's exponent.
 
     `queries`: parameters that carry an attention's 1/d.
-    A change that is no power of width as expected may be one of two parts, aligned and random (`fit`); then the
+    A change that is no power of width as expected may be one of two parts, aligned and random; then the
     expected exponent, that of large width, is only a bound from above. So is the power by which the scores of an
     attention may move, for everything that follows it: a pattern that moves more moves what it mixes.
     """

@@ -12,8 +12,7 @@ from sigprop.inputs import ModelSource, open_source
 from sigprop.inputs.user_file import is_user_object, read_user_object
 from sigprop.plans import Plan
 from sigprop.plans.recipes.planned_states import PredictedPlan, predict_made
-from sigprop.plans.recipes.registry import RECIPES
-from sigprop.plans.recipes.rows import scale_rows
+from sigprop.plans.recipes.rows import RECIPES, scale_rows
 from sigprop.research.explorer.controls import ARCHITECTURES, ArchitectureControls, Choice, Range
 from sigprop.structure import Structure, read_structure
 

@@ -11,7 +11,7 @@ from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.plans.recipes import plan, read_structure
 from sigprop.plans.recipes.planned_states import PlannedStates, predict_plan, variance
-from sigprop.plans.recipes.registry import RECIPES
+from sigprop.plans.recipes.rows import RECIPES
 from sigprop.plans.recipes.schemes.unit import _gradient_growth
 from sigprop.structure.attention import score_variance
 from tests.plans.recipes.shared import identity

@@ -13,7 +13,7 @@ from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.plans.scaling import contributions, expected_contributions, measure_alignment, parametrize
 from sigprop.plans.scaling.alignment import AlignmentReport, AlignmentRow, _ratio
-from sigprop.results.roles import WIDTH_CLASSES
+from sigprop.results.parameters import WIDTH_CLASSES
 from sigprop.theory.exponents import solve
 
 

@@ -12,7 +12,7 @@ import sigprop as sp
 from sigprop.errors import InputError
 from sigprop.models import build
 from sigprop.plans.scaling import compare, coord_check, parametrize
-from sigprop.plans.scaling.fit import fit_exponent, fit_two_parts
+from sigprop.plans.scaling.expectations import fit_exponent, fit_two_parts
 from sigprop.results import Init
 
 WIDTHS = [32, 64, 128, 256]

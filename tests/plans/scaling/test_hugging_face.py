@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sigprop.plans.scaling import compare, coord_check, parametrize
-from sigprop.results.roles import WIDTH_CLASSES
+from sigprop.results.parameters import WIDTH_CLASSES
 from sigprop.structure import read_structure
 
 transformers = pytest.importorskip("transformers")

@@ -6,8 +6,7 @@ import math
 
 from sigprop.errors import UnsupportedError, require
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import Draw, init_all, scale_rows, times, with_inits, with_junctions
+from sigprop.plans.recipes.rows import Draw, init_all, recipe, scale_rows, times, with_inits, with_junctions
 from sigprop.plans.recipes.schemes.matrices import fixed, xavier_std
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure

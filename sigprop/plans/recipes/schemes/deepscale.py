@@ -29,8 +29,7 @@ from sigprop.capture.record import Field
 from sigprop.errors import UnsupportedError, require
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.planned_states import PlannedStates
-from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import Scales, init_all, with_junctions
+from sigprop.plans.recipes.rows import Scales, init_all, recipe, with_junctions
 from sigprop.plans.recipes.schemes.unit import branch_scales
 from sigprop.results import Init
 from sigprop.structure import Junction, Parameter, Structure

@@ -6,8 +6,7 @@ import math
 
 from sigprop.errors import require
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import init_all, kept_row, with_inits
+from sigprop.plans.recipes.rows import init_all, kept_row, recipe, with_inits
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
 

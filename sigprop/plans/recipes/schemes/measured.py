@@ -12,8 +12,7 @@ from sigprop.batches import as_batch, run
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.measurement.criticality import check_criticality
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import RECIPES, recipe
-from sigprop.plans.recipes.rows import initialized_copy, scale_rows, with_junctions
+from sigprop.plans.recipes.rows import RECIPES, initialized_copy, recipe, scale_rows, with_junctions
 from sigprop.plans.recipes.schemes.matrices import orthogonal, xavier
 from sigprop.structure import Junction, Structure
 

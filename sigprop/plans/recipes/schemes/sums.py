@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from sigprop.errors import UnsupportedError, require
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import init_all, scale_row, with_junctions
+from sigprop.plans.recipes.rows import init_all, recipe, scale_row, with_junctions
 from sigprop.plans.recipes.schemes.branches import xavier_in_branches
 from sigprop.plans.recipes.schemes.matrices import kaiming, xavier, xavier_std
 from sigprop.plans.rows import JunctionPlan, ParameterPlan
 from sigprop.results import Init
-from sigprop.results.roles import TABLES
+from sigprop.results.parameters import TABLES
 from sigprop.structure import Junction, Parameter, Structure
 
 

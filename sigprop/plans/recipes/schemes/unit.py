@@ -36,8 +36,7 @@ from sigprop.graph.graph import Node
 from sigprop.losses import LossChoice
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.planned_states import PlannedStates, correlation, start_variance, variance
-from sigprop.plans.recipes.registry import recipe
-from sigprop.plans.recipes.rows import init_all, scale_rows, times, with_junctions
+from sigprop.plans.recipes.rows import init_all, recipe, scale_rows, times, with_junctions
 from sigprop.plans.recipes.schemes.matrices import lecun_rule
 from sigprop.results import Init
 from sigprop.structure import Junction, Structure

@@ -53,10 +53,8 @@ corpus: $(READY)        ## a hundred models against a witness: those that are no
 	$(BIN)/python -m studies.corpus.fresh
 	$(BIN)/python -m studies.corpus.page
 
-studies: $(READY)       ## slow validation studies; results are stored under docs/data
+studies: $(READY)       ## the slow tests
 	$(BIN)/python -m pytest -m slow
-	$(BIN)/python -m studies.plan_sweeps --processes 2
-	$(BIN)/python -m studies.suggested_rates
 
 clean:
 	rm -rf $(VENV) site out build dist

@@ -10,7 +10,7 @@ from sigprop.checks.evaluation import Experiment
 from sigprop.checks.subject import Subject
 from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
-from studies.check_models import HEALTHY, MISTAKES, TOKENS, gpt2, transformer
+from tests.checks.models import HEALTHY, MISTAKES, TOKENS, gpt2, transformer
 from tests.checks.test_answers import PLANTED
 from tests.checks.test_operations import OPERATIONS
 

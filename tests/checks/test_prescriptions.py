@@ -12,7 +12,7 @@ from sigprop.models.layers import initialize_
 from sigprop.plans import ParameterPlan, Plan
 from sigprop.results import Init
 from sigprop.results.parameters import KEEP
-from studies.check_models import changed, tanh_mlp, transformer
+from tests.checks.models import changed, tanh_mlp, transformer
 
 
 def exploding():

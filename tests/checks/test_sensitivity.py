@@ -12,7 +12,7 @@ from sigprop.checks.evaluation import Experiment
 from sigprop.checks.gauges import sensitivity
 from sigprop.checks.subject import Subject
 from sigprop.inputs import made_up_batch
-from studies.check_models import BERT_BASE_STD, bert, gpt2, llama, planned, transformer
+from tests.checks.models import BERT_BASE_STD, bert, gpt2, llama, planned, transformer
 
 TOKENS = 32
 STEP = 1e-3

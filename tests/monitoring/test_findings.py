@@ -1,4 +1,4 @@
-"""Faulty runs are named, healthy ones are not: a fast part of `studies.watch_findings`, and each rule by itself."""
+"""Faulty runs are named, healthy ones are not, and each rule by itself."""
 
 import math
 
@@ -10,25 +10,19 @@ from sigprop.monitoring.findings.steps import expert_of
 from sigprop.monitoring.history import History, Sample
 from sigprop.monitoring.watching import Watch
 from sigprop.results import Profile, SiteRow
-from studies.watch_findings import named_right, watched
-from studies.watch_runs import FAULTY, HEALTHY
-
-FAST = ("rate too high", "dead expert", "nan in a batch", "frozen layer", "epsilon too large", "exploding branch")
+from tests.monitoring.runs import FAULTY, HEALTHY, named_right
 
 
-@pytest.mark.parametrize("fault", FAST)
-def test_a_faulty_run_is_named(fault):
-    run = FAULTY[fault][0](7)
-    run.steps = 55 if fault == "nan in a batch" else 25
-    findings = watched(run)
+@pytest.mark.parametrize("fault", FAULTY)
+def test_a_faulty_run_is_named(fault, tmp_path):
+    run = FAULTY[fault](7)
+    findings = run.findings(tmp_path, 55 if fault == "nan in a batch" else 25)
     assert named_right(run, findings), [finding.title for finding in findings]
 
 
-@pytest.mark.parametrize("name", ["pre-norm decoder", "decoder, zero branches", "decoder, last block trained"])
-def test_nothing_is_said_of_a_healthy_run(name):
-    run = HEALTHY[name](7)
-    run.steps = 40
-    assert watched(run) == []
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_said_of_a_healthy_run(name, tmp_path):
+    assert HEALTHY[name](7).findings(tmp_path, 40) == []
 
 
 def history(rows, table: str = "sites", losses=()) -> History:

@@ -14,7 +14,7 @@ from sigprop.checks.diff.matching import entries_of, matched
 from sigprop.checks.diff.sampling import compared, sample_of
 from sigprop.errors import InputError
 from sigprop.results.difference import InitDiff
-from studies import diff_models as models
+from tests.checks.diff import models
 
 SOURCE = """
 import torch
@@ -54,9 +54,6 @@ def test_parameters_are_compared_where_no_batch_can_be_made(mixer_config):
     assert len(found.parameters) > 20
 
 
-DIFFERENT = {pair.name: pair for pair in models.DIFFERENT}
-
-
 @pytest.fixture
 def net(tmp_path):
     path = tmp_path / "net.py"
@@ -73,16 +70,12 @@ def test_equal_in_disguise(make):
     assert "<table" not in found._repr_html_()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["fused query three times larger", "one matrix 25 % larger", "uniform with the same std", "a 1000-sigma entry",
-     "bf16 trunc_normal_: 0.4 % at the bound", "branch outputs zero against small"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", models.DIFFERENT)
 def test_a_planted_difference_is_named(name):
-    pair = DIFFERENT[name]
-    found = sp.diff(pair.a, pair.b, models.ids())
+    one, other, culprit = models.DIFFERENT[name]
+    found = sp.diff(one, other, models.ids())
     assert not found.equal
-    assert pair.culprit[0] in found.culprit
+    assert culprit in found.culprit
     assert found.swaps[0].explained == pytest.approx(1.0)
 
 

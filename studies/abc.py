@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from sigprop.models import build, sample_text, text_batch
 from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans.exponents import PARAMETRIZATIONS, Parametrization, read_alignment, read_optimizer, solve
 from sigprop.plans.scaling import measure_alignment
 from sigprop.plans.scaling.expectations import fit_exponent
 from sigprop.research.exponents import chain
 from sigprop.research.lab.data import ImageBatches, labelled_idx
 from sigprop.research.lab.trainer import Run
-from sigprop.theory.exponents import PARAMETRIZATIONS, Parametrization, read_alignment, read_optimizer, solve
 from studies.reproduction import SEEDS, UNSEEN, Found, Reproduction, Row, Setting, rounded
 from studies.trainings import best_of, cells_of, settings_on, trained
 

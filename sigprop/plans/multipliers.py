@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sigprop.theory.exponents import read_optimizer
+from sigprop.plans.exponents import read_optimizer
 
 RMS_OF_ADAM = 0.2
 """What torch's `match_rms_adamw` multiplies besides the root of the longer side."""

@@ -21,20 +21,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from sigprop.theory.exponents import (
+from sigprop.plans.exponents import (
     ALIGNMENTS,
+    HALF,
     PARAMETRIZATIONS,
     Alignment,
     Exponents,
     OptimizerRule,
     Parametrization,
-    gauge,
     read_alignment,
     read_optimizer,
     read_parametrization,
     solve,
 )
-from sigprop.theory.exponents.parametrization import HALF
 
 
 @dataclass(frozen=True)
@@ -169,6 +168,16 @@ def equivalents(parametrization: Parametrization, optimizer: OptimizerRule, alig
         if (moved.a, moved.b, moved.c) == (parametrization.a, parametrization.b, parametrization.c):
             names.append(name)
     return tuple(names)
+
+
+def gauge(parametrization: Parametrization, theta: Exponents, optimizer: OptimizerRule) -> Parametrization:
+    """The same training written with `a + theta`: b falls by theta, c by as much of it as the optimizer's rule says
+    (Stratos, section 1.2.1, for Adam)."""
+    shift = 1 + optimizer.gradient - optimizer.weight
+    a = Exponents(*(x + t for x, t in zip(parametrization.a, theta, strict=True)))
+    b = Exponents(*(x - t for x, t in zip(parametrization.b, theta, strict=True)))
+    c = parametrization.c and Exponents(*(x - shift * t for x, t in zip(parametrization.c, theta, strict=True)))
+    return Parametrization(a, b, c)
 
 
 def _initial_conditions(parametrization: Parametrization) -> list[Condition]:

@@ -11,8 +11,8 @@ from sigprop.cli.options import Json, show
 from sigprop.grid import Grid
 
 if TYPE_CHECKING:
+    from sigprop.plans.exponents import Parametrization
     from sigprop.research.exponents import Classification
-    from sigprop.theory.exponents import Parametrization
 
 
 def exponents_command(
@@ -26,8 +26,8 @@ def exponents_command(
 
     Exact numbers for each role: init, multiplier, largest stable learning rate. Exit code 1 when it is unstable.
     """
+    from sigprop.plans.exponents import read_alignment, read_optimizer, read_parametrization
     from sigprop.research.exponents import classify
-    from sigprop.theory.exponents import read_alignment, read_optimizer, read_parametrization
 
     entry = read_parametrization(parametrization)
     verdict = classify(entry, read_optimizer(optimizer), read_alignment(alignment), depth)

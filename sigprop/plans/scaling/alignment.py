@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from sigprop.errors import InputError, require
 from sigprop.grid import Grid
 from sigprop.losses import LossChoice
+from sigprop.plans.exponents import Alignment
 from sigprop.plans.scaling.dimensions import compare
 from sigprop.plans.scaling.expectations import fit_exponent
 from sigprop.plans.scaling.training import PlanMaker, build_seeded, compare_known, make_optimizers, make_plan, make_step
-from sigprop.theory.exponents import Alignment
 
 KINDS = ("omega", "alpha", "u")
 

@@ -20,6 +20,7 @@ from typing import Any
 from torch import nn
 
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError, require
+from sigprop.plans.exponents import Alignment, read_optimizer
 from sigprop.plans.plan import Plan
 from sigprop.plans.recipes.planned_states import with_initial_loss
 from sigprop.plans.recipes.planning import completed, reproducibly, require_untouched, with_factor
@@ -50,7 +51,6 @@ from sigprop.plans.suggestion import TARGETS
 from sigprop.results import Init
 from sigprop.results.parameters import KEEP
 from sigprop.structure import Structure, read_structure
-from sigprop.theory.exponents import Alignment, read_optimizer
 
 ZEROS = ("readout", "query", "branch ends")
 """What may start at zero."""

@@ -18,12 +18,12 @@ from torch import nn
 from sigprop.errors import UnsupportedError, require
 from sigprop.grid import Grid
 from sigprop.losses import LossChoice
+from sigprop.plans.exponents import read_optimizer
 from sigprop.plans.plan import Plan
 from sigprop.plans.scaling.dimensions import pattern
 from sigprop.plans.scaling.training import make_optimizers, make_step
 from sigprop.results import Profile
 from sigprop.sites import plain_name
-from sigprop.theory.exponents import read_optimizer
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import nn
 
 from sigprop.errors import InputError, require, require_names
 from sigprop.losses import LossChoice
+from sigprop.plans.exponents import read_optimizer
 from sigprop.plans.scaling.beside import Rules
 from sigprop.plans.scaling.expectations import Expectations, Rows, expected_rows, query_owners
 from sigprop.plans.scaling.judge import find_culprits, in_order_of_ending, judge
@@ -35,7 +36,6 @@ from sigprop.plans.scaling.training import (
 )
 from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.results.coordinates import CoordinateReport, Exponent
-from sigprop.theory.exponents import read_optimizer
 
 Shape = tuple[int, ...]
 

@@ -21,6 +21,7 @@ from scipy.optimize import nnls
 from scipy.special import stdtrit
 from torch import nn
 
+from sigprop.plans.exponents import read_optimizer
 from sigprop.plans.scaling.attention import attention_scales
 from sigprop.plans.scaling.beside import Beside, Rules, beside_of
 from sigprop.plans.scaling.dimensions import Dimensions, pattern
@@ -28,7 +29,6 @@ from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.record import OUTPUT
 from sigprop.plans.scaling.tables import tied_factor
 from sigprop.plans.scaling.width_rules import WidthRule
-from sigprop.theory.exponents import read_optimizer
 
 Rows = dict[str, dict[str, float]]
 

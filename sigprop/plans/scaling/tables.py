@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import InputError, require
+from sigprop.plans.exponents import read_optimizer
 from sigprop.plans.multipliers import Sizes
 from sigprop.plans.optimizers import MATRIX_ONLY
 from sigprop.plans.plan import Plan
@@ -43,7 +44,6 @@ from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.suggestion import ADAM_RATE, BESIDE_MUON, batch_factor
 from sigprop.sites import plain_name, unwrap
 from sigprop.structure import Parameter, Structure
-from sigprop.theory.exponents import read_optimizer
 
 AGREEMENT = 0.25
 LARGEST_STEP = 0.5

@@ -14,6 +14,7 @@ from sigprop.batches import as_batch, copied, first_batch, run
 from sigprop.errors import InputError
 from sigprop.isolation import cuda_devices, undisturbed
 from sigprop.losses import LossChoice, first_signal, objective
+from sigprop.plans.exponents import read_optimizer
 from sigprop.plans.plan import Plan
 from sigprop.plans.rows import ParameterPlan
 from sigprop.plans.scaling.beside import Rules, beside_of
@@ -23,7 +24,6 @@ from sigprop.plans.scaling.model_and_base import ModelAndBase
 from sigprop.plans.scaling.record import RecordedRun, SizeRecorder
 from sigprop.plans.scaling.width_rules import width_rule
 from sigprop.sites import plain_name
-from sigprop.theory.exponents import read_optimizer
 
 DEFAULT_LR = {"sgd": 0.1, "momentum": 0.02, "adafactor": 0.03, "lion": 1e-3, "sign": 1e-3}
 

@@ -11,10 +11,10 @@ from torch import nn
 from sigprop.errors import InputError
 from sigprop.measurement import measure
 from sigprop.models import build
+from sigprop.plans.exponents import solve
 from sigprop.plans.scaling import contributions, expected_contributions, measure_alignment, parametrize
 from sigprop.plans.scaling.alignment import AlignmentReport, AlignmentRow, _ratio
 from sigprop.results.parameters import WIDTH_CLASSES
-from sigprop.theory.exponents import solve
 
 
 def gpt(width):

@@ -7,12 +7,12 @@ import torch
 
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.plans import ParameterPlan, Plan
+from sigprop.plans.exponents import Parametrization, exponents, solve
 from sigprop.plans.multipliers import multipliers
 from sigprop.plans.own_scale import Lion
 from sigprop.plans.scaling import width_rule
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.plans.scaling.training import make_optimizers
-from sigprop.theory.exponents import Parametrization, exponents, solve
 
 M = 4.0
 

@@ -28,10 +28,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sigprop.errors import UnknownNameError, require
+from sigprop.plans.exponents import Alignment, read_alignment
 from sigprop.plans.multipliers import Sizes
 from sigprop.plans.scaling.dimensions import Dimensions
 from sigprop.registry import Registry
-from sigprop.theory.exponents import Alignment, read_alignment
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from sigprop.errors import require
+from sigprop.plans.exponents import ALIGNMENTS, Alignment, Parametrization, exponents, solve
 from sigprop.plans.scaling.width_rules import WIDTH_RULES, WidthRule
-from sigprop.theory.exponents import ALIGNMENTS, Alignment, Parametrization, exponents, solve
 
 
 @WIDTH_RULES.register("mup")

@@ -1,4 +1,6 @@
-"""Parametrizations: multiplier exponents `a` and initialization exponents `b` per role.
+r"""Width exponents: how initialization, multipliers and learning rates must shrink as a network widens.
+
+Multiplier exponents `a` and initialization exponents `b` per role, in exact arithmetic:
 
     h_{l+1} = d^{-a_l} W_l h_l,    Var W_l = d^{-2 b_l},    learning rate_l = C d^{-c_l}
 
@@ -35,6 +37,15 @@ given the size of Adam's (without that it is `muon:none`). Muon's scales, for a 
 inputs: `none` 1; `shape` sqrt(max(1, rows/columns)) (torch's "original"); `rms` sqrt(max(rows, columns)) (torch's
 "match_rms_adamw", Megatron's "spectral"); `unit` sqrt(rows/columns) (Megatron's "unit_rms_norm").
 Reference: Stratos, eq. (12); for Muon derived here from the singular values of the update.
+
+The largest stable learning rates (`solve`): every activation's change is to be at most order one, so the smallest
+admissible exponents are, with the features' change held at `d^{-r}`,
+
+    a_0 + e_0 = r,   a_h + e_h = max(r + alpha, u),   a_o + e_o = max(alpha, u - r),   r = max(0, omega_o - A)
+
+where `A = a_o + b_o`. With A >= omega_o (muP, MF, or an unaligned readout) features move at order one;
+otherwise the logits would grow like d^{omega_o - A}, and the features must move less: the lazy regime.
+Reference: Stratos, eqs. (18) to (24).
 """
 
 from __future__ import annotations
@@ -46,7 +57,6 @@ from typing import NamedTuple
 
 from sigprop.errors import InputError, UnknownNameError, require
 
-ROLES = ("embedding", "hidden", "readout")
 HALF = Fraction(1, 2)
 
 
@@ -64,7 +74,7 @@ class Exponents(NamedTuple):
 def exponents(*values: int | str | Fraction) -> Exponents:
     """Three exact exponents; `exponents(0, "1/2", "1/2")`."""
     if len(values) != 3:
-        raise InputError(f"exponents {values!r}: needs three, for {', '.join(ROLES)}")
+        raise InputError(f"exponents {values!r}: needs three, for {', '.join(Exponents._fields)}")
     try:
         return Exponents(*(Fraction(value) for value in values))
     except (ValueError, ZeroDivisionError) as error:
@@ -155,10 +165,6 @@ class OptimizerRule:
         """The alignment exponent that applies: orthogonal hidden updates act like independent ones."""
         return HALF if self.orthogonal and role == "hidden" else alpha
 
-    def gauge_shift(self) -> int:
-        """By how many `theta` the exponent c falls when (a, b) -> (a + theta, b - theta)."""
-        return 1 + self.gradient - self.weight
-
 
 OPTIMIZERS: dict[str, OptimizerRule] = {
     "sgd": OptimizerRule("sgd", gradient=1),
@@ -224,3 +230,56 @@ def read_parametrization(text: Parametrization | str) -> Parametrization:
     if not {"a", "b"} <= set(found) <= {"a", "b", "c"}:
         raise InputError(f"parametrization {text!r}: needs a=..,..,.. and b=..,..,.. (and c=..,..,.. if fixed)")
     return Parametrization(found["a"], found["b"], found.get("c"))
+
+
+# -- The largest stable learning rates
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Learning rate `d^{-c}`, decoupled weight decay `d^{-weight_decay}` and epsilon `d^{-epsilon}` per role.
+
+    The weight decay keeps learning rate times decay fixed; epsilon follows the size of the gradient.
+    """
+
+    c: Exponents
+    weight_decay: Exponents
+    epsilon: Exponents
+    feature_change: Fraction
+
+
+def solve(
+    parametrization: Parametrization | str,
+    optimizer: OptimizerRule | str = "adam",
+    alignment: Alignment | str = ALIGNMENTS["full"],
+) -> Solution:
+    """The largest stable learning-rate exponents; the initialization must be stable (eqs. 6 to 8)."""
+    parametrization, alignment = read_parametrization(parametrization), read_alignment(alignment)
+    optimizer = read_optimizer(optimizer)
+    initial = parametrization.initial()
+    if initial.embedding != 0 or initial.hidden != HALF or initial.readout < HALF:
+        raise InputError(f"a + b = {initial}: a stable initialization needs 0, 1/2 and at least 1/2; see classify")
+    if alignment.omega_hidden > HALF:
+        raise InputError(
+            f"omega_hidden = {alignment.omega_hidden}: above 1/2 the change grows with every hidden layer, "
+            "and no learning rate is stable (eq. 23)"
+        )
+    r = max(Fraction(0), alignment.omega_readout - initial.readout)
+    reach = {
+        "embedding": r,
+        "hidden": r + optimizer.alpha("hidden", max(alignment.alpha_hidden, alignment.u_hidden - r)),
+        "readout": max(alignment.alpha_readout, alignment.u_readout - r),
+    }
+    gradient = gradient_exponents(parametrization)
+    c = []
+    for role in Exponents._fields:
+        a, b, g = (getattr(values, role) for values in (parametrization.a, parametrization.b, gradient))
+        c.append(reach[role] - a - optimizer.update(role, b, Fraction(0), g))
+    rates = Exponents(*c)
+    return Solution(rates, Exponents(*(-value for value in rates)), gradient, r)
+
+
+def gradient_exponents(parametrization: Parametrization) -> Exponents:
+    """`g`: RMS of the weight gradient is `d^{-g}` after a stable initialization (eq. 10)."""
+    a, outer = parametrization.a, parametrization.initial().readout
+    return Exponents(outer + a.embedding, outer + a.hidden, a.readout)

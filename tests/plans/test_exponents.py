@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sigprop.errors import InputError, UnknownNameError
-from sigprop.research.exponents import chain, classify
-from sigprop.theory.exponents import (
+from sigprop.plans.exponents import (
     ALIGNMENTS,
     MUON_SCALES,
     OPTIMIZERS,
@@ -17,12 +16,12 @@ from sigprop.theory.exponents import (
     Exponents,
     Parametrization,
     exponents,
-    gauge,
     read_alignment,
     read_optimizer,
     read_parametrization,
     solve,
 )
+from sigprop.research.exponents import chain, classify, gauge
 
 H = Fraction(1, 2)
 TABLE = {
@@ -61,7 +60,7 @@ def test_gauge_classes(optimizer):
 def test_gauge_moves_change_no_observable(optimizer, theta, name):
     entry = PARAMETRIZATIONS[name]
     entry = Parametrization(entry.a, entry.b, solve(entry, optimizer).c)
-    moved = gauge(entry, theta, optimizer)
+    moved = gauge(entry, theta, OPTIMIZERS[optimizer])
     left, right = classify(entry, optimizer), classify(moved, optimizer)
     assert left.chain.activations == right.chain.activations
     assert left.chain.activation_gradients == right.chain.activation_gradients
@@ -73,7 +72,7 @@ def test_gauge_moves_change_no_observable(optimizer, theta, name):
 def test_the_wrong_gauge_shift_is_not_equivalent():
     entry = PARAMETRIZATIONS["SP"]
     entry = Parametrization(entry.a, entry.b, solve(entry, "sgd").c)
-    moved = gauge(entry, exponents(0, "1/2", "1/2"), "adam")
+    moved = gauge(entry, exponents(0, "1/2", "1/2"), OPTIMIZERS["adam"])
     assert classify(moved, "sgd").equivalent == ()
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import Function, FunctionMeta
 from torch.nn.parameter import is_lazy as is_uninitialized
 
 from sigprop.batches import as_batch, copied, tensors_in
@@ -19,13 +18,11 @@ from sigprop.compat import own_buffers, own_parameters
 from sigprop.errors import InputError
 from sigprop.isolation import as_written, eagerly, undisturbed, without_observers
 from sigprop.losses import LossChoice, Objective, white_noise
-from sigprop.measurement import stacked_moments
 from sigprop.measurement.batch import call, send_back, signals_in, what_to_differentiate
 from sigprop.measurement.functions import FunctionWatch
 from sigprop.measurement.guard import untouched
 from sigprop.measurement.layout import AxesRule, TokenAxes, layout_of
 from sigprop.measurement.parameters import Accumulated, fetched, large_gradients_let_go, started_parameter_rows
-from sigprop.measurement.queue import Overwritten, TooCoarse
 from sigprop.measurement.recorder import NotBuilt, Recorder, Site
 from sigprop.results import ParameterRow, Profile, SiteRow
 from sigprop.sites import DepthCounter
@@ -43,47 +40,6 @@ def built_copy(model: nn.Module, batch: Any) -> nn.Module:
         made = copy.deepcopy(model)
         call(made, copied(batch))
     return made
-
-
-ASKED = "forward"
-
-
-class _Probe(Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-
-@contextmanager
-def before_unseen_writes(notify: Callable[[], None]) -> Iterator[None]:
-    """Call `notify` before an autograd function written in Python runs forward.
-
-    Its kernels may reuse memory unseen by torch, as a fused loss does that puts the gradient in the logits' place.
-    However a torch applies such a function, it asks the class for `forward`; one that does not is not trusted at all.
-    """
-    seen = False
-
-    def noticed(function: Any, name: str) -> Any:
-        nonlocal seen
-        if name == ASKED and function is _Probe:
-            seen = True
-        elif name == ASKED:
-            notify()
-        return type.__getattribute__(function, name)
-
-    FunctionMeta.__getattribute__ = noticed  # type: ignore[method-assign]
-    try:
-        _Probe.apply(torch.zeros(()))
-        if not seen:
-            notify()
-        yield
-    finally:
-        del FunctionMeta.__getattribute__
-
-
-def writes_in_place(modules: Iterable[nn.Module]) -> bool:
-    """Whether a module says that it overwrites its input."""
-    return any(vars(module).get("inplace") for module in modules)
 
 
 @dataclass(frozen=True)
@@ -104,47 +60,34 @@ class Options:
 def measure_once(model: nn.Module, batch: Any, loss: LossChoice, options: Options, noise_seed: int = 0) -> Profile:
     """Run the model once and return its profile.
 
-    It is run again with more care where what a GPU holds was not good enough, and a copy of it is run where modules
-    or parameters appear with the first batch only.
+    It is run again where a gradient comes in parts, and a copy of it where modules or parameters appear with the first
+    batch only.
     """
     model = as_written(model)
     batch = as_batch(batch, model)
     if is_lazy(model):
         model = built_copy(model, batch)
-    copies, exact, kept = writes_in_place(model.modules()), False, False
+    kept = False
     while True:
         try:
-            return _measured(model, batch, loss, options, noise_seed, copies, exact, kept)
-        except Overwritten:
-            copies = True
-        except TooCoarse:
-            exact = True
+            return _measured(model, batch, loss, options, noise_seed, kept)
         except Accumulated:
             kept = True
         except NotBuilt:
             model = built_copy(model, batch)
 
 
-def _measured(
-    model: nn.Module,
-    batch: Any,
-    loss: LossChoice,
-    options: Options,
-    noise_seed: int,
-    copies: bool,
-    exact: bool,
-    kept: bool,
-) -> Profile:
+def _measured(model: nn.Module, batch: Any, loss: LossChoice, options: Options, noise_seed: int, kept: bool) -> Profile:
     modules = dict(model.named_modules())
     layout = layout_of(batch, options.mask, options.token_axes)
-    recorder = Recorder(modules, layout, options.sites, options.formats, copies, exact)
+    recorder = Recorder(modules, layout, options.sites, options.formats)
     tensors = [tensor for _, tensor in tensors_in(batch)]
     with (
         untouched(modules.values(), tensors) as interrupts,
         eagerly(modules.values()),
         torch.inference_mode(False),
         torch.set_grad_enabled(options.backward),
-        _watched(model, recorder, options, {tensor.device for tensor in (*tensors, *_parameters(modules.values()))}),
+        _watched(model, recorder, options),
         large_gradients_let_go(modules, kept) as let_go,
         interrupts.let_through(),
     ):
@@ -162,20 +105,14 @@ def _measured(
     return Profile(rows, parameters, meta)
 
 
-def _parameters(modules: Iterable[nn.Module]) -> Iterator[nn.Parameter]:
-    return (parameter for module in modules for parameter in own_parameters(module).values() if parameter is not None)
-
-
 @contextmanager
-def _watched(model: nn.Module, recorder: Recorder, options: Options, devices: set[torch.device]) -> Iterator[None]:
-    """Hooks and modes in place: on modules, on functions, and where tensors wait on what may overwrite them."""
+def _watched(model: nn.Module, recorder: Recorder, options: Options) -> Iterator[None]:
+    """Hooks on modules, and a mode that watches functions where that was asked for."""
     if not options.observers:
         without_observers(model)
     watches_functions = options.junctions or options.scores
     with ExitStack() as stack:
         stack.enter_context(recorder.attached(track_modules=watches_functions))
-        if any(map(stacked_moments.pays_off, devices)):
-            stack.enter_context(before_unseen_writes(recorder.queue.keep_copies))
         if watches_functions:
             stack.enter_context(FunctionWatch(recorder, options.junctions, options.scores))
         yield
@@ -205,12 +142,11 @@ def _rows(
 ) -> tuple[list[SiteRow], list[ParameterRow]]:
     """Of sites and parameters; sums over parameters are under way while the device is waited for."""
     parameter_rows = started_parameter_rows(modules, spectral, let_go)
-    recorder.queue.read()
     return _site_rows(recorder), parameter_rows()
 
 
 def _site_rows(recorder: Recorder) -> list[SiteRow]:
-    signals, gradients = recorder.queue.signals, recorder.queue.gradients
+    signals, gradients = recorder.moments()
     missing = [math.nan] * 3
     values = _read_values(recorder.sites)
     depth_of = DepthCounter()

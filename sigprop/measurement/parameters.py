@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -124,9 +124,9 @@ def _added(x: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
     return sum((reduce(piece.double()) for piece in x.reshape(-1).split(PIECE)), start)
 
 
-def fetched(numbers: list[Tensor]) -> list[float]:
-    """Numbers on the host, with one transfer from each device."""
-    found = [0.0] * len(numbers)
+def fetched(numbers: list[Tensor]) -> list[Any]:
+    """Numbers, or rows of them, on the host, with one transfer from each device."""
+    found: list[Any] = [None] * len(numbers)
     for device in {number.device for number in numbers}:
         here = [place for place, number in enumerate(numbers) if number.device == device]
         for place, value in zip(here, torch.stack([numbers[place] for place in here]).tolist(), strict=True):

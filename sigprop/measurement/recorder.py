@@ -17,7 +17,8 @@ from sigprop.compat import forget_gradient_hooks, forward_hook_tables, gradient_
 from sigprop.errors import SigpropError, UnknownNameError
 from sigprop.measurement.batch import signals_in
 from sigprop.measurement.layout import TokenLayout
-from sigprop.measurement.queue import Queue
+from sigprop.measurement.moments import Moments
+from sigprop.measurement.parameters import fetched
 from sigprop.sites import ROOT, nth, part
 
 FORMATS: dict[str, tuple[float, float]] = {
@@ -66,11 +67,7 @@ class Site:
 
 
 class Recorder:
-    """Watches one forward and one backward pass; `sites` are in the order of execution.
-
-    With `copies` a GPU's tensors are copied while they wait, with `exact` summed in float64, with `fleeting` reduced as
-    they come; see `queue.py`.
-    """
+    """Watches one forward and one backward pass; `sites` are in the order of execution."""
 
     def __init__(
         self,
@@ -78,16 +75,15 @@ class Recorder:
         layout: TokenLayout,
         sites: Iterable[str] | None,
         formats: bool = False,
-        copies: bool = False,
-        exact: bool = False,
-        fleeting: bool = False,
     ):
         self.modules = modules
         self.layout = layout
         self.patterns = None if sites is None else list(sites)
         self.formats = formats
         self.sites: list[Site] = []
-        self.queue = Queue(copies, exact, fleeting)
+        self._moments = Moments()
+        self._signals: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
         self.gradient_order: list[int] = []
         self.phase = "idle"
         self.current: list[str] = []
@@ -205,8 +201,18 @@ class Recorder:
         site = self.sites[ticket]
         values = self.layout.view(site.name, tensor.detach(), site.module)
         mask = self.layout.mask(site.name, values)
-        self.queue.add(ticket, values, mask, signal)
+        if signal:
+            self._signals[ticket] = self._moments.signal(values, mask)
+        else:
+            self._gradients[ticket] = self._moments.gradient(values, mask)
         self._note_more(site, values, mask, signal)
+
+    def moments(self) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
+        """(mean, variance, token correlation) of signals and of gradients, by ticket; waits for the device."""
+        numbers = iter(fetched([*self._signals.values(), *self._gradients.values()]))
+        return {ticket: next(numbers) for ticket in self._signals}, {
+            ticket: next(numbers) for ticket in self._gradients
+        }
 
     def _note_more(self, site: Site, values: Tensor, mask: Tensor | None, signal: bool) -> None:
         """What else is taken from a tensor, (sequences, tokens, channels), or from its gradient."""

@@ -176,14 +176,14 @@ def is_norm(module: nn.Module | None) -> bool:
 
 
 class PassRecorder(Recorder):
-    """Every tensor is reduced at once, since a training step cannot be run again; a failure never reaches the user.
+    """A failure never reaches the user.
 
     `shifts` holds, for the noise of the gradient, what one example contributes to the gradient of a shift of a norm's
     output: the sum over examples and the sum of squares.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], layout: TokenLayout, for_ranks: bool, give_up: GiveUp):
-        super().__init__(modules, layout, None, fleeting=True)
+        super().__init__(modules, layout, None)
         self.for_ranks = for_ranks
         self.give_up = give_up
         self.shifts: dict[str, tuple[Tensor, Tensor, int]] = {}

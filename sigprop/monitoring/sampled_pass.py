@@ -124,8 +124,7 @@ class SampledPass:
 
     def rows(self) -> Rows:
         """The numbers of this process, in order of execution; waits for the device once."""
-        queue = self.recorder.queue
-        queue.read()
+        signals, gradients = self.recorder.moments()
         values = read_numbers({site.name: site.values for site in self.recorder.sites if site.same is None})
         found: Rows = {}
         for ticket, site in enumerate(self.recorder.sites):
@@ -134,10 +133,10 @@ class SampledPass:
                 found[site.name] = {key: value for key, value in same.items() if key not in ("skip", "branch")}
                 continue
             row = values[site.name]
-            if ticket in queue.signals:
-                row |= dict(zip(("mean", "variance", "token_correlation"), queue.signals[ticket], strict=True))
-            if ticket in queue.gradients:
-                row |= dict(zip(("grad_variance", "grad_token_correlation"), queue.gradients[ticket][1:], strict=True))
+            if ticket in signals:
+                row |= dict(zip(("mean", "variance", "token_correlation"), signals[ticket], strict=True))
+            if ticket in gradients:
+                row |= dict(zip(("grad_variance", "grad_token_correlation"), gradients[ticket][1:], strict=True))
             found[site.name] = row
         return found
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sigprop.measurement import stacked_moments
 from sigprop.models import build
 
 TOKENS = torch.arange(36).reshape(3, 12) * 7 % 29
@@ -322,9 +321,3 @@ def make_specimen():
         return ZOO[name]()
 
     return make
-
-
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    """Tensors wait and are reduced together, as on a GPU."""
-    monkeypatch.setattr(stacked_moments, "pays_off", lambda device: True)

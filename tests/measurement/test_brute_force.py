@@ -114,12 +114,8 @@ BRUTE = [
 ]
 
 
-@pytest.mark.parametrize("way", ["at once", "together"])
 @pytest.mark.parametrize("name", BRUTE)
-def test_agrees_with_brute_force(make_specimen, request, name, way):
-    """On a CPU every site is reduced at once; together is the way of a GPU."""
-    if way == "together":
-        request.getfixturevalue("as_on_a_gpu")
+def test_agrees_with_brute_force(make_specimen, name):
     model, batch, loss = make_specimen(name)
     loss = loss or (lambda output: output.loss if hasattr(output, "loss") else output.square().mean())
     torch.manual_seed(1)
@@ -156,11 +152,8 @@ def test_agrees_with_brute_force(make_specimen, request, name, way):
             assert row.grad_second_moment == pytest.approx(expected, rel=COMPARED, abs=1e-30)
 
 
-@pytest.mark.parametrize("way", ["at once", "together"])
-def test_autocast_and_fast_products_do_not_reach_the_sums(request, way):
+def test_autocast_and_fast_products_do_not_reach_the_sums():
     """The model may multiply in bfloat16; the statistics of its float32 tensors may not."""
-    if way == "together":
-        request.getfixturevalue("as_on_a_gpu")
     torch.manual_seed(0)
     model = build("transformer", vocabulary=29, context=96, width=64, depth=1, heads=2)
     tokens = torch.arange(3 * 96).reshape(3, 96) * 7 % 29
@@ -205,7 +198,7 @@ def test_blocks_do_not_show(monkeypatch, shape, dtype):
     """Small blocks cut sequences anywhere; the numbers stay those of the whole tensor."""
     x = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 0.5).to(dtype)
     whole = Moments().signal(x), Moments().gradient(x)
-    monkeypatch.setattr(sys.modules[Moments.__module__], "CACHE_BLOCK", 100)
+    monkeypatch.setattr(sys.modules[Moments.__module__], "BLOCK", {"cpu": 100})
     cut = Moments().signal(x), Moments().gradient(x)
     for left, right in zip(whole, cut, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-14, equal_nan=True)

@@ -57,13 +57,6 @@ def test_measuring_changes_nothing(specimen, options):
     assert repr(specimen.batch) == batch
 
 
-def test_waiting_as_on_a_gpu_changes_nothing(specimen, as_on_a_gpu):
-    before, batch = fingerprint(specimen.model), repr(specimen.batch)
-    measure(specimen.model, specimen.batch, specimen.loss)
-    assert fingerprint(specimen.model) == before
-    assert repr(specimen.batch) == batch
-
-
 class Failure(Exception):
     pass
 

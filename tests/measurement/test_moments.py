@@ -1,4 +1,4 @@
-"""Tensors and parameters on a CPU: as by the definition, whatever their mean, size and layout."""
+"""Tensors and parameters: as by the definition, whatever their mean, size and layout."""
 
 import math
 
@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from sigprop.measurement import measure
+from sigprop.measurement.moments import Moments
 from sigprop.measurement.parameters import square_of, total_of
-from sigprop.measurement.queue import Queue
 
 MASK = torch.rand(3, 20, generator=torch.Generator().manual_seed(1)) > 0.3
 
@@ -24,6 +24,15 @@ def tensors():
     drawn[6, :, 4] = 0.0
     drawn[7, 1, 2, 3] = math.nan
     return drawn
+
+
+def random(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def reduced(x, signal, mask=None):
+    made = Moments()
+    return (made.signal if signal else made.gradient)(x, mask).tolist()
 
 
 def exact(x, signal, mask):
@@ -46,18 +55,46 @@ def exact(x, signal, mask):
 @pytest.mark.parametrize("signal", [True, False], ids=["signal", "gradient"])
 @pytest.mark.parametrize("image", [False, True], ids=["channels last", "channels first"])
 def test_each_is_reduced_as_defined(signal, mask, image):
-    queue = Queue()
-    for ticket, x in enumerate(tensors()):
-        queue.add(ticket, x.mT.contiguous().mT if image else x, mask, signal)
-    queue.read()
-    found = queue.signals if signal else queue.gradients
-    for ticket, x in enumerate(tensors()):
+    for number, x in enumerate(tensors()):
         expected = exact(x, signal, mask)
+        found = reduced(x.mT.contiguous().mT if image else x, signal, mask)
         scale = max(abs(expected[0]), math.sqrt(expected[1]))
-        assert found[ticket][0] == pytest.approx(expected[0], abs=1e-6 * scale, nan_ok=True)
-        assert found[ticket][1] == pytest.approx(expected[1], rel=1e-6, abs=1e-12 * scale**2, nan_ok=True)
-        if ticket != 4 or not signal:  # tokens of a constant signal have no direction
-            assert found[ticket][2] == pytest.approx(expected[2], abs=1e-6, nan_ok=True)
+        assert found[0] == pytest.approx(expected[0], abs=1e-6 * scale, nan_ok=True)
+        assert found[1] == pytest.approx(expected[1], rel=1e-6, abs=1e-12 * scale**2, nan_ok=True)
+        if number != 4 or not signal:  # tokens of a constant signal have no direction
+            assert found[2] == pytest.approx(expected[2], abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_formats_of_tensors(dtype):
+    x = (random(4, 50, 64) + 0.5).to(dtype)
+    for signal in (True, False):
+        assert reduced(x, signal) == pytest.approx(exact(x, signal, None), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e15, 1e25])
+def test_tiny_and_huge_values(scale):
+    x = random(3, 70, 60) * scale
+    for signal in (True, False):
+        assert reduced(x, signal) == pytest.approx(exact(x, signal, None), rel=1e-6)
+
+
+@pytest.mark.parametrize("offset", [5.0, 1e3, 1e5])
+def test_a_mean_that_dominates(offset):
+    x = random(4, 50, 64) + offset
+    assert reduced(x, True) == pytest.approx(exact(x, True, None), rel=1e-6, abs=1e-6)
+
+
+def test_tokens_without_a_direction():
+    x = random(2, 6, 8)
+    x[0, 1] = 0.0
+    x[1, 2:] = 1e-9
+    x[1, 3] = 0.0
+    assert reduced(x, False) == pytest.approx(exact(x, False, None), rel=1e-6)
+    mean, variance, correlation = reduced(torch.zeros(2, 6, 8), False)
+    assert (mean, variance) == (0.0, 0.0)
+    assert math.isnan(correlation)
+    assert math.isnan(reduced(random(5, 1, 8), True)[2])
 
 
 WRITES = {
@@ -68,15 +105,26 @@ WRITES = {
 }
 
 
+class Writes(nn.Module):
+    """Overwrites what the module before it has put out, by a way that torch may not see."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.write = write
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.write(x)
+        return x.sum(-1)
+
+
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_what_was_taken_in_may_be_overwritten(write):
-    queue, x = Queue(), torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
-    expected = exact(x, True, None)
-    queue.add(0, x, None, True)
-    write(x)
-    assert not x[1].any()
-    queue.read()
-    assert queue.signals[0] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+def test_what_was_seen_may_be_overwritten(write):
+    x = random(2, 8, 16)
+    model = nn.Sequential(nn.Identity(), nn.Identity(), Writes(write))
+    assert not x.requires_grad
+    row = measure(model, x, backward=False)["0"]
+    assert [row.mean, row.variance, row.token_correlation] == pytest.approx(exact(x, True, None), rel=1e-5, abs=1e-6)
 
 
 def test_a_buffer_that_a_module_returns_and_writes_stays_where_it_is():
@@ -119,3 +167,31 @@ def test_sums_of_small_and_large_parameters():
         values = x.double()
         assert float(total_of(x)) == pytest.approx(float(values.sum()), abs=1e-12 * float(values.abs().sum()))
         assert float(square_of(x)) == pytest.approx(float(values.square().sum()), rel=1e-12)
+
+
+class Secretive(torch.autograd.Function):
+    """Writes the gradient into its input behind torch's back, as fused losses do."""
+
+    @staticmethod
+    def forward(ctx, x):
+        total = x.sum()
+        x.data.fill_(1.0)
+        ctx.save_for_backward(x.data)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.saved_tensors[0] * gradient
+
+
+fused_loss = Secretive.apply
+
+
+def test_functions_that_write_in_secret():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 5)), random(3, 4, 8)
+    plain, fused = measure(model, x, lambda y: y.sum()), measure(model, x, lambda y: fused_loss(y))
+    assert plain["2"].variance > 0
+    for found, expected in zip(fused, plain, strict=True):
+        assert found.variance == expected.variance
+        assert found.grad_variance == pytest.approx(expected.grad_variance)

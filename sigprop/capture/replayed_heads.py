@@ -18,7 +18,7 @@ from sigprop.capture.record import Field
 from sigprop.capture.replay import FEW, Replay, Reverse, Thinning, ThinReplay
 from sigprop.graph.evaluate import Evaluation
 from sigprop.theory.ops.attention import DrawnAttention
-from sigprop.theory.ops.attention.sampled import sequences_apart
+from sigprop.theory.ops.attention.drawn import sequences_apart
 from sigprop.theory.ops.base import Op
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sigprop.capture import predict, replayed_heads
-from sigprop.theory.ops.attention.sampled import Sequences, between, over_outputs, over_values
+from sigprop.theory.ops.attention.drawn import Sequences, between, over_outputs, over_values
 
 REPLICAS, HEADS, BLOCKS, QUERIES, KEYS = 2, 3, 4, 5, 6
 GENERATOR = torch.Generator().manual_seed(0)

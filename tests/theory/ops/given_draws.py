@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sigprop.theory import Signal
 from sigprop.theory.drawing import DTYPE, drawn_rows, kernel_of, root_of
-from sigprop.theory.ops.attention.sampled import Sequences
+from sigprop.theory.ops.attention.drawn import Sequences
 from sigprop.theory.ops.base import Coupling, ParameterState
 
 

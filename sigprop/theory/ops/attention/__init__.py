@@ -1,16 +1,15 @@
 """Attention: on the states of queries, keys and values, or on weights that somebody draws.
 
-`op.py` has `Attention`, softmax attention on three states, with four ways to evaluate it:
+`op.py` has `Attention`, softmax attention on three states, with three ways to evaluate it:
 
 | file | tokens | method |
 |---|---|---|
-| `exchangeable.py` | alike, every key visible | closed form |
-| `causal.py` | alike before the mask, averaged over positions after it | closed form per position |
+| `exchangeable.py` | alike; averaged over positions behind a causal mask | closed form |
 | `dense.py` | any kernel, any mask | closed form per pair of positions |
 | `sampled.py` | any kernel, any mask or additive bias | heads drawn from the kernels: the reference |
 
 `drawn.py` has `DrawnAttention`: values averaged with drawn weights, whatever these are made of and however many
-sequences attend within themselves (`products.py`). The interpreter replays a model's own functions for it.
+sequences attend within themselves. The interpreter replays a model's own functions for it.
 """
 
 from sigprop.theory.ops.attention.drawn import DrawnAttention

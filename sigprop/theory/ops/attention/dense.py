@@ -22,33 +22,46 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Dense
 from sigprop.theory.ops.attention.overlaps import AttentionRows, overlapping_correlation, pair_growth
-from sigprop.theory.states import Status
+from sigprop.theory.states import Evidence, Status
 
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention
 
-EVIDENCE = (Status.FITTED, "attention weights by fitted softmax overlaps")
+EVIDENCE = Evidence(Status.FITTED, "attention weights by fitted softmax overlaps")
 _LEAST_CORRELATION = -0.2
 
 
 @dataclass(frozen=True)
-class DenseWeights:
-    """Statistics of the attention matrix: per row (`[..., i]`) and per pair of rows (`[..., i, j]`)."""
+class DenseWeights(AttentionRows):
+    """Rows (`[..., i]`) and pairs of rows (`[..., i, j]`) of an attention matrix."""
 
-    rows: AttentionRows
     visible: Tensor
-    shared: Tensor
-    shorter: Tensor
     query_correlation: Tensor
-    pair_overlap: Tensor
-    overlapping: Tensor
 
-    @property
-    def raw_variance(self) -> Tensor:
-        return self.rows.raw_variance
+    @cached_property
+    def shared(self) -> Tensor:
+        """How many keys two rows both see."""
+        return self.visible @ self.visible.T
 
-    def doubts(self, width: float) -> tuple[float, float, float]:
-        return self.rows.doubts(width)
+    @cached_property
+    def shorter(self) -> Tensor:
+        """Whether the first of two rows sees no more keys than the second."""
+        count = self.visible.sum(-1)
+        return count[:, None] <= count
+
+    def of_shorter(self, rows: Tensor) -> Tensor:
+        """Per-row values on pairs, taken from the row that sees fewer keys."""
+        return torch.where(self.shorter, rows[..., :, None], rows[..., None, :])
+
+    @cached_property
+    def pair_overlap(self) -> Tensor:
+        count = self.visible.sum(-1)
+        few, met = torch.minimum(count[:, None], count), self.shared / (count[:, None] * count)
+        own, share = self.of_shorter(self.own_overlap), self.of_shorter(self.share)
+        pair = pair_growth(few, own, self.query_correlation, share, self.degrees) * met
+        return torch.where(
+            torch.eye(len(count), dtype=torch.bool, device=pair.device), self.own_overlap[..., None], pair
+        )
 
     @cached_property
     def same_key(self) -> Tensor:
@@ -58,11 +71,15 @@ class DenseWeights:
     @cached_property
     def other_key(self) -> Tensor:
         """`E A_ik A_jl`."""
-        others = self.rows.count[..., :, None] * self.rows.count[..., None, :] - self.shared
+        others = self.count[..., :, None] * self.count[..., None, :] - self.shared
         return torch.where(others > 0, (1.0 - self.pair_overlap) / others.clamp_min(1.0), 0.0)
 
+    def both_see(self, pairs: Tensor) -> Tensor:
+        """Per key: sum of `pairs` over all pairs of queries that both see it."""
+        return ((self.visible.T @ pairs) * self.visible.T).sum(-1)
 
-def visible_keys(op: Attention, queries: int, keys: int, device) -> Tensor:
+
+def visible_keys(op: Attention, queries: int, keys: int, device: torch.device) -> Tensor:
     if op.mask is not None:
         return op.mask.to(device=device, dtype=torch.float64)
     full = torch.ones(queries, keys, dtype=torch.float64, device=device)
@@ -78,31 +95,15 @@ def spread_over_keys(visible: Tensor, kernel: Dense) -> tuple[Tensor, Tensor]:
     return same, (same - different).clamp_min(0.0)
 
 
-def take_shorter(vector: Tensor, shorter: Tensor) -> Tensor:
-    """Per-row values on pairs, taken from the row that sees fewer keys."""
-    return torch.where(shorter, vector[..., :, None], vector[..., None, :])
-
-
 def weights(op: Attention, query: Dense, key: Dense) -> DenseWeights:
     visible = visible_keys(op, query.tokens, key.tokens, query.values.device)
-    count, shared = visible.sum(-1), visible @ visible.T
-    same, live = spread_over_keys(visible, key)
-    reach = op.score_scale**2 * op.head_width
-    rows = AttentionRows.of(op, reach * query.diagonal * same, reach * query.diagonal * live, count)
-
-    shorter = count[:, None] <= count[None, :]
-    few, met = torch.minimum(count[:, None], count), shared / (count[:, None] * count)
+    raw, live = (op.reach * query.diagonal * item for item in spread_over_keys(visible, key))
     between = query.normalized().values.clamp(_LEAST_CORRELATION, 1.0)
-    own, share = take_shorter(rows.own_overlap, shorter), take_shorter(rows.share, shorter)
-    pair = pair_growth(few, own, between, share, rows.degrees) * met
-    eye = torch.eye(query.tokens, dtype=torch.bool, device=pair.device)
-    pair = torch.where(eye, rows.own_overlap[..., None], pair)
-    overlapping = torch.where(eye, torch.ones_like(pair), overlapping_correlation(between, share))
-    return DenseWeights(rows, visible, shared, shorter, between, pair, overlapping)
+    return DenseWeights.of(op, raw, live, visible.sum(-1), visible=visible, query_correlation=between)
 
 
 def mean(weights: DenseWeights, value_mean: Tensor) -> Tensor:
-    return (value_mean @ weights.visible.T) / weights.rows.count
+    return (value_mean @ weights.visible.T) / weights.count
 
 
 def forward(op: Attention, weights: DenseWeights, query: Dense, key: Dense, value: Dense) -> Dense:
@@ -110,57 +111,36 @@ def forward(op: Attention, weights: DenseWeights, query: Dense, key: Dense, valu
     excess = (m * value.diagonal[..., None, :]) @ m.T
     out = w.other_key * (m @ value.values @ m.T) + (w.same_key - w.other_key) * excess
     own_value, live = spread_over_keys(m, value)
-    bend = live * w.rows.variance / op.common_width * (1.0 - w.rows.own_overlap) ** 2
-    out = out + take_shorter(bend, w.shorter) * w.query_correlation.clamp_min(0.0)
+    bend = live * w.variance / op.common_width * (1.0 - w.own_overlap) ** 2
+    out = out + w.of_shorter(bend) * w.query_correlation.clamp_min(0.0)
     drawn = 2.0 * (1.0 + w.query_correlation) * (1.0 - w.pair_overlap / 2) * w.pair_overlap
-    out = out + drawn * take_shorter(live * w.rows.effective, w.shorter) / op.common_width
-    noise = op.dropout / (1.0 - op.dropout)
-    return Dense(out).add_diagonal(noise * w.rows.own_overlap * own_value)
+    out = out + drawn * w.of_shorter(live * w.effective) / op.common_width
+    return Dense(out).add_diagonal(op.noise * w.own_overlap * own_value)
 
 
 def backward(op: Attention, weights: DenseWeights, gradient: Dense, query: Dense, key: Dense, value: Dense):
-    return (
-        _to_queries(op, weights, gradient, key, value),
-        _to_keys(op, weights, gradient, query, value),
-        _to_values(op, weights, gradient),
-    )
+    w, m = weights, weights.visible
+    (same_value, live_value), (_, live_key) = (spread_over_keys(m, x) for x in (value, key))
+    dropped = op.reach * op.noise * gradient.diagonal * same_value * w.key_factor
 
-
-def _to_values(op: Attention, w: DenseWeights, gradient: Dense) -> Dense:
-    m, noise = w.visible, op.dropout / (1.0 - op.dropout)
     spread = m.T @ (gradient.values * w.other_key) @ m
-    excess = _both_see(m, gradient.values * (w.same_key - w.other_key))
-    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1)
-    return Dense(spread).add_diagonal(excess + noise * own @ m)
+    excess = w.both_see(gradient.values * (w.same_key - w.other_key))
+    own_key = w.same_key.diagonal(dim1=-2, dim2=-1)
+    to_value = Dense(spread).add_diagonal(excess + op.noise * gradient.diagonal * own_key @ m)
 
-
-def _to_keys(op: Attention, w: DenseWeights, gradient: Dense, query: Dense, value: Dense) -> Dense:
-    m, noise = w.visible, op.dropout / (1.0 - op.dropout)
-    reach = op.score_scale**2 * op.head_width
-    same_value, live_value = spread_over_keys(m, value)
     root = query.diagonal.sqrt()
-    flow = reach * gradient.values * w.same_key * w.overlapping * query.left(root) * query.right(root)
-    flow = flow * take_shorter(live_value * w.rows.key_factor, w.shorter)
-    same = _both_see(m, flow)
-    others = _both_see(m, flow / (w.shared - 1.0).clamp_min(1.0))
-    different = -torch.minimum(others[..., :, None], others[..., None, :])
-    own = gradient.diagonal * w.same_key.diagonal(dim1=-2, dim2=-1) * same_value * query.diagonal * w.rows.key_factor
-    eye = torch.eye(same.shape[-1], dtype=different.dtype, device=different.device)
-    return Dense(different * (1.0 - eye)).add_diagonal(same + reach * noise * own @ m)
+    eye = torch.eye(query.tokens, dtype=torch.bool, device=root.device)
+    overlapping = torch.where(eye, 1.0, overlapping_correlation(w.query_correlation, w.of_shorter(w.share)))
+    flow = op.reach * gradient.values * w.same_key * overlapping * query.left(root) * query.right(root)
+    flow = flow * w.of_shorter(live_value * w.key_factor)
+    others = w.both_see(flow / (w.shared - 1.0).clamp_min(1.0))
+    different = Dense(-torch.minimum(others[..., :, None], others[..., None, :]))
+    same = w.both_see(flow) + (dropped * own_key * query.diagonal) @ m
+    to_key = different.add_diagonal(same - different.diagonal)
 
-
-def _to_queries(op: Attention, w: DenseWeights, gradient: Dense, key: Dense, value: Dense) -> Dense:
-    noise, reach = op.dropout / (1.0 - op.dropout), op.score_scale**2 * op.head_width
-    same_value, live_value = spread_over_keys(w.visible, value)
-    _, live_key = spread_over_keys(w.visible, key)
-    few = take_shorter(w.rows.count, w.shorter)
+    few = w.of_shorter(w.count)
     aligned = (1.0 - 1.0 / few) * (1.0 - w.pair_overlap) / op.common_width
-    seen = aligned + w.pair_overlap * take_shorter(w.rows.query_factor, w.shorter)
-    flow = reach * gradient.values * take_shorter(live_value * live_key, w.shorter) * seen
-    dropped = reach * noise * gradient.diagonal * w.rows.own_overlap * same_value * live_key * w.rows.key_factor
-    return Dense(flow).add_diagonal(dropped)
-
-
-def _both_see(visible: Tensor, pairs: Tensor) -> Tensor:
-    """Per key: sum of `pairs` over all pairs of queries that both see it."""
-    return ((visible.T @ pairs) * visible.T).sum(-1)
+    seen = aligned + w.pair_overlap * w.of_shorter(w.query_factor)
+    flow = op.reach * gradient.values * w.of_shorter(live_value * live_key) * seen
+    to_query = Dense(flow).add_diagonal(dropped * w.own_overlap * live_key)
+    return to_query, to_key, to_value

@@ -1,4 +1,12 @@
-"""Attention with drawn weights: whatever a model makes them of, values enter by their kernel."""
+"""Attention with drawn weights: whatever a model makes them of, values enter by their kernel.
+
+Weights are `[replica, head, sequence, output position, value position]`, the last two within one sequence. With `A` all
+of them as one matrix, which joins positions of one sequence alone:
+
+    over_values    sum A K A^T      the kernel of the output
+    over_outputs   sum A^T G A      the gradient of the values
+    between        S A K            products of a gradient that is `S y` with the values
+"""
 
 from __future__ import annotations
 
@@ -10,9 +18,87 @@ from torch import Tensor
 
 from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, unit_slope
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.attention.sampled import EVIDENCE, between, over_outputs, over_values
+from sigprop.theory.ops.attention.sampled import EVIDENCE
 from sigprop.theory.ops.drawn import DrawnOp
-from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Evidence, Fluctuation, Gradient, Signal, ended
+from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Fluctuation, Gradient, Signal, ended
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Parts of a batch, or windows of an image, that attend within themselves: how many, and the positions of outputs
+    and of values in their order, one part after the other; None where that is the order of positions.
+    """
+
+    count: int = 1
+    outputs: Tensor | None = None
+    values: Tensor | None = None
+
+
+def in_sequences(values: Tensor, order: Tensor | None, pairs: bool = True) -> Tensor:
+    """Numbers over positions, and over pairs of them where these are the second axis, in the order of sequences."""
+    if order is None:
+        return values
+    return values[order][:, order] if pairs and values.ndim == 2 else values[order]
+
+
+def placed_back(matrix: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """A matrix over positions in the order of sequences, in their own order again."""
+    if rows is None or columns is None:
+        return matrix
+    return matrix[torch.argsort(rows)][:, torch.argsort(columns)]
+
+
+def sequences_apart(rows: Tensor, columns: Tensor | None, positions: int) -> Sequences:
+    """The sequences within which rows read columns of their own alone; one where it is not so."""
+    if columns is None:
+        return Sequences()
+    blocks = positions // columns.shape[1] if columns.shape[1] and positions % columns.shape[1] == 0 else 1
+    if blocks == 1 or len(rows) % blocks:
+        return Sequences()
+    each = columns.view(blocks, -1, columns.shape[1])
+    values = each[:, 0].flatten()
+    apart = torch.equal(values.sort().values, torch.arange(positions)) and torch.equal(
+        each, each[:, :1].expand_as(each)
+    )
+    if not apart or not torch.equal(rows.sort().values, torch.arange(len(rows))):
+        return Sequences()
+    straight = torch.equal(rows, torch.arange(len(rows))) and torch.equal(values, torch.arange(positions))
+    return Sequences(blocks) if straight else Sequences(blocks, rows, values)
+
+
+def over_values(matrix: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """`sum A K A^T` over replicas and heads, and the trace of each; sequences attend within themselves."""
+    replicas, heads, blocks, queries, keys = matrix.shape
+    rows = matrix.transpose(1, 2).reshape(replicas, blocks, heads * queries, keys)
+    half = (rows @ kernel.view(replicas, blocks, keys, -1)).view(replicas, blocks, heads, queries, blocks, keys)
+    own = half.diagonal(dim1=1, dim2=4).permute(0, 1, 4, 2, 3)
+    left = half.permute(4, 1, 3, 0, 2, 5).reshape(blocks, blocks * queries, -1)
+    right = matrix.permute(2, 0, 1, 4, 3).reshape(blocks, -1, queries)
+    return (left @ right).transpose(0, 1).reshape(blocks * queries, -1), (own * matrix).sum((-1, -2, -3))
+
+
+def over_outputs(matrix: Tensor, kernel: Tensor) -> Tensor:
+    """`sum A^T G A` over replicas and heads; a diagonal `G` may be a vector."""
+    replicas, heads, blocks, queries, keys = matrix.shape
+    if kernel.ndim == 1:
+        scaled = (matrix * kernel.view(blocks, queries, 1)).transpose(1, 2).transpose(0, 1).reshape(blocks, -1, keys)
+        return torch.block_diag(*scaled.mT @ matrix.permute(2, 0, 1, 3, 4).reshape(blocks, -1, keys))
+    columns = matrix.permute(2, 3, 0, 1, 4).reshape(blocks, queries, -1)
+    half = kernel.view(-1, blocks, queries).transpose(0, 1) @ columns
+    half = half.view(blocks, blocks, queries, replicas * heads, keys).permute(1, 3, 2, 0, 4)
+    rows = matrix.permute(2, 4, 0, 1, 3).reshape(blocks, keys, -1)
+    return (rows @ half.reshape(blocks, replicas * heads * queries, -1)).view(blocks * keys, -1)
+
+
+def between(matrix: Tensor, slope: Tensor, kernel: Tensor) -> Tensor:
+    """`S A K` within each sequence, for every replica and head; a diagonal `S` may be a vector."""
+    replicas, heads, blocks, queries, keys = matrix.shape
+    if slope.ndim == 1:
+        own = kernel.view(replicas, blocks, keys, blocks, keys).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
+        return (matrix * slope.view(blocks, queries, 1)) @ own[:, None]
+    columns = kernel.view(replicas, 1, blocks, keys, -1)
+    half = (matrix @ columns).view(replicas, heads, blocks * queries, blocks, keys)
+    return slope.view(blocks, queries, -1) @ half.permute(0, 1, 3, 2, 4)
 
 
 @dataclass(eq=False)
@@ -55,10 +141,12 @@ class DrawnAttention(DrawnOp):
             energies.append(energy)
             if self.draws.are_precise(torch.cat(energies)):
                 break
-        evidence, sequences, count = Evidence(*EVIDENCE), self.draws.sequences, len(energies)
+        evidence, sequences, count = EVIDENCE, self.draws.sequences, len(energies)
         for x in inputs:
             evidence = x.evidence.join(evidence)
-        kernel, average = sequences.outputs_back(kernel), sequences.back(torch.block_diag(*average / count))
+        outputs, values = sequences.outputs, sequences.values
+        kernel = placed_back(kernel, outputs, outputs)
+        average = placed_back(torch.block_diag(*average / count), outputs, values)
         made, ratio = Dense((kernel + kernel.mT) / (2 * count)), self.draws.width / value.width
         inherited = value.fluctuation.pair_inherited * in_step(average, value.kernel, made) ** 2
         fluctuation = Fluctuation(pair=value.fluctuation.pair * ratio, pair_inherited=inherited * ratio)
@@ -84,8 +172,9 @@ class DrawnAttention(DrawnOp):
         sequences, to_value, leaning_back, count = self.draws.sequences, 0.0, 0.0, 0
         unit, level = unit_kernel(gradient)
         slope, steep = unit_slope(gradient, value)
-        kernel, root = sequences.by_outputs(unit.to(DTYPE)), sequences.rows_by_outputs(root_of(unit).to(DTYPE))
-        slope = None if slope is None else sequences.by_outputs(slope)
+        kernel = in_sequences(unit.to(DTYPE), sequences.outputs)
+        root = in_sequences(root_of(unit).to(DTYPE), sequences.outputs, pairs=False)
+        slope = None if slope is None else in_sequences(slope, sequences.outputs)
         for draw in self.draws.backward():
             matrix, count = draw.matrix, count + 1
             heads = matrix.shape[0] * matrix.shape[1]
@@ -101,9 +190,9 @@ class DrawnAttention(DrawnOp):
                 draw.send(pairs)
         self.draws.scale_received(level)
         assert isinstance(to_value, Tensor)
-        to_value = sequences.values_back(to_value)
+        to_value = placed_back(to_value, sequences.values, sequences.values)
         if isinstance(leaning_back, Tensor):
-            leaning_back = sequences.values_back(leaning_back)
+            leaning_back = placed_back(leaning_back, sequences.values, sequences.values)
         readers = self.draws.width / self.draws.value_width
         scale = readers / count
         kernel, leaning = (to_value + to_value.mT) * (scale * level / 2), leaning_back * (scale * steep)

@@ -1,4 +1,4 @@
-"""Attention over exchangeable tokens with every key visible: closed form.
+"""Attention over tokens that are alike: closed form, with every key visible or averaged over the positions of a mask.
 
 With `s0 = scale^2 d_k K_q K_k` the raw score variance, `r` token correlations (of queries, keys, values),
 `s = (1 - r_k) s0` the part that survives softmax, `Y` the overlap of a row with itself and `X` of two rows:
@@ -11,6 +11,10 @@ gradients of all queries; the score gradients of a row sum to zero, so common pa
 
 Held-out accuracy for s0 <= 1 (50/90/99 %): Var_o 0.1/0.7/2.5 %, gradient 0.4/2.2/5.3 %; usable to s0 about 4.
 Corrects dslm B.8, which leaves out the query and key paths and the correlation of rows.
+
+Under a causal mask position `n` sees `n` keys, with `Y_n` and `X(n, n') = (n Y_n)^r / n'`. Averages over positions
+(with `s` for `log(nY)` and `(s/d)(1-Y)`, `(s/d)(1-X)` for `(s/d)(1-Y)^2`) keep the state exchangeable and cost O(T).
+They hide that early positions collect most of the gradient: over many layers use the dense state (`dense.py`).
 """
 
 from __future__ import annotations
@@ -22,12 +26,13 @@ from torch import Tensor
 
 from sigprop.theory.kernels import Exchangeable
 from sigprop.theory.ops.attention.overlaps import AttentionRows, overlapping_correlation
-from sigprop.theory.states import Status
+from sigprop.theory.states import Evidence, Status
 
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention
 
-EVIDENCE = (Status.FITTED, "attention weights by fitted softmax overlaps")
+EVIDENCE = Evidence(Status.FITTED, "attention weights by fitted softmax overlaps")
+AVERAGED = Evidence(Status.ASSUMED, "causal mask averaged over positions")
 
 
 def correlation(kernel: Exchangeable) -> Tensor:
@@ -35,59 +40,65 @@ def correlation(kernel: Exchangeable) -> Tensor:
 
 
 def weights(op: Attention, query: Exchangeable, key: Exchangeable) -> AttentionRows:
-    raw = op.score_scale**2 * op.head_width * query.diagonal * key.diagonal
-    variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)
-    return AttentionRows.of(op, raw, variance, torch.tensor(float(key.tokens), dtype=torch.float64))
+    """The last axis is the position under a causal mask, and one row stands for all without it."""
+    raw = op.reach * query.diagonal * key.diagonal
+    variance = (raw * (1.0 - correlation(key))).clamp_min(0.0)[..., None]
+    count = torch.arange(1.0 if op.is_causal else key.tokens, key.tokens + 1).to(raw)
+    return AttentionRows.of(op, raw, variance.expand(*variance.shape[:-1], len(count)), count)
 
 
 def mean(weights: AttentionRows, value_mean: Tensor) -> Tensor:
     return value_mean
 
 
+def _pair_mean(op: Attention, values: Tensor, count: Tensor) -> Tensor:
+    """Average over pairs `n < n'` of `values_n / n'`."""
+    if not op.is_causal:
+        return (values / count).mean(-1)
+    tokens, share = values.shape[-1], 1.0 / count
+    later = share.flip(-1).cumsum(-1).flip(-1) - share
+    return 2.0 * (values * later).sum(-1) / max(tokens * (tokens - 1), 1)
+
+
 def forward(
     op: Attention, weights: AttentionRows, query: Exchangeable, key: Exchangeable, value: Exchangeable
 ) -> Exchangeable:
-    w, p, width = weights, op.dropout, op.common_width
-    r, rest, between = correlation(value), 1.0 - correlation(value), correlation(query)
-    aligned = rest * w.variance / width * (1.0 - w.own_overlap) ** 2
-    own = rest * (1.0 + 4.0 * (1.0 - w.own_overlap / 2) * w.effective / width) + p * r
-    pair = rest * (1.0 + 2.0 * (1.0 + between) * w.effective / width)
-    same = r + aligned + w.own_overlap / (1.0 - p) * own
-    different = r + between * aligned + w.growth(between) / w.count * pair
+    w, p, r, between = weights, op.dropout, correlation(value), correlation(query)
+    own, pair = w.own_overlap.mean(-1), _pair_mean(op, w.growth(between[..., None]), w.count)
+    bend = w.variance[..., 0] / op.common_width
+    if op.is_causal:
+        grown, drawn, pulled, pulled_apart = bend, bend, bend * (1.0 - own), bend * (1.0 - pair)
+    else:
+        grown = w.effective[..., 0] / op.common_width
+        drawn, pulled = (1.0 - own / 2) * grown, bend * (1.0 - own) ** 2
+        pulled_apart = pulled
+    same = r + (1.0 - r) * pulled + own / (1.0 - p) * ((1.0 - r) * (1.0 + 4.0 * drawn) + p * r)
+    different = r + (1.0 - r) * (between * pulled_apart + pair * (1.0 + 2.0 * (1.0 + between) * grown))
     return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
 
 
 def backward(op: Attention, weights: AttentionRows, gradient: Exchangeable, query, key, value):
-    w, p, keys, queries = weights, op.dropout, key.tokens, gradient.tokens
-    noise, per_key, between = p / (1.0 - p), queries / keys, correlation(query)
-    overlap = w.growth(between) / w.count
-    own, pair = gradient.diagonal * w.own_overlap, (queries - 1) * gradient.different * overlap
-    live_value = value.diagonal * (1.0 - correlation(value))
-    live_key = key.diagonal * (1.0 - correlation(key))
-    reach = op.score_scale**2 * op.head_width
+    w, keys, queries, between = weights, key.tokens, gradient.tokens, correlation(query)[..., None]
+    per_key, others = queries / keys, (queries - 1) * gradient.different
+    growth, live_value, live_key = w.growth(between), *(x.diagonal * (1.0 - correlation(x)) for x in (value, key))
+    meet = _pair_mean(op, growth, w.count)
 
-    value_same = per_key * (own / (1.0 - p) + pair)
-    value_different = _remainder(gradient.total(), per_key * (own + pair), keys)
+    own, pair = gradient.diagonal * w.own_overlap.mean(-1), others * meet
+    value_same = per_key * (own / (1.0 - op.dropout) + pair)
+    value_different = (gradient.total() - queries * (own + pair)) / max(keys * (keys - 1), 1)
 
-    aligned = (1.0 - 1.0 / keys) * (1.0 - w.own_overlap) / op.common_width
-    query_same = reach * (
-        gradient.diagonal * live_value * live_key * (aligned + w.own_overlap * w.query_factor)
-        + noise * own * value.diagonal * live_key * w.key_factor
-    )
-    query_different = reach * gradient.different * live_value * live_key * (1.0 / op.common_width + overlap)
+    aligned = ((1.0 - 1.0 / w.count) * (1.0 - w.own_overlap)).mean(-1) / op.common_width
+    seen = (w.own_overlap * w.key_factor).mean(-1) * gradient.diagonal
+    dropped = op.noise * seen * value.diagonal
+    passed = gradient.diagonal * (aligned + (w.own_overlap * w.query_factor).mean(-1))
+    query_same = op.reach * live_key * (live_value * passed + dropped)
+    query_different = op.reach * gradient.different * live_value * live_key * (1.0 / op.common_width + meet)
 
-    seen = own + pair * overlapping_correlation(between, w.share)
-    signal = reach * per_key * query.diagonal * live_value * w.key_factor * seen
-    key_same = signal + reach * per_key * query.diagonal * value.diagonal * noise * own * w.key_factor
-    key_different = -signal / max(keys - 1, 1)
-
+    met = _pair_mean(op, growth * w.key_factor * overlapping_correlation(between, w.share), w.count)
+    reach = op.reach * per_key * query.diagonal
+    signal = reach * live_value * (seen + others * met)
     return (
         Exchangeable.of(query_same, query_different, queries),
-        Exchangeable.of(key_same, key_different, keys),
+        Exchangeable.of(signal + reach * dropped, -signal / max(keys - 1, 1), keys),
         Exchangeable.of(value_same, value_different, keys),
     )
-
-
-def _remainder(total: Tensor, same: Tensor, keys: int) -> Tensor:
-    """Average over different keys when all key pairs add up to `total`."""
-    return (total - keys * same) / max(keys * (keys - 1), 1)

@@ -11,8 +11,8 @@ from torch import Tensor
 from sigprop.errors import UnsupportedError, require
 from sigprop.theory.corrections.finite_width import of_one_input
 from sigprop.theory.kernels import Exchangeable
-from sigprop.theory.ops.attention import causal, dense, exchangeable, sampled
-from sigprop.theory.ops.base import Op
+from sigprop.theory.ops.attention import dense, exchangeable, sampled
+from sigprop.theory.ops.base import Op, joined_evidence
 from sigprop.theory.states import Carries, Evidence, Gradient, Signal, Status, ended
 
 
@@ -30,7 +30,7 @@ class Attention(Op):
     `head_width` channels enter each score. `scale` defaults to `1/sqrt(head_width)`. `shared_width` is the width
     of the input from which keys and values were both made (infinite if they were not): it sets corrections of
     order 1/width. `groups` query heads share one key/value head. `dropout` acts on the attention weights.
-    Equations and accuracy: see the four method files (dslm B.8, corrected and extended).
+    Equations and accuracy: see the three method files (dslm B.8, corrected and extended).
     """
 
     carries = Carries(
@@ -62,6 +62,16 @@ class Attention(Op):
         return self.head_width**-0.5 if self.scale is None else self.scale
 
     @property
+    def reach(self) -> Tensor | float:
+        """Variance of a score by the mean squares of a query and a key."""
+        return self.score_scale**2 * self.head_width
+
+    @property
+    def noise(self) -> Tensor | float:
+        """Relative variance of a weight that dropout leaves or not."""
+        return self.dropout / (1.0 - self.dropout)
+
+    @property
     def common_width(self) -> float:
         return of_one_input(self.shared_width)
 
@@ -69,7 +79,7 @@ class Attention(Op):
         if isinstance(query.kernel, Exchangeable):
             if self.mask is not None or self.bias is not None or self.method == "sampled":
                 raise UnsupportedError("attention with a mask, a bias or sampled heads needs a dense token kernel")
-            return causal if self.is_causal else exchangeable
+            return exchangeable
         return sampled if self.method == "sampled" or self.bias is not None else dense
 
     def forward(self, *inputs: Signal) -> AttentionSignal:
@@ -77,9 +87,9 @@ class Attention(Op):
         rule = self._rule(query)
         weights = rule.weights(self, query.kernel, key.kernel)
         kernel = rule.forward(self, weights, query.kernel, key.kernel, value.kernel)
-        evidence = query.evidence.join(key.evidence).join(value.evidence).join(Evidence(*rule.EVIDENCE))
-        score = weights.raw_variance
-        if bool((score > 4.0).any()):
+        known = exchangeable.AVERAGED if rule is exchangeable and self.is_causal else rule.EVIDENCE
+        evidence = joined_evidence(*inputs).join(known)
+        if bool((weights.raw_variance > 4.0).any()):
             evidence = evidence.join(Evidence(Status.ASSUMED, "query/key score variance above 4"))
         mean = rule.mean(weights, value.mean)
         made = self.carries.signal(value, kernel, mean, value.width * self.groups, evidence)

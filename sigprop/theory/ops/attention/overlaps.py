@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ _SHARE_LIMIT = 0.4
 SCORES, WIDTHS = 0.06, 4.0
 """Error of the gradient of a query by the score variance, and by one over the width of its input: what one block beside
 drawn heads shows (tests/blueprints/test_twins.py)."""
+Self = TypeVar("Self", bound="AttentionRows")
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,13 @@ class AttentionRows:
     share: Tensor
 
     @classmethod
-    def of(cls, op: Attention, raw: Tensor, variance: Tensor, count: Tensor) -> AttentionRows:
+    def of(cls: type[Self], op: Attention, raw: Tensor, variance: Tensor, count: Tensor, **more: Tensor) -> Self:
         degrees = 1.0 / (1.0 / op.head_width + 2.0 / op.common_width)
         count = count.expand_as(variance)
         own = mean_overlap(count, variance, degrees)
         effective = (count * own).clamp_min(1.0).log()
-        return cls(raw, variance, count, degrees, own, effective, (effective / degrees).clamp_max(_SHARE_LIMIT))
+        share = (effective / degrees).clamp_max(_SHARE_LIMIT)
+        return cls(raw, variance, count, degrees, own, effective, share, **more)
 
     @cached_property
     def key_factor(self) -> Tensor:

@@ -10,7 +10,7 @@ all tokens adds up over tokens, and over branches.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sigprop.theory.states import Gradient
 
 Slope = Tensor | float
+SameKind = TypeVar("SameKind", Tensor, Tensor | float)
 
 
 def applied(slope: Tensor, values: Tensor) -> Tensor:
@@ -41,9 +42,11 @@ def added(first: Slope, second: Slope) -> Slope:
     return matrix(first) + matrix(second)
 
 
-def weighted(slope: Tensor, kernel: Tensor) -> Tensor:
-    """Every entry of `B` times that of a kernel."""
-    return slope * (kernel.diagonal() if slope.ndim == 1 else kernel)
+def weighted(slope: SameKind, kernel: Tensor | float) -> SameKind:
+    """Every entry of `B` times that of a kernel; nothing where there is no slope."""
+    if not isinstance(slope, Tensor):
+        return slope
+    return slope * (kernel.diagonal() if slope.ndim == 1 and isinstance(kernel, Tensor) else kernel)
 
 
 def crossed(kernel: Tensor, first: tuple[Slope, Slope], second: tuple[Slope, Slope]) -> Tensor | float:

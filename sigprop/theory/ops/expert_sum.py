@@ -51,7 +51,7 @@ class ExpertSum(Op):
             gradient,
             Dense(gradient.kernel.values * overlap),
             directions=replace(gradient.directions.at_part(part), uniform=1.0, groups=1),
-            along_signal=AlongSignal(weighted(slope, overlap) if isinstance(slope, Tensor) else 0.0),
+            along_signal=AlongSignal(weighted(slope, overlap)),
         )
         to_shares = self.carries.gradient(
             gradient,

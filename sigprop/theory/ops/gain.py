@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sigprop.theory.corrections.along_signal import aligned_gain
 from sigprop.theory.corrections.gates import excess_of
+from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, ParameterState
 from sigprop.theory.ops.modulate import Factors
 from sigprop.theory.states import EXACT, GIVEN, Evidence, Gradient, Signal, Status
@@ -34,8 +35,7 @@ class Gain(Factors):
     shape: tuple[int, ...]
     channels: int
 
-    @property
-    def factor(self) -> Tensor:
+    def square(self, kernel: Kernel) -> Tensor:
         return self.mean**2 + (self.second_moment - self.mean**2) * self.same
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from sigprop.theory.corrections.along_signal import weighted
-from sigprop.theory.kernels import Dense
+from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, Op
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal
 
@@ -17,36 +17,36 @@ class Factors(Op):
     """What multiplies a tensor entry by entry, unrelated to it.
 
     Forward   `K_y = K_x E[c c']`
-    Backward  `G_x = G_y E[c c']`, the slope likewise; of what is uniform over channels the part `even` stays
+    Backward  `G_x = G_y E[c c']`, the slope likewise, and `rest` stays: `x_s (c r_t) = y_s r_t`; of what is uniform
+              over channels the part `even` stays
     """
 
     carries = ALL_TRANSFORMED.but(fluctuation=KEPT)
 
     mean: Tensor | float
 
-    @property
     @abstractmethod
-    def factor(self) -> Tensor:
-        """`E[c c']` of pairs of positions."""
+    def square(self, kernel: Kernel) -> Tensor | float:
+        """`E[c c']` for the pairs of a kernel."""
 
     @property
-    @abstractmethod
     def even(self) -> Tensor | float:
         """How uniform they are over channels: `(E c)^2 / E c^2`."""
+        return 1.0
 
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
+        kernel = x.kernel.like(x.kernel.values * self.square(x.kernel))
         common = replace(x.common, uniform=1.0 + (x.common.uniform - 1.0) * self.even)
-        return self.carries.signal(x, Dense(x.kernel.values * self.factor), x.mean * self.mean, common=common)
+        return Factors.carries.signal(x, kernel, x.mean * self.mean, common=common)
 
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        directions, along, factor = gradient.directions, gradient.along_signal, self.factor
-        moved = weighted(along.slope, factor) if isinstance(along.slope, Tensor) else 0.0
-        made = self.carries.gradient(
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None]:
+        directions, along, square = gradient.directions, gradient.along_signal, self.square(gradient.kernel)
+        made = Factors.carries.gradient(
             gradient,
-            Dense(gradient.kernel.values * factor),
+            gradient.kernel.like(gradient.kernel.values * square),
             directions=replace(directions, uniform=1.0 + (directions.uniform - 1.0) * self.even),
-            along_signal=AlongSignal(moved, along.rest),
+            along_signal=AlongSignal(weighted(along.slope, square), along.rest),
             through_activation=gradient.through_activation.collected(output),
         )
         return (made,)
@@ -66,8 +66,7 @@ class Modulate(Factors):
     kernel: Tensor
     mean: Tensor  # type: ignore[assignment]
 
-    @property
-    def factor(self) -> Tensor:
+    def square(self, kernel: Kernel) -> Tensor:
         return self.kernel
 
     @property

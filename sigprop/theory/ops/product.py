@@ -49,7 +49,7 @@ class Product(Op):
             gradient,
             made,
             directions=replace(gradient.directions, uniform=1.0 + (gradient.directions.uniform - 1.0) * even),
-            along_signal=AlongSignal(weighted(slope, kernel.values) if isinstance(slope, Tensor) else 0.0),
+            along_signal=AlongSignal(weighted(slope, kernel.values)),
         )
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:

@@ -7,37 +7,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.ops.base import Carried, Op
+from sigprop.theory.kernels import Kernel
+from sigprop.theory.ops.modulate import Factors
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, AlongSignal, Gradient, Signal, ended
 
 
 @dataclass(frozen=True, eq=False)
-class Scale(Op):
+class Scale(Factors):
     """`y = factor * x`.
 
     Forward   `K_y = factor^2 K_x`, mean `factor m`
-    Backward  `G_x = factor^2 G_y`; the slope likewise, and `rest` stays: `x_s (factor r_t) = y_s r_t`
+    Backward  `G_x = factor^2 G_y`, the slope likewise
     """
-
-    carries = ALL_TRANSFORMED.but(fluctuation=KEPT, common=KEPT, directions=KEPT)
 
     factor: float
 
-    def forward(self, *inputs: Signal) -> Signal:
-        (x,) = inputs
-        return self.carries.signal(x, x.kernel.scale(self.factor**2), x.mean * self.factor)
+    @property
+    def mean(self) -> float:
+        return self.factor
 
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
-        along = AlongSignal(gradient.along_signal.slope * self.factor**2, gradient.along_signal.rest)
-        through = gradient.through_activation.collected(output)
-        kernel = gradient.kernel.scale(self.factor**2)
-        return (self.carries.gradient(gradient, kernel, along_signal=along, through_activation=through),)
+    def square(self, kernel: Kernel) -> float:
+        return self.factor**2
 
     def of_entry(self, values: Tensor) -> tuple[Tensor, Tensor]:
         return values * self.factor, torch.full_like(values, self.factor)
-
-    def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried:
-        return Carried(self.factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +55,7 @@ class GradientScale(Scale):
         (x,) = inputs
         return self.carries.signal(x, x.kernel, x.mean)
 
-    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None]:  # type: ignore[override]
+    def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None]:
         if self.slope == 0.0:
             return (None,)
         along = AlongSignal(gradient.along_signal.slope * self.slope, gradient.along_signal.rest * self.slope)

@@ -1,4 +1,4 @@
-"""`python -m studies.corpus.page`: the page's tables of the sixth and the seventh set, from what `studies.corpus.fresh`
+"""`python -m studies.corpus.page`: the page's tables of the sixth to the eighth set, from what `studies.corpus.fresh`
 has stored."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.corpus.fresh import OUT, SEVENTH
-from studies.corpus.seventh import LARGE
+from studies.corpus import eighth, seventh
+from studies.corpus.fresh import EIGHTH, OUT, SEVENTH
 from studies.stored import fill, read, table
 
 PAGE = Path("docs/evidence/corpus.md")
@@ -23,10 +23,12 @@ def main(
 ) -> None:
     """Write the tables."""
     sixth = {name: row for name, row in read(data)["models"].items() if not name.startswith("construct/")}
-    seventh = read(SEVENTH)["models"]
-    large = {name: row for name, row in seventh.items() if name.startswith(LARGE)}
-    small = {name: row for name, row in seventh.items() if name not in large}
-    made = {"": _tables(sixth), "seventh ": _tables(small), "large ": _tables(large)}
+    made = {"": _tables(sixth)}
+    for which, file, begins in (("seventh", SEVENTH, seventh.LARGE), ("eighth", EIGHTH, eighth.LARGE)):
+        models = read(file)["models"]
+        large = {name: row for name, row in models.items() if name.startswith(begins)}
+        small = {name: row for name, row in models.items() if name not in large}
+        made |= {f"{which} ": _tables(small), f"{which} large ": _tables(large)}
     fill(page, {f"{which}{name}": lines for which, found in made.items() for name, lines in found.items()})
 
 

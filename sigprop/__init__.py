@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sigprop.api import plan, predict
+    from sigprop.api import predict
     from sigprop.capture import trace
     from sigprop.checks import check
     from sigprop.checks.diff import diff
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sigprop.measurement.criticality import check_criticality
     from sigprop.monitoring import Watch
     from sigprop.plans import Plan
-    from sigprop.plans.scaling import coord_check
+    from sigprop.plans.scaling import coord_check, plan
     from sigprop.research.kernels import Kernels, kernels
     from sigprop.results import Comparison, Profile, Report
 
@@ -68,7 +68,7 @@ _HOMES = {
     "jacobian_profile": "sigprop.measurement",
     "kernels": "sigprop.research.kernels",
     "measure": "sigprop.measurement",
-    "plan": "sigprop.api",
+    "plan": "sigprop.plans.scaling",
     "predict": "sigprop.api",
     "trace": "sigprop.capture",
 }

@@ -1,23 +1,18 @@
-"""The few functions that most people need, gathered from the packages."""
+"""`predict` for whatever a user brings: a blueprint, a module, a function, a config or a string."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from torch import nn
+from typing import Any
 
 from sigprop.blueprints import Blueprint
 from sigprop.blueprints import predict as predict_blueprint
 from sigprop.capture import build as skeleton
-from sigprop.errors import InputError, SigpropError, UnknownNameError
+from sigprop.errors import SigpropError
 from sigprop.inputs import TOKENS, as_module, made_up_batch
 from sigprop.prediction import predict as predict_model
 from sigprop.results import Profile
 from sigprop.theory.corrections import correcting
-
-if TYPE_CHECKING:
-    from sigprop.plans import Plan
 
 
 def predict(model: Any, batch: Any = None, *, corrections: Iterable[str] | None = None, **options: Any) -> Profile:
@@ -54,28 +49,3 @@ def _predict(model: Any, batch: Any, options: dict[str, Any]) -> Profile:
         note += ", no labels: the model's own loss does not take them"
     profile.meta["batch"] = note
     return profile
-
-
-def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, base: Any = None, **options: Any) -> Plan:
-    """A prescription for every parameter of a model: a recipe, a width rule, a depth rule and an optimizer in one.
-
-    `sp.plan(model, "unit", width="mup", optimizer="adamw")`. Recipes (`unit`, `deepscale`, `xavier`, ..., `own`: the
-    model's own) say how parameters are initialized; width rules (`mup`, `sp`, `neural_tangent`, `meta:s`) and depth
-    rules (`sqrt`, `linear`) what their learning rates are multiplied by. A width rule may stand in the recipe's place.
-    `base`: the model or width that a learning rate was tuned at; without it rates are those of a layer of 128 inputs.
-    Other options: `sigprop.plans.scaling.compose`.
-    """
-    # imported here: a prediction should not wait for the optimizers and fits of plans
-    from sigprop.plans.recipes import RECIPES
-    from sigprop.plans.scaling import WIDTH_RULES, compose
-
-    name = recipe.lower()
-    if name.partition(":")[0] in WIDTH_RULES:
-        if width is not None:
-            raise InputError(f"{recipe} is a width rule and so is {width}: give one, and a recipe before it")
-        name, width = "own", name
-    if name not in RECIPES:
-        raise UnknownNameError("recipe", recipe, [*RECIPES, *WIDTH_RULES])
-    if name == "own" and base is not None:
-        width = width or "sp"
-    return compose(model, name, width=width, base=base, **options)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sigprop.api import plan as prescribe
 from sigprop.blueprints import predict as predict_blueprint
 from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.models.transformer import Attention, FeedForward, TransformerConfig
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.prediction import predict
 from sigprop.research.stack_laws import block_rows, scaled_transformer
 from sigprop.results.profile import streams

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sigprop.api import plan as prescribe
 from sigprop.measurement import measure
 from sigprop.models import vit
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.research.lab.data import TextBatches
 from sigprop.research.lab.trainer import Run
 from sigprop.results.profile import streams

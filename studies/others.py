@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sigprop.api import plan as prescribe
 from sigprop.models import build, sample_text, text_batch
 from sigprop.plans.scaling import coord_check
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.research.lab.data import TextBatches, tokens_of
 from studies.reproduction import SEEDS, UNSEEN, Found, Reproduction, Row, Setting, mean_and_spread, power, slope
 from studies.trainings import best_of, cells_of, settings_on, trained

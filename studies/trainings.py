@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.api import plan as prescribe
 from sigprop.models import build
 from sigprop.plans import Plan
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.research.lab import Settings
 from sigprop.research.lab.data import (
     Causal,

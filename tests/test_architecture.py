@@ -39,7 +39,7 @@ ALLOWED = {
     | {"verification"},
     "report": BASE,
     "monitoring": BASE | {"measurement", "report"},
-    "api": BASE | {"blueprints", "capture", "inputs", "plans", "prediction", "theory"},
+    "api": BASE | {"blueprints", "capture", "inputs", "prediction", "theory"},
     "integrations": BASE | {"monitoring", "api", "checks", "distributions", "inputs", "plans"},
 }
 DRAWN = {"results/report.py": {"report"}}

@@ -73,7 +73,7 @@ def plan_command(
 
 
 def _parametrized(source: ModelSource, rule: str, parts: dict[str, Any], options: dict[str, Any]) -> Plan:
-    from sigprop.api import plan
+    from sigprop.plans.scaling import plan
 
     if parts["base"] is None:
         raise InputError(f"recipe {rule} needs --base-width, the width that was tuned")
@@ -84,9 +84,9 @@ def _prescribed(
     source: ModelSource, recipe: str, parts: dict[str, Any], options: dict[str, Any], others: list[str]
 ) -> tuple[Plan, list[PredictedPlan]]:
     """A recipe's plan, and what it and the others would do; recipes that draw from data get the model itself."""
-    from sigprop.api import plan
     from sigprop.distributions import build
     from sigprop.plans.recipes import RECIPES
+    from sigprop.plans.scaling import plan
     from sigprop.structure import read_structure
 
     needs_weights = any(RECIPES[name].data for name in (recipe, *others))

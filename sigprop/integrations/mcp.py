@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sigprop.api import plan as make_plan
 from sigprop.api import predict as predict_any
 from sigprop.checks import check as check_model
 from sigprop.checks.diff import diff as diff_models
 from sigprop.distributions import build
 from sigprop.errors import SigpropError, UnsupportedError
 from sigprop.inputs import open_source, parse_settings
+from sigprop.plans.scaling import plan as make_plan
 from sigprop.results.profile import streams
 
 ROWS = 24

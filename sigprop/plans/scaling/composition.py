@@ -1,4 +1,4 @@
-r"""`compose`: an initialization, a width rule, a depth rule and an optimizer as one plan.
+r"""`plan` and `compose`: an initialization, a width rule, a depth rule and an optimizer as one plan.
 
 One pipeline, beside a base (the model at which a rate was tuned) or beside the reference (`beside.py`):
 
@@ -46,7 +46,7 @@ from sigprop.plans.scaling.tables import (
     with_table_scale,
     with_tied_factor,
 )
-from sigprop.plans.scaling.width_rules import width_rule
+from sigprop.plans.scaling.width_rules import WIDTH_RULES, width_rule
 from sigprop.plans.suggestion import TARGETS
 from sigprop.results import Init
 from sigprop.results.parameters import KEEP
@@ -54,6 +54,27 @@ from sigprop.structure import Structure, read_structure
 
 ZEROS = ("readout", "query", "branch ends")
 """What may start at zero."""
+
+
+def plan(model: nn.Module, recipe: str = "own", *, width: str | None = None, base: Any = None, **options: Any) -> Plan:
+    """A prescription for every parameter of a model: a recipe, a width rule, a depth rule and an optimizer in one.
+
+    `sp.plan(model, "unit", width="mup", optimizer="adamw")`. Recipes (`unit`, `deepscale`, `xavier`, ..., `own`: the
+    model's own) say how parameters are initialized; width rules (`mup`, `sp`, `neural_tangent`, `meta:s`) and depth
+    rules (`sqrt`, `linear`) what their learning rates are multiplied by. A width rule may stand in the recipe's place.
+    `base`: the model or width that a learning rate was tuned at; without it rates are those of a layer of 128 inputs.
+    Other options: `sigprop.plans.scaling.compose`.
+    """
+    name = recipe.lower()
+    if name.partition(":")[0] in WIDTH_RULES:
+        if width is not None:
+            raise InputError(f"{recipe} is a width rule and so is {width}: give one, and a recipe before it")
+        name, width = "own", name
+    if name not in RECIPES:
+        raise UnknownNameError("recipe", recipe, [*RECIPES, *WIDTH_RULES])
+    if name == "own" and base is not None:
+        width = width or "sp"
+    return compose(model, name, width=width, base=base, **options)
 
 
 def compose(

@@ -29,10 +29,10 @@ from typing import Any
 
 import torch
 
-from sigprop.api import plan as prescribe
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.inputs import open_source
 from sigprop.models import load_text
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.research.lab.data import TextBatches, tokens_of, zipf_tokens
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.trainer import train

@@ -23,15 +23,20 @@ from studies.planted_bugs import fresh  # noqa: E402
 SECOND_SET = len(BUGS)
 from studies.planted_bugs import third  # noqa: E402
 
+THIRD_SET = len(BUGS)
+from studies.planted_bugs import fourth  # noqa: E402
+
 __all__ = [
     "BUGS",
     "FIRST_SET",
     "SECOND_SET",
+    "THIRD_SET",
     "Bug",
     "adapters",
     "contrastive",
     "detection",
     "experts",
+    "fourth",
     "fresh",
     "generative",
     "language",

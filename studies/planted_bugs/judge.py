@@ -5,6 +5,7 @@
     python -m studies.planted_bugs.judge held_out      # the even half: once
     python -m studies.planted_bugs.judge fresh         # the second held-out set: once
     python -m studies.planted_bugs.judge third         # the third held-out set: once
+    python -m studies.planted_bugs.judge fourth        # the fourth held-out set: once
     python -m studies.planted_bugs.judge twins         # what is said of the correct models
 
 *Found*: a problem or warning holds the name it must hold. *Cause*: that finding says the cause. *Fix*: one of those
@@ -33,7 +34,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.losses import objective
-from studies.planted_bugs import BUGS, FIRST_SET, SECOND_SET, Bug
+from studies.planted_bugs import BUGS, FIRST_SET, SECOND_SET, THIRD_SET, Bug
 from studies.planted_bugs.case import Setting
 
 STORED = Path("docs/data/planted_bugs.json")
@@ -42,7 +43,8 @@ HALVES = {
     "open": lambda number: number <= FIRST_SET and number % 2 == 1,
     "held_out": lambda number: number <= FIRST_SET and number % 2 == 0,
     "fresh": lambda number: FIRST_SET < number <= SECOND_SET,
-    "third": lambda number: number > SECOND_SET,
+    "third": lambda number: SECOND_SET < number <= THIRD_SET,
+    "fourth": lambda number: number > THIRD_SET,
 }
 
 

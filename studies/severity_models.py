@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-WIDTH, HEADS, TOKENS, BYTES = 64, 4, 32, 256
+WIDTH, HEADS, TOKENS, BYTES, DEPTH = 128, 4, 64, 256, 6
 Knob = Callable[[Any, float], None]
 
 
@@ -96,7 +96,7 @@ class Stack(nn.Module):
     """Bytes, or patches of images where `classes`, through blocks to logits and their loss."""
 
     def __init__(
-        self, depth: int = 4, norm: Any = nn.LayerNorm, after: bool = False, sandwich: bool = False,
+        self, depth: int = DEPTH, norm: Any = nn.LayerNorm, after: bool = False, sandwich: bool = False,
         normed: bool = False,
         mlp: Any = Mlp, gated: bool = False, tied: bool = False, relative: bool = False, table: float = 0.02,
         size: float = 1.0, classes: int = 0,
@@ -111,7 +111,8 @@ class Stack(nn.Module):
         self.norm, self.head = nn.Identity() if after else norm(WIDTH), nn.Linear(WIDTH, classes or BYTES)
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, 0.0, 0.08 if after else 0.02 if module is self.head else 0.1)
+                gain = 0.64 if after else 0.2 if module is self.head else 0.8
+                nn.init.normal_(module.weight, 0.0, gain * WIDTH**-0.5)
         if not classes:
             nn.init.normal_(self.embed.weight, 0.0, table)
         if not after:
@@ -143,7 +144,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self, depth: int = 4, width: int = 24):
+    def __init__(self, depth: int = DEPTH, width: int = 32):
         super().__init__()
         self.stem, self.bn = nn.Conv2d(1, width, 4, 4, bias=False), nn.BatchNorm2d(width)
         self.blocks, self.head = nn.Sequential(*(Residual(width) for _ in range(depth))), nn.Linear(width, 10)
@@ -217,42 +218,42 @@ def preferred(model: Any, value: float) -> None:
 BRANCHES, QUERIES = "proj.weight down.weight", "query.weight key.weight"
 FAMILIES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[Knob, tuple[float, ...]]]]] = {
     "Llama": (lambda: Stack(norm=RmsNorm, gated=True), {
-        "embedding std x": (times("embed.weight"), (0.01, 10, 50)), "scores x": (scores, (16,)),
-        "branch ends x": (times(BRANCHES), (0, 10, 100)), "last half of down x": (late, (3, 10, 30)),
-        "readout x": (times("head.weight"), (10, 30, 100)),
+        "embedding std x": (times("embed.weight"), (0.01, 10, 50, 500)), "scores x": (scores, (4, 16, 64)),
+        "branch ends x": (times(BRANCHES), (0, 1e-3, 10, 100)), "last half of down x": (late, (3, 10, 30)),
+        "readout x": (times("head.weight"), (5, 15, 50, 150)),
     }),
     "GPT-2": (Stack, {
-        "positions x": (times("positions"), (30, 100)), "readout x": (times("head.weight"), (10, 50)),
+        "positions x": (times("positions"), (30, 100, 1000)), "readout x": (times("head.weight"), (5, 15, 50)),
         "bias of a quarter of the classes": (biased, (4, 12)), "scores x": (scores, (8, 64)),
         "last gain x": (lambda m, v: scaled(m.norm, "weight", v), (0, 30)),
         "up and down x 0": (lambda m, v: scaled(m, "up.weight down.weight", v), (0,)),
     }),
-    "Post-LN": (lambda: Stack(after=True, depth=6), {
-        "branch ends x": (times(BRANCHES), (0.1, 3, 10, 30)), "queries and keys x": (times(QUERIES), (4, 12)),
+    "Post-LN": (lambda: Stack(after=True, depth=2 * DEPTH), {
+        "branch ends x": (times(BRANCHES), (0.1, 2, 3, 10, 30)), "queries and keys x": (times(QUERIES), (4, 12)),
         "gains x": (times("norm1.weight norm2.weight"), (0.1, 5)),
     }),
     "ViT": (lambda: Stack(classes=10), {
         "patches x": (times("embed.weight embed.bias"), (0.01, 30)),
         "branch ends x": (times(BRANCHES), (1e-3, 10, 100)),
-        "positions x": (times("positions"), (100, 1000)), "readout x": (times("head.weight"), (30, 200)),
+        "positions x": (times("positions"), (100, 1000)), "readout x": (times("head.weight"), (10, 30, 200)),
     }),
     "ResNet": (ResNet, {
         "convolutions x": (times("conv1.weight conv2.weight"), (0.01, 30)),
         "last gains x": (times("bn2.weight"), (0, 10)),
         "all gains x": (times("bn.weight bn1.weight bn2.weight"), (0.01,)),
-        "readout x": (times("head.weight"), (10, 100)),
+        "readout x": (times("head.weight"), (3, 10, 100)),
         "no norms, second convolutions x": (unnormalized, (1, 0.1, 0)),
     }),
     "DyT": (lambda: Stack(norm=DyT, table=1.0), {
         "embedding std x": (times("embed.weight"), (1e-3, 0.02, 30)), "alpha": (alphas, (0.02, 5, 50)),
         "branch ends x": (times(BRANCHES), (10,)), "readout x": (times("head.weight"), (30,)),
     }),
-    "Gemma": (lambda: Stack(norm=RmsNorm, gated=True, sandwich=True, normed=True, tied=True, size=8.0), {
+    "Gemma": (lambda: Stack(norm=RmsNorm, gated=True, sandwich=True, normed=True, tied=True, size=WIDTH**0.5), {
         "tied table x": (times("embed.weight"), (5, 50)), "scores x": (scores, (4, 32)),
         "gains behind branches x": (times("end1.weight end2.weight"), (0, 0.1, 10)),
     }),
     "T5": (lambda: Stack(norm=RmsNorm, relative=True, table=1.0), {
-        "head tied to a table of std": (tied, (1, 0.1)), "scores x": (scores, (4, 16)),
+        "head tied to a table of std": (tied, (1, 0.3, 0.1)), "scores x": (scores, (4, 16)),
         "bias of distances of std": (far, (3, 30)),
         "branch ends x": (times(BRANCHES), (10,)),
     }),

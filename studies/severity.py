@@ -15,7 +15,6 @@ A threshold is moved only where the settings of two families or more contradict 
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import math
 import warnings

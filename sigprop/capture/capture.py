@@ -111,7 +111,6 @@ class CaptureOptions:
     """How a model is followed.
 
     seed: of all that is drawn.
-    state: "kernel" follows every pair of tokens; "preview" takes all tokens as alike (fast, less exact).
     dtype: of the kernels that are kept; float32 takes half their memory, which counts for many tokens.
     positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
     replayed: calls of functions without a rule that are drawn, at most: of a recurrence every step draws those before.
@@ -121,7 +120,6 @@ class CaptureOptions:
     """
 
     seed: int = 0
-    state: str = "kernel"
     dtype: torch.dtype = torch.float64
     positions: int = LARGEST
     replayed: int = MOST_REPLAYED
@@ -130,14 +128,9 @@ class CaptureOptions:
 
     def __post_init__(self) -> None:
         require(self.dtype in (torch.float32, torch.float64), "dtype", self.dtype, "torch.float64 or torch.float32")
-        require(self.state in ("kernel", "preview"), "state", self.state, "'kernel' or 'preview'")
         require(self.positions >= 1, "positions", self.positions, "at least 1")
         require(self.replayed >= 1, "replayed", self.replayed, "at least 1")
         object.__setattr__(self, "passes", require_passes(self.passes))
-
-    @property
-    def preview(self) -> bool:
-        return self.state == "preview"
 
     @property
     def first_seed(self) -> int:
@@ -154,9 +147,9 @@ class Capture(ModuleSites):
 
     def __init__(self, model: nn.Module, options: CaptureOptions):
         super().__init__(model)
-        seed, self.options, self.preview = options.first_seed, options, options.preview
+        seed, self.options = options.first_seed, options
         self.graph = Graph(seed * 100003 + 1)
-        self.states = Evaluation(self.graph, preview=options.preview, dtype=options.dtype)
+        self.states = Evaluation(self.graph, dtype=options.dtype)
         self.records: list[Record] = []
         self.parameters: dict[str, Weight] = {}
         self.stopped: dict[Record, Record] = {}
@@ -221,7 +214,7 @@ class Capture(ModuleSites):
                 f"{self._replayed:,} calls are to be drawn up to {self.module!r}, {self.options.replayed:,} may be: "
                 "in a recurrence every step draws all steps before it"
             )
-        together = [] if self.preview else tied(self.states, draws.parts)
+        together = tied(self.states, draws.parts)
         if together:
             op, inputs = joined(self.states, list(dict.fromkeys(item.node for item in together)))
             draws.join(together, self.apply(op, *inputs), self.states)

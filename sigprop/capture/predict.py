@@ -40,7 +40,7 @@ class TheoryOptions(CaptureOptions):
         None; "cross_entropy", "mse", "noise", or a function of (output) or (output, batch), which is traced like the
         model. See `sigprop.losses`.
     tokens: longest sequence that is followed; longer ones are continued from it and from half of it, which the rows
-        say (below 16 tokens, and in a preview, they are cut, which `meta` says).
+        say (below 16 tokens they are cut, which `meta` says).
     networks: 1 follows the average network; more follow that many with their own heads and average them, which is more
         exact for models with few heads and takes as many times longer.
     scores: also predict attention scores (`module.scores`): variance, entropy, largest weight, as `measure` does.
@@ -75,14 +75,14 @@ def predict(model: nn.Module | Callable[[], nn.Module], batch: Any, **options: A
 
 
 def _predict(model: Any, batch: Any, settings: TheoryOptions) -> Profile:
-    loaded, tokens = _loaded(model), min(settings.tokens, 32) if settings.preview else settings.tokens
+    loaded, tokens = _loaded(model), settings.tokens
     if LONG not in settings.passes:
         return _followed(model, loaded, batch, settings)
     short, cut = shortened(batch, tokens)
     found = _followed(model, loaded, short, settings)
     if cut is None:
         return found
-    if tokens < SHORTEST or settings.preview:
+    if tokens < SHORTEST:
         found.meta["cut"] = f"sequences cut from {cut[0]} to {cut[1]} tokens"
         return found
     half = _followed(model, loaded, shortened(batch, tokens // 2)[0], settings)
@@ -108,7 +108,7 @@ def _followed_once(model: Any, loaded: nn.Module, batch: Any, settings: TheoryOp
 
     many = two_sequences(loaded, batch, started) if SEQUENCES in settings.passes else None
     made = many.started if many else started(None)
-    meta: dict[str, Any] = {"source": "predict", "state": settings.state, "model": type(loaded).__name__}
+    meta: dict[str, Any] = {"source": "predict", "model": type(loaded).__name__}
     meta["loss"] = made.name
     sites = _site_rows(made, meta)
     if many:

@@ -18,7 +18,6 @@ def predict_command(
     model: Model,
     settings: Settings = None,
     data: Data = None,
-    state: Annotated[str, typer.Option(help="Of a traced model: kernel, or preview (faster, less exact).")] = "kernel",
     tokens: Tokens = 128,
     networks: Annotated[
         int, typer.Option(min=1, max=1000, help="Networks with heads of their own that are averaged.")
@@ -51,7 +50,7 @@ def predict_command(
         profiles["predicted"] = predict(BLUEPRINTS[model].from_settings(chosen))
     else:
         source = open_source(model, chosen, data, batch=1, tokens=tokens)
-        options = {"state": state, "networks": networks, "verify": verify}
+        options = {"networks": networks, "verify": verify}
         given = source.build() if source.fixed else source.build
         profiles["predicted"] = predict(given, source.batch, loss=source.loss, **options)
         if measure:
@@ -78,7 +77,7 @@ def predict_command(
 
 def _require_unused(context: typer.Context, model: str) -> None:
     """The blueprint of a reference network is predicted without a batch and without being run."""
-    for name in ("data", "state", "tokens", "networks", "verify", "seeds"):
+    for name in ("data", "tokens", "networks", "verify", "seeds"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InputError(

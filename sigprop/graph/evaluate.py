@@ -58,8 +58,8 @@ class Evaluation:
     """States of a graph under given laws; `run` computes signals, `backward` sends a gradient down.
 
     Laws that are not set are those that the graph refers to. A signal that was not run is that of the evaluation `base`
-    where there is one, else it is computed when it is asked for. `preview`: all tokens of a state are taken as alike;
-    `dtype` is that of the kernels that are kept (ops compute in float64).
+    where there is one, else it is computed when it is asked for. `dtype` is that of
+    the kernels that are kept (ops compute in float64).
     After `backward`, `gradients` holds what reached each node (unless it was let go), `parameters` what the ops without
     weights of their own say of theirs, and how it is known, `passed` what replays sent through sites without their
     nodes, `energy` the expected squared norm of every parameter's gradient.
@@ -70,10 +70,9 @@ class Evaluation:
         graph: Graph,
         base: Evaluation | None = None,
         *,
-        preview: bool = False,
         dtype: torch.dtype = torch.float64,
     ):
-        self.graph, self.base, self.preview, self.dtype = graph, base, preview, dtype
+        self.graph, self.base, self.dtype = graph, base, dtype
         self.changed, self.asks_weights = False, True
         self._given: dict[Node, Op] = {} if base is None else dict(base._given)
         self._ops: dict[Node, Op] = {}
@@ -180,8 +179,6 @@ class Evaluation:
 
     def _noted(self, node: Node, op: Op, signal: Signal) -> Signal:
         """The state with what is not followed."""
-        if self.preview:
-            signal = _alike(signal)
         for weight, _ in node.weights.values():
             law = self.law(weight)
             if law.kind in DEPENDENT and not (law.kind == CENTRED and getattr(op, "centred", False)):
@@ -305,11 +302,10 @@ def evaluate(
     laws: Mapping[Weight, Distribution] | None = None,
     ops: Mapping[Node, Op] | None = None,
     *,
-    preview: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Evaluation:
     """The signals of a graph under its own laws, or others, with some of its ops replaced (sums that are scaled)."""
-    states = Evaluation(graph, preview=preview, dtype=dtype)
+    states = Evaluation(graph, dtype=dtype)
     for weight, law in (laws or {}).items():
         states.set_law(weight, law)
     for node, op in (ops or {}).items():
@@ -340,15 +336,3 @@ def uses_of(graph: Graph) -> Mapping[str, list[Node]]:
 
 def _kept_as(signal: Signal, dtype: torch.dtype) -> Signal:
     return replace(signal, kernel=signal.kernel.like(signal.kernel.values.to(dtype)))
-
-
-def _alike(signal: Signal) -> Signal:
-    """The state with every token, and every pair of tokens, replaced by the average one."""
-    kernel = signal.kernel.values
-    count = len(kernel)
-    level = kernel.diagonal().mean()
-    between = (kernel.sum() - kernel.diagonal().sum()) / max(count * (count - 1), 1)
-    values = torch.full_like(kernel, float(between)).fill_diagonal_(float(level))
-    mean = torch.full_like(signal.mean, float(signal.mean.mean()))
-    made = replace(signal, kernel=Dense(values), mean=mean)
-    return made.note(Status.ASSUMED, "preview: all tokens taken as alike")

@@ -188,12 +188,6 @@ def test_long_sequences_are_continued_and_it_is_said():
     assert profile.meta["tokens"] == "30 tokens, continued from 8 and 16"
 
 
-def test_preview_is_labelled():
-    profile = predict(build(transformer()), IDS, loss=next_token, state="preview")
-    assert profile.meta["state"] == "preview"
-    assert {row.status for row in profile.sites} == {"assumed"}
-
-
 # -- bad input
 
 

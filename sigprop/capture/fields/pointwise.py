@@ -34,7 +34,6 @@ from sigprop.graph.shared_parts import IN_STEP, MATTERS
 from sigprop.theory import Signal, activations
 from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import Op
-from sigprop.theory.ops.cat import CatPositions
 from sigprop.theory.ops.gain import Gain
 from sigprop.theory.ops.modulate import Modulate
 from sigprop.theory.ops.product import Product
@@ -47,15 +46,13 @@ from sigprop.theory.ops.scale import Scale
 def summed(capture: Capture, op: Residual, first: Node, second: Node) -> Node:
     """The sum of two tensors; in doubt where outputs of one weight are large parts of both."""
     op = replace(op, rows_in_branch=_brings_rows(capture, second) and not _brings_rows(capture, first))
-    pairs = () if capture.preview else tuple(capture.states.weights_behind.in_common(first, second))
+    pairs = tuple(capture.states.weights_behind.in_common(first, second))
     doubts = (SumOfUses(first, second, pairs, abs(float(op.skip * op.branch))),) if pairs else ()
     return _added(capture, op, first, second, doubts)
 
 
 def entangled(capture: Capture, op: Op, first: Node, second: Node) -> bool:
     """Whether a sum or a product of two tensors has no closed form, for what they have in common."""
-    if capture.preview:
-        return False
     parts = capture.states.shared_parts
     if isinstance(op, Residual):
         return parts.beyond(first, second)
@@ -76,8 +73,6 @@ def have_in_common(capture: Capture, first: Node, second: Node) -> bool:
 
 def side_by_side(capture: Capture, *nodes: Node) -> Node:
     """Positions one after another, with what they have in common."""
-    if capture.preview:
-        return capture.apply(CatPositions(), *nodes)
     op, inputs = joined(capture.states, nodes)
     return capture.apply(op, *inputs)
 
@@ -85,7 +80,7 @@ def side_by_side(capture: Capture, *nodes: Node) -> Node:
 def _added(capture: Capture, op: Residual, first: Node, second: Node, doubts: tuple[Doubt, ...]) -> Node:
     """The sum of two tensors, with what they have in common."""
     parts = capture.states.shared_parts
-    if capture.preview or not parts.of(first) & parts.of(second):
+    if not parts.of(first) & parts.of(second):
         return capture.apply(op, first, second, doubts=doubts)
     found = parts.in_common(first, second)
     pieces = tuple((one, other) for _, one, other in found)

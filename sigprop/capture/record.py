@@ -93,7 +93,7 @@ class Field(Record):
     `centred`: the field that this is less its average over channels.
     `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so many entries, where they are
     so few that it is far from Gaussian: two numbers of a batch become plus and minus one. `is_odd`: a sum with a weight
-    that is wide and not normal.
+    that is wide and not normal. `beside`: the dimension along which its inputs stand side by side as channels.
     """
 
     layout: Layout
@@ -108,6 +108,7 @@ class Field(Record):
     transparent: bool = False
     of_few: int = 0
     is_odd: bool = False
+    beside: int | None = None
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()

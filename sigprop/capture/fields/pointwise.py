@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture
+from sigprop.capture.capture import Capture, by_rule
 from sigprop.capture.ensemble import joined
 from sigprop.capture.fields.operands import aligned, as_field, bound_to, weight_sharing
 from sigprop.capture.fields.replayed import replayed
@@ -184,6 +184,8 @@ def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
         return capture.sampled(item, "function of a channel statistic")
     if item.slope is not None:
         return capture.apply(Scale(item.slope), item.root.node)
+    if parts := functions_of_parts(capture, item, call):
+        return side_by_side_again(capture, item.root, parts).node
     if item.root.is_curved and _is_sum(item.root):
         return capture.sampled(item, "function of a sum that is not Gaussian")
     if item.root.of_few:
@@ -200,6 +202,33 @@ def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:
         return capture.apply(Activation(function), node)
     except InputError:
         return capture.sampled(item, "an activation beyond the reach of quadrature")
+
+
+def functions_of_parts(capture: Capture, item: Field, call: Call | None = None) -> list[Field]:
+    """The same function of each of the tensors that stand side by side as channels in what it is a function of: each
+    has a distribution of its own. Empty where nothing stands side by side."""
+    if item.base.beside is None:
+        return []
+    parts = item.base.fields
+    return parts if item.function is None else [_function_of(capture, item, part, call) for part in parts]
+
+
+def _function_of(capture: Capture, item: Field, part: Field, call: Call | None) -> Field:
+    own = call if part.function is None else None
+    return Field(
+        part.layout,
+        lambda made: _activation_node(capture, made, own),
+        sources=part.sources,
+        root=part.base,
+        function=lambda x: item.apply(part.apply(x)),
+        call=item.call,
+        inputs=(part,),
+    )
+
+
+def side_by_side_again(capture: Capture, whole: Field, parts: list[Field]) -> Field:
+    """What was made of each of the tensors that stand side by side in `whole`, in their places."""
+    return by_rule(capture, Call(torch.cat, "cat", (parts, whole.beside), {}, capture.module))
 
 
 def _is_sum(item: Field) -> bool:

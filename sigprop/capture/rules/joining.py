@@ -79,7 +79,8 @@ def joined(capture: Capture, call: Call, fields: list[Field], place: int) -> Fie
     make = _position_join if over_positions else _stack_join if not axes else _channel_join
     layout = arranged(dims) if over_positions else Layout(dims, rest.order)
     made = make(capture, fields, place, layout, rest, own)
-    return Field(layout, made, united(fields), call=call, inputs=tuple(fields))
+    beside = place if make is _channel_join else None
+    return Field(layout, made, united(fields), beside=beside, call=call, inputs=tuple(fields))
 
 
 def _joined_keys(capture: Capture, call: Call, fields: list[Field], place: int) -> Field:

@@ -13,6 +13,7 @@ from sigprop.capture.capture import Capture, by_rule, rule
 from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.fields.norms import one_group
 from sigprop.capture.fields.operands import bound_to, concrete_field, weight_field
+from sigprop.capture.fields.pointwise import functions_of_parts, side_by_side_again
 from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.capture.record import Call, Field, Record, Weight, few_entries
@@ -199,9 +200,34 @@ def _of_batch(
     others = [axis for place, dim in enumerate(x.layout.dims) if place != 1 for axis in dim]
     if any(axis.is_position for axis in channels) or any(not axis.is_position for axis in others):
         return replayed(capture, call)
+    if parts := functions_of_parts(capture, x):
+        return _of_parts(capture, call, x.base, parts, weight, bias, epsilon)
     told, bound = _affine(weight, bias)
     call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
     return capture.field_of(FiniteBatchNorm(epsilon=epsilon, **told), x, x.layout, call, bound, of_few=few)
+
+
+def _of_parts(
+    capture: Capture,
+    call: Call,
+    whole: Field,
+    parts: list[Field],
+    weight: Weight | None,
+    bias: Weight | None,
+    epsilon: float,
+) -> Any:
+    """Tensors side by side as channels are normalized each by itself."""
+    made, start = [], 0
+
+    def cut(item: Weight | None, count: int) -> Weight | None:
+        inner = Call(torch.narrow, "narrow", (item, 0, start, count), {}, call.module)
+        return None if item is None else of_weights(capture, inner)
+
+    for part in parts:
+        count = part.shape[1]
+        made.append(_of_batch(capture, call, part, cut(weight, count), cut(bias, count), epsilon))
+        start += count
+    return side_by_side_again(capture, whole, made)
 
 
 def _stateless(call: Call, x: Field, weight: Weight | None, bias: Weight | None, epsilon: float) -> Call:

@@ -235,8 +235,8 @@ def test_models_that_are_none(model, message):
 def test_bad_options():
     with pytest.raises(InputError, match="float32"):
         predict(build(transformer()), IDS, dtype=torch.float16)
-    with pytest.raises(InputError, match="state = 'exact' is not allowed"):
-        predict(nn.Linear(2, 2), torch.randn(2, 2), state="exact")
+    with pytest.raises(InputError, match="positions = 0 is not allowed"):
+        predict(nn.Linear(2, 2), torch.randn(2, 2), positions=0)
     with pytest.raises(InputError, match="loss = 'hinge' is not allowed"):
         predict(nn.Linear(2, 2), torch.randn(2, 2), loss="hinge")
 

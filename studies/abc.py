@@ -1,4 +1,4 @@
-"""abc: exponents of width of the bigram model (Tables 1 to 3), of a Transformer's alignment, and rates in training."""
+"""abc: exponents of width of the bigram model (Tables 1 to 3) and of a Transformer's alignment."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.models import build, sample_text, text_batch
-from sigprop.plans import ParameterPlan, Plan
 from sigprop.plans.exponents import PARAMETRIZATIONS, Parametrization, read_alignment, read_optimizer, solve
 from sigprop.plans.scaling import measure_alignment
 from sigprop.plans.scaling.expectations import fit_exponent
 from sigprop.research.exponents import chain
-from sigprop.research.lab.data import ImageBatches, labelled_idx
-from sigprop.research.lab.trainer import Run
-from studies.reproduction import SEEDS, UNSEEN, Found, Reproduction, Row, Setting, rounded
-from studies.trainings import best_of, cells_of, settings_on, trained
+from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, rounded
 
 # -- Tables 1 to 3: embedding, two hidden layers and readout, no bias, no nonlinearity, 16 tokens
 #
@@ -193,113 +189,6 @@ def alignment(data: dict[str, Any]) -> Found:
     return Found(why, rows, {"least_alpha": min(alphas), "omega_from_half": apart})
 
 
-# -- Table 1 in training
-
-NAMES = ("SP", "NTK", "muP", "MF", "plain")
-LAYERS = ("embedding", "hidden", "hidden", "readout")
-PIXELS, CLASSES, BATCH = 784, 10, 128
-
-
-class Network(nn.Module):
-    """`h <- d^-a W relu(h)`, widths relative to the narrowest one."""
-
-    def __init__(self, width: int, multipliers: list[float], stds: list[float], seed: int):
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        shapes = [(width, PIXELS), (width, width), (width, width), (CLASSES, width)]
-        self.multipliers, self.seed = multipliers, seed
-        self.layers = nn.ModuleList(nn.Linear(inputs, outputs, bias=False) for outputs, inputs in shapes)
-        with torch.no_grad():
-            for weight, std in zip(self.parameters(), stds, strict=True):
-                weight.normal_(0.0, std, generator=generator)
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        return self.features(pixel_values)[-1]
-
-    def features(self, pixel_values: Tensor) -> list[Tensor]:
-        h, found = pixel_values.flatten(1), []
-        for number, (layer, factor) in enumerate(zip(self.layers, self.multipliers, strict=True)):
-            h = factor * layer(h if number == 0 else h.relu())
-            found.append(h)
-        return found
-
-
-def made(name: str, width: int, base: int, seed: int) -> tuple[Network, Plan]:
-    """A network of one parametrization, and its learning rates as a plan; `plain`: SP with one rate for all."""
-    entry = PARAMETRIZATIONS["SP" if name == "plain" else name]
-    ratio = width / base
-    at_base = [PIXELS**-0.5, (2 / base) ** 0.5, (2 / base) ** 0.5, base**-0.5]
-    given = (entry.a, entry.b, solve(entry, "adam", "full").c)
-    a, b, c = ([float(getattr(values, role)) for role in LAYERS] for values in given)
-    stds = [std * ratio**-power for std, power in zip(at_base, b, strict=True)]
-    network = Network(width, [ratio**-power for power in a], stds, seed)
-    factors = [1.0 if name == "plain" else ratio**-power for power in c]
-    named = zip(network.named_parameters(), factors, strict=True)
-    return network, Plan([ParameterPlan(label, tuple(value.shape), lr=factor) for (label, value), factor in named])
-
-
-def train_widths(
-    setting: Setting, widths: Sequence[int], powers: Sequence[int], steps: int, seeds: Sequence[int], images: int
-) -> dict[str, Any]:
-    pixels, labels = labelled_idx(setting.folder("fashion-mnist"), count=images)
-    batches = ImageBatches(pixels.to(setting.device), labels.to(setting.device), BATCH)
-    settings = settings_on(setting.device, steps, weight_decay=0.0, clip=0.0, precision="float32")
-
-    def work(name: str, width: int) -> dict[str, Any]:
-        def look(network: Any, run: Run) -> dict[str, Any]:
-            start = made(name, width, widths[0], network.seed)[0].to(setting.device)
-            return {"sizes": _sizes(network, start, batches.images[:512])}
-
-        def network(seed: int) -> Network:
-            return made(name, width, widths[0], seed)[0]
-
-        plan = made(name, width, widths[0], 0)[1]
-        return {"runs": trained(network, cells_of(powers, seeds), batches, settings, plan, look)}
-
-    rows = [
-        {"name": name, "width": width, **setting.part(f"{name} {width}", work, name, width)}
-        for name in NAMES
-        for width in widths
-    ]
-    rates = [2.0**power for power in powers]
-    return {"widths": widths, "rates": rates, "seeds": seeds, "steps": steps, "batch": BATCH, "rows": rows}
-
-
-@torch.no_grad()
-def _sizes(network: Network, start: Network, images: Tensor) -> list[float]:
-    """Root mean square of what training has changed in every layer's output."""
-    pairs = zip(network.features(images), start.features(images), strict=True)
-    return rounded([(now - then).square().mean().sqrt().item() for now, then in pairs], 4)
-
-
-def transfer(data: dict[str, Any]) -> Found:
-    widths, base = data["widths"], data["widths"][0]
-    best = {(row["name"], row["width"]): best_of(row) for row in data["rows"]}
-    rows, slopes = [], {}
-    for name in NAMES:
-        found = [best[name, width] for width in widths]
-        slopes[name] = fit_exponent(widths, np.array([item.rate for item in found]))[0]
-        kept = best[name, base].rate
-        sizes = [
-            next(run["sizes"] for run in row["runs"] if run["rate"] == kept)
-            for row in data["rows"]
-            if row["name"] == name
-        ]
-        drift = max(abs(fit_exponent(widths, np.array(column))[0]) for column in zip(*sizes, strict=True))
-        told = ", ".join(f"{math.log2(item.rate):.0f}" for item in found)
-        paper = "falls" if name == "plain" else "constant"
-        rows.append(Row(f"{name}: log2 of the best rate over widths", paper, f"{told} (power {slopes[name]:+.2f})"))
-        what = f"{name}: largest power of width in the change of a layer, at the narrowest width's best rate"
-        rows.append(Row(what, "" if name == "plain" else "0 (logits of SP, NTK at most 1/2)", f"{drift:+.2f}"))
-    wide = {name: best[name, widths[-1]].mean for name in NAMES}
-    why = f"Widths {base} to {widths[-1]}. Powers of the best rate: "
-    why += ", ".join(f"{name} {slopes[name]:+.2f}" for name in NAMES)
-    why += f". Loss of the widest network at its best rate: muP {wide['muP']:.3f}, SP {wide['SP']:.3f}, plain "
-    why += f"{wide['plain']:.3f}."
-    largest = max(abs(slopes[name]) for name in NAMES if name != "plain")
-    return Found(why, rows, {"largest_power": largest, "power_of_plain": slopes["plain"]})
-
-
 ITEMS = (
     Reproduction(
         id="abc-table3",
@@ -328,25 +217,5 @@ ITEMS = (
         full={"widths": (64, 128, 256, 512), "seeds": 3, "counts": (1, 10)},
         minutes=(1, 1),
         budget={"seeds": 3.0},
-    ),
-    Reproduction(
-        id="abc-transfer",
-        place="Table 1 in training",
-        claim="With the table's multipliers, initializations and rates the best constant C and the changes of features "
-        "do not depend on width, for SP, NTK, muP and MF; with one rate for all matrices they do.",
-        run=train_widths,
-        figures=transfer,
-        reproduced="largest_power < 0.25 and power_of_plain < -0.4",
-        in_order="largest_power < -power_of_plain",
-        small={
-            "widths": (32, 64, 128, 256), "powers": tuple(range(-11, -4)), "steps": 150, "seeds": SEEDS[:1],
-            "images": 10_000,
-        },
-        full={
-            "widths": (64, 128, 256, 512, 1024, 2048), "powers": tuple(range(-14, -4)), "steps": 1000, "seeds": SEEDS,
-            "images": 60_000,
-        },
-        minutes=(6, 5),
-        budget={"steps": 1000.0, "seeds": 3.0},
     ),
 )  # fmt: skip

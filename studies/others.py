@@ -1,4 +1,4 @@
-"""Claims of other papers: best rates over widths (muP), changes over depth (CompleteP), entropy of attention.
+"""Claims of other papers: changes over depth (CompleteP), entropy of attention.
 
 Entropy (arXiv 2505.24333): tokens of correlation `p`, scores `beta sqrt(ln T)` times their normalized product through
 random query and key matrices; the entropy over `ln T` tends to `1 - (beta / beta_c)^2` below the critical value and to
@@ -17,63 +17,7 @@ from torch import nn
 
 from sigprop.models import build, sample_text, text_batch
 from sigprop.plans.scaling import coord_check
-from sigprop.plans.scaling import plan as prescribe
-from sigprop.research.lab.data import TextBatches, tokens_of
-from studies.reproduction import SEEDS, UNSEEN, Found, Reproduction, Row, Setting, mean_and_spread, power, slope
-from studies.trainings import best_of, cells_of, settings_on, trained
-
-# -- best rates over widths: the public table was made with another network and data, so that powers are compared
-
-PUBLIC = {
-    "sp": {128: 9.77e-4, 256: 4.88e-4, 512: 2.44e-4, 1024: 1.22e-4, 2048: 6.10e-5},
-    "mup": {128: 9.77e-4, 256: 9.77e-4, 512: 9.77e-4, 1024: 9.77e-4, 2048: 1.95e-3},
-}
-LENGTH = 128
-
-
-def train_widths(
-    setting: Setting, widths: Sequence[int], powers: Sequence[int], steps: int, seeds: Sequence[int], passages: int
-) -> dict[str, Any]:
-    """A Pre-LN decoder of two layers on bytes, Adam; the base is the narrowest width."""
-    batches = TextBatches(tokens_of(setting.text()), passages, LENGTH)
-    settings = settings_on(setting.device, steps, weight_decay=0.0)
-
-    def made(width: int, seed: int) -> nn.Module:
-        torch.manual_seed(seed)
-        return build("transformer", kind="decoder", depth=2, width=width, heads=max(width // 32, 1), context=LENGTH)
-
-    def work(rule: str, width: int) -> dict[str, Any]:
-        plan = prescribe(made(width, 0), rule, base=made(widths[0], 0))
-
-        def network(seed: int) -> nn.Module:
-            return plan.apply_(made(width, seed))
-
-        runs = trained(network, cells_of(powers, seeds), batches, settings, plan)
-        return {"rule": rule, "width": width, "runs": runs}
-
-    rows = [setting.part(f"{rule} {width}", work, rule, width) for rule in ("sp", "mup") for width in widths]
-    sizes = {"text": setting.text_name, "steps": steps, "batch": [passages, LENGTH], "seeds": seeds, "widths": widths}
-    return {**sizes, "rates": [2.0**power for power in powers], "rows": rows}
-
-
-def best_rates(data: dict[str, Any]) -> Found:
-    best = {(row["rule"], row["width"]): best_of(row) for row in data["rows"]}
-    rows = [
-        Row(
-            f"{rule}, width {width}: best rate (loss)",
-            f"{PUBLIC[rule][width]:.3g}" if width in PUBLIC[rule] else "",
-            f"{found.rate:.3g} ({found.mean:.3f})",
-        )
-        for (rule, width), found in best.items()
-    ]
-    widths = data["widths"]
-    powers = {rule: power(widths, [best[rule, width].rate for width in widths]) for rule in ("sp", "mup")}
-    edges = [f"{rule} {w}" for (rule, w), found in best.items() if found.rate in (data["rates"][0], data["rates"][-1])]
-    why = f"Power of the best rate over widths {widths[0]} to {widths[-1]}: SP {powers['sp']:+.2f} (public table -1), "
-    why += f"muP {powers['mup']:+.2f} (public table 0 to +0.25)."
-    why += f" At the edge of the rates: {', '.join(edges)}." if edges else ""
-    return Found(why, rows, {"power_of_sp": powers["sp"], "power_of_mup": powers["mup"]})
-
+from studies.reproduction import UNSEEN, Found, Reproduction, Row, Setting, mean_and_spread, slope
 
 # -- CompleteP's depth coordinate check
 
@@ -177,25 +121,6 @@ def entropies(data: dict[str, Any]) -> Found:
 
 
 ITEMS = (
-    Reproduction(
-        id="others-mup-rates",
-        place="best-rate table of a public muP implementation",
-        claim="From width 128 to 2048 the best rate of SP falls from 9.77e-4 to 6.1e-5, halving at each doubling; that "
-        "of muP stays at 9.77e-4 up to 1024.",
-        run=train_widths,
-        figures=best_rates,
-        reproduced="abs(power_of_sp + 1) < 0.3 and abs(power_of_mup) < 0.3",
-        in_order="power_of_sp < power_of_mup - 0.3",
-        small={
-            "widths": (32, 64, 128), "powers": tuple(range(-10, -3)), "steps": 120, "seeds": SEEDS[:1], "passages": 4,
-        },
-        full={
-            "widths": (128, 256, 512, 1024, 2048), "powers": tuple(range(-13, -3)), "steps": 1000, "seeds": SEEDS,
-            "passages": 16,
-        },
-        minutes=(13, 20),
-        budget={"steps": 1000.0, "seeds": 3.0},
-    ),
     Reproduction(
         id="others-completep-depth",
         place="CompleteP (Dey et al. 2025), depth coordinate check",

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 
 from sigprop.errors import InputError, require
-from sigprop.models import load_text, sample_text
 from sigprop.results.files import write_whole, written
 
 VERDICTS = ("reproduced", "in order but not in size", "not reproduced", "too small to tell")
@@ -36,8 +35,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 STORE = DOCS / "data" / "reproductions"
 UNSEEN = 7000
 """The first seed of runs whose rule was written before them: no earlier run came to it."""
-SEEDS = (UNSEEN, UNSEEN + 1, UNSEEN + 2)
-"""Of trainings."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +57,6 @@ class Setting:
         if self.data is None or not (self.data / name).is_dir():
             raise InputError(f"this study needs data: give --data FOLDER with a folder {name!r} in it")
         return self.data / name
-
-    def text(self) -> str:
-        """English text: `text/web-docs-train.txt.gz` of the user's data, or the sample that ships with sigprop."""
-        return sample_text() if self.data is None else load_text(self.folder("text") / "web-docs-train.txt.gz")
-
-    @property
-    def text_name(self) -> str:
-        return "shipped sample" if self.data is None else "web-docs-train"
 
     def part(self, name: str, work: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
         """What `work` returns, kept in the folder `parts`: a study that was killed goes on with its next part."""
@@ -109,37 +98,54 @@ class Judgement:
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """A claim, how it is run, and the rule that judges it.
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim of a paper, its protocol, and the rule that judges it.
 
-    `small`, `full`: the settings that `run` gets.
-    `reproduced`, `in_order`, `decided`: conditions over the numbers of `figures`, as Python writes them. Where
-    `decided` does not hold the run is too small to tell.
+    `reproduced`, `in_order`, `decided`: conditions over the numbers of a run, as Python writes them. Where `decided`
+    does not hold the run is too small to tell.
+    `full`: the settings of a full run.
     `deviation`: where the protocol differs from the paper's beyond what `claim` and `place` say.
     `budget`: the least that a run needs to decide, by the name under which the run stores it; of lists the length
     counts.
     `minutes`: about how long the small run takes on two CPU cores and the full one on an H200; estimates.
+    `commit`: the last one with the study, where that is history.
     """
 
     id: str
     place: str
     claim: str
-    run: Callable[..., dict[str, Any]]
-    figures: Callable[[dict[str, Any]], Found]
     reproduced: str
     in_order: str
     decided: str = "True"
-    small: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
     minutes: tuple[float, float] = (1, 1)
     deviation: str = ""
     budget: Mapping[str, float] = field(default_factory=dict)
-    draw: Callable[[dict[str, Any], Path], None] | None = None
+    commit: str = ""
 
     @property
     def paper(self) -> str:
         return self.id.partition("-")[0]
+
+    def spent(self, data: dict[str, Any]) -> list[tuple[str, float, float]]:
+        """What a run used of everything the budget names: name, used, needed."""
+        used = [(name, data.get(name, 0.0), least) for name, least in self.budget.items()]
+        return [(name, float(len(have) if isinstance(have, list) else have), least) for name, have, least in used]
+
+    def command(self, setting: Setting) -> str:
+        data = "" if setting.data is None else " --data DATA"
+        return f"sigprop research reproduce {self.id} --scale {setting.scale} --device {setting.device}{data}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(Claim):
+    """A claim with its study: `run` gets the settings `small` or `full`, `figures` reduces what it returns."""
+
+    run: Callable[..., dict[str, Any]]
+    figures: Callable[[dict[str, Any]], Found]
+    small: Mapping[str, Any] = field(default_factory=dict)
+    draw: Callable[[dict[str, Any], Path], None] | None = None
 
     def rule(self, scale: str) -> str:
         """A digest of claim, protocol and rule: a record that carries it was made after all of them stood."""
@@ -162,15 +168,6 @@ class Reproduction:
     def holds(self, condition: str, found: Found) -> bool:
         known = {"abs": abs, "min": min, "max": max, **found.numbers}
         return bool(eval(condition, {"__builtins__": {}}, known))
-
-    def spent(self, data: dict[str, Any]) -> list[tuple[str, float, float]]:
-        """What a run used of everything the budget names: name, used, needed."""
-        used = [(name, data.get(name, 0.0), least) for name, least in self.budget.items()]
-        return [(name, float(len(have) if isinstance(have, list) else have), least) for name, have, least in used]
-
-    def command(self, setting: Setting) -> str:
-        data = "" if setting.data is None else " --data DATA"
-        return f"sigprop research reproduce {self.id} --scale {setting.scale} --device {setting.device}{data}"
 
 
 def told_rule(condition: str) -> str:
@@ -249,23 +246,6 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation over seeds."""
     tensor = torch.tensor(list(values), dtype=torch.float64)
     return tensor.mean().item(), tensor.std().item() if len(values) > 1 else 0.0
-
-
-def error_of_difference(one: Sequence[float], other: Sequence[float]) -> float:
-    """Standard error of the difference of two means over seeds."""
-    return math.hypot(*(mean_and_spread(values)[1] / math.sqrt(len(values)) for values in (one, other)))
-
-
-def told(values: Sequence[float], digits: int = 3) -> str:
-    """`mean ± standard deviation (n seeds)`; how many of them failed."""
-    fine = [value for value in values if value < float("inf")]
-    if not fine:
-        return f"all {len(values)} seeds failed"
-    if len(values) == 1:
-        return f"{fine[0]:.{digits}f} (1 seed)"
-    mean, spread = mean_and_spread(fine)
-    failed = f", {len(values) - len(fine)} failed" if len(fine) < len(values) else ""
-    return f"{mean:.{digits}f} ± {spread:.{digits}f} ({len(values)} seeds{failed})"
 
 
 def rounded(values: Sequence[float], digits: int = 5) -> list[float]:

@@ -2,6 +2,7 @@
 
 `docs/papers/reproductions.md` has every item in full; each paper's page and `docs/papers/story.md` get tables between
 two marks. `--judge` takes all verdicts again from the stored numbers first; `--figures` draws what is stored.
+Claims whose studies are history stand in `docs/data/reproductions_history.json`, each with the commit that has it.
 """
 
 from __future__ import annotations
@@ -13,26 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sigprop.errors import UnknownNameError
-from studies import (
-    abc,
-    apjn_start,
-    apjn_trained,
-    component_accuracy,
-    dslm_start,
-    dslm_training,
-    effective,
-    others,
-    preln,
-    stack_accuracy,
-)
-from studies.reproduction import DOCS, VERDICTS, Reproduction, data_of, keep, records, told_rule
-from studies.stored import replaced, table
+from sigprop.errors import InputError, UnknownNameError
+from studies import abc, apjn_start, component_accuracy, dslm_start, effective, others, preln, stack_accuracy
+from studies.reproduction import DOCS, VERDICTS, Claim, Reproduction, data_of, keep, records, told_rule
+from studies.stored import read, replaced, table
 
-MODULES = (
-    component_accuracy, stack_accuracy, dslm_start, dslm_training, apjn_start, apjn_trained, preln, effective, abc,
-    others,
-)  # fmt: skip
+MODULES = (component_accuracy, stack_accuracy, dslm_start, apjn_start, preln, effective, abc, others)
+HISTORY = DOCS / "data" / "reproductions_history.json"
 PAPERS = {
     "dslm": "Transformers get stable",
     "apjn": "Partial Jacobians",
@@ -47,31 +35,58 @@ HEAD = """# The papers' claims, run again
 
 Written by `python -m studies.reproductions` from the records in `docs/data/reproductions`. In a checkout,
 `sigprop research reproduce list` shows the items and `sigprop research reproduce ID` runs one: `--scale small` fits two
-CPU cores in minutes, `--scale full` one large GPU. A verdict follows from the stored numbers by the rule that stands
-with each item. A run below its budget is too small to tell whatever its numbers are. Where *small* stands under *run*,
-the full size has not been run; such a verdict is about the small size alone. *Rule before data* is *yes* where claim,
-protocol and rule were committed before the run; its seeds (from 7000 on) are those of no earlier run, though what
-earlier runs had shown was known. *small: ...* is the verdict of such a run beside an older, larger one.
+CPU cores in minutes, `--scale full` one large GPU. Studies of trainings are history: a command with the commit that has
+it stands with each. A verdict follows from the stored numbers by the rule that stands with each item. A run below its
+budget is too small to tell whatever its numbers are. Where *small* stands under *run*, the full size has not been run;
+such a verdict is about the small size alone. *Rule before data* is *yes* where claim, protocol and rule were committed
+before the run; its seeds (from 7000 on) are those of no earlier run, though what earlier runs had shown was known.
+*small: ...* is the verdict of such a run beside an older, larger one.
 """
 
 
 def reproductions() -> dict[str, Reproduction]:
-    """Every item by its id."""
+    """Every item that has its study here, by its id."""
     return {item.id: item for module in MODULES for item in module.ITEMS}
 
 
+def history() -> dict[str, Claim]:
+    """Every item whose study is history."""
+    return {row["id"]: Claim(**{name: _frozen(value) for name, value in row.items()}) for row in read(HISTORY)}
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def every_claim() -> dict[str, Claim]:
+    """Paper by paper."""
+    found = [*reproductions().values(), *history().values()]
+    return {item.id: item for paper in PAPERS for item in found if item.paper == paper}
+
+
 def reproduction(name: str) -> Reproduction:
-    """One item; an unknown id is named with its nearest."""
-    known = reproductions()
-    if name not in known:
-        raise UnknownNameError("reproduction", name, known, "See `sigprop research reproduce list`.")
-    return known[name]
+    """One item; an unknown id is named with its nearest, one of history with its commit."""
+    item = every_claim().get(name)
+    if item is None:
+        raise UnknownNameError("reproduction", name, every_claim(), "See `sigprop research reproduce list`.")
+    if not isinstance(item, Reproduction):
+        raise InputError(f"the study of {name} is history: {_command(item)}")
+    return item
+
+
+def _command(item: Claim) -> str:
+    """How a study that is history is run."""
+    return (
+        f"git worktree add ../history {item.commit} && cd ../history && python -m sigprop research reproduce {item.id}"
+    )
 
 
 Stored = dict[tuple[str, str], dict[str, Any]]
 
 
-def page(items: dict[str, Reproduction], stored: Stored) -> str:
+def page(items: dict[str, Claim], stored: Stored) -> str:
     """All items, paper by paper."""
     parts = [HEAD.format(answer=answer(items, stored)), *summary(items.values(), stored), ""]
     for paper, title in PAPERS.items():
@@ -79,7 +94,7 @@ def page(items: dict[str, Reproduction], stored: Stored) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def answer(items: dict[str, Reproduction], stored: Stored) -> str:
+def answer(items: dict[str, Claim], stored: Stored) -> str:
     """Five lines: how many, which hold, which do not, what is open, what was registered."""
     found = {name: best(item, stored) for name, item in items.items()}
     verdicts = {name: record["judgement"]["verdict"] for name, record in found.items() if record}
@@ -101,18 +116,20 @@ def answer(items: dict[str, Reproduction], stored: Stored) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def best(item: Reproduction, stored: Stored) -> dict[str, Any] | None:
+def best(item: Claim, stored: Stored) -> dict[str, Any] | None:
     """The full record of an item, or else the small one."""
     return stored.get((item.id, "full")) or stored.get((item.id, "small"))
 
 
-def registered(item: Reproduction, stored: Stored) -> list[dict[str, Any]]:
+def registered(item: Claim, stored: Stored) -> list[dict[str, Any]]:
     """The records that were made after the item's rule."""
+    if not isinstance(item, Reproduction):
+        return []
     found = [stored[item.id, scale] for scale in ("full", "small") if (item.id, scale) in stored]
     return [record for record in found if record.get("rule") == item.rule(record["scale"])]
 
 
-def summary(items: Iterable[Reproduction], stored: Stored, link: str = "") -> list[str]:
+def summary(items: Iterable[Claim], stored: Stored, link: str = "") -> list[str]:
     """One line for each item: where, what was found, how large it was run."""
     rows = []
     for item in items:
@@ -126,7 +143,7 @@ def summary(items: Iterable[Reproduction], stored: Stored, link: str = "") -> li
     return table(("item", "in the paper", "verdict", "run", "rule before data"), rows)
 
 
-def _section(item: Reproduction, stored: Stored) -> str:
+def _section(item: Claim, stored: Stored) -> str:
     runs = [stored[item.id, scale] for scale in ("full", "small") if (item.id, scale) in stored]
     lines = [f"### {item.id}", "", f"*{item.place}.* {item.claim}", ""]
     lines += [part for record in runs for part in _run(item, record, record in registered(item, stored))]
@@ -135,10 +152,11 @@ def _section(item: Reproduction, stored: Stored) -> str:
     rule += f"; decided only where {told_rule(item.decided)}" if item.decided != "True" else ""
     lines += [f"*Rule.* {rule}.", "", f"*Protocol, full.* {_told(item.full)}.", ""]
     lines += [f"*Other than in the paper.* {item.deviation}", ""] if item.deviation else []
+    lines += [f"*Run it.* `{_command(item)}`", ""] if item.commit else []
     return "\n".join(lines)
 
 
-def _run(item: Reproduction, record: dict[str, Any], first: bool) -> list[str]:
+def _run(item: Claim, record: dict[str, Any], first: bool) -> list[str]:
     judgement = record["judgement"]
     lines = [f"**{judgement['verdict'].capitalize()}** ({record['scale']}). {judgement['why']}", ""]
     rows = [(row["what"], row["paper"], row["ours"]) for row in judgement["rows"]]
@@ -166,7 +184,7 @@ def _short(value: Any) -> str:
 
 def pages(docs: Path = DOCS) -> dict[Path, str]:
     """What every page is to hold."""
-    items, stored = reproductions(), records(docs / "data" / "reproductions")
+    items, stored = every_claim(), records(docs / "data" / "reproductions")
     found = {docs / "papers" / "reproductions.md": page(items, stored)}
     for paper in PAPERS:
         path = docs / "papers" / f"{paper}.md"
@@ -179,7 +197,7 @@ def pages(docs: Path = DOCS) -> dict[Path, str]:
     return found
 
 
-def claims(items: dict[str, Reproduction], stored: Stored) -> list[str]:
+def claims(items: dict[str, Claim], stored: Stored) -> list[str]:
     """What is claimed and what was found, to be cited."""
     rows = []
     for item in items.values():
@@ -190,7 +208,7 @@ def claims(items: dict[str, Reproduction], stored: Stored) -> list[str]:
     return table(("item", "where", "claimed", "found", "run"), rows)
 
 
-def counts(items: dict[str, Reproduction], stored: Stored) -> list[str]:
+def counts(items: dict[str, Claim], stored: Stored) -> list[str]:
     """Verdicts by paper."""
     rows = []
     for paper, title in PAPERS.items():
@@ -217,9 +235,9 @@ def main(
     """Write the pages."""
     items, stored = reproductions(), records()
     for (name, scale), record in stored.items():
-        if judge:
+        if judge and name in items:
             keep(items[name], record)
-        draw = items[name].draw
+        draw = items[name].draw if name in items else None
         if figures and draw is not None and scale == "full":
             draw(data_of(record), DOCS / "figures" / f"{name.replace('-', '_')}.png")
     for path, text in pages().items():

@@ -11,14 +11,10 @@ from sigprop.blueprints import predict
 from sigprop.models import build
 from sigprop.plans.recipes import RECIPES, read_structure
 from sigprop.research.stack_laws import block_rows, scaled_transformer
-from studies import dslm_training
-from studies.dslm_training import TABLE10, TABLES
-from studies.reproduction import VERDICTS, Setting, data_of, records
-from studies.reproductions import registered, reproductions
-from studies.trainings import PER_HEAD, Program
-from tests.research.lab.test_studies import TINY
+from studies.reproduction import VERDICTS, data_of, records
+from studies.reproductions import every_claim, registered
 
-ITEMS, STORED = reproductions(), records()
+ITEMS, STORED = every_claim(), records()
 KEEP = 0.9
 """What dropout 0.1 keeps."""
 TOYS = (
@@ -49,23 +45,6 @@ def test_doubled_queries_and_keys_explode_with_the_papers_baseline():
     assert 3.0 < orders["orders_encoder_post"] < 5.0
 
 
-def test_trainings_of_the_deepscale_paper_take_xavier_per_head(monkeypatch):
-    methods = []
-
-    def train(self, method, setting, cells=(), look=None, name=""):
-        methods.append(method)
-        run = {"rate": 2.0**-7, "seed": 0, "last": 9.0}
-        return {"label": method.label, "placement": method.placement, "layers": 1, "width": 1, "runs": [run]}
-
-    monkeypatch.setattr(Program, "train", train)
-    monkeypatch.setattr(dslm_training, "profile_of", lambda *_: {})
-    for name in (name for name in TINY if name.startswith("dslm") or name == "preln-warmup"):
-        ITEMS[name].run(Setting(), **TINY[name])
-    baselines = [method for method in methods if method.recipe == "xavier"]
-    assert len(baselines) > 20
-    assert all(method.options == PER_HEAD for method in baselines)
-
-
 def test_another_baseline_than_the_papers_is_said():
     """Items at initialization, and records of trainings, that have Xavier per matrix."""
     measured = ("dslm-figures1-4", "dslm-depth-width", "dslm-figure5", "dslm-figure6", "dslm-figures7-10")
@@ -75,16 +54,6 @@ def test_another_baseline_than_the_papers_is_said():
 
 
 # -- 2. the protocol of the trainings
-
-
-def test_every_method_of_table_10_has_tables_of_both_sizes(monkeypatch):
-    methods = []
-    monkeypatch.setattr(Program, "record", lambda self, given, setting: methods.extend(given))
-    ITEMS["dslm-table10"].run(Setting(), **ITEMS["dslm-table10"].full)
-    assert TABLES == (0.02, 0.707)
-    for label in {method.label.partition(",")[0] for method in methods}:
-        assert {method.table for method in methods if method.label.startswith(f"{label},")} == set(TABLES)
-    assert {"DeepScaleLM", "DeepNorm", "LayerScale", "SkipInit", "unit"} <= {m.label.partition(",")[0] for m in methods}
 
 
 @pytest.mark.parametrize("name", ["dslm-table7", "dslm-masked-pieces"])
@@ -99,7 +68,6 @@ def test_the_stored_table_10_is_far_from_the_papers_length_and_undecided():
     assert "0.13 for each parameter" in record["judgement"]["why"]
     assert data_of(record)["steps"] * data_of(record)["warmup"] == 60
     assert record["judgement"]["verdict"] == VERDICTS[3]
-    assert set(TABLE10) <= {item["label"] for item in data_of(record)["methods"]}
 
 
 # -- 3. records that are not of their code

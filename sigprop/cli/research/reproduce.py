@@ -39,7 +39,7 @@ def reproduce_command(
     protocol = _studies("reproduction")
     known = _studies("reproductions")
     if name == "list":
-        rows = _listed(known.reproductions(), protocol.records())
+        rows = _listed(known.every_claim(), protocol.records())
         show(as_json.dumps(rows) if json else Grid(list(rows[0]), [list(row.values()) for row in rows], wrapped=(1, 3)))
         return
     item = known.reproduction(name)
@@ -64,6 +64,7 @@ def _listed(items: dict[str, Any], stored: dict[tuple[str, str], Any]) -> list[d
     for item in items.values():
         record = stored.get((item.id, "full")) or stored.get((item.id, "small"))
         found = f"{record['judgement']['verdict']} ({record['scale']})" if record else "not run yet"
+        found += f"; study: commit {item.commit}" if item.commit else ""
         minutes = " / ".join(f"{value:g}" for value in item.minutes)
         rows.append({"id": item.id, "place": item.place, "minutes, about: small / full": minutes, "found": found})
     return rows

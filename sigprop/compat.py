@@ -27,10 +27,6 @@ PRIVATE = {
     "InstanceNorm": ("torch.nn.modules.instancenorm", "_InstanceNorm", "token axes of norms are not known"),
     "MaxPoolNd": ("torch.nn.modules.pooling", "_MaxPoolNd", "token axes of pools are not known"),
     "TorchDispatchMode": ("torch.utils._python_dispatch", "TorchDispatchMode", "the cost of a pass cannot be counted"),
-    "add_batch_dim": ("torch._C._functorch", "_add_batch_dim", "networks cannot be trained together"),
-    "get_unwrapped": ("torch._C._functorch", "get_unwrapped", "networks cannot be trained together"),
-    "maybe_get_bdim": ("torch._C._functorch", "maybe_get_bdim", "networks cannot be trained together"),
-    "maybe_get_level": ("torch._C._functorch", "maybe_get_level", "networks cannot be trained together"),
     "correct_fan": ("torch.nn.init", "_calculate_correct_fan", "kaiming's initializations cannot be read"),
     "current_function_mode": (
         "torch.overrides",
@@ -48,7 +44,6 @@ PRIVATE = {
     "foreach_mul_": ("torch", "_foreach_mul_", "weights cannot be stepped in a scale of their own"),
     "foreach_norm": ("torch", "_foreach_norm", "norms cannot be taken together"),
     "foreach_zero_": ("torch", "_foreach_zero_", "gradients cannot be cleared together"),
-    "fused_adamw_": ("torch", "_fused_adamw_", "stacked networks cannot be trained with AdamW"),
     "function_modes": ("torch._C", "_len_torch_function_stack", "an interrupted capture leaves its mode behind"),
     "leave_function_mode": (
         "torch._C",

@@ -6,7 +6,7 @@ from pathlib import Path
 import sigprop
 
 ROOT = Path(sigprop.__file__).parent
-OPTIONAL = {"PIL", "matplotlib", "datasets", "pandas", "ray", "tokenizers", "torch.utils.tensorboard"}
+OPTIONAL = {"PIL", "matplotlib", "datasets", "pandas", "ray", "torch.utils.tensorboard"}
 """Packages that the rest works without."""
 SLOW = {"rich.console", "rich.progress", "torch.distributed.fsdp", "torch.distributed.tensor"}
 """What takes long to load and is seldom used."""

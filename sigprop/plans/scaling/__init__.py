@@ -3,7 +3,7 @@
 from sigprop.plans.scaling.alignment import AlignmentReport, AlignmentRow, measure_alignment
 from sigprop.plans.scaling.beside import REFERENCE_LAYERS, REFERENCE_WIDTH
 from sigprop.plans.scaling.budget import AdamSettings, at_batch, at_horizon, averaging_decay, independent_decay
-from sigprop.plans.scaling.composition import compose, parametrize, plan
+from sigprop.plans.scaling.composition import compose, plan
 from sigprop.plans.scaling.contributions import Contribution, contribution_table, contributions, expected_contributions
 from sigprop.plans.scaling.coordcheck import coord_check
 from sigprop.plans.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
@@ -38,7 +38,6 @@ __all__ = [
     "family_factors",
     "independent_decay",
     "measure_alignment",
-    "parametrize",
     "plan",
     "width_rule",
 ]

@@ -52,7 +52,7 @@ class AlignmentReport:
     steps: int
 
     def alignment(self) -> Alignment:
-        """Medians over the hidden and the readout layers, as an assumption for `solve` and `parametrize`.
+        """Medians over the hidden and the readout layers, as an assumption for `solve` and `compose`.
 
         Exponents are cut to [0, 1]; a hidden omega whose interval reaches 1/2 counts as 1/2 at most.
         """

@@ -159,11 +159,6 @@ def compose(
         return require_untouched(made, pair.model)
 
 
-def parametrize(model: nn.Module, rule: str = "mup", *, base: Any, **options: Any) -> Plan:
-    """A model's own initialization taken from its base by a width rule: `compose` with the recipe `own`."""
-    return compose(model, "own", width=rule, base=base, **options)
-
-
 def own_plan(beside: Beside, optimizer: str) -> Plan:
     """The plan of two builds that are compared already: the model's own initialization, and the rules."""
     return _rated(_own(beside, optimizer, None), beside, optimizer)

@@ -51,7 +51,7 @@ class CoordOptions:
     own_optimizer: a function from a build to its optimizer, for a parametrization of your own (`plan=None`).
     depth_rule, lr: the depth rule, and the learning rate at the smallest build.
     weight_decay: trains with decay, whose part of each update is judged with it.
-    roles, branches, attention: as in `parametrize`, for the plan and for what is expected.
+    roles, branches, attention: as in `compose`, for the plan and for what is expected.
     steps, seeds: of each training, and initializations of each build; all widths share the seeds.
     tolerance: the largest deviation of an exponent that passes.
     progress: a progress bar.

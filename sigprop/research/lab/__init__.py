@@ -1,13 +1,12 @@
-"""The lab: small, exact trainings of any model, one by one, hundreds at once, or as a sweep that survives anything.
+"""The lab: small, exact trainings of any model, one by one or as a sweep that survives anything.
 
 | file | what it does |
 |---|---|
-| `data/` | text, images and synthetic data; batches as functions of a step |
+| `data` | text, images and synthetic data; batches as functions of a step |
 | `settings` | what a training is told |
 | `steps` | a forward and backward pass: as written, compiled, or as a CUDA graph |
 | `trainer` | `train`: one run, resumable |
 | `checkpoint` | a run on disk |
-| `many` | many networks of one architecture trained as one program |
 | `sweep/` | grids of trainings: one file per trial is the truth |
 """
 

@@ -48,7 +48,7 @@ class Settings:
 
     warmup: a share of the steps, or a whole number of steps.
     final: the last rate over the peak.
-    betas: of Adam; None leaves `train` the optimizer's own, and `train_many` (0.9, 0.95).
+    betas: of Adam; None leaves the optimizer's own.
     """
 
     steps: int = 1000

@@ -12,7 +12,8 @@ from sigprop.errors import InputError
 from sigprop.measurement import measure
 from sigprop.models import build
 from sigprop.plans.exponents import solve
-from sigprop.plans.scaling import contributions, expected_contributions, measure_alignment, parametrize
+from sigprop.plans.scaling import contributions, expected_contributions, measure_alignment
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.plans.scaling.alignment import AlignmentReport, AlignmentRow, _ratio
 from sigprop.results.parameters import WIDTH_CLASSES
 
@@ -66,7 +67,7 @@ def test_measured_alignment_feeds_a_plan():
     out = AlignmentRow("y", "readout", (1.1, 1.0, 1.2), (0.9, 0.8, 1.0), (0.8, 0.7, 0.9))
     found = AlignmentReport([row, out], [64, 128], 3).alignment()
     assert (found.omega_hidden, found.omega_readout) == (Fraction(1, 2), 1)
-    plan = parametrize(gpt(64), "mup", base=16, alignment=found)
+    plan = prescribe(gpt(64), "mup", base=16, alignment=found)
     assert plan["blocks.0.mlp.up.weight"].lr == pytest.approx(4.0**-0.75)
     with pytest.raises(InputError, match="no readout layer"):
         AlignmentReport([row], [64, 128], 3).alignment()
@@ -110,7 +111,7 @@ def test_a_profile_tells_the_contributions(optimizer):
 def test_contributions_by_role_follow_the_plan():
     torch.manual_seed(0)
     model = gpt(64)
-    plan = parametrize(model, "mup", base=16)
+    plan = prescribe(model, "mup", base=16)
     rows = contributions(plan.apply_(model), tokens(), plan=plan, by="role")
     assert {row.group for row in rows} == {row.role for row in plan} | {"all"}
     assert {WIDTH_CLASSES[row.role] for row in plan} == {"embedding", "hidden", "readout", "vector"}

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import sigprop as sp
-from sigprop.plans.scaling import coord_check, parametrize
+from sigprop.plans.scaling import coord_check
+from sigprop.plans.scaling import plan as prescribe
 
 HEADS, VOCABULARY = 2, 23
 
@@ -108,10 +109,10 @@ def test_the_planned_function_is_that_of_scaled_scores(name, monkeypatch):
     """Queries, keys and values in one projection: the plan's weights give what scores times one half give."""
     torch.manual_seed(0)
     base, model = FUSED[name](16), FUSED[name](64)
-    made = parametrize(model, "mup", base=base, batch=IDS)
+    made = prescribe(model, "mup", base=base, batch=IDS)
     assert made.scales == []
     explicit = copy.deepcopy(model)
-    parametrize(model, "mup", base=base, batch=IDS, attention="keep").apply_(explicit)
+    prescribe(model, "mup", base=base, batch=IDS, attention="keep").apply_(explicit)
     made.apply_(model)
     plain = F.scaled_dot_product_attention
 
@@ -125,7 +126,7 @@ def test_the_planned_function_is_that_of_scaled_scores(name, monkeypatch):
 
 def test_constant_key_and_value_heads_are_no_readouts():
     base, model = Net(ConstantKeys, 16), Net(ConstantKeys, 64)
-    made = parametrize(model, "mup", base=base, batch=IDS)
+    made = prescribe(model, "mup", base=base, batch=IDS)
     assert {made[f"mix.{name}.weight"].role for name in ("two", "three")} == {"query_key", "value"}
     for name in ("two", "three"):
         assert made[f"mix.{name}.weight"].init.value == pytest.approx(1.0)  # its own draw shrinks like the root already
@@ -147,12 +148,12 @@ def test_falcon_without_multi_query_and_llama_with_constant_key_heads():
         )  # fmt: skip
         return hf.LlamaForCausalLM(config).eval()
 
-    rows = {row.name: row for row in parametrize(falcon(64), "mup", base=falcon(16), batch=IDS)}
+    rows = {row.name: row for row in prescribe(falcon(64), "mup", base=falcon(16), batch=IDS)}
     fused = next(row for name, row in rows.items() if "query_key_value.weight" in name)
     dense = next(row for name, row in rows.items() if "self_attention.dense.weight" in name)
     assert fused.lr * dense.lr == pytest.approx(1 / 16)  # a quarter each; the roots of the attention's factor cancel
     assert fused.lr == pytest.approx(0.25 * math.sqrt(0.5))
-    rows = {row.name: row for row in parametrize(llama(64), "mup", base=llama(16), batch=IDS)}
+    rows = {row.name: row for row in prescribe(llama(64), "mup", base=llama(16), batch=IDS)}
     for name in ("k_proj", "v_proj"):
         row = rows[f"model.layers.0.self_attn.{name}.weight"]
         assert (row.lr, row.init.value) == (pytest.approx(1 / 4), pytest.approx(1 / 2))  # std 0.02 at any width

@@ -7,7 +7,8 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import InputError, SigpropError
 from sigprop.models import build
-from sigprop.plans.scaling import coord_check, parametrize
+from sigprop.plans.scaling import coord_check
+from sigprop.plans.scaling import plan as prescribe
 
 IDS = torch.randint(0, 19, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -47,7 +48,7 @@ CASES = {
     "two width rules": (lambda model: sp.plan(model, "mup", width="sp", batch=IDS), "give one"),
     "roles without a base": (lambda model: plan(model, roles={"head.weight": "readout"}), "base="),
     "a base of another architecture": (
-        lambda model: parametrize(model, "mup", base=build("mlp", width=8, depth=2), batch=IDS),
+        lambda model: prescribe(model, "mup", base=build("mlp", width=8, depth=2), batch=IDS),
         "only in the model",
     ),
     "a base of another depth, by width rule alone": (

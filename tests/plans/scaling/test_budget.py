@@ -6,7 +6,8 @@ import torch
 import sigprop as sp
 from sigprop.errors import InputError, UnknownNameError, UnsupportedError
 from sigprop.models import build
-from sigprop.plans.scaling import AdamSettings, at_batch, at_horizon, averaging_decay, independent_decay, parametrize
+from sigprop.plans.scaling import AdamSettings, at_batch, at_horizon, averaging_decay, independent_decay
+from sigprop.plans.scaling import plan as prescribe
 
 IDS = torch.randint(0, 19, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -43,7 +44,7 @@ def test_a_plan_keeps_the_averaging_time_of_all_matrices():
 def test_complete_p_is_the_linear_depth_rule():
     """Dey et al. 2025, table 1 with alpha = 1: width times 4, depth times 4, AdamW."""
     base, model = gpt(16, 2), gpt(64, 8)
-    made = parametrize(model, "mup", base=base, depth="linear", batch=IDS)
+    made = prescribe(model, "mup", base=base, depth="linear", batch=IDS)
     hidden, norm = made["blocks.3.mlp.up.weight"], made["blocks.3.mlp_norm.weight"]
     assert (hidden.lr, hidden.weight_decay, hidden.eps) == pytest.approx((1 / 4, 4.0, 1 / 16))
     assert (norm.lr, norm.eps) == pytest.approx((1.0, 1 / 16))

@@ -11,7 +11,8 @@ from torch import nn
 import sigprop as sp
 from sigprop.errors import InputError
 from sigprop.models import build
-from sigprop.plans.scaling import compare, coord_check, parametrize
+from sigprop.plans.scaling import compare, coord_check
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.plans.scaling.expectations import fit_exponent, fit_two_parts
 from sigprop.results import Init
 
@@ -60,7 +61,7 @@ def test_the_rates_of_one_muon_scale_fail_with_another():
     """`muon:rms` updates grow like the root of the width; the rates of `muon:shape` do not take that back."""
 
     def shape(model, base):
-        return parametrize(model, "mup", base=base, optimizer="muon:shape", roles=roles(model))
+        return prescribe(model, "mup", base=base, optimizer="muon:shape", roles=roles(model))
 
     wrong, right = (check(plan, optimizer="muon:rms", lr=0.1, seeds=4) for plan in (shape, "mup"))
     assert right.passed, [str(item) for item in right.culprits]
@@ -152,7 +153,7 @@ def test_each_planted_mistake_is_named(mistake):
     name, change, cause, exponent = MISTAKES[mistake]
 
     def plan(model, base):
-        found = parametrize(model, "mup", base=base)
+        found = prescribe(model, "mup", base=base)
         ratio = model.config.width / base.config.width
         found.parameters = [change(row, ratio) if row.name == name else row for row in found.parameters]
         return found
@@ -165,7 +166,7 @@ def test_each_planted_mistake_is_named(mistake):
 
 def test_a_missing_attention_scale_is_named():
     """By the attention it belongs to, though it is folded into the query's draw and rate."""
-    report = check(lambda model, base: parametrize(model, "mup", base=base, attention="keep"))
+    report = check(lambda model, base: prescribe(model, "mup", base=base, attention="keep"))
     assert not report.passed
     assert {(item.name, item.cause) for item in report.culprits} == {
         ("blocks.0.attention", "attention scale"),
@@ -219,17 +220,17 @@ class ScaledAttention(nn.Module):
 
 
 def with_unscaled_attention(model, base):
-    return parametrize(model, "mup", base=base, attention="keep")
+    return prescribe(model, "mup", base=base, attention="keep")
 
 
 def without_tied_factor(model, base):
-    plan = parametrize(model, "mup", base=base, batch=tokens())
+    plan = prescribe(model, "mup", base=base, batch=tokens())
     rows = [replace(row, init=Init("keep"), lr=1.0) if row.name == "final_norm.weight" else row for row in plan]
     return replace(plan, parameters=rows)
 
 
 def with_fixed_decay(model, base):
-    plan = parametrize(model, "mup", base=base, batch=tokens())
+    plan = prescribe(model, "mup", base=base, batch=tokens())
     return replace(plan, parameters=[replace(row, weight_decay=1.0) for row in plan])
 
 
@@ -444,7 +445,7 @@ def test_a_multiplier_of_a_tied_readout_counts_as_part_of_the_factor_before_it(p
         model.head.weight = model.embed.weight
         return model
 
-    planned = parametrize(make(128), "mup", base=make(32), batch=tokens())
+    planned = prescribe(make(128), "mup", base=make(32), batch=tokens())
     assert planned["final.weight"].init.value == pytest.approx(1.0)  # the model itself has the 1 / width
     report = check("mup", make, widths=[32, 64, 128])
     assert report.passed, [str(item) for item in report.culprits]

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 
-from sigprop.plans.scaling import compare, coord_check, parametrize
+from sigprop.plans.scaling import compare, coord_check
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.results.parameters import WIDTH_CLASSES
 from sigprop.structure import read_structure
 
@@ -87,7 +88,7 @@ def _double(inputs):
 def test_roles_factors_and_training(name):
     torch.manual_seed(0)
     base, model = MODELS[name](16, 4), MODELS[name](64, 4)
-    plan = parametrize(model, "mup", base=base)
+    plan = prescribe(model, "mup", base=base)
     by_role = {WIDTH_CLASSES[row.role]: row for row in plan}
     assert by_role["hidden"].lr == pytest.approx(1 / 4)
     assert by_role["embedding"].lr == 1.0
@@ -104,7 +105,7 @@ def test_roles_factors_and_training(name):
         assert by_role["readout"].lr == pytest.approx(1 / 4)
         assert by_role["readout"].init.value == pytest.approx(1 / 4)
     explicit = copy.deepcopy(model)
-    parametrize(explicit, "mup", base=base, attention="keep").apply_(explicit)
+    prescribe(explicit, "mup", base=base, attention="keep").apply_(explicit)
     attentions = [module for module in explicit.modules() if isinstance(getattr(module, "scaling", None), float)]
     assert len(attentions) == (6 if name == "t5" else 2)
     for module in attentions:
@@ -123,7 +124,7 @@ def test_at_the_base_nothing_changes(name):
     torch.manual_seed(0)
     model = MODELS[name](16, 4)
     other = copy.deepcopy(model)
-    plan = parametrize(model, "mup", base=MODELS[name](16, 4), depth="sqrt").apply_(model) and parametrize(
+    plan = prescribe(model, "mup", base=MODELS[name](16, 4), depth="sqrt").apply_(model) and prescribe(
         model, "mup", base=MODELS[name](16, 4), depth="sqrt"
     )
     assert losses(model, plan.param_groups(model, lr=1e-2, weight_decay=0.1, decay_vectors=True), name) == losses(
@@ -134,7 +135,7 @@ def test_at_the_base_nothing_changes(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_base_width_alone_scales_the_number_of_heads(name):
     torch.manual_seed(0)
-    plan = parametrize(MODELS[name](64, 8), "mup", base=32)
+    plan = prescribe(MODELS[name](64, 8), "mup", base=32)
     assert not [row for row in plan.scales if row.place.startswith("attribute:")]
     assert {round(row.lr, 6) for row in plan if row.role == "hidden"} == {0.5}
 
@@ -147,7 +148,7 @@ def test_base_width_alone_scales_what_the_mlps_of_falcon_and_distilbert_are_made
         vocab_size=VOCABULARY, dim=64, n_layers=1, n_heads=4, hidden_dim=256, max_position_embeddings=8
     )
     for model in (transformers.FalconForCausalLM(falcon), transformers.DistilBertForMaskedLM(distilbert)):
-        rows = [row for row in parametrize(model, "mup", base=32) if len(row.shape) == 2 and 256 in row.shape]
+        rows = [row for row in prescribe(model, "mup", base=32) if len(row.shape) == 2 and 256 in row.shape]
         assert [(row.role, row.lr) for row in rows] == [("hidden", 0.5), ("output", 0.5)]
 
 
@@ -177,7 +178,7 @@ def test_copies_and_sharded_models_keep_the_plan(name, tmp_path):
 
     torch.manual_seed(0)
     model = MODELS[name](32, 4)
-    plan = parametrize(model, "mup", base=MODELS[name](16, 4))
+    plan = prescribe(model, "mup", base=MODELS[name](16, 4))
     plan.apply_(model)
     expected = losses(copy.deepcopy(model), plan.param_groups(model, lr=1e-2), name, steps=1)
     twin = copy.deepcopy(model)
@@ -218,7 +219,7 @@ def test_configurations_serve_as_base():
     torch.manual_seed(0)
     model = llama(64, 8)
     small = llama(16, 2).config
-    plan = parametrize(model, "mup", base=small)
+    plan = prescribe(model, "mup", base=small)
     assert plan["lm_head.weight"].lr == pytest.approx(1 / 4)
 
 
@@ -226,7 +227,7 @@ def test_trainer_takes_the_groups(tmp_path):
     pytest.importorskip("accelerate")
     torch.manual_seed(0)
     model = gpt2(32, 4)
-    plan = parametrize(model, "mup", base=gpt2(16, 4))
+    plan = prescribe(model, "mup", base=gpt2(16, 4))
     plan.apply_(model)
     optimizer = torch.optim.AdamW(plan.param_groups(model, lr=1e-2))
     rows = [{"input_ids": ids, "labels": ids} for ids in batch("gpt2")["input_ids"]]
@@ -269,7 +270,7 @@ def test_a_depth_rule_scales_what_every_branch_adds(name, settings):
     torch.manual_seed(0)
     model, base = decoder(name, 8, **settings), decoder(name, 2, **settings)
     ids = {"input_ids": batch("gpt2")["input_ids"]}
-    plan = parametrize(model, "mup", base=base, depth="linear", batch=ids)
+    plan = prescribe(model, "mup", base=base, depth="linear", batch=ids)
     before = branch_variances(model, ids)
     ratios = [mine / theirs for mine, theirs in zip(branch_variances(plan.apply_(model), ids), before, strict=True)]
     assert ratios[0] == pytest.approx(1 / 16, rel=0.05)
@@ -304,10 +305,10 @@ def test_the_scale_that_a_model_has_of_its_own_is_read():
         return transformers.GPTNeoForCausalLM(config).eval()
 
     ids = {"input_ids": batch("gpt2")["input_ids"]}
-    plan = parametrize(neo(64), "mup", base=neo(16), batch=ids)
+    plan = prescribe(neo(64), "mup", base=neo(16), batch=ids)
     query, key = (plan[f"transformer.h.0.attn.attention.{name}_proj.weight"] for name in "qk")
     assert query.init.value / key.init.value == pytest.approx(1 / 4)
-    normed = parametrize(decoder("Olmo2", 1, 64), "mup", base=decoder("Olmo2", 1, 16), batch=ids)
+    normed = prescribe(decoder("Olmo2", 1, 64), "mup", base=decoder("Olmo2", 1, 16), batch=ids)
     gain = normed["model.layers.0.self_attn.q_norm.weight"]
     assert gain.init.value == gain.lr == pytest.approx(0.5)
     assert normed.scales == []
@@ -315,6 +316,6 @@ def test_the_scale_that_a_model_has_of_its_own_is_read():
 
 def test_a_router_and_its_experts_have_roles():
     model, base = (decoder("Mixtral", 1, width, num_local_experts=2) for width in (64, 16))
-    plan = parametrize(model, "mup", base=base, batch={"input_ids": batch("gpt2")["input_ids"]})
+    plan = prescribe(model, "mup", base=base, batch={"input_ids": batch("gpt2")["input_ids"]})
     assert plan["model.layers.0.mlp.gate.weight"].lr == pytest.approx(1 / 4)
     assert plan["model.layers.0.mlp.experts.down_proj"].lr == pytest.approx(1 / 4)

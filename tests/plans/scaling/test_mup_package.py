@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigprop.plans.scaling import parametrize
+from sigprop.plans.scaling import plan as prescribe
 
 BASE = 32
 STORED = json.loads((Path(__file__).parents[3] / "docs/data/abc_mup_package.json").read_text())
@@ -58,7 +58,7 @@ MODELS: dict[str, Any] = {"mlp": Mlp, "gpt": Gpt}
 def test_same_factors_as_the_package(name, ratio, optimizer):
     torch.manual_seed(1)
     base, model = MODELS[name](BASE), MODELS[name](ratio * BASE)
-    plan = parametrize(model, "mup", base=base, optimizer=optimizer, attention="keep")
+    plan = prescribe(model, "mup", base=base, optimizer=optimizer, attention="keep")
     package = STORED["factors"][name][str(ratio)]
     assert set(package) == {row.name for row in plan}
     for row in plan:

@@ -10,7 +10,7 @@ from torch import nn
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.models import build
 from sigprop.plans import ScalePlan
-from sigprop.plans.scaling import parametrize
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.plans.scaling.training import make_optimizers, make_step
 from sigprop.results import Init
 
@@ -45,7 +45,7 @@ def test_at_the_base_training_is_bitwise_the_same(optimizer, rule):
     model = gpt(tied_head=True)
     other = copy.deepcopy(model)
     before = torch.get_rng_state()
-    plan = parametrize(model, rule, base=32, optimizer=optimizer, depth="linear")
+    plan = prescribe(model, rule, base=32, optimizer=optimizer, depth="linear")
     assert torch.equal(before, torch.get_rng_state())
     plan.apply_(model)
     assert train(model, plan, optimizer, weight_decay=0.1) == train(other, None, optimizer, weight_decay=0.1)
@@ -63,8 +63,8 @@ def test_the_attention_scale_is_gauged_exactly(optimizer, fused):
     model = gpt(width=64, fused_qkv=fused).double()
     base = gpt(width=16, fused_qkv=fused)
     explicit = copy.deepcopy(model)
-    gauged = parametrize(model, "mup", base=base, optimizer=optimizer)
-    plain = parametrize(explicit, "mup", base=base, optimizer=optimizer, attention="keep")
+    gauged = prescribe(model, "mup", base=base, optimizer=optimizer)
+    plain = prescribe(explicit, "mup", base=base, optimizer=optimizer, attention="keep")
     assert gauged.scales == []
     assert gauged.diff(plain)
     if fused:
@@ -97,7 +97,7 @@ def test_the_branch_scale_is_folded_exactly(optimizer, placement, rule):
     torch.manual_seed(2)
     model = gpt(depth=8, norm_placement=placement).double()
     base = gpt(depth=2, norm_placement=placement)
-    plan = parametrize(model, "mup", base=base, optimizer=optimizer, depth=rule)
+    plan = prescribe(model, "mup", base=base, optimizer=optimizer, depth=rule)
     scale = 4.0**-0.5 if rule == "sqrt" else 0.25
     update = 4.0**-0.5 if rule == "sqrt" else 1.0
     explicit = gpt(depth=8, norm_placement=placement, branch_scale=scale).double()
@@ -126,17 +126,17 @@ def test_the_branch_scale_is_folded_exactly(optimizer, placement, rule):
 
 def test_the_factor_of_a_tied_readout_goes_into_the_norm_before_it():
     model = gpt(width=128, tied_head=True)
-    plan = parametrize(model, "mup", base=32, batch=tokens())
+    plan = prescribe(model, "mup", base=32, batch=tokens())
     assert plan["token_embedding.weight"].lr == 1.0
     assert plan.scales == []
     assert plan["final_norm.weight"].init.value == plan["final_norm.weight"].lr == 0.25
-    tangent = parametrize(gpt(width=128, tied_head=True), "neural_tangent", base=32, batch=tokens())
+    tangent = prescribe(gpt(width=128, tied_head=True), "neural_tangent", base=32, batch=tokens())
     assert tangent["final_norm.weight"].init.value == 0.5
 
 
 def test_a_tied_readout_without_a_norm_before_it_gets_a_forward_factor():
     model = gpt(width=128, tied_head=True, norm_placement="none")
-    plan = parametrize(model, "mup", base=32, batch=tokens())
+    plan = prescribe(model, "mup", base=32, batch=tokens())
     assert [(row.module, row.factor) for row in plan.scales] == [("head", 0.25)]
     reference = copy.deepcopy(model)
     hidden = torch.randn(2, 128)
@@ -166,7 +166,7 @@ def test_the_models_own_draw_is_kept_and_rescaled(draw, hidden, readout):
         return model
 
     torch.manual_seed(0)
-    plan = parametrize(net(256), "mup", base=net(64))
+    plan = prescribe(net(256), "mup", base=net(64))
     assert (plan["2.weight"].init.kind, plan["2.weight"].init.value) == ("keep", pytest.approx(hidden))
     if readout is not None:
         assert (plan["4.weight"].init.kind, plan["4.weight"].init.value) == ("keep", pytest.approx(readout))
@@ -180,7 +180,7 @@ def test_a_scheme_that_is_none_of_the_usual_ones_is_measured():
         return layer
 
     torch.manual_seed(0)
-    plan = parametrize(net(256), "mup", base=net(64))
+    plan = prescribe(net(256), "mup", base=net(64))
     # wanted ratio 4^-1/2, own ratio 4^-0.8; standard error of the ratio of two root mean squares
     error = math.sqrt(0.5 / 64**2 + 0.5 / 256**2)
     assert abs(math.log(plan["weight"].init.value) - 0.3 * math.log(4)) < 4 * error
@@ -191,16 +191,16 @@ def test_meta_models_are_drawn_from_the_base():
     base = gpt(width=32)
     with torch.device("meta"):
         model = gpt(width=128)
-    plan = parametrize(model, "mup", base=base)
+    plan = prescribe(model, "mup", base=base)
     row = plan["blocks.0.mlp.up.weight"]
     size = torch.cat([block.mlp.up.weight.flatten() for block in base.blocks]).square().mean().sqrt().item()
     assert row.init.kind == "normal"
     assert row.init.std == pytest.approx(0.5 * size, rel=1e-6)
     assert plan["final_norm.weight"].init == Init("constant", value=1.0)
     with pytest.raises(InputError, match="own_init"):
-        parametrize(gpt(width=128), "mup", base=model)
+        prescribe(gpt(width=128), "mup", base=model)
     with torch.device("meta"):
-        plan = parametrize(gpt(width=64), "mup", base=gpt(width=16), own_init="fan_in")
+        plan = prescribe(gpt(width=64), "mup", base=gpt(width=16), own_init="fan_in")
     assert plan["blocks.0.mlp.up.weight"].init == Init("keep", value=1.0)
     assert plan["head.weight"].init == Init("keep", value=0.5)
 
@@ -214,45 +214,45 @@ def test_own_depth_dependence_is_replaced_only_by_a_depth_rule():
 
     torch.manual_seed(0)
     model, base = net(64, 8), net(64, 2)
-    assert parametrize(model, "mup", base=base)["blocks.3.mlp.down.weight"].init == Init("keep", value=1.0)
-    scaled = parametrize(model, "mup", base=base, depth="linear")["blocks.3.mlp.down.weight"]
+    assert prescribe(model, "mup", base=base)["blocks.3.mlp.down.weight"].init == Init("keep", value=1.0)
+    scaled = prescribe(model, "mup", base=base, depth="linear")["blocks.3.mlp.down.weight"]
     assert scaled.init.value == pytest.approx(0.5)
 
 
 def test_measured_alignment_changes_the_rates():
     model = gpt(width=128)
-    assert parametrize(model, "mup", base=32)["blocks.0.mlp.up.weight"].lr == pytest.approx(1 / 4)
-    loose = parametrize(model, "mup", base=32, alignment="none")["blocks.0.mlp.up.weight"].lr
+    assert prescribe(model, "mup", base=32)["blocks.0.mlp.up.weight"].lr == pytest.approx(1 / 4)
+    loose = prescribe(model, "mup", base=32, alignment="none")["blocks.0.mlp.up.weight"].lr
     assert loose == pytest.approx(1 / 2)
 
 
 def test_clear_errors():
     model = gpt()
     with pytest.raises(UnknownNameError, match="mup"):
-        parametrize(model, "mop", base=16)
+        prescribe(model, "mop", base=16)
     with pytest.raises(UnknownNameError, match="adamw"):
-        parametrize(model, "mup", base=16, optimizer="adamx")
+        prescribe(model, "mup", base=16, optimizer="adamx")
     with pytest.raises(InputError, match="none or sqrt"):
-        parametrize(model, "mup", base=16, depth="cube")
+        prescribe(model, "mup", base=16, depth="cube")
     with pytest.raises(InputError, match="scale or keep"):
-        parametrize(model, "mup", base=16, attention="drop")
+        prescribe(model, "mup", base=16, attention="drop")
     with pytest.raises(InputError, match="pass the base model or a factory"):
-        parametrize(nn.Linear(4, 4), "mup", base=2)
+        prescribe(nn.Linear(4, 4), "mup", base=2)
     with pytest.raises(UnknownNameError, match="fan_in"):
-        parametrize(model, "mup", base=16, own_init="fan_inn")
+        prescribe(model, "mup", base=16, own_init="fan_inn")
     odd = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4)) for _ in range(4)])
     base = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4)) for _ in range(2)])
     with pytest.raises(InputError, match="branches="):
-        parametrize(odd, "mup", base=base, depth="sqrt")
-    plan = parametrize(odd, "mup", base=base, depth="sqrt", branches=["*.*"])
+        prescribe(odd, "mup", base=base, depth="sqrt")
+    plan = prescribe(odd, "mup", base=base, depth="sqrt", branches=["*.*"])
     assert plan["3.0.weight"].lr == pytest.approx(0.5)
     with pytest.raises(UnknownNameError):
-        parametrize(odd, "mup", base=base, depth="sqrt", branches=["*.1"])
+        prescribe(odd, "mup", base=base, depth="sqrt", branches=["*.1"])
 
 
 def test_groups_stay_few_on_a_deep_model():
     model = gpt(width=64, depth=12)
-    assert len(parametrize(model, "mup", base=16).param_groups(model, lr=1e-3, weight_decay=0.1)) <= 6
+    assert len(prescribe(model, "mup", base=16).param_groups(model, lr=1e-3, weight_decay=0.1)) <= 6
 
 
 class TorchEncoder(nn.Module):
@@ -275,8 +275,8 @@ def test_torch_attention_is_gauged_through_its_fused_projection():
     torch.manual_seed(3)
     model, base = TorchEncoder(64).double(), TorchEncoder(16)
     explicit = copy.deepcopy(model)
-    parametrize(model, "mup", base=base).apply_(model)
-    parametrize(explicit, "mup", base=base, attention="keep").apply_(explicit)
+    prescribe(model, "mup", base=base).apply_(model)
+    prescribe(explicit, "mup", base=base, attention="keep").apply_(explicit)
     assert not torch.allclose(model(tokens()), explicit(tokens()))
     with torch.no_grad():
         for layer in explicit.layers:

@@ -6,7 +6,7 @@ from torch import nn
 
 from sigprop.errors import InputError
 from sigprop.models import build
-from sigprop.plans.scaling import parametrize
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.plans.scaling.training import Training, make_step
 
 OPTIMIZERS = ["sgd", "momentum", "adam", "adamw", "sign", "lion", "adafactor", "muon:shape", "muon:rms"]
@@ -31,7 +31,7 @@ def trained(model, optimizer="adamw", plan=None, batch=None, loss=None):
 def test_every_optimizer(optimizer):
     settings = {"bias": False, "tied_head": optimizer == "adamw"}
     base = gpt(0, width=16, **settings)
-    plan = parametrize(gpt(0, **settings), "mup", base=base, optimizer=optimizer)
+    plan = prescribe(gpt(0, **settings), "mup", base=base, optimizer=optimizer)
     run, other = (trained(gpt(seed, **settings), optimizer, plan) for seed in (0, 1))
     assert {key[0] for key in run.sizes} == {"activation", "change", "gradient", "weight", "update"}
     assert run.sizes.keys() == other.sizes.keys()

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import sigprop as sp
-from sigprop.plans.scaling import coord_check, parametrize
+from sigprop.plans.scaling import coord_check
+from sigprop.plans.scaling import plan as prescribe
 from sigprop.structure import read_structure
 
 WORDS = 23
@@ -47,7 +48,7 @@ def test_the_factor_is_read_and_taken_back_in_draw_and_rate(inside):
     model, base = Model(64, inside), Model(16, inside)
     scale = read_structure(model, IDS).table_scales["table.weight"]
     assert (scale.number, scale.inside) == (pytest.approx(8.0), inside)
-    row = parametrize(model, "mup", base=base, batch=IDS)["table.weight"]
+    row = prescribe(model, "mup", base=base, batch=IDS)["table.weight"]
     assert row.lr == row.init.value == pytest.approx(0.5)
     steps = set()
     for width in (64, 256):
@@ -65,7 +66,7 @@ def test_the_coordinate_check_passes_with_it_and_fails_without(inside):
         return Model(width, inside)
 
     def kept(model, base):
-        made = parametrize(model, "mup", base=base, batch=IDS)
+        made = prescribe(model, "mup", base=base, batch=IDS)
         row = made["table.weight"]
         made.parameters[made.parameters.index(row)] = type(row)(row.name, row.shape, role=row.role)
         return made

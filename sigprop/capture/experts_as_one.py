@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.capture.capture import Capture, record_of
-from sigprop.capture.fields.operands import choice_of
 from sigprop.capture.layout import CHANNEL, Axis, Layout
 from sigprop.capture.record import Call, Field, Weight
+from sigprop.capture.rules.operands import choice_of
 from sigprop.theory.ops.expert_sum import ExpertSum
 
 ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import Layout, Misaligned, as_constant, concrete_rows
 from sigprop.capture.record import Call, Field, Record, Source, united
+from sigprop.capture.rules.views import viewed
 from sigprop.capture.sampled_loss import sampled_start
 from sigprop.errors import InputError
 from sigprop.graph.evaluate import Evaluation, Start

@@ -22,11 +22,11 @@ from torch.utils.hooks import RemovableHandle
 
 from sigprop.capture.capture import RULES, Capture, Rule, record_of, traced
 from sigprop.capture.derived_weights import makes_fields, of_weights
-from sigprop.capture.fields.operands import choice_of, condition_of, remember_condition
-from sigprop.capture.fields.replayed import kept, recorded, replayed
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, VIEWS
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
+from sigprop.capture.rules.operands import choice_of, condition_of, remember_condition
+from sigprop.capture.rules.replayed import kept, recorded, replayed
 from sigprop.capture.rules.stops import custom, hooked, stopped
 from sigprop.capture.rules.writes import remember, written_through
 from sigprop.compat import custom_functions

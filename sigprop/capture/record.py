@@ -159,6 +159,11 @@ class Field(Record):
             _ = self.node
             self.root, self.function, self.slope, self.base = None, None, None, self
 
+    def entrywise(self, make: Callable[[Field], Node], function: Function | None, call: Call, **known: Any) -> Field:
+        """Another tensor with each entry a function of the same entry of this one, and of its base."""
+        known = {"layout": self.layout, "transparent": self.transparent or self.is_source, "inputs": (self,)} | known
+        return Field(make=make, sources=self.sources, root=self.base, function=function, call=call, **known)
+
     def apply(self, x: Tensor) -> Tensor:
         return x if self.function is None else self.function(x)
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.ensemble import APART
-from sigprop.capture.fields.attention import attention_scores
 from sigprop.capture.record import Field
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_in
+from sigprop.capture.rules.attention import attention_scores
 from sigprop.capture.tracing import TracedModel
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation

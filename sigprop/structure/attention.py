@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.fields.attention import attention_weights
 from sigprop.capture.record import Field, Record
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_heads import heads_of
+from sigprop.capture.rules.attention import attention_weights
 from sigprop.graph.evaluate import Evaluation
 
 FUSED = "scaled_dot_product_attention"

@@ -1,13 +1,115 @@
-"""Fused attention: the weights as the product they stand for, applied to the values."""
+"""Attention, however it is spelt: fused, eager softmax(q k^T) v, or nn.MultiheadAttention's own products.
+
+A product of two fields over channels gives *scores*: a field with a query axis and a key axis, kept as a replay
+through scaling, masks, biases, soft-capping and softmax. A product of such weights with values is the attention op.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.attention import attended, attention_weights, weights_layout
-from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.record import Call, Field
+from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, arranged, with_streams
+from sigprop.capture.passes import THINNED
+from sigprop.capture.record import Call, Field, independent
+from sigprop.capture.replayed_heads import ReplayedHeads
+from sigprop.capture.rules.replayed import replayed
+from sigprop.theory.ops.attention import DrawnAttention
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    groups: int,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """The weights that scaled_dot_product_attention applies to the values."""
+    scores = attention_scores(query, key, groups, mask, is_causal, scale)
+    return torch.dropout(scores.softmax(-1), dropout, train=dropout > 0)
+
+
+def attention_scores(
+    query: Tensor, key: Tensor, groups: int, mask: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    """The scores that scaled_dot_product_attention takes the softmax of."""
+    if groups > 1:
+        key = key.repeat_interleave(groups, -3)
+    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-1, -2)
+    if is_causal:
+        scores = scores + scores.new_full(scores.shape[-2:], -torch.inf).triu(1)
+    if mask is not None:
+        scores = scores + (torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else mask)
+    return scores
+
+
+def weights_layout(query: Layout, key: Layout) -> Layout:
+    """Layout of the weights of queries `[.., tokens, channels]` on keys of the same shape."""
+    rank = len(key.dims)
+    return pair_layout(query, key.permuted([*range(rank - 2), rank - 1, rank - 2]))
+
+
+def pair_layout(first: Layout, second: Layout) -> Layout:
+    """Layout of `first @ second`: the second's positions become keys when both have positions."""
+    rows, columns = first.dims[-2], second.dims[-1]
+    earlier = [a for dim in first.dims[:-1] for a in dim]
+    if any(a.is_position for a in rows) or any(a in earlier for a in columns):
+        columns = tuple(Axis(a.size, KEY) if a.is_position else a for a in columns)
+    rank = max(len(first.dims), len(second.dims)) - 2
+    front = []
+    for place in range(-rank - 2, -2):
+        mine = first.dims[place] if -place <= len(first.dims) else ()
+        theirs = second.dims[place] if -place <= len(second.dims) else ()
+        front.append(mine or theirs)
+    dims = (*front, rows, columns)
+    return arranged(dims, first.order)
+
+
+def scored(capture: Capture, call: Call, first: Field, second: Field) -> Field:
+    """Product of two fields: scores, the outer products of linear attention, or residual streams that are mixed."""
+    layout = pair_layout(first.layout, second.layout)
+    if are_streams(layout.dims[-2]) and any(axis.role == CHANNEL for axis in layout.dims[-1]):
+        layout = with_streams(layout, [len(layout.dims) - 2])
+    return capture.drawn_field(layout, call, (first, second), "product of two tensors sampled")
+
+
+def attended(capture: Capture, call: Call, weights: Field, value: Field) -> Field | None:
+    """`weights @ value` over keys; None when this is not what the product is."""
+    keys, tokens, channels = weights.layout.dims[-1], value.layout.dims[-2], value.layout.dims[-1]
+    if not keys or any(a.role != KEY for a in keys) or any(a.role == KEY for d in weights.layout.dims[:-1] for a in d):
+        return None
+    if any(not a.is_position for a in tokens) or any(a.is_position for a in channels):
+        return None
+    if not independent(weights, value):
+        return None
+    layout = _out_layout(weights.layout, value.layout)
+    if layout is None:
+        return None
+    capture.attentions += 1
+    options, total = capture.options, lambda: capture.attentions
+    single, thin = options.network is not None, THINNED in options.passes
+    heads = ReplayedHeads(weights, value, layout, capture.seed(), capture.attentions, single, thin, total)
+    node = capture.apply(DrawnAttention(heads), *(source.node for source in heads.parts), value.node)
+    return Field(layout, lambda _: node, call=call, inputs=(weights, value))
+
+
+def _out_layout(weights: Layout, value: Layout) -> Layout | None:
+    """Shared dimensions, query positions, value channels; heads of values are those of the weights."""
+    rank = max(len(weights.dims), len(value.dims)) - 2
+    front: list[tuple[Axis, ...]] = []
+    for place in range(-rank - 2, -2):
+        mine = weights.dims[place] if -place <= len(weights.dims) else ()
+        theirs = value.dims[place] if -place <= len(value.dims) else ()
+        roles = [sorted({a.role == CHANNEL for a in dim}) for dim in (mine, theirs) if dim]
+        if len(roles) == 2 and roles[0] != roles[1]:
+            return None
+        front.append(mine or theirs)
+    return arranged((*front, weights.dims[-2], value.dims[-1]))
 
 
 @rule("scaled_dot_product_attention")

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
-from sigprop.capture.fields.attention import attended, scored
-from sigprop.capture.fields.operands import as_field
-from sigprop.capture.fields.pointwise import is_odd, pointwise
-from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.fields.views import viewed
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Dim, Layout, arranged, fresh, second_axis
 from sigprop.capture.record import Call, Field, Weight
+from sigprop.capture.rules.attention import attended, scored
+from sigprop.capture.rules.operands import as_field
+from sigprop.capture.rules.pointwise import is_odd, pointwise
+from sigprop.capture.rules.replayed import replayed
+from sigprop.capture.rules.views import viewed
 from sigprop.distributions import CENTRED
 from sigprop.graph.graph import Node
 from sigprop.graph.tied import tied

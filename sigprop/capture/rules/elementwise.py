@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.norms import centred, normalized
-from sigprop.capture.fields.operands import condition_of, drawn_result, remember_condition
-from sigprop.capture.fields.pointwise import combined, fixed_factor, function_of_one, gained, out_of_place, pointwise
-from sigprop.capture.fields.replayed import kept, replayed
 from sigprop.capture.functions import UNARY
 from sigprop.capture.layout import KEY, as_constant
 from sigprop.capture.record import Call, Field, Record, Weight
+from sigprop.capture.rules.normalization import centred, normalized
+from sigprop.capture.rules.operands import condition_of, drawn_result, remember_condition
+from sigprop.capture.rules.pointwise import combined, fixed_factor, function_of_one, gained, out_of_place, pointwise
+from sigprop.capture.rules.replayed import kept, replayed
 from sigprop.errors import UnsupportedError
 from sigprop.theory.ops.dropout import Dropout
 from sigprop.theory.ops.product import Product

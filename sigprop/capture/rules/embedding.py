@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.operands import bound_to
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, of_roles
 from sigprop.capture.record import Call, Field, Weight
+from sigprop.capture.rules.operands import bound_to
 from sigprop.errors import InputError
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.sources import Lookup

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.operands import as_field
-from sigprop.capture.fields.pointwise import have_in_common, side_by_side
-from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.fields.views import copied_like, viewed
 from sigprop.capture.layout import CHANNEL, KEY, TOKEN, Axis, Layout, arranged, common_layout, fresh, positions_of
 from sigprop.capture.record import Call, Field, independent, united
+from sigprop.capture.rules.operands import as_field
+from sigprop.capture.rules.pointwise import have_in_common, side_by_side
+from sigprop.capture.rules.replayed import replayed
+from sigprop.capture.rules.views import copied_like, viewed
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.cat import CatChannels
 from sigprop.theory.ops.gather import Gather
@@ -76,11 +76,14 @@ def joined(capture: Capture, call: Call, fields: list[Field], place: int) -> Fie
     total = sum(item.shape[place] for item in fields)
     role = (axes[0].role if axes else TOKEN) if over_positions else CHANNEL
     dims = (*rest.dims[:place], fresh(total, role), *rest.dims[place + 1 :])
-    make = _position_join if over_positions else _stack_join if not axes else _channel_join
     layout = arranged(dims) if over_positions else Layout(dims, rest.order)
-    made = make(capture, fields, place, layout, rest, own)
-    beside = place if make is _channel_join else None
-    return Field(layout, made, united(fields), beside=beside, call=call, inputs=tuple(fields))
+    make = (
+        (lambda made: _one_after_another(capture, fields, place, made, rest))
+        if over_positions
+        else (lambda _: _side_by_side(capture, fields, place, layout, rest, own, stacked=not axes))
+    )
+    beside = place if axes and not over_positions else None
+    return Field(layout, make, united(fields), beside=beside, call=call, inputs=tuple(fields))
 
 
 def _joined_keys(capture: Capture, call: Call, fields: list[Field], place: int) -> Field:
@@ -99,21 +102,6 @@ def _dropped_dim(layout: Layout, place: int) -> Layout:
     return Layout(dims, tuple(axis for axis in layout.order if axis not in gone))
 
 
-def _channel_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
-    return lambda _: _side_by_side(capture, fields, place, layout, rest, own, ())
-
-
-def _stack_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
-    """Tensors along a new axis, which counts as channels: what reads each of them alike takes them as independent."""
-
-    def stacked(_: Field) -> Node:
-        nodes = [item.node for item in fields]
-        common = any(have_in_common(capture, one, other) for n, other in enumerate(nodes) for one in nodes[:n])
-        return _side_by_side(capture, fields, place, layout, rest, own, (STACKED,) if common else ())
-
-    return stacked
-
-
 def _side_by_side(
     capture: Capture,
     fields: list[Field],
@@ -121,43 +109,45 @@ def _side_by_side(
     layout: Layout,
     rest: Layout,
     own: list[Layout],
-    doubts: tuple[str, ...],
+    stacked: bool,
 ) -> Node:
-    """Channels of several tensors in the positions of the result."""
+    """Channels of several tensors in the positions of the result; what reads each of those along a new axis alike takes
+    them as independent."""
     sizes, nodes = [item.shape[place] for item in fields], []
     for item, cut in zip(fields, own, strict=True):
         index = positions_of(rest, cut)
         straight = torch.equal(index, torch.arange(item.layout.positions))
         nodes.append(item.node if straight else capture.apply(Gather(index), item.node))
+    whole = [item.node for item in fields]
+    common = stacked and any(have_in_common(capture, one, two) for n, two in enumerate(whole) for one in whole[:n])
     op = CatChannels(tuple(n / sum(sizes) for n in sizes), layout.channels)
-    return capture.apply(op, *nodes, doubts=doubts)
+    return capture.apply(op, *nodes, doubts=(STACKED,) if common else ())
 
 
-def _position_join(capture: Capture, fields: list[Field], place: int, layout: Layout, rest: Layout, own: list[Layout]):
+def _one_after_another(capture: Capture, fields: list[Field], place: int, result: Field, rest: Layout) -> Node:
+    """Positions of several tensors, picked from what they have been picked from where that is one tensor."""
+
     def rows_of(item: Field) -> Tensor:
         rows, wide = item.layout.index(), list(rest.index().shape)
         wide[place] = rows.shape[place]
         return rows.expand(wide)
 
-    def make(result: Field) -> Node:
-        origins = [_origin(capture, item.node) for item in fields]
-        if all(node is origins[0][0] for node, _ in origins):
-            places = [taken[rows_of(item)] for item, (_, taken) in zip(fields, origins, strict=True)]
-            return capture.apply(Gather(torch.cat(places, place).flatten()), origins[0][0])
-        first = {item.node: item for item in reversed(fields)}
-        distinct = list(dict.fromkeys(item.node for item in fields))
-        for number, node in enumerate(distinct):
-            if not all(independent(first[node], first[other]) for other in distinct[:number]):
-                return capture.sampled(result, "functions of one tensor joined over tokens")
-        starts, size = {}, 0
-        for node in distinct:
-            starts[node] = size
-            size += capture.states.positions(node)
-        pieces = [rows_of(item) + starts[item.node] for item in fields]
-        whole = distinct[0] if len(distinct) == 1 else side_by_side(capture, *distinct)
-        return capture.apply(Gather(torch.cat(pieces, place).flatten()), whole)
-
-    return make
+    origins = [_origin(capture, item.node) for item in fields]
+    if all(node is origins[0][0] for node, _ in origins):
+        places = [taken[rows_of(item)] for item, (_, taken) in zip(fields, origins, strict=True)]
+        return capture.apply(Gather(torch.cat(places, place).flatten()), origins[0][0])
+    first = {item.node: item for item in reversed(fields)}
+    distinct = list(dict.fromkeys(item.node for item in fields))
+    for number, node in enumerate(distinct):
+        if not all(independent(first[node], first[other]) for other in distinct[:number]):
+            return capture.sampled(result, "functions of one tensor joined over tokens")
+    starts, size = {}, 0
+    for node in distinct:
+        starts[node] = size
+        size += capture.states.positions(node)
+    pieces = [rows_of(item) + starts[item.node] for item in fields]
+    whole = distinct[0] if len(distinct) == 1 else side_by_side(capture, *distinct)
+    return capture.apply(Gather(torch.cat(pieces, place).flatten()), whole)
 
 
 def _origin(capture: Capture, node: Node) -> tuple[Node, Tensor]:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.replayed import replayed
-from sigprop.capture.fields.views import image_windows, moved, viewed
 from sigprop.capture.layout import CHANNEL, TOKEN, Axis, Layout, Misaligned, arranged, fresh, resized
 from sigprop.capture.record import Call, Field, on_meta, result_shape
+from sigprop.capture.rules.convolution import image_windows
+from sigprop.capture.rules.replayed import replayed
+from sigprop.capture.rules.views import moved, viewed
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.ops.scale import Scale

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
-from sigprop.capture.fields.norms import centre
-from sigprop.capture.fields.pointwise import pointwise
-from sigprop.capture.fields.replayed import recorded, replayed
 from sigprop.capture.layout import Axis, Layout
 from sigprop.capture.record import Call, Field, Statistic, on_meta, result_shape
+from sigprop.capture.rules.normalization import centre
+from sigprop.capture.rules.pointwise import pointwise
+from sigprop.capture.rules.replayed import recorded, replayed
 from sigprop.theory.ops.token_map import TokenMap
 
 
@@ -22,14 +21,10 @@ from sigprop.theory.ops.token_map import TokenMap
 def mean(capture: Capture, call: Call, input: Field, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     if not isinstance(input, Field):
         return replayed(capture, call)
-    rank = len(input.shape)
-    places = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    places = sorted(place % rank for place in places)
+    places, axes, layout = _over(input, dim, keepdim)
     stacked = None if keepdim else _of_stacked(capture, call, input, places)
     if stacked is not None:
         return stacked
-    axes = [axis for place in places for axis in input.layout.dims[place]]
-    layout = _reduced(input.layout, places, keepdim)
     if axes and all(axis.is_position for axis in axes):
         return _pooled(capture, call, input, layout, axes, call.name == "mean")
     count = 1.0 if call.name == "mean" else float(math.prod(axis.size for axis in axes))
@@ -76,11 +71,8 @@ def reduction(capture: Capture, call: Call, input: Any, dim: Any = None, *args: 
     """Any other reduction: replayed."""
     if not isinstance(input, Field):
         return replayed(capture, call)
-    rank = len(input.shape)
-    places = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    places = sorted(place % rank for place in places)
-    keepdim = len(result_shape(call)) == rank
-    return _statistic(capture, call, input, _reduced(input.layout, places, keepdim), None)
+    keepdim = len(result_shape(call)) == len(input.shape)
+    return _statistic(capture, call, input, _over(input, dim, keepdim)[2], None)
 
 
 @rule("norm", "linalg_vector_norm", "vector_norm", "linalg_norm")
@@ -89,17 +81,15 @@ def norm(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: Any) 
     order = kwargs.get("p", kwargs.get("ord", args[0] if args else 2))
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     keepdim = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
-    places = [dim] if isinstance(dim, int) else list(dim) if dim is not None else []
-    if not isinstance(input, Field) or order not in (2, 2.0, None, "fro") or not places:
+    if not isinstance(input, Field) or order not in (2, 2.0, None, "fro") or dim in (None, (), []):
         return replayed(capture, call)
-    places = sorted(place % len(input.shape) for place in places)
-    axes = [axis for place in places for axis in input.layout.dims[place]]
+    places, axes, layout = _over(input, dim, bool(keepdim))
     if any(axis.is_position for axis in axes):
-        return _statistic(capture, call, input, _reduced(input.layout, places, bool(keepdim)), None)
+        return _statistic(capture, call, input, layout, None)
     count = float(math.prod(axis.size for axis in axes))
     inner = Call(_sum_of_squares, "sum", (input, places, keepdim), {}, call.module)
     squares = Statistic(input.base, lambda x: input.apply(x) ** 2, count)
-    summed = _statistic(capture, inner, input, _reduced(input.layout, places, keepdim), squares)
+    summed = _statistic(capture, inner, input, layout, squares)
     summed.call = inner
     return pointwise(capture, Call(torch.sqrt, "sqrt", (summed,), {}, call.module), summed, torch.sqrt)
 
@@ -110,10 +100,7 @@ def _sum_of_squares(x: Tensor, places: list[int], keepdim: bool) -> Tensor:
 
 @rule("var")
 def var(capture: Capture, call: Call, input: Field, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-    places = [dim] if isinstance(dim, int) else list(dim or range(len(input.shape)))
-    places = sorted(place % len(input.shape) for place in places)
-    axes = [axis for place in places for axis in input.layout.dims[place]]
-    layout = _reduced(input.layout, places, len(result_shape(call)) == len(input.shape))
+    _, axes, layout = _over(input, None if dim in ((), []) else dim, len(result_shape(call)) == len(input.shape))
     if any(axis.is_position for axis in axes) or input.function is not None:
         return _statistic(capture, call, input, layout, None)
     return _statistic(capture, call, input, layout, Statistic(centre(capture, input), torch.square))
@@ -131,12 +118,14 @@ def spread_and_mean(capture: Capture, call: Call, input: Field, *args: Any, **kw
     return tuple(made)
 
 
-def _reduced(layout: Layout, places: Sequence[int], keepdim: bool) -> Layout:
-    dims = tuple(
-        () if place in places else dim for place, dim in enumerate(layout.dims) if keepdim or place not in places
-    )
-    inside = [axis for dim in dims for axis in dim]
-    return Layout(dims, tuple(axis for axis in layout.order if axis in inside))
+def _over(x: Field, dim: Any, keepdim: bool) -> tuple[list[int], list[Axis], Layout]:
+    """The dimensions that are reduced, all where none is named, their axes, and the layout that is left."""
+    dims, rank = x.layout.dims, len(x.shape)
+    places = sorted(place % rank for place in (range(rank) if dim is None else [dim] if isinstance(dim, int) else dim))
+    left = tuple(() if place in places else dim for place, dim in enumerate(dims) if keepdim or place not in places)
+    inside = [axis for dim in left for axis in dim]
+    order = tuple(axis for axis in x.layout.order if axis in inside)
+    return places, [axis for place in places for axis in dims[place]], Layout(left, order)
 
 
 def _statistic(capture: Capture, call: Call, x: Field, layout: Layout, statistic: Statistic | None) -> Field:

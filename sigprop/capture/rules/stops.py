@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.record import Call, Field, Record, Weight
+from sigprop.capture.rules.replayed import replayed
 from sigprop.errors import UnsupportedError
 from sigprop.theory.ops.scale import GradientScale
 
@@ -42,16 +42,7 @@ def rescaled(capture: Capture, call: Call, item: Field, slope: float) -> Field:
     def function(x: Tensor) -> Tensor:
         return scaled_gradient(x if inner is None else inner(x), slope)
 
-    return Field(
-        item.layout,
-        lambda _: capture.apply(GradientScale(slope=slope), item.node),
-        sources=item.sources,
-        root=item.base,
-        function=function,
-        transparent=item.transparent or item.is_source,
-        call=call,
-        inputs=(item,),
-    )
+    return item.entrywise(lambda _: capture.apply(GradientScale(slope=slope), item.node), function, call)
 
 
 def scaled_gradient(x: Tensor, slope: float) -> Tensor:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.fields.operands import drawn_result, remember_choice
-from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import Layout, arranged, resized
 from sigprop.capture.record import Call, Field, mapped, on_meta
+from sigprop.capture.rules.operands import drawn_result, remember_choice
+from sigprop.capture.rules.replayed import replayed
 
 
 @rule(

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, record_of, rule
-from sigprop.capture.fields.operands import weight_field
-from sigprop.capture.fields.pointwise import summed
-from sigprop.capture.fields.views import expanded, viewed
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Layout, Misaligned, arranged, fresh
 from sigprop.capture.record import Call, Field, Record, Weight, independent
+from sigprop.capture.rules.operands import weight_field
+from sigprop.capture.rules.pointwise import summed
+from sigprop.capture.rules.views import expanded, viewed
 from sigprop.compat import viewed_tensor
 from sigprop.theory.ops.gather import Scatter
 from sigprop.theory.ops.residual import Residual

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule
 from sigprop.capture.ensemble import joined
-from sigprop.capture.fields.operands import aligned, as_field, bound_to, weight_sharing
-from sigprop.capture.fields.replayed import replayed
 from sigprop.capture.layout import (
     KEY,
     LARGEST,
@@ -26,6 +24,8 @@ from sigprop.capture.layout import (
     with_streams,
 )
 from sigprop.capture.record import Call, Field, Weight, independent, united
+from sigprop.capture.rules.operands import aligned, as_field, bound_to, weight_sharing
+from sigprop.capture.rules.replayed import replayed
 from sigprop.distributions import Distribution
 from sigprop.errors import InputError, UnsupportedError
 from sigprop.graph.evaluate import Evaluation
@@ -125,19 +125,8 @@ def pointwise(
     total = None
     if slope is not None and (inner is None or item.slope is not None):
         total = slope * (1.0 if inner is None else item.slope or 0.0)
-    first = call.name if inner is None else None
-    return Field(
-        item.layout,
-        lambda made: _activation_node(capture, made, call if first else None),
-        sources=item.sources,
-        root=item.base,
-        function=composed,
-        slope=total,
-        statistic=item.statistic,
-        transparent=item.transparent or item.is_source,
-        call=call,
-        inputs=(item,),
-    )
+    make = lambda made: _activation_node(capture, made, call if inner is None else None)  # noqa: E731
+    return item.entrywise(make, composed, call, slope=total, statistic=item.statistic)
 
 
 def function_of_one(
@@ -145,36 +134,22 @@ def function_of_one(
 ) -> Field | None:
     """A function of numbers and of functions of one tensor, entry by entry in the same arrangement."""
     fields = [item for item in items if isinstance(item, Field)]
-    beside = fields[0] if fields else None
-    numbers = [None if isinstance(item, Field) else as_constant(item, beside) for item in items]
-    alike = all(
-        item.base is fields[0].base
-        and item.layout.dims == fields[0].layout.dims
-        and item.statistic is fields[0].statistic
-        for item in fields
-    )
-    if (
-        not fields
-        or not alike
-        or any(n is None and not isinstance(i, Field) for n, i in zip(numbers, items, strict=True))
-    ):
+    first = next(iter(fields), None)
+    given = [item if isinstance(item, Field) else as_constant(item, first) for item in items]
+    if first is None or None in given or any(_arranged(item) != _arranged(first) for item in fields):
         return None
     applied = function or call.function
 
     def composed(x: Tensor) -> Tensor:
-        given = [i.apply(x) if isinstance(i, Field) else n for i, n in zip(items, numbers, strict=True)]
-        return applied(*(g if isinstance(g, Tensor) else x.new_tensor(g) for g in given))
+        return applied(*(item.apply(x) if isinstance(item, Field) else x.new_tensor(item) for item in given))
 
-    return Field(
-        fields[0].layout,
-        lambda item: _activation_node(capture, item, None),
-        sources=fields[0].sources,
-        root=fields[0].base,
-        function=composed,
-        statistic=fields[0].statistic,
-        call=call,
-        inputs=tuple(fields),
-    )
+    make, known = lambda item: _activation_node(capture, item, None), {"statistic": first.statistic}
+    return first.entrywise(make, composed, call, transparent=False, inputs=tuple(fields), **known)
+
+
+def _arranged(item: Field) -> tuple[Any, ...]:
+    """Of which tensor entries are functions, and how they are arranged."""
+    return item.base, item.layout.dims, item.statistic
 
 
 def _activation_node(capture: Capture, item: Field, call: Call | None) -> Node:

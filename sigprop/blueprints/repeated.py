@@ -34,6 +34,9 @@ _LEVELS = (-4.0, 14.0, 14)
 _STEP = 1e-6
 _TOLERANCE = 1e-6
 _ITERATIONS = 8
+_ROUNDING = 1e-10
+"""Weight of a coordinate below which it is rounding: so are finite differences by it, and Newton's step would carry
+them to layers where they count."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,7 @@ def _polish(step: Step, x: Tensor, precision: Step) -> Tensor | None:
         widths = _STEP * x[:-1].abs().clamp_min(1.0)
         values = step(x[:-1] + bumps * widths)
         slopes = (values[1:] - values[:1]).permute(1, 2, 0) / widths[:, None, :]
+        slopes = torch.where(precision(x[:-1])[:, None, :] > _ROUNDING, slopes, 0.0)
         update = _linear_recursion(slopes.numpy(), (values[0] - x[1:]).numpy())
         if not np.isfinite(update).all():
             return None

@@ -128,11 +128,11 @@ class Runs:
             if isinstance(module, nn.BatchNorm2d):  # in training mode nothing reads its running statistics
                 module.track_running_stats, module.running_mean, module.running_var = False, None, None
         device = given["x"].device
-        self.model, self.given = models[0].to(device).train(), given
-        self.shapes = {name: weight.shape for name, weight in self.model.named_parameters()}
         flat = torch.stack(
             [torch.cat([weight.detach().flatten() for weight in model.parameters()]) for model in models]
         )
+        self.model, self.given = models[0].to(device).train(), given
+        self.shapes = {name: weight.shape for name, weight in self.model.named_parameters()}
         self.start = flat.to(device).repeat_interleave(len(RATES), 0)
         self.weights, self.first, self.second = (torch.zeros_like(self.start) for _ in range(3))
         self.losses = torch.zeros(STEPS, len(self.start), device=device)
@@ -199,13 +199,15 @@ def train(
     out: Annotated[Path, typer.Option(help="JSON file of this part.")] = Path("severity_part.json"),
     asked_in: Annotated[Path, typer.Option(help="Where `ask` stored what it was told.")] = STORED,
 ) -> None:
-    """Train each setting, and the setting with the printed code applied."""
+    """Train each setting that `out` does not have, and the setting with the printed code applied."""
     torch.set_float32_matmul_precision("high")
     own, count = map(int, part.split("/"))
     ends: dict[str, Any] = read(out, {})
     codes = {(row["family"], row["what"], row["value"]): row["code"] for row in read(asked_in)["asked"]}
     given: dict[bool, dict[str, Tensor]] = {}
     for family, what, value in settings()[own::count]:
+        if f"{family}|{what}|{value}" in ends:
+            continue
         images = family in IMAGES
         if images not in given:
             of_seeds = [batches(family, data, seed) for seed in range(SEEDS)]

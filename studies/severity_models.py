@@ -215,32 +215,34 @@ def preferred(model: Any, value: float) -> None:
             block.mlp.router.bias[:2] = value
 
 
-BRANCHES, QUERIES = "proj.weight down.weight", "query.weight key.weight"
+BRANCHES, QUERIES, GAINS = "proj.weight down.weight", "query.weight key.weight", "norm1.weight norm2.weight"
 FAMILIES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[Knob, tuple[float, ...]]]]] = {
     "Llama": (lambda: Stack(norm=RmsNorm, gated=True), {
-        "embedding std x": (times("embed.weight"), (0.01, 10, 50, 500)), "scores x": (scores, (4, 16, 64)),
+        "embedding std x": (times("embed.weight"), (0.01, 10, 50, 500)), "scores x": (scores, (4, 16, 64, 2, 3)),
+        "queries and keys x": (times(QUERIES), (1e-3,)), "gains x": (times(GAINS), (0.1,)),
         "branch ends x": (times(BRANCHES), (0, 1e-3, 10, 100)), "last half of down x": (late, (3, 10, 30)),
         "readout x": (times("head.weight"), (5, 15, 50, 150)),
     }),
     "GPT-2": (Stack, {
-        "positions x": (times("positions"), (30, 100, 1000)), "readout x": (times("head.weight"), (5, 15, 50)),
-        "bias of a quarter of the classes": (biased, (4, 12)), "scores x": (scores, (8, 64)),
+        "positions x": (times("positions"), (30, 100, 1000, 10)), "gains x": (times(GAINS), (0.1, 0.3)),
+        "readout x": (times("head.weight"), (5, 15, 50)),
+        "bias of a quarter of the classes": (biased, (4, 12)), "scores x": (scores, (8, 64, 2, 3, 4)),
         "last gain x": (lambda m, v: scaled(m.norm, "weight", v), (0, 30)),
         "up and down x 0": (lambda m, v: scaled(m, "up.weight down.weight", v), (0,)),
     }),
     "Post-LN": (lambda: Stack(after=True, depth=2 * DEPTH), {
-        "branch ends x": (times(BRANCHES), (0.1, 2, 3, 10, 30)), "queries and keys x": (times(QUERIES), (4, 12)),
-        "gains x": (times("norm1.weight norm2.weight"), (0.1, 5)),
+        "branch ends x": (times(BRANCHES), (0.1, 2, 3, 10, 30)), "queries and keys x": (times(QUERIES), (4, 12, 2)),
+        "gains x": (times(GAINS), (0.1, 5, 0.3)),
     }),
     "ViT": (lambda: Stack(classes=10), {
         "patches x": (times("embed.weight embed.bias"), (0.01, 30)),
         "branch ends x": (times(BRANCHES), (1e-3, 10, 100)),
-        "positions x": (times("positions"), (100, 1000)), "readout x": (times("head.weight"), (10, 30, 200)),
+        "positions x": (times("positions"), (100, 1000, 300)), "readout x": (times("head.weight"), (10, 30, 200)),
     }),
     "ResNet": (ResNet, {
         "convolutions x": (times("conv1.weight conv2.weight"), (0.01, 30)),
         "last gains x": (times("bn2.weight"), (0, 10)),
-        "all gains x": (times("bn.weight bn1.weight bn2.weight"), (0.01,)),
+        "all gains x": (times("bn.weight bn1.weight bn2.weight"), (0.01, 0.1)),
         "readout x": (times("head.weight"), (3, 10, 100)),
         "no norms, second convolutions x": (unnormalized, (1, 0.1, 0)),
     }),
@@ -249,11 +251,11 @@ FAMILIES: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[Knob, tuple[f
         "branch ends x": (times(BRANCHES), (10,)), "readout x": (times("head.weight"), (30,)),
     }),
     "Gemma": (lambda: Stack(norm=RmsNorm, gated=True, sandwich=True, normed=True, tied=True, size=WIDTH**0.5), {
-        "tied table x": (times("embed.weight"), (5, 50)), "scores x": (scores, (4, 32)),
+        "tied table x": (times("embed.weight"), (5, 50)), "scores x": (scores, (4, 32, 2)),
         "gains behind branches x": (times("end1.weight end2.weight"), (0, 0.1, 10)),
     }),
     "T5": (lambda: Stack(norm=RmsNorm, relative=True, table=1.0), {
-        "head tied to a table of std": (tied, (1, 0.3, 0.1)), "scores x": (scores, (4, 16)),
+        "head tied to a table of std": (tied, (1, 0.3, 0.1)), "scores x": (scores, (4, 16, 2, 3)),
         "bias of distances of std": (far, (3, 30)),
         "branch ends x": (times(BRANCHES), (10,)),
     }),

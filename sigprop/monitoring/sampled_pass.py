@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sigprop.isolation import interrupts_held
 from sigprop.measurement.batch import signals_in
 from sigprop.measurement.layout import AxesRule, TokenAxes, TokenLayout, layout_of
 from sigprop.monitoring.history import Rows
@@ -90,8 +91,9 @@ class SampledPass:
             self._inputs(batch)
             if self.scaler is not None and self.scaler.is_enabled():
                 self.loss_scale = float(self.scaler.get_scale())
-            self._functions.__enter__()
-            self._inside = True
+            with interrupts_held():
+                self._functions.__enter__()
+                self._inside = True
         except Exception as error:
             self._give_up(error)
 
@@ -112,8 +114,8 @@ class SampledPass:
 
     def _leave(self) -> None:
         if self._inside:
+            self._functions.__exit__(None, None, None)  # does nothing the second time
             self._inside = False
-            self._functions.__exit__(None, None, None)
 
     def _give_up(self, error: Exception) -> None:
         """Nothing more is taken in this step; the run goes on."""

@@ -21,12 +21,12 @@ from torch.optim import Optimizer
 
 from sigprop.compat import is_compiled
 from sigprop.errors import InputError, NonFiniteError, SigpropError, require
-from sigprop.isolation import as_written
+from sigprop.isolation import as_written, interrupts_held
 from sigprop.measurement.layout import AxesRule, TokenAxes
 from sigprop.monitoring.findings.base import RunContext, findings_of
 from sigprop.monitoring.history import History, JsonLines, LossReader, Sample, read_samples
 from sigprop.monitoring.ranks import StepRecord, join, ranks_of
-from sigprop.monitoring.recording import is_norm
+from sigprop.monitoring.recording import GiveUp, is_norm
 from sigprop.monitoring.reporting import report_of, write_crash, write_page
 from sigprop.monitoring.sampled_pass import SampledPass, modules_of, read_numbers
 from sigprop.monitoring.scalars import Scalars, everything, folded
@@ -115,6 +115,11 @@ class Watch:
             self._on_crash(error)
         self.close()
 
+    def __del__(self) -> None:
+        """A watch that nobody holds has nothing on: an interrupt may come before `with` has begun."""
+        if getattr(self, "_pass", None) is not None:
+            self._disarm()
+
     @property
     def latest(self) -> Sample | None:
         return self.history.samples[-1] if self.history.samples else None
@@ -177,19 +182,22 @@ class Watch:
         if self._pass is not None or not (self._asked or self.steps % self.every == 0):
             return
         self._asked = False
-        self._pass = SampledPass(self.model, self._token_axes, self.scaler, self.ranks.size > 1, self._failed)
-        self._meter = UpdateMeter(trained_parameters(self.model), self.ranks.size, self.optimizer, self._failed)
-        self._pass.attach(any(map(is_compiled, self._given.modules())))
-        self._meter.attach()
+        failed = _teller(self)
+        with interrupts_held():
+            self._pass = SampledPass(self.model, self._token_axes, self.scaler, self.ranks.size > 1, failed)
+            self._meter = UpdateMeter(trained_parameters(self.model), self.ranks.size, self.optimizer, failed)
+            self._pass.attach(any(map(is_compiled, self._given.modules())))
+            self._meter.attach()
         if self._pass.eager:
             self._note("eager", "sampled steps run eagerly: the model is compiled, and hooks see only what is not")
 
     def _disarm(self) -> None:
-        if self._pass is not None:
-            self._pass.detach()
-        if self._meter is not None:
-            self._meter.detach()
-        self._pass = self._meter = None
+        with interrupts_held():
+            if self._pass is not None:
+                self._pass.detach()
+            if self._meter is not None:
+                self._meter.detach()
+            self._pass = self._meter = None
 
     def _sampled(self, loss: Any) -> Sample | None:
         taken, meter = self._pass, self._meter
@@ -349,6 +357,18 @@ class Watch:
         if kind not in self._told:
             self._told.add(kind)
             LOGGER.info(message)
+
+
+def _teller(watch: Watch) -> GiveUp:
+    """What hooks call when they fail; they do not keep the watch."""
+    known = weakref.ref(watch)
+
+    def tell(error: Exception) -> None:
+        found = known()
+        if found is not None:
+            found._failed(error)
+
+    return tell
 
 
 def _inner(model: nn.Module) -> nn.Module:

@@ -26,6 +26,7 @@ from sigprop.capture import trace
 from sigprop.distributions import build
 from sigprop.errors import InputError, UnsupportedError, require
 from sigprop.graph import Evaluation, Graph, Node, Start, evaluate
+from sigprop.isolation import undisturbed
 from sigprop.theory import Dense, Gradient, Signal, Status
 from sigprop.theory.corrections import correcting
 from sigprop.theory.ops.activation import Activation
@@ -73,7 +74,7 @@ def kernels(
     """
     require(parametrization in PARAMETRIZATIONS, "parametrization", parametrization, " or ".join(PARAMETRIZATIONS))
     values, count = _stacked(inputs, others)
-    with correcting(()):
+    with undisturbed() as interrupts, interrupts.let_through(), correcting(()):
         if isinstance(network, Blueprint):
             states, output = _of_blueprint(network, values, first)
         else:
@@ -98,7 +99,7 @@ def tangent_parts(
     model = network if isinstance(network, nn.Module) else build(network)
     parts: dict[str, float] = {}
     for seed in range(networks):
-        with correcting(()):
+        with undisturbed() as interrupts, interrupts.let_through(), correcting(()):
             found = trace(model, batch, seed=seed)
             found.states.backward(found.differentiate("noise")[0])
         outputs = math.prod(found.predictions[0].shape) * networks

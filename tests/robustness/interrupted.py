@@ -6,6 +6,7 @@ SIGINT at a random moment of each call. After each call the model, the process a
 
 import json
 import random
+import shutil
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ from torch import nn
 
 import sigprop as sp
 from sigprop.models import build
+from sigprop.monitoring.history import read_samples
 from sigprop.plans.scaling import coord_check
 from tests.measurement.test_untouched import fingerprint
 from tests.robustness.test_threads import process_state
@@ -86,6 +88,27 @@ def work(kind, model, batch, folder):
         sp.jacobian_profile(model, batch, probes=1)
     elif kind.endswith("file"):
         sp.measure(model, batch).to_json(folder / "profile.json")
+    elif kind.endswith("watch"):
+        watched(model, batch, folder)
+    elif kind.endswith("kernels"):
+        sp.kernels(perceptron, torch.linspace(-1, 1, 24).reshape(4, 6))
+
+
+def watched(model, batch, folder):
+    """Two sampled steps whose rate is zero: they leave every bit of the weights. Gradients are the caller's."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with sp.Watch(model, optimizer, every=1, folder=folder / "run") as watch:
+        for _ in range(2):
+            loss = nn.functional.cross_entropy(model(batch).flatten(0, 1), batch.flatten())
+            loss.backward()
+            optimizer.step()
+            watch.step(loss)
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
 def seconds(kind, model, batch, folder):
@@ -107,6 +130,9 @@ def damage(kind, model, before, process, folder):
         found.append("a function mode")
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         found.append("the signal handler")
+    if (folder / "run").exists():
+        read_samples(folder / "run")
+        shutil.rmtree(folder / "run")
     for path in folder.glob("*"):
         try:
             json.loads(path.read_text())
@@ -117,13 +143,22 @@ def damage(kind, model, before, process, folder):
     return found
 
 
+def give_back(model, gradients):
+    """What the loop of a watched training has replaced."""
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+
+
 def main(kind, count, seed, folder):
     model, batch = prepared(kind)
     drawn = {name: value.clone() for name, value in model.state_dict().items()}
+    gradients = [parameter.grad for parameter in model.parameters()]
     torch.manual_seed(0)
     states = [fingerprint(model)]
     work(kind, model, batch, folder)  # warm, and the other state that an applied plan may leave
+    give_back(model, gradients)
     states.append(fingerprint(model))
+    damage(kind, model, states, process_state(), folder)  # without what that has written
     for path in folder.glob("*"):
         path.unlink()
     length = min(seconds(kind, model, batch, folder) for _ in range(3))  # on a busy machine one may be far too long
@@ -143,6 +178,7 @@ def main(kind, count, seed, folder):
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             interrupted += 1
+        give_back(model, gradients)
         for what in damage(kind, model, states, process, folder):
             found.append(f"{kind} {number}, after {delay:.6f} s: {what}")
         if found:

@@ -15,7 +15,7 @@ from sigprop.isolation import Mode
 from tests.robustness.scale import LONG, cases
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["counting measure", "counting predict", "file", "apply", "criticality"]
+SHORT = ["counting measure", "counting predict", "file", "apply", "criticality", "watch", "kernels"]
 LONGER = ["measure", "counting seeds", "predict", "plan", "check", "counting check", "diff", "coordcheck", "jacobian"]
 LONGER += ["trace"]
 KINDS = [*SHORT, *LONGER] if LONG else SHORT
@@ -42,3 +42,12 @@ def test_a_mode_whose_end_is_interrupted_is_left(call, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         call()
     assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_watch_that_nobody_holds_has_nothing_on(tmp_path):
+    model = nn.Linear(2, 2)
+    watch = sp.Watch(model, every=1, folder=tmp_path)
+    assert model._forward_hooks
+    del watch
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks

@@ -141,8 +141,8 @@ class Capture(ModuleSites):
     """The graph of one run, and what rules use to extend it.
 
     `states`: an evaluation under the model's own laws, which runs along; `stopped`: records made where gradients were
-    off, as they are seen where they are on; `repeats`: how many times a site that was followed once is run. `running`:
-    whether the model still runs.
+    off, as they are seen where they are on; `repeats`: how many times a site that was followed once is run; `places`:
+    the numbers of the entries of a tensor that was written to. `running`: whether the model still runs.
     """
 
     def __init__(self, model: nn.Module, options: CaptureOptions):
@@ -155,6 +155,7 @@ class Capture(ModuleSites):
         self.stopped: dict[Record, Record] = {}
         self.centred: dict[tuple[Field, Layout], Field] = {}
         self.repeats: dict[Field, int] = {}
+        self.places = torch.empty(0, dtype=torch.long)
         self.concrete = Replay(self.states, torch.Generator().manual_seed(seed + 1))
         self.drawn: list[ReplayedFunction] = []
         self.attentions = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -40,10 +40,16 @@ def followed_as_one(capture: Capture) -> Iterator[None]:
 
 def number_of_experts(module: nn.Module) -> int:
     """Experts that a module stacks along the first dimension of all its parameters; 0 where it is no such module."""
-    if "forward" in vars(module) or tuple(inspect.signature(module.forward).parameters) != ARGUMENTS:
+    if "forward" in vars(module) or _arguments(type(module)) != ARGUMENTS:
         return 0
     counts = {parameter.shape[0] if parameter.dim() > 1 else 0 for parameter in module.parameters()}
     return counts.pop() if len(counts) == 1 else 0
+
+
+@lru_cache(maxsize=256)
+def _arguments(kind: type[nn.Module]) -> tuple[str, ...]:
+    """Of the forward of a class; asked of every module of a model, of few classes."""
+    return tuple(inspect.signature(kind.forward).parameters)[1:]
 
 
 def _forward(capture: Capture, experts: int, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

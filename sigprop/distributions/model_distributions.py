@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from sigprop.distributions.distribution import COPIED, INDEPENDENT, UNKNOWN, Dis
 from sigprop.distributions.independence import measured_distribution
 from sigprop.distributions.recorder import DrawRecorder, building
 from sigprop.errors import UnsupportedError
-from sigprop.isolation import observers, undisturbed, without_observers
+from sigprop.isolation import Interrupts, observers, undisturbed, without_observers
 
 FEW_ENTRIES = 2048
 FEWEST = 3
@@ -179,22 +179,24 @@ def factory_of_model(model: nn.Module) -> Factory | None:
 
 def build(factory: Factory) -> nn.Module:
     """Call a function that makes a model, without allocating its weights; their distributions are kept beside them."""
-    with undisturbed() as interrupts, interrupts.let_through():  # an interrupt leaves no mode
-        made = _built(factory)
+    with undisturbed() as interrupts:
+        made = _built(factory, interrupts)
     if isinstance(made, nn.Module):
         made.__dict__[_FACTORY] = factory
     return made
 
 
-def _built(factory: Factory) -> nn.Module:
+def _built(factory: Factory, interrupts: Interrupts) -> nn.Module:
     try:
-        with building() as recorder:
+        with building() as recorder, interrupts.let_through():  # an interrupt leaves no mode and no hook
             made = constructed(factory, SEED)
     except Exception:  # a constructor that computes with its weights; or one that fails, and does so again
-        made = constructed(factory, SEED)
-        return skeleton_of(made) if isinstance(made, nn.Module) else made
+        with interrupts.let_through():
+            made = constructed(factory, SEED)
+            return skeleton_of(made) if isinstance(made, nn.Module) else made
     if isinstance(made, nn.Module):
-        _keep_laws(made, recorder, factory)
+        with interrupts.let_through():
+            _keep_laws(made, recorder, factory)
     return made
 
 
@@ -243,9 +245,11 @@ def copied_with(model: nn.Module, replaced: dict[int, Any]) -> nn.Module:
     for _, hooks, key in observers(model):
         memo[id(hooks[key])] = hooks[key]  # not to be copied, since they are taken off
     for module in model.modules():
-        for tensor in vars(module).values():
-            if isinstance(tensor, Tensor) and not tensor.is_leaf:
-                memo[id(tensor)] = tensor.detach()  # computed from parameters, as by weight norm; computed again
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach()  # computed from parameters, as by weight norm; computed again
+            elif type(value) in (dict, OrderedDict) and not value:
+                memo[id(value)] = type(value)()  # most of a module is tables of no hooks, slow to copy
     try:
         made = copy.deepcopy(model, memo)
     except Exception as error:

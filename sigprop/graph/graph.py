@@ -38,7 +38,8 @@ class Call:
 
     def filled(self, values: Mapping[Any, Any]) -> tuple[tuple, dict[str, Any]]:
         """The arguments with values in place of records."""
-        return mapped((self.args, self.kwargs), lambda item: values[item] if isinstance(item, Record) else item)
+        args = tuple(_with_values(item, values) for item in self.args)
+        return args, {key: _with_values(item, values) for key, item in self.kwargs.items()}
 
     def on(self, value: Any, record: Record) -> Any:
         """What the function gives with a value in place of one of its arguments."""
@@ -141,6 +142,14 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
         return {key: mapped(item, function) for key, item in value.items()}
     made = [mapped(item, function) if isinstance(item, _NESTS) else function(item) for item in value]
     return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+
+
+def _with_values(item: Any, values: Mapping[Any, Any]) -> Any:
+    if isinstance(item, Record):
+        return values[item]
+    if isinstance(item, _NESTS):
+        return mapped(item, lambda inside: values[inside] if isinstance(inside, Record) else inside)
+    return item
 
 
 Bound = Mapping[str, tuple[Weight, int]]

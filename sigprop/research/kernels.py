@@ -74,7 +74,7 @@ def kernels(
     """
     require(parametrization in PARAMETRIZATIONS, "parametrization", parametrization, " or ".join(PARAMETRIZATIONS))
     values, count = _stacked(inputs, others)
-    with undisturbed() as interrupts, interrupts.let_through(), correcting(()):
+    with undisturbed() as interrupts, correcting(()), interrupts.let_through():
         if isinstance(network, Blueprint):
             states, output = _of_blueprint(network, values, first)
         else:
@@ -99,7 +99,7 @@ def tangent_parts(
     model = network if isinstance(network, nn.Module) else build(network)
     parts: dict[str, float] = {}
     for seed in range(networks):
-        with undisturbed() as interrupts, interrupts.let_through(), correcting(()):
+        with undisturbed() as interrupts, correcting(()), interrupts.let_through():
             found = trace(model, batch, seed=seed)
             found.states.backward(found.differentiate("noise")[0])
         outputs = math.prod(found.predictions[0].shape) * networks

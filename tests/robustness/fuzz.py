@@ -1,4 +1,5 @@
-"""The judge of random networks, and its long run: `python -m tests.robustness.fuzz FILE` goes on where it stopped.
+"""The judge of random networks, and its long run: `python -m tests.robustness.fuzz FILE [COUNT SEED]` goes on where it
+stopped. Without a seed the networks are those of hypothesis' own.
 
 FILE is one line of JSON for each network: its recipe, and `predicted`, `refused` with the words, or `wrong` with rows.
 """
@@ -11,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import sigprop as sp
 from sigprop.errors import SigpropError
@@ -64,25 +65,26 @@ def judged(recipe, verify=24):
     return ("wrong" if confirmed else "predicted"), confirmed
 
 
-def drawn(count):
-    """A decorator: the function is called with so many recipes, the same in every run."""
+def drawn(count, number=None):
+    """A decorator: the function is called with so many recipes, the same in every run, or those of a seed."""
     quiet = settings(
         max_examples=count,
         deadline=None,
-        derandomize=True,
+        derandomize=number is None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    return lambda function: quiet(given(recipe=harder)(function))
+    seeded = (lambda function: function) if number is None else seed(number)
+    return lambda function: seeded(quiet(given(recipe=harder)(function)))
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    file = Path(sys.argv[1])
+    file, *numbers = Path(sys.argv[1]), *map(int, sys.argv[2:])
     done = {line["recipe"]: line for line in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
 
-    @drawn(CASES)
+    @drawn(*numbers or [CASES])
     def run(recipe):
         if repr(recipe) in done:
             return

@@ -1,6 +1,7 @@
 """Signals at random moments leave the model, the process and the files as they were."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import sigprop as sp
-from sigprop.distributions import build
+from sigprop.distributions import build, recorder
 from sigprop.isolation import Mode
 from tests.robustness.scale import LONG, cases
 
@@ -51,3 +53,18 @@ def test_a_watch_that_nobody_holds_has_nothing_on(tmp_path):
     del watch
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
+
+
+def test_an_interrupt_while_a_model_has_been_built_leaves_no_hook(monkeypatch):
+    class Handle:
+        def __init__(self, hook):
+            self.handle = register_module_parameter_registration_hook(hook)
+
+        def remove(self):
+            signal.raise_signal(signal.SIGINT)
+            self.handle.remove()
+
+    monkeypatch.setattr(recorder, "register_module_parameter_registration_hook", Handle)
+    with pytest.raises(KeyboardInterrupt):
+        build(lambda: nn.Linear(2, 2))
+    assert not nn.Linear(2, 2).weight.is_meta

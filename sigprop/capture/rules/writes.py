@@ -138,12 +138,12 @@ def remember(view: Tensor, behind: Tensor, call: Call, output: int | None) -> No
 
 def written_through(capture: Capture, view: Tensor, record: Record) -> None:
     """Give the tensor behind a view, if there is one, the record of the write."""
-    found = _behind(view)
+    found = _behind(capture, view)
     if found is None or not isinstance(record, Field):
         return
     behind, index = found
     before = record_of(behind)
-    parts = _parts(behind, before, index, record)
+    parts = _parts(capture, behind, before, index, record)
     made = _joined(capture, behind, parts)
     if made is None:
         target = before if before is not None else behind
@@ -156,11 +156,11 @@ def written_through(capture: Capture, view: Tensor, record: Record) -> None:
     written_through(capture, behind, made)
 
 
-def _parts(behind: Tensor, before: Record | None, index: Tensor, record: Field) -> dict[int, Field]:
+def _parts(capture: Capture, behind: Tensor, before: Record | None, index: Tensor, record: Field) -> dict[int, Field]:
     """What was written since the tensor was made, by where it starts in the last dimension; empty where a write covers
     anything but a range of it."""
-    start, size = int(index.flatten()[0]) % behind.shape[-1], index.shape[-1]
-    places = torch.arange(math.prod(behind.shape)).reshape(behind.shape)
+    start, size = int(index[(0,) * index.dim()]) % behind.shape[-1], index.shape[-1]
+    places = _places(capture, behind)
     if record.shape != tuple(index.shape) or not torch.equal(index, places[..., start : start + size]):
         return {}
     made, parts = getattr(behind, _PARTS, (None, {}))
@@ -184,17 +184,23 @@ def _fields(*records: Record | None) -> list[Field]:
     return [item for item in records if isinstance(item, Field)]
 
 
-def _behind(view: Tensor) -> tuple[Tensor, Tensor] | None:
+def _places(capture: Capture, behind: Tensor) -> Tensor:
+    """The number of each entry. Those of the last shape are kept: blocks write to large tensors of one shape."""
+    if capture.places.shape != behind.shape:
+        capture.places = torch.arange(math.prod(behind.shape)).reshape(behind.shape)
+    return capture.places
+
+
+def _behind(capture: Capture, view: Tensor) -> tuple[Tensor, Tensor] | None:
     """The tensor behind a view and the places of the view's entries in it."""
     if hasattr(view, _BEHIND):
         behind, call, output = getattr(view, _BEHIND)
-        places = torch.arange(math.prod(behind.shape)).reshape(behind.shape)
-        result = call.on(places, call.args[0])
+        result = call.on(_places(capture, behind), call.args[0])
         return behind, result if output is None else result[output]
     base = viewed_tensor(view)
     if base is None or view.is_meta or not base.is_contiguous():
         return None
-    places = torch.arange(base.numel())
+    places = _places(capture, base)
     return base, places.as_strided(view.size(), view.stride(), view.storage_offset() - base.storage_offset())
 
 

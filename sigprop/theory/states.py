@@ -124,12 +124,15 @@ class Directions:
 
     `groups`: the radial share is that of each of so many equal groups of channels, as after norms of heads.
     `response`: how the energy follows the squared norm of the signal, `d log G / d log n`; -1 below a norm.
+    `channel`: `E (sum_t g_t x_t)^2` of a channel over all tokens, in units of that of an independent gradient; 0 below
+    a norm over the batch.
     """
 
     radial: Number = 1.0
     uniform: Number = 1.0
     groups: int = 1
     response: Number = 0.0
+    channel: Number = 1.0
 
     def along_part(self, part: Number) -> Number:
         """The radial share at a tensor that brings this part of the squared norm; the rest may point anywhere."""
@@ -313,6 +316,7 @@ class Gradient(State):
                 mix(one.uniform, two.uniform),
                 one.groups if one.groups == two.groups else 1,
                 mix(one.response, two.response),
+                mix(one.channel, two.channel),
             ),
             self.along_signal + other.along_signal,
             self.through_activation + other.through_activation,

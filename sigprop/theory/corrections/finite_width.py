@@ -33,6 +33,7 @@ from torch import Tensor
 
 from sigprop.theory.activations.quadrature import rule
 from sigprop.theory.corrections import ACTIVE
+from sigprop.theory.corrections.pairs import fixed_below_batch_norm
 from sigprop.theory.states import Evidence
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def _settled(terms: Tensor) -> bool:
 def through_weights(kernel: Kernel, x: Kernel, directions: Directions, fan_in: int) -> Kernel:
     """The energy of `W^T g` where part of `W` is fixed by the output that `g` goes across."""
     radial = directions.radial
+    if (fixed := fixed_below_batch_norm(directions, fan_in)) != 1.0:
+        return kernel.scale(fixed)
     if NAME not in ACTIVE.get() or (not isinstance(radial, Tensor) and radial == 1.0):
         return kernel
     lost = kernel.spread((1.0 - radial) / fan_in) * (2.0 - x.normalized().values ** 2)

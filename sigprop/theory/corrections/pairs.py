@@ -4,20 +4,34 @@ Tokens of one channel have a part `c` in common and differ by the rest `u`. With
 makes of `c + u`, the product of two tokens about their average has variance `E V(c)^2` over channels, beside the mean
 square `E V(c)` of a token. The ratio `E V^2 / (E V)^2` is the fluctuation of fresh channels: 1 where nothing is in
 common or the function is linear. Exact for Gaussian channels and many tokens that are alike.
+
+Under a norm over the batch two effects of that order cancel, so that closed forms have neither and draws, whose kernels
+fluctuate, must have both. The kernel of the `d` channels that a map reads has fewer directions than the expected one:
+`E tr K^2` is larger by `(tr K)^2 / d`, so that variances over the batch fluctuate more, and `E 1/v` grows by `2/d`. And
+the gradient has degree -1 in every channel `y` of what the map makes, of kernel `K`: by Stein's lemma `E (W^T g)^2`
+is that of independent weights times `1 + E (y^T K^-1 y - rank K) g^2 / (d E g^2) = 1 - 2/d`, for all pairs of tokens.
+With weights of excess kurtosis `k` both are `(2 + k)/d`. What kernels inherit from further below is not in it.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sigprop.theory.activations.quadrature import Function
+from sigprop.theory.corrections import ACTIVE
+
+if TYPE_CHECKING:
+    from sigprop.theory.states import Directions
 
 ORDER = 24
 SMALLEST = 1e-6
+ACROSS = 0.03
+"""Of the energy along a channel over all tokens, below which none is left."""
 
 
 @cache
@@ -36,3 +50,9 @@ def fresh_fluctuation(function: Function, common: Tensor, rest: Tensor, mean: Te
     spread = (centred.square() * weights).sum(-1)
     first = (spread * weights).sum(-1)
     return (spread.square() * weights).sum(-1) / first.clamp_min(torch.finfo(first.dtype).tiny).square()
+
+
+def fixed_below_batch_norm(directions: Directions, fan_in: int) -> float:
+    """The factor of the energy below weights, where a norm over the batch took out what is along each channel."""
+    across = "pairs" in ACTIVE.get() and bool((torch.as_tensor(directions.channel) < ACROSS).all())
+    return 1.0 - 2.0 / fan_in if across else 1.0

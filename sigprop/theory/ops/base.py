@@ -48,6 +48,7 @@ class Coupling:
     expected: float = 0.0
     ones: float = 0.0
     energy: float = 0.0
+    apart: float = 0.0
     excess: Tensor | float = 0.0
     """See `ThroughActivation.gain_excess`; of tensors that are drawn together a number for each position, which add up
     to that of each tensor."""
@@ -60,8 +61,9 @@ class Coupling:
         self.expected += float((energies * kernel.diagonal()).sum())
         self.ones += float(gradient.sum(-1).double().square().sum())
         self.energy += float(energies.sum())
-        apart = ((gradient @ gradient.mT).double() * kernel).sum() / gradient.shape[-1]
-        self.excess += float(both.sum(-2).double().square().mean(-1).sum() - apart) * share
+        apart = float(((gradient @ gradient.mT).double() * kernel).sum()) / gradient.shape[-1] * share
+        self.apart += apart
+        self.excess += float(both.sum(-2).double().square().mean(-1).sum()) * share - apart
 
     @classmethod
     def joined(cls, found: Sequence[tuple[Coupling, slice]], positions: int) -> Coupling:
@@ -69,21 +71,23 @@ class Coupling:
         excess = torch.zeros(positions, dtype=torch.float64)
         for item, span in found:
             excess[span] += item.excess / (span.stop - span.start)
-        along, expected, ones, energy = (sum(row) for row in zip(*(item._shares for item, _ in found), strict=True))
-        return cls(along, expected, ones, energy, excess)
+        return cls(*(sum(row) for row in zip(*(item._shares for item, _ in found), strict=True)), excess=excess)
 
     def scaled(self, factor: float) -> Coupling:
         """Of so many times the gradients' energy."""
-        along, expected, ones, energy = (value * factor for value in self._shares)
-        return Coupling(along, expected, ones, energy, self.excess * factor)
+        return Coupling(*(value * factor for value in self._shares), excess=self.excess * factor)
 
     @property
-    def _shares(self) -> tuple[float, float, float, float]:
-        return self.along, self.expected, self.ones, self.energy
+    def _shares(self) -> tuple[float, ...]:
+        return self.along, self.expected, self.ones, self.energy, self.apart
 
     @property
     def directions(self) -> Directions:
-        return Directions(self.along / self.expected, self.ones / self.energy) if self.expected else Directions()
+        if not self.expected:
+            return Directions()
+        excess = float(torch.as_tensor(self.excess).sum())
+        channel = 1.0 + excess / self.apart if self.apart > 0.0 else 1.0
+        return Directions(self.along / self.expected, self.ones / self.energy, channel=channel)
 
 
 class Law(Protocol):

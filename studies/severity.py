@@ -244,7 +244,10 @@ def worst(told: list[str]) -> str:
 
 
 def judged(stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each setting: what it was called, what training says, and what the printed fix brought."""
+    """Each setting: what it was called, what training says, and what the printed fix brought.
+
+    `training` compares with the unaltered family, `beside_best` with the better of that and the fixed model.
+    """
     found = []
     for row in stored["asked"]:
         family, what, value = row["family"], row["what"], row["value"]
@@ -255,6 +258,7 @@ def judged(stored: dict[str, Any]) -> list[dict[str, Any]]:
         loss, after = best(ends["ends"]), best(ends["after"]) if ends["after"] else None
         made = {"loss": loss, "over": loss / start - 1, "training": verdict(loss, start, chance)}
         made |= {"called": worst(row["told"]), "after": None if after is None else after / start - 1}
+        made["beside_best"] = verdict(loss, min(start, after or start), chance)
         found.append(row | made)
     return found
 
@@ -272,21 +276,25 @@ def page(parts: Annotated[list[Path] | None, typer.Argument(help="What `train` w
     write(STORED, stored)
     rows = [row for row in judged(stored) if row["what"]]
     kinds = ("problem", "warning", "note")
-    crossed = [
-        [called, *(sum(severity_of(r["called"]) == called and r["training"] == kind for r in rows) for kind in kinds)]
-        for called in kinds
-    ]
+    heads = ["called", *(f"training: {kind}" for kind in kinds)]
+    crossed = {
+        name: table(heads, [[called, *(_count(rows, called, key, kind) for kind in kinds)] for called in kinds])
+        for name, key in (("crossed", "training"), ("beside", "beside_best"))
+    }
     lines = [
         [
-            row["family"], f"{row['what']} {row['value']:g}", f"{row['over']:+.1%}", row["training"], row["called"],
-            "" if row["after"] is None else f"{row['after']:+.1%}",
+            row["family"], f"{row['what']} {row['value']:g}", f"{row['over']:+.1%}", row["training"],
+            row["beside_best"], row["called"], "" if row["after"] is None else f"{row['after']:+.1%}",
             row["failed"] or "; ".join(line[:70] for line in row["told"] if not line.startswith("note")) or "nothing",
         ]
-        for row in rows
+        for row in sorted(rows, key=lambda row: list(FAMILIES).index(row["family"]))
     ]  # fmt: skip
-    heads = ["family", "setting", "ends above", "training", "called", "after the fix", "told"]
-    tables = {"crossed": table(["called", *(f"training: {kind}" for kind in kinds)], crossed)}
-    fill(PAGE, tables | {"settings": table(heads, lines)})
+    heads = ["family", "setting", "ends", "training", "beside the best", "called", "fixed, ends", "told"]
+    fill(PAGE, crossed | {"settings": table(heads, lines)})
+
+
+def _count(rows: list[dict[str, Any]], called: str, key: str, kind: str) -> int:
+    return sum(severity_of(row["called"]) == called and row[key] == kind for row in rows)
 
 
 if __name__ == "__main__":

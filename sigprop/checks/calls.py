@@ -105,10 +105,11 @@ class Calls:
     `normalized`: mean squares of what a norm reads, of what it makes, and of what its gain (the parameter, or one
     plus it) and bias would make; `alone`: norms over a single number. `inputs`: root mean square of numbers of the
     batch that a matrix multiplies as they are, of what comes of it, and their std. `positions`: variance of a
-    table's rows and of the fixed numbers that are added to them. `exponents`: median of what an exponential reads.
-    `weights`: of a matrix that is made of several parameters its root mean square times sqrt(fan_in), and their
-    names. `blind`: queries whose scores are all -inf; `unseen`: sequences of which no key may be seen; `twice`:
-    softmaxes of probabilities; `future`: attentions that see nothing but what comes after.
+    table's rows and of the numbers that are added to them, and the parameters that these are. `exponents`: median
+    of what an exponential reads. `weights`: of a matrix that is made of several parameters its root mean square
+    times sqrt(fan_in), and their names. `blind`: queries whose scores are all -inf; `unseen`: sequences of which no
+    key may be seen; `twice`: softmaxes of probabilities; `future`: attentions that see nothing but what comes
+    after.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class Calls:
     exponents: dict[str, float] = field(default_factory=dict)
     detached: dict[str, int] = field(default_factory=dict)
     normalized: dict[str, tuple[float, float, float]] = field(default_factory=dict)
-    positions: dict[str, tuple[float, float]] = field(default_factory=dict)
+    positions: dict[str, tuple[float, float, tuple[str, ...]]] = field(default_factory=dict)
     weights: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     blind: dict[str, int] = field(default_factory=dict)
     alone: list[str] = field(default_factory=list)

@@ -109,9 +109,10 @@ class CallWatch(TorchFunctionMode):
 
     def added(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         tables = [self._looked_up[id(item)] for item in args[:2] if id(item) in self._looked_up]
-        fixed = [self._known[id(item)][0] for item in args[:2] if not self._known.get(id(item), (None, True))[1]]
-        if len(tables) == len(fixed) == 1 and fixed[0].dim() > 1 and fixed[0].shape[-1] == output.shape[-1]:
-            self.found.positions[tables[0][0]] = (_spread(tables[0][1]), _spread(fixed[0]))
+        other = [x for x in args[:2] if id(x) in self._made or not self._known.get(id(x), (None, True))[1]]
+        if len(tables) == len(other) == 1 and other[0].dim() > 1 and other[0].shape[-1] == output.shape[-1]:
+            learned = self._made.get(id(other[0]), (None, ()))[1]
+            self.found.positions[tables[0][0]] = (_spread(tables[0][1]), _spread(other[0]), learned)
 
     def rectified(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         silent = func is not torch.relu_ and not bool(args[0].any())

@@ -411,6 +411,7 @@ def _row(subject: Subject, name: str) -> Draw | None:
 
 SUSPECTS: dict[str, tuple[Suspects, ...]] = {
     "attention_saturated": (scores,),
+    "attention_uniform": (embedding,),
     "gradient_explodes": (rezero, scores, uneven_ends, ends, chain, embedding),
     "gradient_vanishes": (biases, chain, ends, embedding),
     "criticality": (chain,),

@@ -414,6 +414,45 @@ def _drowned() -> nn.Module:
     return changed(model, "token_embedding.weight", lambda w: w.mul_(0.02))
 
 
+@ill("learned positions of std 0.6 beside words of std 0.02", "embedding_scale", "embedding")
+def _positions() -> nn.Module:
+    return Words(0.6)
+
+
+class Words(nn.Module):
+    """Words and positions of a plain parameter, in front of one block."""
+
+    def __init__(self, std: float):
+        super().__init__()
+        self.embedding = nn.Embedding(512, WIDTH)
+        self.positions = nn.Parameter(torch.empty(64, WIDTH).normal_(0.0, std))
+        self.norm, self.up, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 512)
+        nn.init.normal_(self.embedding.weight, 0.0, 0.02)
+
+    def forward(self, ids):
+        x = self.embedding(ids) + self.positions[: ids.shape[1]]
+        return self.head(x + self.up(self.norm(x)))
+
+
+@ill("gains of all norms at 0.1", "small_gains", "norm")
+def _small_gains() -> nn.Module:
+    model = transformer()
+    for name, weight in model.named_parameters():
+        if "norm" in name and name.endswith("weight"):
+            nn.init.constant_(weight, 0.1)
+    return model
+
+
+@ill("queries and keys of a thousandth", "attention_uniform", "scores")
+def _faint_queries() -> nn.Module:
+    model = transformer()
+    for name, weight in model.named_parameters():
+        if "query" in name or "key" in name:
+            with torch.no_grad():
+                weight.mul_(1e-3)
+    return model
+
+
 @ill("a first branch that overwrites the embedding", "embedding_scale", "blocks.0")
 def _overwritten() -> nn.Module:
     model = transformer(positions="rotary")

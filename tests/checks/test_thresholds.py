@@ -3,7 +3,7 @@
 from sigprop.checks import THRESHOLDS
 
 KNOWN = {
-    "odd_factor": 2,
+    "odd_factor": 50,
     "small_effect": 0.01,
     "most_trials": 10,
     "false_alarm": 1e-06,
@@ -20,7 +20,8 @@ KNOWN = {
     "silent_share": 0.5,
     "largest_edit": 100,
     "drowning_branch": 100,
-    "embedding_ratio": 100,
+    "embedding_ratio": 50,
+    "embedding_ratio_problem": 500,
     "start_ratio": 1000,
     "same_output": 1e-08,
     "dropout": 0.9,
@@ -38,7 +39,7 @@ KNOWN = {
     "sensitivity_problem": 18.4207,
     "rank_collapse": 0.9,
     "rank_collapse_problem": 0.99,
-    "scores_large": 9,
+    "scores_large": 5,
     "attention_saturated": 0.5,
     "initial_loss": 1,
     "initial_loss_problem": 5,
@@ -57,6 +58,7 @@ KNOWN = {
     "fixed_scores": 0.9,
     "leak": 1e-06,
     "large_gain": 20,
+    "small_gains": 0.5,
     "noise_gradient": 1e-13,
     "detached_steps": 8,
     "exponent": 9,

@@ -142,22 +142,29 @@ def _saturated(subject: Subject, sites: list[str], what: str, site: str, varianc
 
 
 NOTHING = 1e-6
+"""Score variance below which float16 sees equal weights; ordinary initializations give 1e-3 to 1."""
 
 
 @check("attention_uniform", "tokens", "scores so small that attention is exactly uniform")
 def attention_uniform(subject: Subject) -> Iterator[Finding]:
-    """Ordinary draws give score variances of 1e-3 to 1; below 1e-6 float16 sees equal weights."""
+    """A problem where every attention is uniform and no queries are zero on purpose: by training such models end 13 to
+    32 % above (docs/evidence/severity.md)."""
     rows = [row for row in subject.scores if math.isfinite(row.variance) and row.variance < NOTHING]
-    if rows:
-        yield say(
-            "note",
-            f"attention is uniform in {len(rows)} of {len(subject.scores)} layers: "
-            f"score variance {rows[0].variance:.2g}",
-            "Queries or keys start at (nearly) zero. Zero queries are a scheme of muP; the gradient of the keys is "
-            "zero until they move.",
-            "Yang et al. 2022, App. D.2",
-            sites=tuple(row.name for row in rows),
-            depths=(rows[0].depth, rows[-1].depth),
-            evidence=(Datum("score variance", rows[0].variance, subject.source),),
-            prescription=Prescription("draw the queries with std 1 / sqrt(fan_in) if this is not meant"),
-        )
+    if not rows:
+        return
+    zeros = any(row.variance == 0 for row in rows)
+    everywhere = len(rows) == len(subject.scores) and not zeros and not subject.trained
+    yield say(
+        "problem" if everywhere else "note",
+        f"attention is uniform in {len(rows)} of {len(subject.scores)} layers: score variance {rows[0].variance:.2g}",
+        "Queries or keys start at zero. Zero queries are a scheme of muP; the gradient of the keys is zero until they "
+        "move."
+        if zeros
+        else "Queries and keys, or what they read, are so small that every key gets the same weight. Gradients of both "
+        "are as small, and tokens are told apart only once they have grown.",
+        "Yang et al. 2022, App. D.2",
+        sites=tuple(row.name for row in rows),
+        depths=(rows[0].depth, rows[-1].depth),
+        evidence=(Datum("score variance", rows[0].variance, subject.source),),
+        prescription=Prescription("initialize the queries with std 1 / sqrt(fan_in) if this is not meant"),
+    )

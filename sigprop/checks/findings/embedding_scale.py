@@ -111,7 +111,9 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
             small, large = (tokens, positions) if share > 1 else (positions, tokens)
             factor = (large.variance / small.variance) ** 0.5
             yield say(
-                "warning" if small is tokens else "note",  # models without positions train, without tokens they do not
+                _severity(share)
+                if small is tokens
+                else "note",  # models without positions train, without tokens they do not
                 f"{large.name} drowns {small.name}: {max(share, 1 / share):.3g} times its variance",
                 SAME_START,
                 "Vaswani et al. 2017, section 3.4",
@@ -123,7 +125,7 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
                 ),
                 edits=tuple(_edits(subject, small, large)),
             )
-    yield from _fixed_positions(subject)
+    yield from _added_positions(subject)
     first = [branch for branch in subject.branches if branch.first and branch.share > limit("start_ratio")]
     if first:  # a note: Llama, Mistral and Qwen as published start so, and train
         worst = max(first, key=lambda branch: branch.share)
@@ -140,25 +142,35 @@ def embedding_scale(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _fixed_positions(subject: Subject) -> Iterator[Finding]:
-    """Positions that a formula makes, added to what a table gives."""
-    for table, (own, fixed) in subject.observed.positions.items():
-        row = subject.draws.rows.get(f"{table}.weight")
-        if not own > 0 or fixed / own < limit("embedding_ratio"):
+def _severity(ratio: float) -> str:
+    return "problem" if ratio > limit("embedding_ratio_problem") else "warning"
+
+
+def _added_positions(subject: Subject) -> Iterator[Finding]:
+    """Positions without a module of their own, fixed or a parameter, added to what a table gives."""
+    for table, (own, added, learned) in subject.observed.positions.items():
+        if not own > 0 or added / own < limit("embedding_ratio"):
             continue
-        factor = (fixed / own) ** 0.5
-        because = f"The std of {table}.weight leaves its rows {1 / factor:.2g} times the scale of their positions."
+        factor = (added / own) ** 0.5
+        row = subject.draws.rows.get(f"{table}.weight")
         inits = {} if row is None else {row.name: Init("normal", std=row.std * factor)}
+        because = f"The std of {table}.weight leaves its rows {1 / factor:.2g} times the scale of their positions."
+        edits = (edit(f"multiply the std of {table}.weight by {factor:.3g}", inits, because),) if inits else ()
+        if learned:
+            inits = {name: Init("normal", std=own**0.5) for name in learned}
+            because = f"The std of {', '.join(learned)}, {added**0.5:.3g}, is {factor:.3g} times that of its words."
+            edits = (edit(f"initialize {', '.join(learned)} with std {own**0.5:.3g}", inits, because), *edits)
         yield say(
-            "warning",
-            f"fixed positions drown {table}, which they are added to: {fixed / own:.3g} times its variance",
+            _severity(added / own),
+            f"{', '.join(learned) or 'fixed positions'} drown {table}, which they are added to: "
+            f"{added / own:.3g} times its variance",
             SAME_START,
             "Vaswani et al. 2017, section 3.4",
             sites=(table,),
             depths=(0, 0),
-            evidence=(Datum("variance of positions over tokens", fixed / own, "measured"),),
+            evidence=(Datum("variance of positions over tokens", added / own, "measured"),),
             prescription=Prescription(f"multiply {table} by {factor:.3g} (the original has sqrt(width))"),
-            edits=(edit(f"multiply the std of {table}.weight by {factor:.3g}", inits, because),) if inits else (),
+            edits=edits,
         )
 
 

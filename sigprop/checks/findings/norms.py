@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sigprop.checks.edits import edit, listed, setting
 from sigprop.checks.observation import EPSILONS
 from sigprop.checks.registry import check, say
-from sigprop.checks.subject import Subject
+from sigprop.checks.subject import Subject, is_norm_gain
 from sigprop.checks.thresholds import limit
 from sigprop.compat import BatchNorm
 from sigprop.results import Init
@@ -117,3 +117,25 @@ def norm_output(subject: Subject) -> Iterator[Finding]:
             prescription=Prescription("start the gains at 1 (or draw them around 1)"),
             edits=(edit(f"start the gains {listed(names)} at 1", inits, because),),
         )
+
+
+@check("small_gains", "draw", "gains of norms that start far below one")
+def small_gains(subject: Subject) -> Iterator[Finding]:
+    """Gains at the ends of branches may start small; a gain of zero is told by its gradients."""
+    if subject.trained:
+        return
+    gains = [row for row in subject.draws if is_norm_gain(row) and row.std == 0 and row.name not in subject.branch_ends]
+    small = [row for row in gains if 0 < abs(row.mean) < limit("small_gains")]
+    if 2 * len(small) <= len(gains) or not small:
+        return
+    inits = {row.name: Init("constant", value=1.0) for row in small}
+    yield say(
+        "warning",
+        f"{len(small)} of {len(gains)} gains of norms start at {small[0].mean:.3g}, {small[0].name} first",
+        "What reads these norms, or the stream itself, is as much smaller than in any published model, and learns as "
+        "much more slowly.",
+        parameters=tuple(inits),
+        evidence=(Datum(f"mean of {small[0].name}", small[0].mean, "weights", expected=1.0),),
+        prescription=Prescription("start them at 1"),
+        edits=(edit(f"start {listed(list(inits))} at 1", inits),),
+    )

@@ -12,15 +12,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sigprop.errors import InputError
-from sigprop.research.lab.ranks import Ranks, placed_like, whole
 from sigprop.results.files import write_whole
 
 FORMAT = 1
 
 
-def save_run(
-    path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], facts: dict[str, Any], ranks: Ranks
-) -> None:
+def save_run(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], facts: dict[str, Any]) -> None:
     """Parameters, buffers, the optimizers' states, random states and facts (step, losses, settings)."""
     tensors = {f"model.{name}": value for name, value in _tensors_of(model).items()}
     scalars: dict[str, Any] = {}
@@ -36,9 +33,8 @@ def save_run(
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     metadata = {"sigprop": json.dumps({"format": FORMAT, "facts": facts, "scalars": scalars})}
-    kept = {name: whole(value.detach()).contiguous().cpu() for name, value in tensors.items()}
-    if ranks.is_first:
-        write_whole(path, save(kept, metadata))
+    kept = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
+    write_whole(path, save(kept, metadata))
 
 
 def load_run(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:
@@ -53,13 +49,9 @@ def load_run(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimize
             if value.shape != saved[name].shape:
                 shapes = f"{tuple(saved[name].shape)} there, {tuple(value.shape)} here"
                 raise InputError(f"{path} is of another model: {name} is {shapes}")
-            value.copy_(placed_like(saved[name], value))
+            value.copy_(saved[name])
     for number, optimizer in enumerate(optimizers):
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         state = _state(number, tensors, header["scalars"])
-        for place, values in state.items():
-            for key, value in values.items():
-                values[key] = placed_like(value, parameters[place]) if isinstance(value, Tensor) else value
         optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
     torch.set_rng_state(tensors["random.cpu"])
     if "random.cuda" in tensors and torch.cuda.is_available():

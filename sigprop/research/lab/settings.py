@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sigprop.errors import UnknownNameError, require
-from sigprop.research.lab.ranks import KINDS
 from sigprop.research.lab.steps import MODES, PRECISIONS
 
 DECAYS = ("cosine", "linear", "constant")
@@ -63,7 +62,6 @@ class Settings:
     precision: str = "float32"
     mode: str = "eager"
     device: str = "cpu"
-    parallel: str = "none"
     seed: int = 0
     log_every: int = 10
     evaluate_every: int = 0
@@ -80,7 +78,6 @@ class Settings:
         require(self.clip >= 0, "clip", self.clip, "a number that is not negative; 0 does not clip")
         require(self.mode in MODES, "mode", self.mode, ", ".join(MODES))
         require(self.precision in PRECISIONS, "precision", self.precision, ", ".join(PRECISIONS))
-        require(self.parallel in KINDS, "parallel", self.parallel, ", ".join(KINDS))
         for name in ("log_every", "evaluate_every", "checkpoint_every"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _ = self.schedule

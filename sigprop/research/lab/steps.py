@@ -58,17 +58,13 @@ def called(call: Callable[..., Any], batch: Batch, model: nn.Module) -> Any:
 
 
 def make_step(
-    model: nn.Module, loss: Loss, precision: str = "float32", mode: str = "eager", call: Any = None
+    model: nn.Module, loss: Loss, precision: str = "float32", mode: str = "eager"
 ) -> Callable[[Batch], Tensor]:
-    """A function of a batch that leaves gradients in the parameters and returns the loss, detached.
-
-    call: what is called in the model's place, a wrapper of it.
-    """
+    """A function of a batch that leaves gradients in the parameters and returns the loss, detached."""
     require(mode in MODES, "mode", mode, ", ".join(MODES))
     require(precision in PRECISIONS, "precision", precision, ", ".join(PRECISIONS))
     device = next(model.parameters()).device.type
-    run = model if call is None else call
-    run = torch.compile(run) if mode == "compile" else run
+    run = torch.compile(model) if mode == "compile" else model
 
     def passes(batch: Batch) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):

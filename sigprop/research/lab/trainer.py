@@ -25,7 +25,6 @@ from sigprop.losses import LossChoice
 from sigprop.plans import Plan
 from sigprop.plans.scaling.training import make_optimizers
 from sigprop.research.lab.checkpoint import load_run, save_run
-from sigprop.research.lab.ranks import Ranks, join, spread
 from sigprop.research.lab.settings import Settings
 from sigprop.research.lab.steps import Batch, Batches, Loss, called, make_step
 from sigprop.results.files import append, write_whole
@@ -128,16 +127,12 @@ def train(
     progress: called with step and loss whenever these are logged.
     """
     settings = settings or Settings()
-    ranks = join(settings.device)
     model.to(settings.device).train()
-    call = spread(model, settings.parallel)
     chosen = {} if settings.betas is None else {"betas": settings.betas}
     usual = (settings.optimizer, model, plan, settings.lr, settings.weight_decay)
     made = list(optimizers or make_optimizers(*usual, **chosen))
     training = _Training(
         model,
-        call,
-        ranks,
         batches,
         settings,
         made,
@@ -157,8 +152,6 @@ class _Training:
     def __init__(
         self,
         model: nn.Module,
-        call: nn.Module,
-        ranks: Ranks,
         batches: Batches,
         settings: Settings,
         optimizers: list[torch.optim.Optimizer],
@@ -167,10 +160,10 @@ class _Training:
         folder: Path | None,
     ):
         self.model, self.batches, self.settings, self.optimizers = model, batches, settings, optimizers
-        self.call, self.ranks, self.loss, self.validation = call, ranks, loss, validation
+        self.loss, self.validation = loss, validation
         self.peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
         self.checkpoint = folder / "checkpoint.safetensors" if folder else None
-        self.journal = RunLog(folder / "journal.jsonl" if folder and ranks.is_first else None)
+        self.journal = RunLog(folder / "journal.jsonl" if folder else None)
         self.found = Run()
         self.waiting: list[Tensor] = []
 
@@ -178,10 +171,10 @@ class _Training:
         torch.manual_seed(self.settings.seed)
         first, started = self._resumed(), time.perf_counter()
         before = self.found.seconds
-        step_of = make_step(self.model, self.loss, self.settings.precision, self.settings.mode, self.call)
+        step_of = make_step(self.model, self.loss, self.settings.precision, self.settings.mode)
         for step in range(first, self.settings.steps):
             batch = self._on_device(self.batches(step))
-            self.waiting.append(self.ranks.mean(step_of(batch)))
+            self.waiting.append(step_of(batch))
             if self._is_due(self.settings.log_every, step) and not self._write_down(step, batch, progress):
                 break
             self._update(step)
@@ -221,7 +214,7 @@ class _Training:
             self.found.evaluations[step] = value
             self.journal.write(step=step, evaluation=value)
         if self.checkpoint is not None and self._is_due(self.settings.checkpoint_every, step):
-            save_run(self.checkpoint, self.model, self.optimizers, self._facts(step + 1), self.ranks)
+            save_run(self.checkpoint, self.model, self.optimizers, self._facts(step + 1))
 
     def _is_due(self, every: int, step: int) -> bool:
         return bool(every) and ((step + 1) % every == 0 or step + 1 == self.settings.steps)
@@ -233,14 +226,13 @@ class _Training:
         values = []
         for number in range(EVALUATED):
             batch = self._on_device(batches(number))
-            value = self.loss(called(self.call, batch, self.model), batch)
-            values.append(float(self.ranks.mean(value)))
+            value = self.loss(called(self.model, batch, self.model), batch)
+            values.append(float(value))
         self.model.train()
         return sum(values) / len(values)
 
     def _on_device(self, batch: Batch) -> Batch:
-        own = self.ranks.share(batch)
-        return {key: value.to(self.settings.device, non_blocking=True) for key, value in own.items()}
+        return {key: value.to(self.settings.device, non_blocking=True) for key, value in batch.items()}
 
     def _facts(self, step: int) -> dict[str, Any]:
         run = self.found

@@ -4,7 +4,6 @@ from sigprop.plans.scaling.alignment import AlignmentReport, AlignmentRow, measu
 from sigprop.plans.scaling.beside import REFERENCE_LAYERS, REFERENCE_WIDTH
 from sigprop.plans.scaling.budget import AdamSettings, at_batch, at_horizon, averaging_decay, independent_decay
 from sigprop.plans.scaling.composition import compose, plan
-from sigprop.plans.scaling.contributions import Contribution, contribution_table, contributions, expected_contributions
 from sigprop.plans.scaling.coordcheck import coord_check
 from sigprop.plans.scaling.depth import DEPTH_RULES, DepthFactors, depth_factors
 from sigprop.plans.scaling.dimensions import ROLES, Dimensions, compare
@@ -20,7 +19,6 @@ __all__ = [
     "AdamSettings",
     "AlignmentReport",
     "AlignmentRow",
-    "Contribution",
     "DepthFactors",
     "Dimensions",
     "GroupFactors",
@@ -30,11 +28,8 @@ __all__ = [
     "averaging_decay",
     "compare",
     "compose",
-    "contribution_table",
-    "contributions",
     "coord_check",
     "depth_factors",
-    "expected_contributions",
     "family_factors",
     "independent_decay",
     "measure_alignment",

@@ -13,7 +13,7 @@ from sigprop.errors import InputError
 from sigprop.monitoring.findings.base import RunContext, findings_of
 from sigprop.monitoring.history import History, Sample, read_events
 from sigprop.monitoring.scalars import folded
-from sigprop.report.run_page import run_page
+from sigprop.report.html import run_page
 from sigprop.results.files import write_whole
 from sigprop.results.report import Finding, Report
 

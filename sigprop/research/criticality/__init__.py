@@ -20,15 +20,17 @@ from sigprop.research.criticality.points import (
     critical_line,
     critical_points,
 )
-from sigprop.research.criticality.prescription import CriticalInit, advice, prescription
 from sigprop.research.criticality.summary import (
+    CriticalInit,
     Criticality,
+    advice,
     architecture,
     criticality,
     factor_at_depth,
     growth_exponent,
     jacobian_from_input,
     predicted_diagram,
+    prescription,
     stretched_rate,
     trajectory,
 )

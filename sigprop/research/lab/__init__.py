@@ -5,8 +5,7 @@
 | `data` | text, images and synthetic data; batches as functions of a step |
 | `settings` | what a training is told |
 | `steps` | a forward and backward pass: as written, compiled, or as a CUDA graph |
-| `trainer` | `train`: one run, resumable |
-| `checkpoint` | a run on disk |
+| `trainer` | `train`: one run, resumable; its checkpoint |
 | `sweep/` | grids of trainings: one file per trial is the truth |
 """
 

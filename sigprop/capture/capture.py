@@ -185,6 +185,9 @@ class Capture(ModuleSites):
         if not math.isfinite(float(signal.kernel.values.sum())):
             made = getattr(op, "reason", type(op).__name__)
             raise UnsupportedError(f"the state in {self.module!r} is not finite ({made})")
+        positions = len(signal.mean)
+        if any(item in self.graph.routed and self.states.positions(item) == positions for item in inputs):
+            self.graph.routed.add(node)
         return self.graph.add(node)
 
     def require_followed(self, positions: int) -> None:
@@ -230,11 +233,18 @@ class Capture(ModuleSites):
         return Field(layout, lambda made: self.sampled(made, reason), sources, call=call, inputs=inputs, **known)
 
     def field_of(
-        self, op: Op, x: Field, layout: Layout, call: Call, weights: Bound | None = None, **known: Any
+        self,
+        op: Op,
+        x: Field,
+        layout: Layout,
+        call: Call,
+        weights: Bound | None = None,
+        doubts: Sequence[Doubt] = (),
+        **known: Any,
     ) -> Field:
         """The field that an op makes of another, when it is asked for: a function of the same randomness."""
         inputs = (x, *(weight for weight, _ in (weights or {}).values()))
-        make = lambda _: self.apply(op, x.node, weights=weights)  # noqa: E731
+        make = lambda _: self.apply(op, x.node, weights=weights, doubts=doubts)  # noqa: E731
         return Field(layout, make, **{"sources": x.sources, "call": call, "inputs": inputs} | known)
 
     def value_of(self, item: Any) -> Any:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sigprop.capture.capture import Capture, record_of
 from sigprop.capture.layout import CHANNEL, Axis, Layout
 from sigprop.capture.record import Call, Field, Weight
-from sigprop.capture.rules.operands import choice_of
+from sigprop.capture.rules.operands import how_chosen
 from sigprop.theory.ops.expert_sum import ExpertSum
 
 ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
@@ -80,7 +80,7 @@ def _are_rows(tokens: Field, shares: Field) -> bool:
 
 
 def _sum_of_experts(capture: Capture, first: Field, index: Tensor, weights: Field, experts: int) -> Tensor:
-    zeros, choice = torch.zeros(index.shape[0], experts), choice_of(index)
+    zeros, choice = torch.zeros(index.shape[0], experts), how_chosen(index)
     scattered = Call(torch.scatter, "scatter", (zeros, 1, choice, weights), {}, capture.module)
     given = tuple(item for item in (choice, weights) if isinstance(item, Field))
     layout = Layout((first.layout.dims[0], (Axis(experts, CHANNEL),)), first.layout.order)

@@ -25,17 +25,19 @@ from sigprop.capture.derived_weights import makes_fields, of_weights
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, VIEWS
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
-from sigprop.capture.rules.operands import choice_of, condition_of, remember_condition
+from sigprop.capture.rules.operands import how_chosen, remember_choice, remember_routing, routing_of
 from sigprop.capture.rules.replayed import kept, recorded, replayed
 from sigprop.capture.rules.stops import custom, hooked, stopped
 from sigprop.capture.rules.writes import remember, written_through
 from sigprop.compat import custom_functions
 from sigprop.errors import Fault, InputError, SigpropError, UnsupportedError
-from sigprop.graph.graph import replaced
+from sigprop.graph.graph import mapped, replaced
 from sigprop.isolation import Mode
 
-OF_CHOSEN = frozenset(("eq", "ne", "one_hot", "float", "to", "unsqueeze", "sum"))
-"""What is made of chosen indices and known by how they were chosen."""
+CHOOSING = frozenset(
+    "mul multiply rmul where masked_fill gather take_along_dim scatter scatter_add einsum matmul bmm mm".split()  # noqa: SIM905
+)
+"""Functions of fields and of real numbers that were chosen, in which the choice is drawn with the fields."""
 
 NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """Names of arguments that torch takes for its own; rules know torch's."""
@@ -84,18 +86,24 @@ class CaptureMode(Mode):
         if name == "register_hook" and found:
             return self._hook(*args)
         if name in QUERIES or not found:
-            made = func(*args, **kwargs)
-            return self._of_chosen(func, name, args, kwargs, made) if name in OF_CHOSEN else made
+            return func(*args, **kwargs) if name in QUERIES else self._of_numbers(func, name, args, kwargs)
         return self._traced(func, name, args, kwargs, found)
 
-    def _of_chosen(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any], made: Any) -> Any:
+    def _of_numbers(self, func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Real numbers made of indices that were chosen, or of such numbers, know how: which expert a token goes to
         was drawn once, and what is multiplied by it is drawn with it."""
-        known = [condition_of(choice_of(item)) for item in args]
-        if isinstance(made, Tensor) and any(isinstance(item, Record) for item in known):
-            call = Call(func, name, tuple(known), kwargs, self._capture.module)
+        routing = routing_of((args, kwargs))
+        if routing is None:
+            return func(*args, **kwargs)
+        given, named = mapped((args, kwargs), how_chosen)
+        if isinstance(given[0], Tensor):
+            given = (given[0].clone(), *given[1:])  # as it was, where it is written to
+        made = func(*args, **kwargs)
+        call = Call(func, name, given, named, self._capture.module, _writes(func, args, kwargs))
+        remember_routing(made, routing)
+        if isinstance(made, Tensor) and call.records:
             with suppress(UnsupportedError):
-                remember_condition(made, kept(self._capture, call))
+                remember_choice(made, kept(self._capture, call))
         return made
 
     def _getter(self, func: Any, args: tuple) -> Any:
@@ -165,11 +173,10 @@ class CaptureMode(Mode):
         out = kwargs.pop("out", None)  # a replay must not write into a tensor of the model
         if name == "to":
             args = tuple(item for item in args if not isinstance(item, (torch.device, str)))
-        in_place = name != "setitem" and func.__name__.endswith("_") and not func.__name__.startswith("__")
-        in_place = in_place or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
-        in_place = in_place or asks_to_write(func, args, kwargs)
         given, named = replaced((args, kwargs), self._seen(found))
-        call = Call(func, name, given, named, self._capture.module, in_place)
+        if name in CHOOSING:
+            given, named = mapped((given, named), how_chosen)
+        call = Call(func, name, given, named, self._capture.module, _writes(func, args, kwargs))
         if name == "grad":
             raise no_rule(call, "gradients that a model takes itself are those of one network")
         if name in CHECKED:
@@ -283,6 +290,13 @@ def _kind_of(item: Any) -> Any:
     if not isinstance(item, (Record, Tensor)):
         return repr(item)
     return (tuple(item.shape), item.dtype) if item.dtype.is_floating_point else object()
+
+
+def _writes(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    """Whether a call changes its first argument; `setitem` is followed by a function that does not."""
+    named = func.__name__.endswith("_") and not func.__name__.startswith("__")
+    named = named or (func.__name__.startswith("__i") and func.__name__ != "__invert__")
+    return named or asks_to_write(func, args, kwargs)
 
 
 def asks_to_write(function: Any, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -24,6 +24,7 @@ from sigprop.theory.ops.convolution import FEW_PRODUCTS, Convolution
 
 ROUNDING = 1e-9
 ADDED = "gradients through several uses of one weight are taken as independent"
+ROUTED = "how many positions it sees was drawn once"
 DEPENDENT = {
     STRUCTURED: "taken as independent draws, which they are not",
     CENTRED: "taken as independent draws, and they sum to zero",
@@ -255,6 +256,8 @@ class Evaluation:
             sizes = {str(number): (weight, math.prod(weight.shape)) for number, weight in enumerate(received.weights)}
         if parameters:
             evidence = evidence.join(op.parameter_evidence(gradient, *signals))
+        if node in self.graph.routed:
+            evidence = evidence.join(Evidence(Status.ASSUMED, ROUTED))
         if node.parameters:
             self.parameters[node] = parameters, evidence
         for state in parameters:

@@ -109,30 +109,6 @@ def test_a_wide_bias_that_is_not_normal_under_a_function(inside):
     assert max(errors(make, TOKENS, 60, "grad_second_moment", "step.weight", "step.bias")) < 4.0
 
 
-class Routed(nn.Module):
-    """Each token through one of four experts, chosen by an equality, and few tokens."""
-
-    def __init__(self, width=48):
-        super().__init__()
-        self.first, self.router = nn.Linear(24, width), nn.Linear(width, 4, bias=False)
-        self.experts, self.out = nn.ModuleList(nn.Linear(width, width) for _ in range(4)), nn.Linear(width, 10)
-
-    def forward(self, x):
-        x = self.first(x)
-        shares, chosen = self.router(x).softmax(-1).topk(1, -1)
-        made = sum(
-            (shares * (chosen == number)).sum(-1, keepdim=True) * expert(x)
-            for number, expert in enumerate(self.experts)
-        )
-        return self.out(x + made)
-
-
-def test_which_expert_is_chosen_is_no_draw_of_its_own():
-    """Tokens were routed once: of 24 tokens an expert saw up to twice as many as it does."""
-    names = [f"experts.{number}.weight" for number in range(4)]
-    assert max(errors(Routed, TOKENS, 100, "grad_second_moment", *names)) < 4.0
-
-
 class GroupedHeads(nn.Module):
     """Heads whose queries, keys and values read channels of their own, as SqueezeBERT's convolutions make them."""
 

@@ -13,7 +13,6 @@ integrated value, so that `where(x > 0, x, 0)` is the activation that it spells 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from sigprop.capture.functions import UNARY
 from sigprop.capture.layout import KEY, as_constant
 from sigprop.capture.record import Call, Field, Record, Weight
 from sigprop.capture.rules.normalization import centred, normalized
-from sigprop.capture.rules.operands import condition_of, drawn_result, remember_condition
+from sigprop.capture.rules.operands import drawn_result, remember_choice
 from sigprop.capture.rules.pointwise import combined, fixed_factor, function_of_one, gained, out_of_place, pointwise
 from sigprop.capture.rules.replayed import kept, replayed
 from sigprop.errors import UnsupportedError
@@ -90,9 +89,6 @@ def _sum(capture: Capture, call: Call, first: Any, second: Any, sign: float) -> 
 
 @rule("mul", "multiply", "rmul")
 def mul(capture: Capture, call: Call, input: Any, other: Any, **_: Any) -> Any:
-    if isinstance(input, Field) or isinstance(other, Field):
-        input, other = condition_of(input), condition_of(other)
-        call = replace(call, args=(input, other))
     shared = _one_base(capture, call, input, other)
     if shared is not None:
         return shared
@@ -165,7 +161,10 @@ def _one_base(capture: Capture, call: Call, first: Any, second: Any) -> Field | 
 @rule("gt", "lt", "ge", "le", "greater", "less")
 def compared(capture: Capture, call: Call, input: Any, other: Any) -> Any:
     values = drawn_result(capture, call, input, other)
-    remember_condition(values, _condition(capture, call, input, other))
+    condition = _condition(capture, call, input, other)
+    if condition is not None:
+        condition.dtype = torch.bool
+        remember_choice(values, condition)
     return values
 
 
@@ -199,12 +198,11 @@ def masked_fill(capture: Capture, call: Call, input: Any, mask: Any, value: Any)
 
 def _chosen(capture: Capture, call: Call, condition: Any, first: Any, second: Any) -> Any:
     """`condition ? first : second`."""
-    chosen = condition_of(condition)
-    made = Call(_where, "where", (chosen, first, second), {}, call.module)
-    if isinstance(chosen, Field):
-        shared = function_of_one(capture, made, (chosen, first, second))
+    made = Call(_where, "where", (condition, first, second), {}, call.module)
+    if isinstance(condition, Field):
+        shared = function_of_one(capture, made, (condition, first, second))
         return shared if shared is not None else replayed(capture, made)
-    mask = capture.value_of(chosen)
+    mask = capture.value_of(condition)
     for field, other, share in ((first, second, mask), (second, first, ~mask)):
         if isinstance(field, Field) and as_constant(other, field) == 0.0:
             return fixed_factor(capture, made, field, share.double())

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture
 from sigprop.capture.layout import Layout, concrete_kernel, leading_positions, positions_of
-from sigprop.capture.record import Call, Field, Weight, mapped
+from sigprop.capture.record import Call, Field, Weight, leaves, mapped
 from sigprop.graph.graph import Node
 from sigprop.theory import Dense, Signal
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.sources import GivenSignal, ParameterSource
 from sigprop.theory.states import GIVEN, Common
 
-_CHOICE = "_sigprop_choice"
-_CONDITION = "_sigprop_condition"
+_CHOICE, _ROUTED = "_sigprop_choice", "_sigprop_routed"
 
 
 def drawn_result(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
@@ -28,28 +27,28 @@ def drawn_result(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any
     return mapped(result, lambda item: item.detach() if isinstance(item, Tensor) else item)
 
 
-def remember_choice(indices: Tensor, choice: Field) -> None:
-    """Let real indices know how they were chosen, so that entries gathered by them are the chosen ones again."""
-    setattr(indices, _CHOICE, choice)
+def remember_choice(values: Tensor, choice: Field) -> None:
+    """Let real numbers know how they were drawn (which entries are largest, what was compared), so that what is made
+    with them is drawn with them again."""
+    setattr(values, _CHOICE, choice)
+    setattr(values, _ROUTED, choice)
 
 
-def choice_of(item: Any) -> Any:
-    """How indices were chosen; the item itself where nothing is known of that."""
-    return _remembered(item, _CHOICE)
+def remember_routing(values: Any, choice: Field) -> None:
+    """The same where it cannot be drawn again: how many there are depends on it."""
+    for item in leaves(values):
+        if isinstance(item, Tensor):
+            setattr(item, _ROUTED, choice)
 
 
-def remember_condition(values: Any, condition: Field | None) -> None:
-    """Let the values of a comparison know what was compared."""
-    setattr(values, _CONDITION, condition)
+def routing_of(index: Any) -> Field | None:
+    """The choice by which an index was made, None where it is fixed."""
+    return next((found for item in leaves(index) if (found := getattr(item, _ROUTED, None)) is not None), None)
 
 
-def condition_of(item: Any) -> Any:
-    """What was compared to give these values; the item itself where nothing is known of that."""
-    return _remembered(item, _CONDITION)
-
-
-def _remembered(item: Any, key: str) -> Any:
-    found = getattr(item, key, None) if isinstance(item, Tensor) else None
+def how_chosen(item: Any) -> Any:
+    """How real numbers were drawn; the item itself where nothing is known of that."""
+    found = getattr(item, _CHOICE, None) if isinstance(item, Tensor) else None
     return item if found is None else found
 
 

@@ -16,6 +16,7 @@ from sigprop.capture.layout import (
     Misaligned,
     arranged,
     common_layout,
+    fresh,
     layout_like,
     of_roles,
     resized,
@@ -71,8 +72,10 @@ def _bare(capture: Capture, call: Call, result: Tensor, output: int | None) -> F
 def kept(capture: Capture, call: Call) -> Field:
     """The record of a call that gives no floating-point numbers, to be replayed only."""
     fields = [item for item in call.records if isinstance(item, Field)]
-    layout = _layout(call, tuple(made_on_meta(call).shape), fields)
-    return capture.drawn_field(layout, call, call.records, _sampled(call))
+    result = made_on_meta(call)
+    made = capture.drawn_field(_layout(call, tuple(result.shape), fields), call, call.records, _sampled(call))
+    made.dtype = result.dtype
+    return made
 
 
 def _sampled(call: Call) -> str:
@@ -98,7 +101,7 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
         layout = None
     if layout is not None and layout.shape == shape:
         return layout
-    found = _extended(shape, fields) or _by_place(shape, fields)
+    found = _extended(shape, fields) or _by_place(shape, fields) or _with_channels(shape, fields)
     if found is None:
         given = ", ".join(str(item.shape) for item in fields)
         raise no_rule(call, f"it makes {shape} of {given}, and it is not known which of its dimensions are tokens")
@@ -131,6 +134,12 @@ def _by_place(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
         kept = math.prod(axis.size for axis in old) == n
         dims.append(old if kept else resized(old, n))
     return arranged(dims, model.order)
+
+
+def _with_channels(shape: tuple[int, ...], fields: list[Field]) -> Layout | None:
+    """A dimension behind all of a field's: the classes of `one_hot`."""
+    like = next((item.layout for item in fields if item.shape == shape[:-1]), None)
+    return None if like is None else arranged((*like.dims, fresh(shape[-1], CHANNEL)), like.order)
 
 
 def _left(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int] | None:

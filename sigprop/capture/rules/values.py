@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from sigprop.capture.capture import Capture, rule
 from sigprop.capture.layout import Layout, arranged, resized
 from sigprop.capture.record import Call, Field, mapped, on_meta
 from sigprop.capture.rules.operands import drawn_result, remember_choice
-from sigprop.capture.rules.replayed import replayed
+from sigprop.capture.rules.replayed import kept, replayed
+from sigprop.errors import UnsupportedError
 
 
 @rule(
@@ -53,7 +55,11 @@ from sigprop.capture.rules.replayed import replayed
     "contains",
 )
 def real(capture: Capture, call: Call, *args: Any, **kwargs: Any) -> Any:
-    return drawn_result(capture, call, *args, **kwargs)
+    values = drawn_result(capture, call, *args, **kwargs)
+    if isinstance(values, Tensor):
+        with suppress(UnsupportedError):
+            remember_choice(values, kept(capture, call))
+    return values
 
 
 @rule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,13 +12,15 @@ from sigprop.capture.capture import Capture, rule
 from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned, arranged, fresh, resized
 from sigprop.capture.record import Call, Field, Record, Source, Weight, mapped, on_meta, result_shape
-from sigprop.capture.rules.operands import choice_of
-from sigprop.capture.rules.replayed import replayed
+from sigprop.capture.rules.operands import how_chosen, remember_choice, routing_of
+from sigprop.capture.rules.replayed import kept, replayed
 from sigprop.errors import UnsupportedError
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
+
+COMPARED = "entries picked because they are large, taken as any"
 
 
 def viewed(item: Field, layout: Layout, call: Call) -> Field:
@@ -148,8 +151,12 @@ def _position_slice(capture: Capture, call: Call, item: Field, place: int, keep:
     return capture.field_of(Gather(index), item, arranged(dims), call)
 
 
-def moved(capture: Capture, call: Call, input: Field) -> Field:
-    """Run the function on the kernel row of every entry and see where each entry of the result comes from."""
+def moved(capture: Capture, call: Call, input: Field, routing: Field | None = None) -> Field:
+    """Run the function on the kernel row of every entry and see where each entry of the result comes from.
+
+    `routing`: the drawn choice by which entries were picked, if one was. Weights that see them then are in doubt, and
+    so are entries that were themselves compared.
+    """
     labels = call.on(input.layout.labels().double().contiguous(), input).long()
     varies = [bool((labels != labels.narrow(d, 0, 1)).any()) for d in range(labels.dim())] if labels.numel() else []
     tokens = max(1, input.layout.positions // max(input.layout.sequences, 1))
@@ -164,9 +171,28 @@ def moved(capture: Capture, call: Call, input: Field) -> Field:
     rows = layout.to_rows(labels)
     copies = layout.channels / input.layout.channels
     if bool((rows == rows[:, :1]).all()):
-        return capture.field_of(Gather(rows[:, 0], copies, layout.channels), input, layout, call)
+        op = Gather(rows[:, 0], copies, layout.channels)
+        if routing is None:
+            return capture.field_of(op, input, layout, call)
+        made = capture.field_of(op, input, layout, call, doubts=(COMPARED,) if _compared(input, routing) else ())
+        capture.graph.routed.add(made.node)
+        return made
     make = lambda _: capture.apply(PositionsToChannels(rows.unique(dim=1), layout.channels), input.node)  # noqa: E731
     return Field(layout, make, sources=input.sources, call=call, inputs=(input,))
+
+
+def _compared(item: Field, choice: Field) -> bool:
+    """Whether a choice was made by these numbers or functions of them: what weights lie behind does not count."""
+    waiting: list[Record] = [choice]
+    seen: set[Record] = set()
+    while waiting:
+        record = waiting.pop()
+        if record is item:
+            return True
+        if record not in seen and record.call is not None:
+            seen.add(record)
+            waiting += [] if any(isinstance(found, Weight) for found in record.call.records) else record.call.records
+    return False
 
 
 def reshaped(capture: Capture, call: Call, input: Field, shape: tuple[int, ...]) -> Field:
@@ -204,9 +230,12 @@ def same(capture: Capture, call: Call, input: Record, *args: Any, **kwargs: Any)
     if any(isinstance(a, torch.dtype) and not a.is_floating_point for a in (*args, *kwargs.values())):
         return call.function(capture.value_of(input), *args, **kwargs)
     if isinstance(input, Tensor):
-        return (
+        made = (
             input.to(args[0].dtype) if args and isinstance(args[0], Record) else call.function(input, *args, **kwargs)
         )
+        if isinstance(chosen := how_chosen(input), Field):
+            remember_choice(made, kept(capture, replace(call, args=(chosen, *args))))
+        return made
     return input
 
 
@@ -294,7 +323,8 @@ def getitem(capture: Capture, call: Call, input: Any, index: Any) -> Any:
     items = list(index) if isinstance(index, tuple) else [index]
     items = [capture.value_of(item) for item in items]
     if any(isinstance(item, (Tensor, list)) for item in items):
-        return moved(capture, Call(call.function, call.name, (input, tuple(items)), {}, call.module), input)
+        made = Call(call.function, call.name, (input, tuple(items)), {}, call.module)
+        return moved(capture, made, input, routing_of(index))
     items = _without_ellipsis(items, len(input.shape))
     result, place = input, 0
     for item in items:
@@ -388,11 +418,11 @@ def repeat(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) 
     "index",
 )
 def rearranged(capture: Capture, call: Call, input: Any, *args: Any, **kwargs: Any) -> Any:
-    chosen = any(choice_of(item) is not item for item in (*args, *kwargs.values()))
+    chosen = any(isinstance(item, Field) for item in (*args, *kwargs.values()))
     if call.name in ("gather", "take_along_dim") and isinstance(input, Field) and chosen:
-        args, kwargs = mapped((args, kwargs), choice_of)
-        return replayed(capture, Call(call.function, call.name, (input, *args), kwargs, call.module), "chosen entries")
+        return replayed(capture, call, "chosen entries")
+    routing = routing_of((args, kwargs))
     args, kwargs = mapped((args, kwargs), capture.value_of)
     if not isinstance(input, Field):
         return call.function(input, *args, **kwargs)
-    return moved(capture, Call(call.function, call.name, (input, *args), kwargs, call.module), input)
+    return moved(capture, Call(call.function, call.name, (input, *args), kwargs, call.module), input, routing)

@@ -1,0 +1,81 @@
+"""Mixtures of experts as people write them: which expert a token goes to is drawn with its share, or is in doubt."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sigprop.capture import build, predict
+from sigprop.graph.evaluate import ROUTED
+from sigprop.measurement import measure
+
+TOKENS = torch.randn(2, 12, 24, generator=torch.Generator().manual_seed(1))
+
+
+def masked(p, indices):
+    return torch.zeros_like(p, dtype=torch.bool).scatter_(-1, indices, True)
+
+
+SHARES = {
+    "scatter": lambda p, best: torch.zeros_like(p).scatter(-1, best.indices, best.values),
+    "equality": lambda p, best: best.values * (best.indices == torch.arange(4)),
+    "argmax": lambda p, best: p * (p.argmax(-1, keepdim=True) == torch.arange(4)),
+    "mask": lambda p, best: p * torch.zeros_like(p).scatter_(-1, best.indices, 1.0),
+    "masked_fill": lambda p, best: p.masked_fill(~masked(p, best.indices), 0.0),
+    "one_hot": lambda p, best: p * F.one_hot(p.argmax(-1), 4).type_as(p),
+    "einsum": lambda p, best: torch.einsum("btk,btke->bte", best.values, F.one_hot(best.indices, 4).float()),
+}
+"""Shares of four experts, of which each token goes to the first."""
+
+
+class Routed(nn.Module):
+    """Each token through one of four experts, and few tokens."""
+
+    def __init__(self, shares, width=48):
+        super().__init__()
+        self.first, self.router, self.shares = nn.Linear(24, width), nn.Linear(width, 4, bias=False), SHARES[shares]
+        self.experts, self.out = nn.ModuleList(nn.Linear(width, width) for _ in range(4)), nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.first(x)
+        p = self.router(x).softmax(-1)
+        shares = self.shares(p, p.topk(1, -1))
+        return self.out(x + sum(shares[..., n, None] * expert(x) for n, expert in enumerate(self.experts)))
+
+
+@pytest.mark.parametrize("shares", SHARES)
+def test_which_expert_is_chosen_is_no_draw_of_its_own(shares):
+    """Tokens were routed once, so that of 24 an expert saw up to twice as many as it does; and not as the shares say
+    that they multiply, so that these were a third too small."""
+    make = partial(Routed, shares)
+    measured, predicted = (
+        measure(None, TOKENS, "noise", build=make, seeds=50),
+        predict(build(make), TOKENS, loss="noise"),
+    )
+    seen, told = ([row for row in made.parameters if "experts" in row.name] for made in (measured, predicted))
+    expected, found = ([row.grad_second_moment for row in rows[::2]] for rows in (seen, told))
+    error = math.hypot(*(row.errors["grad_second_moment"] for row in seen[::2]))
+    assert abs(sum(found) - sum(expected)) < 4.0 * error
+    assert max(found) < 1.3 * min(found)
+
+
+class Picked(Routed):
+    """The same, each expert on its own tokens."""
+
+    def forward(self, x):
+        x = self.first(x.flatten(0, 1))
+        best, made = self.router(x).softmax(-1).topk(1, -1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            tokens, place = torch.where(best.indices == number)
+            made.index_add_(0, tokens, best.values[tokens, place, None] * expert(x[tokens]))
+        return self.out(x + made)
+
+
+def test_weights_that_see_tokens_picked_once_are_guesses():
+    """How many tokens an expert sees is that of one initialization; the other weights see all."""
+    told = {row.name: row.reason for row in predict(build(partial(Picked, "scatter")), TOKENS, loss="noise").parameters}
+    assert all(told[f"experts.{number}.weight"] == ROUTED for number in range(4))
+    assert ROUTED not in (told["router.weight"], told["first.weight"], told["out.weight"])

@@ -6,6 +6,7 @@ interpreter replays the model's own functions on numbers drawn from predicted st
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from copy import copy
@@ -164,6 +165,9 @@ MUCH = 0.03
 """Share of a gradient's energy along the signal, from which on what follows below is a guess."""
 ENDS = "a gradient along the signal ends at a sampled function"
 INSIDE = "weights inside a sampled function, under a gradient along its result"
+CANCELLED = 1e-3
+"""Part of what independent gradients would bring few numbers, below which they get what a cancellation leaves."""
+LEFT = "few numbers, and what a gradient across them leaves"
 
 
 @dataclass(eq=False)
@@ -255,7 +259,17 @@ class Sampled(DrawnOp):
         doubt = INSIDE if self._along_signal else self.draws.doubts.get("parameters")
         if self.draws.fewest_entries <= FEW < self.draws.channels and _is_left_over(gradient.directions):
             doubt = FEW_NUMBERS
+        elif self._cancels(gradient):
+            doubt = LEFT
         return EXACT if doubt is None else Evidence(Status.ASSUMED, doubt)
+
+    def _cancels(self, gradient: Gradient) -> bool:
+        """Whether a few numbers inside get next to nothing, as a scale below a norm does."""
+        few = [total for weight, total in self.received.weights.items() if math.prod(weight.shape) <= FEW]
+        if not few or self._norms is None:
+            return False
+        independent = self.draws.channels * float(gradient.kernel.diagonal @ self._norms.mean(0))
+        return min(few) < CANCELLED * independent
 
     def gradient_evidence(self, gradient: Gradient) -> Evidence:
         """Few channels that move all others together, as the steps of a scan do, feel more of what a norm above does to

@@ -1,5 +1,5 @@
 """`python -m studies.corpus.fresh`: the sixth set, each model predicted once, by theory alone and as called by default.
-`--models seventh` or `eighth`: those instead; `--models constructs`: the 98 of the first, for who changes the engine.
+`--models eighth`: those instead; `--models constructs`: the 98 of the first, for who changes the engine.
 
 The witness (`studies.corpus.witness`) makes 16 initializations of its own, four of a large model. Kept is a line for
 each model and way: how the numbers came about, rows judged, confident and wrong ones, stated errors and how many were
@@ -20,14 +20,14 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
-from studies.corpus import constructs, eighth, seventh, sixth
+from studies.corpus import constructs, eighth, sixth
 from studies.corpus.case import Case
 from studies.corpus.judging import compared, confident_and_wrong, is_right
 from studies.corpus.witness import Summary, witnessed
 
 OUT = Path("docs/data/corpus_fresh.json")
-SEVENTH, EIGHTH = Path("docs/data/corpus_seventh.json"), Path("docs/data/corpus_eighth.json")
-SETS = {"sixth": sixth.cases, "seventh": seventh.cases, "eighth": eighth.cases, "constructs": constructs.cases}
+EIGHTH = Path("docs/data/corpus_eighth.json")
+SETS = {"sixth": sixth.cases, "eighth": eighth.cases, "constructs": constructs.cases}
 DRAWS, OF_LARGE = 16, 4
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 
@@ -37,12 +37,12 @@ def main(
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
     part: Annotated[int, typer.Option(help="Every second model: 0 or 1; all by default.")] = -1,
     first: Annotated[bool, typer.Option(help="Theory alone only.")] = False,
-    models: Annotated[str, typer.Option(help="The set: sixth, seventh, eighth or constructs.")] = "sixth",
+    models: Annotated[str, typer.Option(help="The set: sixth, eighth or constructs.")] = "sixth",
 ) -> None:
     """Predict and judge what the file does not have yet."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    out = {"seventh": SEVENTH, "eighth": EIGHTH}.get(models, out)
+    out = EIGHTH if models == "eighth" else out
     found = json.loads(out.read_text()) if out.exists() else {"models": {}}
     for number, case in enumerate(SETS[models]()):
         if only in case.name and part in (-1, number % 2):
@@ -51,7 +51,7 @@ def main(
             if ways:
                 torch.manual_seed(7)
                 batch = case.batch()
-                draws = OF_LARGE if case.name.startswith((seventh.LARGE, eighth.LARGE)) else DRAWS
+                draws = OF_LARGE if case.name.startswith(eighth.LARGE) else DRAWS
                 table = witnessed(case.make, batch, case.loss, draws)
                 row |= {way: judged(case, batch, table, verify) for way, verify in ways}
                 print(case.name, {way: row[way] for way, _ in ways}, flush=True)

@@ -1,4 +1,4 @@
-"""Which attention scores a mask forbids: minus infinity, or a number so low that the softmax has nothing left.
+"""Attention scores in numbers, and which of them a mask forbids: minus infinity, or one so low that nothing is left.
 
 Both what is measured and what is predicted leave those out.
 """
@@ -42,3 +42,28 @@ def _masked(scores: Tensor, hidden: Tensor, reach: float) -> Tensor:
 def _ends(scores: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Smallest and largest of the chosen scores of each row; infinities of the other sign where there are none."""
     return torch.where(chosen, scores, math.inf).amin(-1), torch.where(chosen, scores, -math.inf).amax(-1)
+
+
+def score_summary(scores: Tensor) -> dict[str, Tensor]:
+    """Mean and variance of the allowed scores; entropy and largest weight, averaged over queries."""
+    with torch.no_grad():
+        allowed = allowed_scores(scores)
+        count = allowed.sum()
+        exact = torch.where(allowed, scores.detach().double(), 0.0)
+        mean = exact.sum() / count
+        weights = attention_weights(scores)
+        entropy = -torch.special.xlogy(weights, weights).sum(-1)
+        queries = allowed.any(-1)
+        return {
+            "mean": mean,
+            "variance": torch.where(allowed, (exact - mean).square(), 0.0).sum() / count,
+            "entropy": torch.where(queries, entropy, 0.0).sum() / queries.sum(),
+            "largest_weight": torch.where(queries, weights.amax(-1), 0.0).sum() / queries.sum(),
+        }
+
+
+def attention_weights(scores: Tensor) -> Tensor:
+    """Softmax in float64; zero for a query that may look nowhere."""
+    allowed = allowed_scores(scores)
+    weights = torch.where(allowed, scores.detach().double(), -math.inf).softmax(-1)
+    return torch.where(allowed.any(-1, keepdim=True), weights, 0.0)

@@ -52,54 +52,13 @@ KEPT = frozenset(
     "view reshape flatten unflatten getitem transpose permute squeeze unsqueeze movedim t to float double".split()  # noqa: SIM905
 )
 """Views: in a loss too they keep the roles of dimensions, by which closed forms are known."""
-MOVES = frozenset(
-    (
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "transpose",
-        "swapaxes",
-        "t",
-        "permute",
-        "movedim",
-        "contiguous",
-        "clone",
-        "to",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "type",
-        "type_as",
-        "detach",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "expand_as",
-        "broadcast_to",
-        "repeat",
-        "tile",
-        "getitem",
-        "narrow",
-        "select",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "unbind",
-        "iter",
-        "index_select",
-        "roll",
-        "flip",
-        "view_as",
-        "reshape_as",
-        "repeat_interleave",
-        "alias",
-        "requires_grad",
-        "cpu",
-        "cuda",
-        "identity",
-    )
+SAME = frozenset(
+    ("identity", "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "type_as", "alias", "cpu")
+).union(("cuda", "requires_grad"))
+"""Functions that keep every entry as it is."""
+MOVES = VIEWS.union(SAME).union(
+    ("swapaxes", "t", "movedim", "detach", "expand", "expand_as", "broadcast_to", "repeat", "tile", "split_with_sizes"),
+    ("iter", "index_select", "roll", "flip", "view_as", "reshape_as", "repeat_interleave"),
 )
 """Functions that only move entries, or keep them as they are."""
 UNARY = frozenset(

@@ -192,7 +192,8 @@ class ReplayedHeads:
 
     def _draws(self, keep: bool = False) -> Iterator[ReplayedDraw]:
         """Replays and their attention weights, in groups whose fluctuations balance; those kept are not drawn again."""
-        ensemble, replica, first = None, 0, self.seed * APART
+        kept = next(iter(self._kept.values()), None)  # of what the forward pass has kept expectations are known
+        ensemble, replica, first = None if kept is None else kept[0].ensemble, 0, self.seed * APART
         assert self.states is not None
         while replica < self.replicas:
             if replica % self.group == 0:

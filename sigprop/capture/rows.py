@@ -108,8 +108,9 @@ class SiteRows:
             mean, variance, correlation = self._summary(name, signal, signal.mean, item.layout)
             variance = max(variance - float(signal.of_the_average()), 0.0)
             row = SiteRow(name, depth, mean, variance, correlation)
-            remainder = signal.evidence.status is Status.ASYMPTOTIC and variance < LITTLE * mean**2
-            evidence = signal.evidence.join(Evidence(Status.ASSUMED, REMAINDER) if remainder else EXACT)
+            evidence = signal.evidence
+            if evidence.status is Status.ASYMPTOTIC and variance < LITTLE * mean**2:
+                evidence = evidence.join(Evidence(Status.ASSUMED, REMAINDER))
             tell(row, evidence, "variance")
             self.sites.append(row)
             if item.requires_grad:
@@ -137,8 +138,10 @@ class SiteRows:
         none = torch.zeros_like(gradient.kernel.values[0])
         _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         row.grad_variance = level / self._repeats.get(item, 1)
-        passed_by = Evidence(Status.ASSUMED, ATTENDED) if item in self._attended else EXACT
-        tell(row, evidence.join(gradient.evidence).join(passed_by), "grad_variance")
+        evidence = evidence.join(gradient.evidence)
+        if item in self._attended:
+            evidence = evidence.join(Evidence(Status.ASSUMED, ATTENDED))
+        tell(row, evidence, "grad_variance")
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:
         """That of the site before where both have one state, as a module and its last layer do."""

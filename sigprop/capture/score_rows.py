@@ -7,11 +7,9 @@ over all allowed scores, and over queries for what the softmax makes of them.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sigprop.capture.ensemble import APART
 from sigprop.capture.record import Field
@@ -22,7 +20,7 @@ from sigprop.capture.tracing import TracedModel
 from sigprop.errors import SigpropError
 from sigprop.graph.evaluate import Evaluation
 from sigprop.results import SiteRow
-from sigprop.score_masks import allowed_scores
+from sigprop.score_masks import score_summary
 from sigprop.sites import SCORES, CallCounter, DepthCounter, inside
 
 MOST, FEWEST, EXACT = 512, 32, 8
@@ -91,8 +89,8 @@ def _drawn(states: Evaluation, source: Field, heads: int, wanted: int, seed: int
             scores = attention_scores(replay(query), replay(key), groups, _value(mask, replay), causal, scale)
         else:
             scores = replay(call.args[0] if call.args else call.kwargs["input"])
-        for name, value in _summary(scores.detach()).items():
-            total[name] = total.get(name, 0.0) + value
+        for name, value in score_summary(scores).items():
+            total[name] = total.get(name, 0.0) + float(value)
         draws += 1
         if (draws + 1) * scores.numel() > ENTRIES:
             break
@@ -101,19 +99,3 @@ def _drawn(states: Evaluation, source: Field, heads: int, wanted: int, seed: int
 
 def _value(mask: Any, replay: Replay) -> Any:
     return replay(mask) if isinstance(mask, Field) else mask
-
-
-def _summary(scores: Tensor) -> dict[str, float]:
-    """The same columns as in `sigprop.measurement.functions`, which knows nothing of this room."""
-    hidden = ~allowed_scores(scores)
-    queries = ~hidden.all(-1)
-    count, known = hidden.numel() - hidden.sum(), scores.masked_fill(hidden, 0.0)
-    mean = float(known.sum(dtype=torch.float64) / count)
-    square = float(known.square().sum(dtype=torch.float64) / count)
-    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)[queries]
-    return {
-        "mean": mean,
-        "variance": max(square - mean**2, 0.0),
-        "entropy": float(torch.special.entr(weights).sum(-1).mean(dtype=torch.float64)),
-        "largest_weight": float(weights.amax(-1).mean(dtype=torch.float64)),
-    }

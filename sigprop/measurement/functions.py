@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sigprop.isolation import Mode
 from sigprop.measurement.recorder import Recorder
-from sigprop.score_masks import allowed_scores
+from sigprop.score_masks import allowed_scores, attention_weights, score_summary
 from sigprop.sites import ROOT, CallCounter, inside
 
 SOFTMAXES = {F.softmax, torch.softmax, torch.Tensor.softmax}
@@ -135,31 +135,6 @@ def _reaches(start: Any, goal: Any) -> bool:
                 learned = learned or hasattr(parent, "variable")
                 waiting.append(parent)
     return found and learned
-
-
-def score_summary(scores: Tensor) -> dict[str, Tensor]:
-    """Mean and variance of the allowed scores; entropy and largest weight, averaged over queries."""
-    with torch.no_grad():
-        allowed = allowed_scores(scores)
-        count = allowed.sum()
-        exact = torch.where(allowed, scores.detach().double(), 0.0)
-        mean = exact.sum() / count
-        weights = attention_weights(scores)
-        entropy = -torch.special.xlogy(weights, weights).sum(-1)
-        queries = allowed.any(-1)
-        return {
-            "mean": mean,
-            "variance": torch.where(allowed, (exact - mean).square(), 0.0).sum() / count,
-            "entropy": torch.where(queries, entropy, 0.0).sum() / queries.sum(),
-            "largest_weight": torch.where(queries, weights.amax(-1), 0.0).sum() / queries.sum(),
-        }
-
-
-def attention_weights(scores: Tensor) -> Tensor:
-    """Softmax in float64; zero for a query that may look nowhere."""
-    allowed = allowed_scores(scores)
-    weights = torch.where(allowed, scores.detach().double(), -math.inf).softmax(-1)
-    return torch.where(allowed.any(-1, keepdim=True), weights, 0.0)
 
 
 def score_gradient_square(scores: Tensor, gradient: Tensor) -> Tensor:

@@ -35,13 +35,12 @@ from sigprop.measurement.functions import (
     SOFTMAXES,
     FunctionWatch,
     multi_head_scores,
-    score_summary,
     sdpa_scores,
     skip_and_branch,
 )
 from sigprop.measurement.layout import TokenLayout
 from sigprop.measurement.recorder import Recorder, Site
-from sigprop.score_masks import allowed_scores
+from sigprop.score_masks import allowed_scores, score_summary
 
 
 def spread_type() -> type | tuple[()]:

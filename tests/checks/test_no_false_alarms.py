@@ -7,8 +7,7 @@ from torch import nn
 from sigprop.checks import checks
 from sigprop.checks.evaluation import Experiment
 from sigprop.checks.subject import Subject
-from sigprop.measurement.functions import score_summary
-from sigprop.score_masks import allowed_scores
+from sigprop.score_masks import allowed_scores, score_summary
 
 
 def found(name, model, batch):

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from sigprop.measurement.functions import score_summary
-from sigprop.score_masks import allowed_scores
+from sigprop.score_masks import allowed_scores, score_summary
 
 SHAPE = (2, 4, 12, 12)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
 from sigprop.capture.derived_weights import of_weights
+from sigprop.capture.functions import SAME
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned, arranged, fresh, resized
 from sigprop.capture.record import Call, Field, Record, Source, Weight, mapped, on_meta, result_shape
 from sigprop.capture.rules.operands import how_chosen, remember_choice, routing_of
@@ -206,26 +207,7 @@ def reshaped(capture: Capture, call: Call, input: Field, shape: tuple[int, ...])
 # -- Rules
 
 
-@rule(
-    "contiguous",
-    "clone",
-    "to",
-    "float",
-    "double",
-    "half",
-    "bfloat16",
-    "type",
-    "type_as",
-    "alias",
-    "cpu",
-    "cuda",
-    "identity",
-    "requires_grad",
-    "as_subclass",
-    "positive",
-    "nan_to_num",
-    "checkpoint_name",
-)
+@rule(*SAME, "as_subclass", "positive", "nan_to_num", "checkpoint_name")
 def same(capture: Capture, call: Call, input: Record, *args: Any, **kwargs: Any) -> Any:
     if any(isinstance(a, torch.dtype) and not a.is_floating_point for a in (*args, *kwargs.values())):
         return call.function(capture.value_of(input), *args, **kwargs)

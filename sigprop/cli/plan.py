@@ -83,7 +83,7 @@ def _parametrized(source: ModelSource, rule: str, parts: dict[str, Any], options
 def _prescribed(
     source: ModelSource, recipe: str, parts: dict[str, Any], options: dict[str, Any], others: list[str]
 ) -> tuple[Plan, list[PredictedPlan]]:
-    """A recipe's plan, and what it and the others would do; recipes that draw from data get the model itself."""
+    """A recipe's plan, and what it and the others would do; recipes that read data get the model itself."""
     from sigprop.distributions import build
     from sigprop.plans.recipes import RECIPES
     from sigprop.plans.scaling import plan

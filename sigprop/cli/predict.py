@@ -25,7 +25,7 @@ def predict_command(
     verify: Annotated[
         int | None,
         typer.Option(
-            min=0, max=2**24, help="Initializations drawn to judge the prediction; by default up to 24 where cheap."
+            min=0, max=2**24, help="Initializations that judge the prediction; by default up to 24 where cheap."
         ),
     ] = None,
     measure: Annotated[

@@ -75,7 +75,7 @@ class MLP(nn.Module):
         self.reset_(generator)
 
     def reset_(self, generator: Generator | None = None) -> None:
-        """Draw every weight and bias anew."""
+        """Initialize every weight and bias anew."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, 0.0, self.config.sigma_w / module.in_features**0.5, generator)

@@ -72,7 +72,7 @@ class Plan(Result):
         application.match(self, model)
 
     def apply_(self, model: torch.nn.Module, generator: torch.Generator | None = None) -> torch.nn.Module:
-        """Draw every parameter in place, set the forward scales, and return the model.
+        """Initialize every parameter in place, set the forward scales, and return the model.
 
         Everything is checked first, and an error or an interrupt leaves the model as it was.
         """

@@ -66,7 +66,7 @@ def kernels(
     """NNGP and NTK of a network whose hidden layers are infinitely wide, between inputs of shape (number, features).
 
     network: an `MLP` blueprint, a module made of linear layers, elementwise functions, norms and residual sums, or a
-        function that builds one (whose laws are then known exactly, and not read off weights).
+        function that builds one (whose distributions are then known exactly, and not read off weights).
     others: the columns; the inputs themselves when None. Inputs have whatever variances they have.
     first: `sigma_w, sigma_b` of a blueprint's first layer, where it differs from the others.
     parametrization: `ntk`, weights of variance one scaled in the forward pass, as in neural-tangents; or `standard`,

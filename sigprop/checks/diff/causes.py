@@ -23,7 +23,7 @@ from sigprop.results.difference import InitDiff, SiteDiff, Swap
 MOST_SWAPS = 5
 ENTRIES = 1 << 14
 ROUNDING = 2e-3
-"""Relative difference of a mean square that other kernels and summation orders make, with room."""
+"""Relative difference of a mean square that other kernels and summation orders make, with a margin."""
 FLOOR = 1e-30
 BEYOND = math.log(1e6)
 """Of a ratio whose one side is zero."""

@@ -233,7 +233,7 @@ def _ties(pairs: list[Pair]) -> list[str]:
 
 def _copies(pairs: list[Pair]) -> list[str]:
     """Random parameters that hold identical numbers on one side alone, as layers made by deepcopy do."""
-    alike: list[set[tuple[str, str]]] = []
+    identical: list[set[tuple[str, str]]] = []
     for side in "ab":
         seen: dict[tuple, str] = {}
         found = set()
@@ -246,9 +246,9 @@ def _copies(pairs: list[Pair]) -> list[str]:
             if key in seen:
                 found.add((seen[key], pair.a.name))
             seen.setdefault(key, pair.a.name)
-        alike.append(found)
+        identical.append(found)
     told = []
-    for side, own, other in (("A", *alike), ("B", *alike[::-1])):
+    for side, own, other in (("A", *identical), ("B", *identical[::-1])):
         only = sorted(own - other)
         if only:
             more = f" and {len(only) - 1} more pairs" if len(only) > 1 else ""

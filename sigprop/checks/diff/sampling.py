@@ -181,9 +181,9 @@ def compared(a: EntrySample, b: EntrySample) -> Tested:
 
 
 def _constants(a: EntrySample, b: EntrySample) -> Tested:
-    """One number is a draw or a constant; one with few digits is no draw."""
-    room = max(a.rounding, b.rounding, 1e-6) * max(abs(a.mean), abs(b.mean))
-    if abs(a.mean - b.mean) <= room:
+    """One number is a sample or a constant; one with few digits is no sample."""
+    margin = max(a.rounding, b.rounding, 1e-6) * max(abs(a.mean), abs(b.mean))
+    if abs(a.mean - b.mean) <= margin:
         return Tested({"value": 1.0})
     chosen = _few_digits(a) or _few_digits(b) or min(a.count, b.count) > 1
     return Tested({"value": CERTAIN} if chosen else {"one number": 1.0})

@@ -87,11 +87,11 @@ def spelled(init: Init) -> tuple[Any, ...]:
 
 
 def commented(line: str, why: str, width: int = 118) -> str:
-    """A line of code with as much of the reason beside it as there is room for."""
+    """A line of code with as much of the reason beside it as there is space for."""
     told = " ".join(why.split())
-    room = width - len(line) - len("  # ")
-    told = told if len(told) <= room else told[: max(room - 3, 0)].rstrip() + "..."
-    return f"{line}  # {told}" if told and room > SHORTEST else line
+    space = width - len(line) - len("  # ")
+    told = told if len(told) <= space else told[: max(space - 3, 0)].rstrip() + "..."
+    return f"{line}  # {told}" if told and space > SHORTEST else line
 
 
 def init_rows(plan: Plan, code: Callable[[tuple[Any, ...]], str] = repr) -> list[str]:

@@ -27,7 +27,7 @@ from sigprop.results import Init
 from sigprop.results.parameters import KEEP, TABLES
 from sigprop.structure import Junction, Parameter, Part, Structure
 
-Draw = Callable[[Parameter, str, int], Init]
+Initializer = Callable[[Parameter, str, int], Init]
 Scales = Callable[[Junction], tuple[float, float]]
 NAMES = {
     "query_key": "query or key",
@@ -39,7 +39,7 @@ NAMES = {
 }
 
 
-def init_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
+def init_all(structure: Structure, matrix: Initializer, embedding: float | None = 0.02, kind: str = "normal") -> Plan:
     """A plan that initializes every parameter: matrices by the rule, embeddings with one std, biases zero, gains as
     set.
 
@@ -50,7 +50,7 @@ def init_all(structure: Structure, matrix: Draw, embedding: float | None = 0.02,
     return Plan([_row(item, matrix, embedding, kind, planned) for item in structure])
 
 
-def _row(item: Parameter, matrix: Draw, embedding: float | None, kind: str, planned: bool) -> ParameterPlan:
+def _row(item: Parameter, matrix: Initializer, embedding: float | None, kind: str, planned: bool) -> ParameterPlan:
     """`planned`: the model carries a plan already, whose factors in the gains of norms are not its own."""
     role = item.role
     if item.frozen:

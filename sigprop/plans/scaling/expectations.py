@@ -175,7 +175,7 @@ def fit_exponent(scales: Sequence[float], sizes: np.ndarray, corrected: bool = F
 def fit_exponents(
     scales: Sequence[float], sizes: np.ndarray, corrected: bool = False, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same for `sizes[..., seed, scale]`; `corrected` adds the term 1/d of the law above to the regression.
+    """The same for `sizes[..., seed, scale]`; `corrected` adds the term 1/d of the formula above to the regression.
 
     `level`: how often an interval is to hold the exponent.
 
@@ -210,7 +210,7 @@ def _design(scales: tuple[float, ...], corrected: bool) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TwoParts:
-    """A and B of the law above, and the largest relative error of the size that it leaves."""
+    """A and B of the formula above, and the largest relative error of the size that it leaves."""
 
     aligned: float
     random: float
@@ -218,7 +218,7 @@ class TwoParts:
 
 
 def fit_two_parts(scales: Sequence[float], sizes: np.ndarray, exponent: float) -> TwoParts:
-    """The law with its exponent given, to the means of `sizes[seed, scale]`; A, B >= 0."""
+    """The formula with its exponent given, to the means of `sizes[seed, scale]`; A, B >= 0."""
     widths, means = np.asarray(scales, dtype=float), np.atleast_2d(sizes).mean(axis=0)
     design = np.stack([widths ** (2 * exponent), widths ** (2 * exponent - 1)], axis=1) / means[:, None] ** 2
     (aligned, random), _ = nnls(design, np.ones(len(widths)))

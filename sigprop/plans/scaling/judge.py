@@ -94,7 +94,7 @@ def _following(sites: list[str], scores: dict[str, float]) -> dict[str, float]:
 
 
 def _half_aligned(scales: list[int], sizes: np.ndarray, exponent: float) -> bool:
-    """The law of two parts holds at every width, within 5 percent or three standard errors."""
+    """The sum of two parts fits at every width, within 5 percent or three standard errors."""
     if len(scales) < 3 or not (sizes > 0).all():
         return False
     scatter = sizes.std(axis=0, ddof=1) / sizes.mean(axis=0) / np.sqrt(len(sizes)) if len(sizes) > 1 else np.zeros(1)

@@ -58,7 +58,7 @@ def zipf(vocabulary: int) -> Tensor:
 
 
 def frequencies_in(batch: Any, vocabulary: int) -> Tensor:
-    """Counted from the ids of a batch that holds as many tokens as the vocabulary; else a Zipf law."""
+    """Counted from the ids of a batch that holds as many tokens as the vocabulary; else Zipf's distribution."""
     given = list(batch.values()) if isinstance(batch, Mapping) else list(batch) if isinstance(batch, tuple) else [batch]
     for ids in given:
         if isinstance(ids, Tensor) and not ids.is_floating_point() and vocabulary <= ids.numel():

@@ -15,7 +15,7 @@ from sigprop.research.stack_laws import SCALINGS
 
 TOKENS, HEAD_WIDTH = 128, 64
 ACTIVATIONS = ("relu", "gelu", "silu", "tanh")
-DRAWS = ("xavier", "lecun", "kaiming", "fixed", "gpt2")
+INITS = ("xavier", "lecun", "kaiming", "fixed", "gpt2")
 SCALED = tuple(name for name in SCALINGS if name != "vanilla")
 GAINS = {"kaiming": math.sqrt(2.0), "lecun": 1.0}
 
@@ -132,7 +132,7 @@ def _stack(kind: str, depth: int, between: str) -> ArchitectureControls:
         "norm": Choice(PLACEMENTS),
         "activation": Choice(ACTIVATIONS),
         "dropout": Range(0.0, 0.9, 0.05),
-        "recipe": Choice(DRAWS + SCALED),
+        "recipe": Choice(INITS + SCALED),
         "skip": SKIP,
         "branch": BRANCH,
         "query_key": Range(0.0, 4.0, 0.1),

@@ -114,7 +114,7 @@ class LinearPoints:
 
 
 class Layers:
-    """The random layers of one initialization, drawn one after another from one generator."""
+    """The random layers of one initialization, initialized one after another from one generator."""
 
     def __init__(self, network: Network, points: Points, seed: int):
         self.network, self.points = network, points
@@ -129,7 +129,7 @@ class Layers:
         return torch.randint(0, 2, shape, generator=self.generator, device=self.device).float() * 2 - 1
 
     def linear(self, fan_in: int, dtype: torch.dtype = torch.float32) -> LinearPoints:
-        """sigma_w W x + sigma_b b with W and b drawn now, from inputs [batch, inputs] or states [P, batch, width]."""
+        """sigma_w W x + sigma_b b with W and b sampled now, from inputs [batch, inputs] or states [P, batch, width]."""
         weight = self.normal(fan_in, self.network.width).div_(fan_in**0.5).to(dtype)
         return LinearPoints(weight, self.points.sigma_w, self.points.sigma_b * self.normal(self.network.width))
 
@@ -253,7 +253,7 @@ def network_phase(
 ) -> PhaseDiagram:
     """chi_J of `block_of(model)` over two of sigma_w, sigma_b and residual; `fixed` sets the third.
 
-    `batch_of` draws the input; `chunk` points are computed at once, as memory allows.
+    `batch_of` makes the input; `chunk` points are computed at once, as memory allows.
     """
     require(chunk >= 1, "chunk", chunk, "at least one point at a time")
     values = plane_values(x, y, fixed, {"sigma_w": 1.0, "sigma_b": 0.0, "residual": 1.0})

@@ -63,7 +63,7 @@ def block_factor(blueprint: Blueprint) -> Tensor:
 def blueprint_at(name: str, point: dict[str, Setting], settings: dict[str, Any] | None = None) -> Blueprint:
     """The blueprint with all matrices of gain sigma_w, biases sigma_b and residual strength `residual`.
 
-    The Mixer away from `residual = 1` has its token mixing drawn (seed 0 unless set): averaged over, chi_J comes out
+    The Mixer away from `residual = 1` has its token mixing sampled (seed 0 unless set): averaged over, chi_J comes out
     too low there, by a fifth to two thirds.
     """
     if name not in BLUEPRINTS:

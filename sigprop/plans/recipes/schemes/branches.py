@@ -6,7 +6,7 @@ import math
 
 from sigprop.errors import UnsupportedError, require
 from sigprop.plans.plan import Plan
-from sigprop.plans.recipes.rows import Draw, init_all, recipe, scale_rows, times, with_inits, with_junctions
+from sigprop.plans.recipes.rows import Initializer, init_all, recipe, scale_rows, times, with_inits, with_junctions
 from sigprop.plans.recipes.schemes.matrices import fixed, xavier_std
 from sigprop.results import Init
 from sigprop.structure import Parameter, Structure
@@ -197,7 +197,7 @@ def t_fixup(structure: Structure) -> Plan:
     return init_all(structure, rule, embedding=structure.width**-0.5 * (9.0 * layers[-1]) ** -0.25)
 
 
-def xavier_in_branches(structure: Structure, gains: list[float]) -> Draw:
+def xavier_in_branches(structure: Structure, gains: list[float]) -> Initializer:
     """Xavier per part; values, outputs and mlp weights of a branch times the gain of its stream."""
 
     def rule(item: Parameter, role: str, size: int) -> Init:

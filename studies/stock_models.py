@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 import warnings
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ModernBERT": ("ModernBertForMaskedLM", {}),
     "Pegasus": ("PegasusForConditionalGeneration", {}),
     "Marian": ("MarianMTModel", {}),
-    "Whisper": ("WhisperForConditionalGeneration", {}),
+    "Whisper": ("WhisperForConditionalGeneration", {"max_source_positions": 250}),  # 5 s of sound; 30 are published
     "DeiT": ("DeiTForImageClassification", {}),
     "BEiT": ("BeitForImageClassification", {}),
     "Swin": ("SwinForImageClassification", {}),
@@ -96,7 +97,7 @@ def examined(name: str) -> dict[str, Any]:
         return model_class(config).eval()
 
     started = time.process_time()
-    row: dict[str, Any] = {"model": name, "class": kind}
+    row: dict[str, Any] = {"model": name, "class": kind, "date": str(date.today())}
     try:
         report = sp.check(make, prescription=False)
         row["alarms"] = [[item.severity, item.name, item.title] for item in report.findings if item.severity != "note"]

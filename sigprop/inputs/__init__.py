@@ -9,10 +9,11 @@
 | `read_activation` | a registered name, or `file.py:function` |
 """
 
-from sigprop.inputs.batches import TOKENS, made_up_batch, read_batch, zipf_ids
+from sigprop.inputs.batches import read_batch
 from sigprop.inputs.family import Family, open_family, parse_settings
 from sigprop.inputs.hugging_face import loading_of
 from sigprop.inputs.source import ModelSource, as_module, builder_of, open_source
+from sigprop.inputs.synthetic import TOKENS, made_up_batch, zipf_ids
 from sigprop.inputs.user_file import read_activation
 
 __all__ = [

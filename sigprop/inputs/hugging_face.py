@@ -16,7 +16,6 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from sigprop.batches import first_batch
 from sigprop.compat import (
     cached_folder,
     model_class,
@@ -25,7 +24,8 @@ from sigprop.compat import (
     without_foreign_attention,
 )
 from sigprop.errors import InputError, SigpropError, UnknownNameError, UnsupportedError, require
-from sigprop.inputs.batches import Wanted, image_batch, made_up_batch, read_data
+from sigprop.inputs.batches import Wanted, image_batch, read_data
+from sigprop.inputs.synthetic import INPUTS, made_up_batch
 from sigprop.inputs.user_file import is_user_object
 from sigprop.models import load_text, sample_text, text_batch
 
@@ -56,12 +56,15 @@ class Opened:
         if data is not None and is_user_object(data):
             return read_data(data, wanted)
         made = made_up_batch(blank, wanted.tokens)
-        if "pixel_values" in made and data is not None:
-            pixels = made["pixel_values"]
-            return {"pixel_values": image_batch(Path(data), wanted.batch, pixels.shape[1], pixels.shape[-1])}
-        if "pixel_values" in made or made["input_ids"].shape[0] != 1:
-            return made if data is None else first_batch(made)
-        return _filled(made, self._ids(data, wanted, made["input_ids"].shape[1]))
+        inputs = {name for name in made if name in INPUTS}
+        if inputs == {"input_ids"} and made["input_ids"].shape[0] == 1:
+            return _filled(made, self._ids(data, wanted, made["input_ids"].shape[1]))
+        if data is None:
+            return made
+        if inputs != {"pixel_values"}:
+            raise InputError(f"{type(blank).__name__} reads {', '.join(sorted(inputs))}: give file.py:batch for them")
+        pixels = made["pixel_values"]
+        return {"pixel_values": image_batch(Path(data), wanted.batch, pixels.shape[1], pixels.shape[-1])}
 
     def _ids(self, data: str | None, wanted: Wanted, tokens: int) -> Tensor:
         """Passages of the text by the model's own tokenizer if the folder has one, else by bytes."""

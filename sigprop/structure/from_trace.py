@@ -19,7 +19,7 @@ from sigprop.capture.record import Field, Record, Weight
 from sigprop.capture.roles import CONTRACTIONS, readouts
 from sigprop.capture.tracing import trace
 from sigprop.distributions import skeleton_of
-from sigprop.inputs.batches import made_up_batch
+from sigprop.inputs import made_up_batch
 from sigprop.sites import ADDITION, ROOT, CallCounter, inside
 from sigprop.structure.linear import ending, find_routers, find_scores, table_scales
 from sigprop.structure.model import Junction, Spot, Structure

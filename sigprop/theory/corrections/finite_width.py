@@ -102,14 +102,14 @@ def _moments(function: ActivationFunction, x: Signal) -> FunctionMoments:
 
     def with_norm(item: Tensor, size: Tensor) -> Tensor:
         """`Cov(item, x^2) E x^2 / (Var x^2 E item)`."""
-        return (average(item * values**2) - size * level) * level / (scatter * size)
+        return (average(item * values**2) - size * level) * level / scatter / size
 
     steady, centred = x.fluctuation.norm - 2.0, 1.0 - x.common.uniform
     one, two = with_norm(square, first), with_norm(steep, second)
     even, even_slope = average(square * z) / first, average(steep * z) / second
-    free, inherited = average(square**2) / first**2 - 1.0 - centred * even**2, one**2 * steady
+    free, inherited = average((square / first[..., None]) ** 2) - 1.0 - centred * even**2, one**2 * steady
     curve = (z**4 - 6.0 * z**2 + 3.0) / 8.0
-    joint = average(square * steep) / (first * second) - 1.0
+    joint = average((square / first[..., None]) * (steep / second[..., None])) - 1.0
     return FunctionMoments(
         joint=joint,
         norm=(free + inherited + free * _positive(inherited) / x.width).clamp_min(0.0),

@@ -41,7 +41,7 @@ def _nodes() -> tuple[Tensor, Tensor]:
 
 
 def fresh_fluctuation(function: Function, common: Tensor, rest: Tensor, mean: Tensor) -> Tensor:
-    """`E V^2 / (E V)^2` of a function of Gaussian channels with variances `common` and `rest`."""
+    """`E V^2 / (E V)^2` of a function of Gaussian channels with variances `common` and `rest`; 1 where none is left."""
     nodes, weights = _nodes()
     rest = rest.clamp_min(SMALLEST * (common + rest))
     shared = mean[..., None] + common.clamp_min(0.0).sqrt()[..., None] * nodes
@@ -49,7 +49,8 @@ def fresh_fluctuation(function: Function, common: Tensor, rest: Tensor, mean: Te
     centred = values - (values * weights).sum(-1, keepdim=True)
     spread = (centred.square() * weights).sum(-1)
     first = (spread * weights).sum(-1)
-    return (spread.square() * weights).sum(-1) / first.clamp_min(torch.finfo(first.dtype).tiny).square()
+    relative = spread / first.clamp_min(torch.finfo(first.dtype).tiny)[..., None]
+    return torch.where(first > 0.0, (relative.square() * weights).sum(-1), 1.0)
 
 
 def fixed_below_batch_norm(directions: Directions, fan_in: int) -> float:

@@ -108,6 +108,6 @@ def _fluctuation(x: Signal, y: Signal) -> Fluctuation:
         mine, theirs = (torch.as_tensor(item).clamp_min(0.0).sqrt() for item in (first, second))
         return ((a_x * k_y * mine + k_x * a_y * theirs) / total) ** 2
 
-    fresh = 1.0 + 2.0 * ((k_x * a_y) ** 2 + (a_x * k_y) ** 2) / total**2
+    fresh = 1.0 + 2.0 * ((k_x * a_y / total) ** 2 + (a_x * k_y / total) ** 2)
     pair = fresh + in_step(one.pair - 1.0, two.pair - 1.0)
     return Fluctuation(norm, pair, in_step(one.pair_inherited, two.pair_inherited))

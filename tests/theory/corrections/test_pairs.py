@@ -132,3 +132,16 @@ def test_an_average_over_tokens_is_hardly_in_step_with_them():
         rest = (centred * centred.mT).sum() / (TOKENS**2 * sizes[0] * sizes[1])
         close(together / (sizes[0] * sizes[1]), in_step(average, value, made) + rest)
     assert float(in_step(average, value, made)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["relu", "silu", "sigmoid"])
+def test_channels_that_are_zero_fluctuate_by_nothing_more(name):
+    """A modulation that starts at zero, as a diffusion transformer's: 0/0 made attention above it a fault."""
+    zero = Signal(
+        Dense(torch.zeros(TOKENS, TOKENS, dtype=torch.float64)), torch.zeros(TOKENS, dtype=torch.float64), WIDTH
+    )
+    scale = Activation(activations.get(name)).forward(zero)
+    assert float(scale.fluctuation.pair) == 1.0
+    for made in (Product().forward(state(0.3), scale), Product().forward(state(0.3), zero)):
+        assert all(bool(torch.as_tensor(item).isfinite()) for item in vars(made.fluctuation).values())
+    assert float(Product().forward(state(0.3), zero).fluctuation.pair) == 1.0

@@ -38,7 +38,7 @@ class LossCall:
 
     `variance`: of the logits over the classes, `source`: what made them. `probabilities`: the logits of a cross entropy
     sum to one already. `summed`: over how many labels the loss is a sum; 0 for a mean. `wanted`: root mean
-    square of the targets of a regression.
+    square of the targets of a regression; `copies`: the labels are token ids of the batch, each at its own place.
     """
 
     site: str
@@ -52,6 +52,7 @@ class LossCall:
     summed: int = 0
     wanted: float = 0.0
     source: MadeBy | None = None
+    copies: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,8 @@ class Calls:
     table's rows and of the numbers that are added to them, and the parameters that these are. `exponents`: median
     of what an exponential reads. `weights`: of a matrix that is made of several parameters its root mean square
     times sqrt(fan_in), and their names. `blind`: queries whose scores are all -inf; `unseen`: sequences of which no
-    key may be seen; `twice`: softmaxes of probabilities; `future`: attentions that see nothing but what comes
-    after.
+    key may be seen; `bounded`: what takes logits and is given what a function has bounded already: place, reader,
+    that function. `future`: attentions that see nothing but what comes after.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -127,6 +128,6 @@ class Calls:
     weights: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     blind: dict[str, int] = field(default_factory=dict)
     alone: list[str] = field(default_factory=list)
-    twice: list[str] = field(default_factory=list)
+    bounded: list[tuple[str, str, str]] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)

@@ -70,7 +70,7 @@ def check(
         tokens = min(tokens, QUICK_TOKENS) if quick else tokens
         batch = made_up_batch(loaded, tokens, seed) if made_up else as_batch(batch, loaded)
         _require_finite(batch)
-        subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr, quick=quick)
+        subject = Subject(loaded, batch, plan=plan, base=base, optimizer=optimizer, lr=lr, quick=quick, made_up=made_up)
         subject.evaluation = Experiment(loaded, batch, loss, seed)
         try:
             _profile(subject)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -61,13 +63,14 @@ class TracedCall:
 @dataclass(frozen=True)
 class End:
     """`site` and `function`; `why` as a sentence; `number`: a factor of zero is a plain number, no tensor; `fix`: what
-    would let the gradient through, where the function tells."""
+    would let the gradient through, where the function tells; `zero`: the parameter that is a factor of zero."""
 
     site: str
     function: str
     why: str
     number: bool = False
     fix: str = ""
+    zero: str = ""
 
     def __str__(self) -> str:
         return f"`{self.function}` in {self.site}"
@@ -109,6 +112,20 @@ class GradientTape(TorchFunctionMode):
         self.status[key] = status_of(gradient)
 
 
+@contextmanager
+def entered(model: nn.Module) -> Iterator[list[str]]:
+    """The names of the modules that run, innermost last."""
+    current, handles = [""], []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda *_, name=name: current.append(name)))
+        handles.append(module.register_forward_hook(lambda *_: _leave(current)))
+    try:
+        yield current
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def _leave(current: list[str]) -> None:
     current.pop()
 
@@ -124,19 +141,10 @@ def status_of(gradient: Tensor | None) -> str:
 def gradient_ends(model: nn.Module, batch: Any, loss: LossChoice) -> tuple[dict[str, str], dict[str, End]]:
     """By parameter: the state of its gradient, and where it ends where it is not alive."""
     with untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]):
-        current, handles = [""], []
-        for name, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(lambda *_, name=name: current.append(name)))
-            handles.append(module.register_forward_hook(lambda *_: _leave(current)))
         torch.manual_seed(0)
-        tape = GradientTape(current)
-        try:
-            with tape:
-                aim = objective(call(model, copied(batch)), batch, loss)
-            send_back(model, aim.tensor, white_noise(aim.tensor) if aim.is_noise else None)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with entered(model) as current, GradientTape(current) as tape:
+            aim = objective(call(model, copied(batch)), batch, loss)
+        send_back(model, aim.tensor, white_noise(aim.tensor) if aim.is_noise else None)
         names = {id(weight): name for name, weight in model.named_parameters()}
         states = {name: status_of(weight.grad) for name, weight in model.named_parameters() if weight.requires_grad}
         walk = _Walk(tape, names)
@@ -194,8 +202,9 @@ class _Walk:
             return End(reader.site, reader.name, f"{where} has a finite gradient behind it and none before it: {why}")
         for other in reader.factors:
             if isinstance(other, Tensor) and other is not item and other.is_floating_point() and not bool(other.any()):
-                told = f"{where} multiplies by zeros: {self._origin(other)}"
-                return End(reader.site, reader.name, told, fix=_apart_from_zero(reader, other))
+                zero, told = self._origin(other)
+                fix = _apart_from_zero(reader, other)
+                return End(reader.site, reader.name, f"{where} multiplies by zeros: {told}", fix=fix, zero=zero)
             if isinstance(other, (int, float)) and not isinstance(other, bool) and other == 0:
                 return End(
                     reader.site,
@@ -212,20 +221,20 @@ class _Walk:
             return End(reader.site, reader.name, f"{where} has no slope where it is read: what it reads {_range(item)}")
         return End(reader.site, reader.name, f"the gradient is alive behind {where} and zero before it")
 
-    def _origin(self, tensor: Tensor) -> str:
+    def _origin(self, tensor: Tensor) -> tuple[str, str]:
         """The parameter that a tensor of zeros is a view of, or the last call that turned numbers into zeros."""
         for _ in range(50):
             if id(tensor) in self.names:
-                return f"{self.names[id(tensor)]} is zero"
+                return self.names[id(tensor)], f"{self.names[id(tensor)]} is zero"
             maker = self.makers.get(id(tensor))
             if maker is None:
-                return "a constant"
+                return "", "a constant"
             sources = [item for item in maker.given if isinstance(item, Tensor) and item.is_floating_point()]
             zeros = [item for item in sources if not bool(item.any()) and item is not tensor]
             if not zeros:
-                return f"what `{maker.name}` in {maker.site} makes is zero everywhere"
+                return "", f"what `{maker.name}` in {maker.site} makes is zero everywhere"
             tensor = zeros[0]
-        return "zeros"
+        return "", "zeros"
 
 
 def _apart_from_zero(reader: TracedCall, other: Tensor) -> str:

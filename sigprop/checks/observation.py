@@ -1,5 +1,4 @@
-"""What forward passes show beyond moments: the calls of one, and whether the output answers to the input, to positions
-that come later, and to the seed."""
+"""What forward passes show beyond moments: the calls of one, and whether outputs answer to the input and the seed."""
 
 from __future__ import annotations
 
@@ -23,39 +22,37 @@ from sigprop.measurement.batch import call
 from sigprop.measurement.guard import untouched
 
 EPSILONS = ("eps", "variance_epsilon", "epsilon")
-IDS, NEXT = ("ids", "input_ids", "tokens", "x", "idx"), ("targets", "labels", "target", "y")
 
 
 @dataclass
 class Observation(Calls):
-    """`broken`: modules whose output holds nan or inf. `output`: the logits of the model's loss, or its first output;
-    `other`: the same on another input; `again`: under another seed, where the model is training. `leak`: share of the
-    output before the last position that the last token changes, where targets are the next tokens. `rounding`: share of
-    the output that changes where modules round what they make to bfloat16. `fixed`: by softmax
-    the share of the variance of its logits that another input leaves as it is."""
+    """`broken`: modules whose output holds nan or inf. `output`: the logits of the model's loss, or its first output,
+    or what its losses read; `other`: the same on another input. `pairs`: it is a product of two signals. `noise`: share
+    of the output that another seed changes. `rounding`: share of the output that changes where modules round what they
+    make to bfloat16. `fixed`: by softmax the share of the variance of its logits that another input leaves as it is."""
 
     broken: list[str] = field(default_factory=list)
     output: Tensor | None = None
     other: Tensor | None = None
+    pairs: bool = False
     noise: float = 0.0
-    leak: float = 0.0
     rounding: float = math.nan
     fixed: dict[str, float] = field(default_factory=dict)
 
     @property
     def answer(self) -> float:
         """Mean square of what another input changes, over that of the output; nan where unknown."""
-        return _changed(self.output, self.other)
+        return changed_share(self.output, self.other)
 
     @property
     def position_share(self) -> float:
         """Variance of the output between positions over its mean square; nan where it has no axis of positions."""
         if self.output is None or self.output.dim() != 3 or self.output.shape[1] < 2:
             return math.nan
-        return _changed(self.output, self.output.mean(1, keepdim=True).expand_as(self.output))
+        return changed_share(self.output, self.output.mean(1, keepdim=True).expand_as(self.output))
 
 
-def _changed(output: Tensor | None, other: Tensor | None) -> float:
+def changed_share(output: Tensor | None, other: Tensor | None) -> float:
     if output is None or other is None or output.shape != other.shape or not bool(output.isfinite().all()):
         return math.nan
     kept = ~(filled(output) & filled(other))
@@ -75,7 +72,6 @@ def observe(model: nn.Module, batch: Any, loss: LossChoice = None) -> Observatio
                 found.fixed = _fixed_shares(found, other)
             except (SigpropError, RuntimeError, IndexError, ValueError):
                 found.other = None
-        found.leak = _leak(model, batch, found.output)
         found.rounding = _rounding(model, batch, found.output)
         found.noise = _noise(model, batch, found.output)
     return found
@@ -93,7 +89,7 @@ def _rounding(model: nn.Module, batch: Any, output: Tensor | None) -> float:
     leaves = [module for module in model.modules() if not own_modules(module)]
     handles = [module.register_forward_hook(lambda *made: _rounded(made[-1])) for module in leaves]
     try:
-        return _changed(output, forward(model, batch))
+        return changed_share(output, forward(model, batch))
     finally:
         for handle in handles:
             handle.remove()
@@ -116,48 +112,16 @@ def _noise(model: nn.Module, batch: Any, output: Tensor | None) -> float:
     return share if calm[0] is not None and not unlike(calm[0], calm[1]) > 0.5 else 0.0
 
 
+def is_drawing(model: nn.Module) -> bool:
+    return any("drop" in type(module).__name__.lower() for module in model.modules())
+
+
 def unlike(first: Tensor | None, second: Tensor | None) -> float:
     """One for independent tensors, zero for equal ones, about their common means."""
     if first is None or second is None or first.shape != second.shape:
         return math.nan
     spread = float(first.var(correction=0) + second.var(correction=0))
     return float((first - second).var(correction=0)) / spread if spread > 0 else 0.0
-
-
-def _leak(model: nn.Module, batch: Any, output: Tensor | None) -> float:
-    """What the last token changes of the outputs before it, where each target is the token after."""
-    ids, wanted = _ids_and_targets(batch)
-    if ids is None or wanted is None or output is None or output.shape[:-1].numel() != ids.numel():
-        return 0.0
-    if (
-        ids.shape[1] < 3
-        or ids.shape != wanted.shape
-        or not torch.equal(ids[:, 1:], wanted[:, :-1])
-        or (model.training and _draws(model))
-    ):
-        return 0.0
-    changed = copied(batch)
-    last = _ids_and_targets(changed)[0]
-    assert last is not None
-    last[:, -1] = ids.max() + ids.min() - ids[:, -1]
-    after = forward(model, changed)
-    if after is None or after.shape != output.shape:
-        return 0.0
-    before, after = (item.reshape(*ids.shape, -1)[:, :-1] for item in (output, after))
-    return _changed(before, after)
-
-
-def _draws(model: nn.Module) -> bool:
-    return any("drop" in type(module).__name__.lower() for module in model.modules())
-
-
-def _ids_and_targets(batch: Any) -> tuple[Tensor | None, Tensor | None]:
-    if isinstance(batch, Mapping):
-        first, second = (next((batch[key] for key in keys if key in batch), None) for keys in (IDS, NEXT))
-        return (first, second) if isinstance(first, Tensor) and first.dim() == 2 else (None, None)
-    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-    ids = pair and all(isinstance(item, Tensor) and item.dim() == 2 and not item.is_floating_point() for item in batch)
-    return (batch[0], batch[1]) if ids else (None, None)
 
 
 def _fixed_shares(found: Calls, other: Calls) -> dict[str, float]:
@@ -176,37 +140,47 @@ def _fixed_shares(found: Calls, other: Calls) -> dict[str, float]:
 def another(batch: Any) -> Any:
     """Numbers in another order and with other signs, token ids in reverse of their range; masks and labels are kept."""
     if isinstance(batch, Mapping):
-        return {key: item if _is_kept(key) else another(item) for key, item in batch.items()}
+        return {key: item if is_kept(key) else another(item) for key, item in batch.items()}
     if isinstance(batch, (tuple, list)):
         return type(batch)(another(item) for item in batch)
-    if not isinstance(batch, Tensor) or batch.dtype == torch.bool or batch.numel() < 2:
-        return batch
-    if not batch.is_floating_point():
-        return batch.max() + batch.min() - batch
+    return other_values(batch) if isinstance(batch, Tensor) else batch
+
+
+def other_values(item: Tensor) -> Tensor:
+    if item.dtype == torch.bool or item.numel() < 2:
+        return item
+    if not item.is_floating_point():
+        return item.max() + item.min() - item
     generator = torch.Generator().manual_seed(1)
-    order = torch.randperm(batch.numel(), generator=generator).to(batch.device)
-    signs = torch.randint(2, batch.shape, generator=generator).to(batch) * 2 - 1
-    return batch.flatten()[order].view_as(batch) * signs
+    order = torch.randperm(item.numel(), generator=generator).to(item.device)
+    signs = torch.randint(2, item.shape, generator=generator).to(item) * 2 - 1
+    return item.flatten()[order].view_as(item) * signs
 
 
 def _same(left: Any, right: Any) -> bool:
     return all(torch.equal(a, b) for a, b in zip(_tensors(left), _tensors(right), strict=True))
 
 
-def _is_kept(key: str) -> bool:
+def is_kept(key: str) -> bool:
     return any(word in key for word in ("mask", "label", "target", "position"))
 
 
 def _run(model: nn.Module, batch: Any, found: Observation, loss: LossChoice = None, seed: int = 0) -> Tensor | None:
     torch.manual_seed(seed)
-    with _named(model, found) as current, CallWatch(current, found, _tensors(batch), model) as watch:
+    inputs = [item for place, item in tensors_in(batch) if not is_kept(place)]
+    inputs = inputs[:-1] if isinstance(batch, (tuple, list)) and len(inputs) > 1 else inputs
+    with _named(model, found) as current, CallWatch(current, found, _tensors(batch), inputs, model) as watch:
         output = call(model, batch)
         if callable(loss):
             current.append("loss")
             objective(output, batch, loss)
     signal = first_signal(output)
+    made = found.losses[-1].source if watch.logits is not None else watch.source_of(signal)
+    found.pairs = made is not None and bool(made.factors)
     if watch.logits is not None and (signal is None or signal.dim() != 3):
         signal = watch.logits
+    elif signal is None and watch.judged:
+        signal = watch.judged[0] if len(watch.judged) == 1 else torch.cat([item.flatten() for item in watch.judged])
     return None if signal is None else signal.detach().double().cpu()
 
 

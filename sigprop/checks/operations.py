@@ -25,15 +25,21 @@ MASKED = 80.0
 
 
 class CallWatch(TorchFunctionMode):
-    """`current`: the names of the modules that run, innermost last; `batch`: the tensors that the model is given."""
+    """`current`: the names of the modules that run, innermost last; `batch`: the tensors that the model is given, and
+    `inputs` those of them that are no targets."""
 
-    def __init__(self, current: list[str], found: Calls, batch: Iterable[Tensor], model: nn.Module):
+    def __init__(
+        self, current: list[str], found: Calls, batch: Iterable[Tensor], inputs: Iterable[Tensor], model: nn.Module
+    ):
         super().__init__()
         fixed = model.buffers()
         self._made = {id(item): (item, (name,)) for name, item in model.named_parameters()}
         self._sources: Any = WeakTensorKeyDictionary()
+        self._squashed: Any = WeakTensorKeyDictionary()
         self.current, self.found = current, found
         self.logits: Tensor | None = None
+        self.judged: list[Tensor] = []
+        self._ids = [item.flatten() for item in inputs if not item.is_floating_point() and item.dim() == 2]
         self._known = {id(item): (item, True) for item in batch} | {id(item): (item, False) for item in fixed}
         self._entering: dict[int, tuple[str, Tensor]] = {}
         self._looked_up: dict[int, tuple[str, Tensor]] = {}
@@ -87,6 +93,9 @@ class CallWatch(TorchFunctionMode):
                 source = found[0][1]
         for item in outputs if source is not None else ():
             self._sources[item] = source
+
+    def source_of(self, item: Tensor | None) -> MadeBy | None:
+        return None if item is None else self._sources.get(item)
 
     def _note_weight(self, name: str, func: Any, given: list[Tensor]) -> None:
         """A matrix that is made of several parameters: its gain on what it multiplies."""
@@ -182,10 +191,9 @@ class CallWatch(TorchFunctionMode):
         if logits.dim() < 2 or logits.shape[axis] < 2:
             return
         self._look_at_mask(name, logits == -math.inf)
-        shown = logits.detach().masked_fill(logits == -math.inf, 0.0)
-        if bool((shown >= 0).all()) and bool(((shown.sum(axis) - 1).abs() < 1e-4).all()):
-            self.found.twice.append(name)
         logits = logits.detach().movedim(axis, -1)
+        if _sums_to_one(logits):
+            self.found.bounded.append((name, "softmax", "softmax"))
         top = logits.amax(-1, keepdim=True)
         open_ones = logits > top - MASKED if bool(top.isfinite().all()) else logits > -math.inf
         several = open_ones.sum(-1) > 1
@@ -257,7 +265,8 @@ class CallWatch(TorchFunctionMode):
         least = float(logits.min()) if filled(logits).any() else -math.inf
         rows = [_over_classes(part, least) for part in logits.split(max(1, PIECE // max(1, logits.shape[-1])))]
         counts, spread = (torch.cat(column) for column in zip(*rows, strict=True))
-        likely = logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < 1e-3).all())
+        likely = _sums_to_one(logits)
+        self._judged(name, "cross_entropy", args[0] if args else kwargs["input"], likely)
         self.found.losses.append(
             LossCall(
                 name,
@@ -270,9 +279,22 @@ class CallWatch(TorchFunctionMode):
                 labelled,
                 summed,
                 source=self._sources.get(args[0] if args else kwargs["input"]),
+                copies=any(torch.equal(target.flatten(), ids) for ids in self._ids),
             )
         )
         self.logits = logits
+
+    def _judged(self, name: str, reader: str, logits: Tensor, likely: bool = False) -> None:
+        maker = "softmax" if likely else self._squashed.get(logits)
+        if maker is not None:
+            self.found.bounded.append((name, reader, maker))
+
+    def squashed(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        self._squashed[output] = func.__name__.strip("_")
+
+    def viewed(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        if args[0] in self._squashed:
+            self._squashed[output] = self._squashed[args[0]]
 
     def regressed(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         """Beside the loss of zeros: as predictions, as logits, or one half as probabilities."""
@@ -285,8 +307,17 @@ class CallWatch(TorchFunctionMode):
         value, chance = (float(item.double().mean()) for item in (output, func(guess, wanted, *args[2:], **rest)))
         kind = "binary" if func in BINARY else "regression"
         variance = float(made.double().var(correction=0)) if made.numel() > 1 else 0.0
+        self.judged.append(made)
+        if func is F.binary_cross_entropy_with_logits:
+            self._judged(name, "binary_cross_entropy_with_logits", made)
         source, size = self._sources.get(made), float(wanted.detach().double().square().mean()) ** 0.5
         self.found.losses.append(LossCall(name, kind, 1, value, chance, variance, wanted=size, source=source))
+
+
+def _sums_to_one(values: Tensor) -> bool:
+    """Along the last axis, what is masked left out."""
+    shown = values.masked_fill(values == -math.inf, 0.0)
+    return shown.shape[-1] > 1 and bool((shown >= 0).all()) and bool(((shown.sum(-1) - 1).abs() < 1e-4).all())
 
 
 def _spread(values: Tensor) -> float:
@@ -400,6 +431,20 @@ KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),
     CallWatch.bounded: (torch.tanh, Tensor.tanh, F.tanh),
     CallWatch.gated: (torch.sigmoid, Tensor.sigmoid, F.sigmoid, Tensor.sigmoid_),
+    CallWatch.squashed: (
+        torch.sigmoid,
+        Tensor.sigmoid,
+        F.sigmoid,
+        F.relu,
+        torch.relu,
+        Tensor.relu,
+        torch.tanh,
+        Tensor.tanh,
+    ),
+    CallWatch.viewed: (
+        *(Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.squeeze, Tensor.transpose, Tensor.permute),
+        *(Tensor.__getitem__, torch.flatten, torch.squeeze, torch.reshape),
+    ),
     CallWatch.dropped: (F.dropout, torch.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout),
     CallWatch.chosen: (torch.topk, Tensor.topk, torch.argmax, Tensor.argmax),
     CallWatch.normed: tuple(NORMS),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 JUDGED = ("signal", "gradient", "tokens", "output", "criticality")
 """Groups that a change of the weights is judged by."""
-GROUPS = ("draw", "signal", "gradient", "tokens", "output", "criticality", "precision", "sizes", "theory")
+GROUPS = ("draw", "signal", "gradient", "influence", "tokens", "output", "criticality", "precision", "sizes", "theory")
 Examination = Callable[["Subject"], Iterable[Finding]]
 
 

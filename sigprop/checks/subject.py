@@ -16,6 +16,7 @@ from sigprop.checks.branches import Branch, find_branches
 from sigprop.checks.draws import Draw, DrawnParameters, read_draws
 from sigprop.checks.ends import End, gradient_ends
 from sigprop.checks.evaluation import Experiment
+from sigprop.checks.influence import Influence, influence
 from sigprop.checks.observation import Activity, Observation, observe
 from sigprop.checks.streams import Stream, find_streams
 from sigprop.distributions import build
@@ -38,7 +39,8 @@ class Subject:
     """The model under examination. Profiles are None where they could not be made; `notes` says why, and `warnings`
     what is told in every report.
 
-    `skeleton` is the model without weights, where there is one already; `quick`: neither trace nor theory.
+    `skeleton` is the model without weights, where there is one already; `quick`: neither trace nor theory;
+    `made_up`: the batch is nobody's.
     """
 
     model: nn.Module
@@ -52,6 +54,7 @@ class Subject:
     evaluation: Experiment | None = None
     skeleton: nn.Module | None = None
     quick: bool = False
+    made_up: bool = False
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
@@ -261,6 +264,13 @@ class Subject:
         if self.measured is None:
             return Observation()
         return observe(self.model, self.batch, None if self.evaluation is None else self.evaluation.loss)
+
+    @cached_property
+    def influence(self) -> Influence:
+        """What single inputs, places and examples change; nothing without weights."""
+        if self.measured is None or self.evaluation is None:
+            return Influence()
+        return influence(self.model, self.batch, self.observed, self.evaluation.loss)
 
     @cached_property
     def gradient_ends(self) -> tuple[dict[str, str], dict[str, End]]:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sigprop.checks.ends import BROKEN, gradient_ends
+from sigprop.checks.influence import influence
 from sigprop.checks.observation import observe
 from tests.checks.test_answers import answered, code_of
 
@@ -42,6 +43,10 @@ class Masked(nn.Module):
         mask = self.see(torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool))
         logits = self.head(self.wte(ids) + F.scaled_dot_product_attention(query, key, value, mask))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def influenced(model, batch):
+    return influence(model, batch, observe(model, batch), None)
 
 
 TEXT = {"ids": IDS[:, :-1], "targets": IDS[:, 1:]}
@@ -118,16 +123,95 @@ def test_losses_are_compared_with_those_of_zeros_and_probabilities_are_no_logits
     assert "an output of zeros gets 0.693" in loud["initial_loss"].title
     labels = torch.arange(32) % 16
     twice = answered(Made(lambda h, e: F.cross_entropy(h.softmax(-1), labels)), X)
-    assert "given probabilities" in twice["initial_loss"].title
+    assert "given what a softmax has made" in twice["bounded_logits"].title
+    squashed = answered(Made(lambda h, e: F.binary_cross_entropy_with_logits(h.sigmoid().view(-1), torch.ones(512))), X)
+    assert "`binary_cross_entropy_with_logits` in (model)" in squashed["bounded_logits"].title
     ignored = answered(Made(lambda h, e: F.cross_entropy(h, torch.full((32,), -100))), X)
     assert "Every label" in ignored["non_finite_signal"].cause
 
 
 def test_a_leak_is_seen_only_where_targets_are_the_next_tokens():
     torch.manual_seed(0)
-    assert "see the token" in answered(Masked(lambda mask: mask), TEXT)["attention_masks"].title
-    assert observe(Masked(torch.tril), TEXT).leak == 0.0
-    assert observe(Masked(lambda mask: mask), {"ids": IDS, "targets": IDS}).leak == 0.0
+    assert "see the token" in answered(Masked(lambda mask: mask), TEXT)["wrong_influence"].title
+    assert influenced(Masked(torch.tril), TEXT).seen == 0.0
+    assert influenced(Masked(lambda mask: mask), {"ids": IDS, "targets": IDS.roll(3, 1)}).seen == 0.0
+
+
+class Read(nn.Module):
+    """What is made of a batch of sequences (and of a step) before the output."""
+
+    def __init__(self, made: Any):
+        super().__init__()
+        self.enter, self.leave, self.made = nn.Linear(8, 16), nn.Linear(16, 5), made
+
+    def forward(self, x, t):
+        return self.leave(self.made(self.enter(x), t.float()))
+
+
+STEPS = {"x": torch.randn(4, 24, 8, generator=torch.Generator().manual_seed(1)), "t": torch.arange(4) * 200}
+ZERO = nn.Parameter(torch.zeros(()))
+INFLUENCES = {
+    "an input that is rounded away": (lambda h, t: h + (t // 1000)[:, None, None], "no_influence", "floordiv"),
+    "an input that nothing reads": (lambda h, t: h, "no_influence", "Nothing that is computed reads"),
+    "places that come after the one that is read": (lambda h, t: h[:, 0] + t[:, None], "no_influence", "has not seen"),
+    "a softmax over the batch": (lambda h, t: h.softmax(0) * t[:, None, None], "wrong_influence", "`softmax` in the"),
+    "examples that are averaged": (
+        lambda h, t: h - h.mean(0) + t[:, None, None],
+        "wrong_influence",
+        "axis of the batch",
+    ),
+    "nothing that is wrong": (lambda h, t: h.softmax(1) + (t / 1000)[:, None, None], "", ""),
+    "a step that a zero hides until it has moved": (lambda h, t: h + ZERO * t[:, None, None], "", ""),
+}
+
+
+@pytest.mark.parametrize("name", INFLUENCES)
+def test_inputs_places_and_examples_that_change_nothing_or_one_another_are_found(name):
+    made, kind, cause = INFLUENCES[name]
+    torch.manual_seed(0)
+    found = answered(Read(made), STEPS)
+    assert {"no_influence", "wrong_influence"} & set(found) == ({kind} if kind else set())
+    if kind:
+        assert cause in found[kind].cause
+
+
+def test_rows_that_nothing_is_sent_to_are_counted():
+    class Graph(Made):
+        def forward(self, x):
+            h = self.first(x)
+            return torch.zeros_like(h).index_add(0, torch.arange(32) % 8, h)
+
+    torch.manual_seed(0)
+    assert "24 of 32 rows" in answered(Graph(None), X)["no_influence"].title
+
+
+def test_labels_that_are_the_input_are_told_of_a_model_that_sees_no_later_token_and_of_no_other():
+    torch.manual_seed(0)
+    copied = {"ids": IDS, "targets": IDS}
+    assert "each at its own place" in answered(Masked(torch.tril), copied)["wrong_influence"].title
+    assert "wrong_influence" not in answered(Masked(lambda mask: mask), copied)
+    assert "wrong_influence" not in answered(Masked(torch.tril), TEXT)
+
+
+def test_frozen_weights_that_a_factor_of_zero_silences_are_named_with_it():
+    class Scaled(nn.Module):
+        def __init__(self, start, called=True):
+            super().__init__()
+            self.base, self.factor, self.called = nn.Linear(16, 16), nn.Parameter(torch.full((16,), start)), called
+
+        def forward(self, x):
+            return x + (self.base(x) if self.called else x) * self.factor
+
+    def adapted(*settings):
+        torch.manual_seed(0)
+        model = nn.Sequential(Scaled(*settings), Scaled(*settings), nn.Linear(16, 4))
+        for name, item in model.named_parameters():
+            item.requires_grad_("factor" in name)
+        return answered(model, X)
+
+    assert "model[i].factor, 1)" in code_of(adapted(0.0)["frozen_silenced"])
+    assert "Nothing reads them" in adapted(1.0, False)["frozen_silenced"].cause
+    assert "frozen_silenced" not in adapted(1.0)
 
 
 def test_noise_of_training_is_told_from_noise_of_sampling():

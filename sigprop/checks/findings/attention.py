@@ -13,9 +13,9 @@ from sigprop.results import SiteRow
 from sigprop.results.report import Datum, Finding, Prescription
 
 
-@check("attention_masks", "tokens", "attention to the future only, to the answer, or along the wrong axis")
+@check("attention_masks", "tokens", "attention to the future only, to nothing, or along the wrong axis")
 def attention_masks(subject: Subject) -> Iterator[Finding]:
-    """Masks as they are given; and, where each target is the next token, whether earlier outputs see the last one."""
+    """Masks and softmaxes as they are given."""
     seen = subject.observed
     turned = [name for name, item in seen.softmaxes.items() if item.places]
     if seen.future:
@@ -39,21 +39,6 @@ def attention_masks(subject: Subject) -> Iterator[Finding]:
             f"the softmax of {turned[0]} runs along another axis than the keys",
             "Weights of one query do not sum to one: queries (or heads) compete for each key instead.",
             "take the softmax along the last axis, dim=-1",
-        )
-    if seen.twice:
-        yield _finding(
-            seen.twice,
-            f"a softmax in {seen.twice[0]} is given probabilities: they pass a softmax twice",
-            "Its input is positive and sums to one: what differs by at most one comes out nearly uniform.",
-            "take the softmax once, of the scores",
-        )
-    if not seen.future and seen.leak > limit("leak"):
-        yield _finding(
-            turned,
-            "outputs see the token that they are to predict",
-            f"Another last token changes {seen.leak:.2g} of the outputs before it, and each target is the next token: "
-            "the loss can be learned by copying.",
-            "hide later positions in every attention (causal mask)",
         )
 
 
@@ -88,10 +73,7 @@ def attention_saturated(subject: Subject) -> Iterator[Finding]:
     hard = {
         name: item
         for name, item in subject.observed.softmaxes.items()
-        if name not in known
-        and name != "(model)"
-        and item.variance > limit("scores_large")
-        and item.largest > limit("one_hot")
+        if name not in known and item.variance > limit("scores_large") and item.largest > limit("one_hot")
     }
     if hard:
         site = max(hard, key=lambda name: hard[name].variance)

@@ -23,10 +23,34 @@ def tied_readout(subject: Subject) -> Iterator[Finding]:
         )
 
 
+UNSURE = "no outcome can become certain, and gradients are small throughout"
+BOUNDED = {
+    "softmax": f"lie between 0 and 1 and sum to one: what comes of them is nearly uniform, {UNSURE}",
+    "sigmoid": f"lie between 0 and 1: {UNSURE}",
+    "tanh": f"lie between -1 and 1: {UNSURE}",
+    "relu": "are never negative: an outcome cannot be told to be unlikely, and dead units pass no gradient",
+}
+
+
+@check("bounded_logits", "output", "what takes logits is given what another function has bounded before")
+def bounded_logits(subject: Subject) -> Iterator[Finding]:
+    """A softmax of probabilities, a loss with a sigmoid or softmax of its own behind another."""
+    found = subject.observed.bounded
+    if found:
+        site, reader, maker = found[0]
+        yield say(
+            "problem",
+            f"`{reader}` in {site} takes logits and is given what a {maker} has made",
+            f"Its values pass a {maker} before and {BOUNDED[maker]}.",
+            sites=tuple(dict.fromkeys(name for name, *_ in found)),
+            evidence=(Datum("readers of logits that are bounded before", len(found), "measured", expected=0),),
+            prescription=Prescription(f"leave out the {maker} before it"),
+        )
+
+
 @check("initial_loss", "output", "initial loss far from that of a guess: the logits are too large")
 def initial_loss(subject: Subject) -> Iterator[Finding]:
     """Logits of variance s2 that know nothing of the labels give ln(classes) + s2 / 2 (less when s2 > 2 ln classes)."""
-    yield from _misused(subject)
     yield from _worse_than_nothing(subject)
     yield from _far_targets(subject)
     yield from _summed(subject)
@@ -41,22 +65,6 @@ NORMALIZED = "normalize both, or divide by the root of their length"
 
 def classified(subject: Subject) -> list[LossCall]:
     return [item for item in subject.observed.losses if item.kind == "cross_entropy" and not item.probabilities]
-
-
-def _misused(subject: Subject) -> Iterator[Finding]:
-    """A cross entropy that is given probabilities takes their softmax once more."""
-    wrong = [item for item in subject.observed.losses if item.probabilities]
-    if wrong:
-        item = wrong[0]
-        yield say(
-            "problem",
-            f"the cross entropy in {item.site} is given probabilities, not logits",
-            f"Its input is positive and sums to one over the {item.classes} classes: a softmax was taken before, and "
-            f"cross_entropy takes another. The loss cannot fall below {math.log(item.classes - 1 + math.e) - 1:.2f}.",
-            sites=(item.site,),
-            evidence=(Datum("cross entropies of probabilities", len(wrong), "measured", expected=0),),
-            prescription=Prescription("give it logits: leave out the softmax, or use nll_loss on its logarithm"),
-        )
 
 
 def _far_targets(subject: Subject) -> Iterator[Finding]:

@@ -1,0 +1,150 @@
+"""Inputs, places, examples and frozen parts that change nothing, or what they should not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+from sigprop.checks.edits import edit, listed
+from sigprop.checks.ends import ABSENT, ZERO, gradient_ends
+from sigprop.checks.registry import check, say
+from sigprop.checks.subject import Subject
+from sigprop.checks.suspects import started
+from sigprop.checks.thresholds import limit
+from sigprop.results.report import Datum, Edit, Finding, Prescription
+
+
+def _told(title: str, cause: str, fix: str, share: float = 0.0, sites: tuple[str, ...] = ()) -> Finding:
+    return say(
+        "problem",
+        title,
+        cause,
+        evidence=(Datum("share of the output that it changes", share, "measured"),),
+        prescription=Prescription(fix),
+        sites=sites,
+    )
+
+
+@check("no_influence", "influence", "inputs, places or rows that the output does not depend on")
+def no_influence(subject: Subject) -> Iterator[Finding]:
+    """Each is replaced alone; an input that a zero still hides, which learns, is let through."""
+    seen = subject.influence
+    for name, lost in seen.idle:
+        cause = f"{lost} makes the same of values that differ" if lost else "Nothing that is computed reads its values"
+        yield _told(
+            f"the output does not depend on {name}",
+            f"{cause}: another {name} changes neither the output nor the loss, so that nothing about it is learned.",
+            f"divide without rounding there (`/`, not `//`), or let {name} reach the signal in another way"
+            if "div" in lost or "floor" in lost
+            else f"let {name} reach the signal",
+        )
+    if seen.late:
+        yield _told(
+            f"the output does not depend on positions from {seen.late} on",
+            "Their inputs were replaced and nothing changed: the output is read at a place that has not seen them.",
+            "read the last position (of a one-way network), or an average over all, and not the first",
+        )
+    if seen.forgotten:
+        yield _told(
+            f"the end of the sequence does not depend on the first {seen.forgotten} positions",
+            "Their inputs were replaced and nothing changed: what the recurrent layers keep of a step is lost within "
+            "16 steps, and so is its gradient.",
+            "initialize the recurrent matrix orthogonal (torch.nn.init.orthogonal_), and forget gates open",
+        )
+    silent, rows = seen.silent
+    if silent:
+        yield _told(
+            f"{silent} of {rows} rows of the output do not depend on the input",
+            "All inputs were replaced, and these rows stayed as they were, to the last bit: nothing is sent to them.",
+            "look at the indices (edges, masks, offsets within a batch) by which they are given their inputs",
+        )
+
+
+@check("wrong_influence", "influence", "examples that change one another, and targets that the output can see")
+def wrong_influence(subject: Subject) -> Iterator[Finding]:
+    seen = subject.influence
+    axis = f" {seen.axis} runs along that axis." if seen.axis else ""
+    where = f", in {seen.where} first" if seen.where else ""
+    if seen.mixed > limit("leak"):
+        yield _told(
+            f"examples of a batch change one another{where}",
+            f"The first example was replaced, and the output of the others changed by {seen.mixed:.2g} of its mean "
+            f"square: something runs along the axis of the batch.{axis}",
+            "let it run within each example: another axis (dim), batch_first=True, or a transpose before it",
+            seen.mixed,
+            sites=(seen.where,),
+        )
+    elif seen.seen > limit("leak"):
+        yield _told(
+            f"outputs see the tokens that they are to predict{where}",
+            f"Other tokens in the second half change {seen.seen:.2g} of the outputs before them, and each target is "
+            f"the next token: the loss can be learned by copying.{axis}",
+            "take it along the last axis (dim=-1)" if axis else "hide later positions in every attention (causal mask)",
+            seen.seen,
+            sites=(seen.where,),
+        )
+    copies = [item for item in subject.observed.losses if item.copies]
+    if copies and seen.causal and not subject.made_up:
+        yield _told(
+            f"the labels of the loss in {copies[0].site} are the input tokens, each at its own place",
+            "Outputs that see no later token are to predict the token that they read, the same and not the next: the "
+            "loss falls to zero by copying.",
+            "shift them: compare logits[:, :-1] with ids[:, 1:]",
+            sites=(copies[0].site,),
+        )
+
+
+@check("frozen_silenced", "influence", "frozen weights that what is trained beside them keeps from the output")
+def frozen_silenced(subject: Subject) -> Iterator[Finding]:
+    """What is frozen has been trained: it must count. Gradients are asked for where none are taken."""
+    flags = {name: item.requires_grad for name, item in subject.model.named_parameters()}
+    if subject.measured is None or subject.evaluation is None or all(flags.values()) or not any(flags.values()):
+        return
+    model = copy.deepcopy(subject.model).requires_grad_(True)
+    states, ends = gradient_ends(model, subject.batch, subject.evaluation.loss)
+    dead = [row.name for row in subject.draws.matrices if not flags.get(row.name, True) and row.std]
+    zeros = {
+        name: ends[name].zero
+        for name in dead
+        if states.get(name) == ZERO and name in ends and flags.get(ends[name].zero)
+    }
+    used = [name for name, trained in flags.items() if trained and states.get(name) not in (ABSENT, None)]
+    unread = [name for name in dead if states.get(name) == ABSENT and name not in ends and _beside(name, used, states)]
+    if zeros:
+        inits = {name: started(subject.draws[name]) for name in flags if name in set(zeros.values())}
+        because = f"What they make is multiplied by {listed(list(inits))}, which is zero."
+        yield _silenced(
+            list(zeros),
+            because,
+            f"start {listed(list(inits))} at 1",
+            (edit(f"start {listed(list(inits))} at 1", inits, because),),
+        )
+    if unread:
+        yield _silenced(
+            unread,
+            "Nothing reads them, though what is trained beside them runs.",
+            "call the frozen layer and add to it",
+        )
+
+
+def _silenced(names: list[str], cause: str, fix: str, edits: tuple[Edit, ...] = ()) -> Finding:
+    return say(
+        "problem",
+        f"{len(names)} frozen matrices do not reach the output, {names[0]} first",
+        f"{cause} What they have learned is lost, and training starts without it.",
+        parameters=tuple(names),
+        evidence=(Datum("frozen matrices without influence", len(names), "measured", expected=0),),
+        prescription=Prescription(fix),
+        edits=edits,
+    )
+
+
+def _beside(name: str, used: list[str], states: dict[str, str]) -> bool:
+    """Whether the smallest module around it that holds anything used trains some of it."""
+    owner = name.rpartition(".")[0]
+    while owner:
+        inside = [item for item, state in states.items() if item.startswith(f"{owner}.") and state != ABSENT]
+        if inside:
+            return any(item.startswith(f"{owner}.") for item in used)
+        owner = owner.rpartition(".")[0]
+    return False

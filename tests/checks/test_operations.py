@@ -156,7 +156,7 @@ INFLUENCES = {
     "places that come after the one that is read": (lambda h, t: h[:, 0] + t[:, None], "no_influence", "has not seen"),
     "a softmax over the batch": (lambda h, t: h.softmax(0) * t[:, None, None], "wrong_influence", "`softmax` in the"),
     "examples that are averaged": (
-        lambda h, t: h - h.mean(0) + t[:, None, None],
+        lambda h, t: h - h.mean(0) + (t > 0)[:, None, None],
         "wrong_influence",
         "axis of the batch",
     ),

@@ -63,25 +63,24 @@ def no_influence(subject: Subject) -> Iterator[Finding]:
 @check("wrong_influence", "influence", "examples that change one another, and targets that the output can see")
 def wrong_influence(subject: Subject) -> Iterator[Finding]:
     seen = subject.influence
-    axis = f" {seen.axis} runs along that axis." if seen.axis else ""
-    where = f", in {seen.where} first" if seen.where else ""
+    how = f" The first to do so is `{seen.function}` in {seen.where}." if seen.function else ""
     if seen.mixed > limit("leak"):
         yield _told(
-            f"examples of a batch change one another{where}",
+            f"examples of a batch change one another, in {seen.where} first",
             f"The first example was replaced, and the output of the others changed by {seen.mixed:.2g} of its mean "
-            f"square: something runs along the axis of the batch.{axis}",
+            f"square: something runs along the axis of the batch.{how}",
             "let it run within each example: another axis (dim), batch_first=True, or a transpose before it",
             seen.mixed,
-            sites=(seen.where,),
+            (seen.where,),
         )
     elif seen.seen > limit("leak"):
         yield _told(
-            f"outputs see the tokens that they are to predict{where}",
+            f"outputs see the tokens that they are to predict, in {seen.where} first",
             f"Other tokens in the second half change {seen.seen:.2g} of the outputs before them, and each target is "
-            f"the next token: the loss can be learned by copying.{axis}",
-            "take it along the last axis (dim=-1)" if axis else "hide later positions in every attention (causal mask)",
+            f"the next token: the loss can be learned by copying.{how}",
+            "hide later positions there: a causal mask in every attention, and nothing along the axis of positions",
             seen.seen,
-            sites=(seen.where,),
+            (seen.where,),
         )
     copies = [item for item in subject.observed.losses if item.copies]
     if copies and seen.causal and not subject.made_up:

@@ -104,7 +104,7 @@ class Calls:
     """By name of the module that runs.
 
     `normalized`: mean squares of what a norm reads, of what it makes, and of what its gain (the parameter, or one
-    plus it) and bias would make; `alone`: norms over a single number. `inputs`: root mean square of numbers of the
+    plus it) and bias would make. `inputs`: root mean square of numbers of the
     batch that a matrix multiplies as they are, of what comes of it, and their std. `positions`: variance of a
     table's rows and of the numbers that are added to them, and the parameters that these are. `exponents`: median
     of what an exponential reads. `weights`: of a matrix that is made of several parameters its root mean square
@@ -127,7 +127,6 @@ class Calls:
     positions: dict[str, tuple[float, float, tuple[str, ...]]] = field(default_factory=dict)
     weights: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     blind: dict[str, int] = field(default_factory=dict)
-    alone: list[str] = field(default_factory=list)
     bounded: list[tuple[str, str, str]] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sigprop.batches import copied, leaves, mapped, tensors_in
 from sigprop.checks.ends import GradientTape, entered
-from sigprop.checks.observation import Observation, changed_share, forward, is_drawing, is_kept, other_values
+from sigprop.checks.observation import Observation, another, changed_share, forward, is_drawing, is_kept, other_values
 from sigprop.checks.thresholds import limit
 from sigprop.compat import BatchNorm
 from sigprop.errors import SigpropError
@@ -30,12 +30,14 @@ COMPARED = ("ge", "gt", "le", "lt", "eq", "ne", "isnan", "isinf", "isfinite")
 
 @dataclass(frozen=True)
 class Influence:
-    """`idle`: inputs that change nothing, with the function in which they are lost. `mixed`: share of other examples'
-    outputs that one example changes; `seen`: share of earlier outputs that later places change, where these are wanted;
-    `where` and `function`: the first to do so. `late`: all places from this one on change nothing; `forgotten`: all
-    before this one; 0 for none. `silent`: rows of the output that no input changes, of how many. `causal`: later places
-    change nothing earlier."""
+    """`constant`: the function that makes the same of all inputs, where the output depends on none; `idle`: those of
+    several that change nothing, with the function in which each is lost. `mixed`: share of other examples' outputs that
+    one example changes; `seen`: share of earlier outputs that later places change, where these are wanted; `where` and
+    `function`: the first to do so. `late`: all places from this one on change nothing; `forgotten`: all before this
+    one; 0 for none. `silent`: rows of the output that no input changes, of how many. `causal`: later places change
+    nothing earlier."""
 
+    constant: str = ""
     idle: tuple[tuple[str, str], ...] = ()
     mixed: float = 0.0
     seen: float = 0.0
@@ -54,6 +56,8 @@ def influence(model: nn.Module, batch: Any, found: Observation, loss: LossChoice
     if before is None or not inputs or not bool(before.isfinite().all()) or (model.training and is_drawing(model)):
         return Influence()
     with untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]), torch.no_grad():
+        if found.answer <= limit("same_output"):
+            return Influence(_lost(*(_taped(model, item)[0] for item in (batch, another(batch)))) or "")
         idle = tuple(_idle(model, batch, before, loss, inputs)) if len(inputs) > 1 else ()
         return _placed(model, batch, found, inputs, idle)
 
@@ -66,7 +70,7 @@ def _idle(model: nn.Module, batch: Any, before: Tensor, loss: LossChoice, inputs
     """Inputs that change neither the output nor the loss."""
     for place in inputs:
         changed = _replaced(batch, {place: other_values})
-        if bool(before.any()) and changed_share(before, _passed(model, changed)) <= limit("same_output"):
+        if changed_share(before, _passed(model, changed)) <= limit("same_output"):
             first, second = (_taped(model, item, loss) for item in (batch, changed))
             lost = _lost(first[0], second[0]) if first[1] == second[1] else None
             if lost is not None:
@@ -102,7 +106,8 @@ def _lost(first: GradientTape, second: GradientTape) -> str | None:
     """The first function that makes the same of what differs; None where a factor of zero does, since it may learn."""
     found = ""
     for one, two in zip(first.calls, second.calls, strict=False):
-        if one.name in (*LIKE, *COMPARED) or _equal(one.given, two.given) or not _equal(one.made, two.made):
+        entered, left = _change(one.given, two.given), _change(one.made, two.made)
+        if one.name in (*LIKE, *COMPARED) or not entered or left > limit("same_output") * entered:
             continue
         if any(isinstance(item, Tensor) and not bool(item.any()) for item in one.factors):
             return None
@@ -110,9 +115,15 @@ def _lost(first: GradientTape, second: GradientTape) -> str | None:
     return found
 
 
-def _equal(first: list[Any], second: list[Any]) -> bool:
+def _change(first: list[Any], second: list[Any]) -> float:
+    """Largest mean square of the differences; of whole numbers, whose size says nothing, next to nothing."""
     pairs = [(a, b) for a, b in zip(first, second, strict=False) if isinstance(a, Tensor) and isinstance(b, Tensor)]
-    return all(torch.equal(a, b) for a, b in pairs)
+    pairs = [(a, b) for a, b in pairs if a.shape == b.shape and not torch.equal(a, b)]
+    sizes = [
+        float((a.double() - b.double()).nan_to_num(0.0).square().mean()) if a.is_floating_point() else 1e-30
+        for a, b in pairs
+    ]
+    return max(sizes, default=0.0)
 
 
 def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle: Any) -> Influence:
@@ -135,7 +146,7 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     rows = _by_example(found.output, count, length)
     after = None if rows is None else _by_example(_passed(model, changed), count, length)
     if rows is None or after is None or after.shape != rows.shape:
-        return Influence(idle)
+        return Influence(idle=idle)
     moved = (after - rows).square() / (float(rows.square().mean()) or 1.0)
     shown = not any("mask" in place for place, _ in tensors_in(batch))
     along = rows.dim() > 2 and rows.shape[1] == length > 0
@@ -148,11 +159,9 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     where, function = "", ""
     if max(mixed, seen) > limit("leak"):
         where, function = _first(model, batch, changed, count, 0 if mixed > limit("leak") else length)
-    return Influence(
-        idle, mixed, seen, where, function, half if late else 0,
-        past if past and shown and float(end.max()) <= EXACT else 0,
-        _silent(found, count), along and earlier <= EXACT,
-    )  # fmt: skip
+    forgotten = past if past and shown and float(end.max()) <= EXACT else 0
+    late, silent, causal = half if late else 0, _silent(found, count), along and earlier <= EXACT
+    return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal)
 
 
 def _next_wanted(batch: Any, ids: Tensor) -> bool:

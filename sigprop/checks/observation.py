@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sigprop.batches import copied, tensors_in
 from sigprop.checks.calls import Activity, Calls, NormInput
+from sigprop.checks.ends import entered
 from sigprop.checks.operations import CallWatch, filled, note_recurrence
 from sigprop.checks.thresholds import limit
 from sigprop.compat import own_modules
@@ -169,7 +170,7 @@ def _run(model: nn.Module, batch: Any, found: Observation, loss: LossChoice = No
     torch.manual_seed(seed)
     inputs = [item for place, item in tensors_in(batch) if not is_kept(place)]
     inputs = inputs[:-1] if isinstance(batch, (tuple, list)) and len(inputs) > 1 else inputs
-    with _named(model, found) as current, CallWatch(current, found, _tensors(batch), inputs, model) as watch:
+    with _looked_at(model, found) as current, CallWatch(current, found, _tensors(batch), inputs, model) as watch:
         output = call(model, batch)
         if callable(loss):
             current.append("loss")
@@ -189,23 +190,19 @@ def _tensors(batch: Any) -> list[Tensor]:
 
 
 @contextmanager
-def _named(model: nn.Module, found: Observation) -> Iterator[list[str]]:
-    """Keep the name of the module that runs; look at the channels of every module's output."""
-    current: list[str] = [""]
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda *_, name=name: current.append(name)))
-        handles.append(module.register_forward_hook(_leave(name, current, found)))
-    try:
-        yield current
-    finally:
-        for handle in handles:
-            handle.remove()
+def _looked_at(model: nn.Module, found: Observation) -> Iterator[list[str]]:
+    """Look at the channels of every module's output."""
+    with entered(model) as current:
+        handles = [module.register_forward_hook(_look(name, found)) for name, module in model.named_modules()]
+        try:
+            yield current
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
-def _leave(name: str, current: list[str], found: Observation) -> Any:
+def _look(name: str, found: Observation) -> Any:
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        current.pop()
         _note_norm(name, module, inputs, output, found)
         note_recurrence(found, name, module, inputs, output)
         first = output[0] if isinstance(output, (tuple, list)) and output else output

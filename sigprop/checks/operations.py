@@ -166,8 +166,6 @@ class CallWatch(TorchFunctionMode):
         entered = self._entering.pop(id(args[0]), None)
         if entered is not None:
             self.found.inputs.pop(entered[0], None)
-        if func in BY_GROUP and args[0].numel() == len(args[0]) * BY_GROUP[func](args, kwargs):
-            self.found.alone.append(name)
         if isinstance(epsilon, float):
             variance = spread(args[0].detach().double(), args, kwargs)
             self._norm(name, NormInput(float(variance.median()), epsilon))
@@ -421,11 +419,6 @@ PRODUCTS = (
     torch.einsum,
 )
 FACTORED = (torch.mul, Tensor.mul, Tensor.__mul__)
-BY_GROUP: dict[Any, Callable[[Any, Any], int]] = {
-    F.group_norm: lambda args, kwargs: kwargs.get("num_groups", args[1] if len(args) > 1 else 1),
-    F.instance_norm: lambda args, kwargs: args[0].shape[1],
-}
-"""How many numbers of an example a norm would see one by one if it had no positions to average over."""
 BINARY = (F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
 KINDS: dict[Any, tuple[Any, ...]] = {
     CallWatch.rectified: (F.relu, torch.relu, Tensor.relu, torch.relu_, F.relu6),

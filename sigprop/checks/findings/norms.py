@@ -66,16 +66,6 @@ def norm_epsilon(subject: Subject) -> Iterator[Finding]:
 @check("norm_output", "signal", "norms that do not normalize, or whose gains start around zero")
 def norm_output(subject: Subject) -> Iterator[Finding]:
     """Behind a norm the mean square is that of its gain, or of one plus the parameter, as some write it."""
-    for name in subject.observed.alone[:1]:
-        yield say(
-            "problem",
-            f"{name} normalizes single numbers: its output is its bias, whatever it reads",
-            "Each of its groups holds one channel of one position: less its mean, that is zero.",
-            "Wu and He 2018",
-            sites=tuple(subject.observed.alone),
-            evidence=(Datum("norms over a single number", len(subject.observed.alone), "measured", expected=0),),
-            prescription=Prescription("give a group several channels (fewer groups), or normalize before the pooling"),
-        )
     modules = dict(subject.model.named_modules())
     ratios = {}
     for name, (given, made, gain) in subject.observed.normalized.items():

@@ -94,6 +94,7 @@ class Field(Record):
     `before_hook`: the field whose gradient a hook rescales. `of_few`: normalized over so many entries, where they are
     so few that it is far from Gaussian: two numbers of a batch become plus and minus one. `is_odd`: a sum with a weight
     that is wide and not normal. `beside`: the dimension along which its inputs stand side by side as channels.
+    `few_products`: every channel is a sum of few products of weights of its own, which functions see: it is drawn.
     """
 
     layout: Layout
@@ -109,6 +110,7 @@ class Field(Record):
     of_few: int = 0
     is_odd: bool = False
     beside: int | None = None
+    few_products: bool = False
     call: Call | None = None
     output: int | None = None
     inputs: tuple[Record, ...] = ()

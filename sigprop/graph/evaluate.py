@@ -20,7 +20,6 @@ from sigprop.graph.graph import ONE_NUMBER, Entries, Graph, Node, Parents, Weigh
 from sigprop.graph.shared_parts import IN_STEP, PathsAhead, Received, SharedParts, WeightsBehind, uses_in_step
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
-from sigprop.theory.ops.convolution import FEW_PRODUCTS, Convolution
 
 ROUNDING = 1e-9
 ADDED = "gradients through several uses of one weight are taken as independent"
@@ -241,8 +240,6 @@ class Evaluation:
         """What the op of a node sends to its inputs; its weights have theirs."""
         op, output = self.op(node), self.signal(node)
         signals = [self.signal(source) for source in node.inputs]
-        if isinstance(op, Convolution) and op.is_nonlinear_sum(gradient, output, *signals):
-            gradient = gradient.note(Status.ASSUMED, FEW_PRODUCTS)
         parameters = op.parameters(gradient, *signals) if self.asks_weights else []
         made = output.evidence
         found = zip(node.inputs, op.backward(gradient, output, *signals), strict=True)

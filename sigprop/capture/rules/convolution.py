@@ -70,7 +70,8 @@ def convolution(
     )
     node = capture.apply(op, x.node, weights=bound_to(weight=weight, bias=bias))
     inputs = (x, weight) if bias is None else (x, weight, bias)
-    return Field(layout, lambda _: node, call=call, inputs=inputs)
+    sources: Any = x.sources if op.of_few_products else None
+    return Field(layout, lambda _: node, sources, few_products=op.of_few_products, call=call, inputs=inputs)
 
 
 def _pixels(

@@ -204,6 +204,9 @@ def _of_batch(
         return _of_parts(capture, call, x.base, parts, weight, bias, epsilon)
     told, bound = _affine(weight, bias)
     call, few = _stateless(call, x, weight, bias, epsilon), few_entries(x.layout.positions)
+    if x.base.few_products:
+        inputs = [item for item in (x, weight, bias) if item is not None]
+        return capture.drawn_field(x.layout, call, inputs, "BatchNorm of sums of few products", few_products=True)
     return capture.field_of(FiniteBatchNorm(epsilon=epsilon, **told), x, x.layout, call, bound, of_few=few)
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sigprop.theory.corrections.gates import projected
 from sigprop.theory.kernels import Dense, Kernel
-from sigprop.theory.ops.activation import Activation
 from sigprop.theory.ops.base import ParameterState
-from sigprop.theory.ops.convolution import Convolution
 from sigprop.theory.ops.norm import Norm
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, Gradient, Signal, Status, ended
-
-FEW_PRODUCTS = "BatchNorm of a function of sums of few products: its channels are no sample of one Gaussian"
 
 
 @dataclass(frozen=True)
@@ -76,25 +71,9 @@ class FiniteBatchNorm(BatchNorm):
     `int_0^inf prod_i (1 + 2 s k_i / n)^(-1/2) ds` over the eigenvalues `k_i` of the kernel. The projection takes out
     what points along the channel. For a gradient that came through an activation of the output the terms are those of
     `ActivationGradient`; any other is taken as independent of the signal.
-    Behind a nonlinear function of a convolution of each channel by itself every channel has a kernel of its own, that
-    of its few weights: what positions have in common is off by a quarter behind the norm, and is marked.
     """
 
     carries = BatchNorm.carries
-
-    of_few_products: bool = False
-
-    def bound(self, states: Any, node: Any) -> FiniteBatchNorm:
-        source = node.inputs[0]
-        function, sums = states.op(source), [states.op(item) for item in source.inputs]
-        few = isinstance(function, Activation) and any(
-            isinstance(op, Convolution) and op.of_few_products for op in sums
-        )
-        return replace(self, of_few_products=few)
-
-    def forward(self, *inputs: Signal) -> Signal:
-        made = super().forward(*inputs)
-        return made.note(Status.ASSUMED, FEW_PRODUCTS) if self.of_few_products else made
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         centred, level = self._level(inputs[0])

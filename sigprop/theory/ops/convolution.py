@@ -15,7 +15,6 @@ from sigprop.theory.ops.linear import ONES, Linear, leaning
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
-    GIVEN,
     AlongSignal,
     Gradient,
     Signal,
@@ -24,11 +23,6 @@ from sigprop.theory.states import (
 
 FEW = 32
 """Products in a sum, from which on none of them counts much."""
-NONLINEAR = 0.05
-"""Variance of a slope over its mean square, from which on it is no constant."""
-IN_COMMON = 0.2
-"""Average cosine of the gradients of two positions, from which on they have much in common."""
-FEW_PRODUCTS = "slopes of a function of sums of few products depend on each factor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +53,8 @@ class Convolution(Linear):
 
     @property
     def of_few_products(self) -> bool:
+        """Whether functions of it are drawn, as where each channel is convolved by itself: slopes of a function of such
+        a sum depend on each factor, not by `1/width` but in full, and each channel has a kernel of its own."""
         return self.groups > 1 and self.fan_in <= FEW
 
     def _windows(self, x: Signal) -> tuple[PositionsToChannels, Signal]:
@@ -134,25 +130,6 @@ class Convolution(Linear):
         for q in self.rows.T:
             made[q[:, None], q] += values
         return made[:size, :size]
-
-    def is_nonlinear_sum(self, gradient: Gradient, output: Signal, x: Signal) -> bool:
-        """Whether outputs are sums of few products of random numbers that a function with varying slopes follows.
-
-        So it is where each channel is convolved by itself: the slope of a function of such a sum and each factor depend
-        on each other, not by `1/width` but in full. Where the gradients of positions have much in common, as under a
-        pooled loss, that makes gradients of weights which no rule follows: four times smaller than independence says
-        for the convolution itself, twice as large below it.
-        """
-        if not self.of_few_products or x.fluctuation is GIVEN:
-            return False
-        if abs(float(gradient.kernel.cosine_average())) < IN_COMMON:
-            return False
-        for item in gradient.through_activation.gradients:
-            square = float(item.passed.diagonal.sum() / item.kernel.diagonal.sum().clamp_min(1e-300))
-            mean = float(item.function.derivative_mean(output.covariance.diagonal, output.mean).square().mean())
-            if mean < (1.0 - NONLINEAR) * square:
-                return True
-        return bool(gradient.through_activation.gain_excess)
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         _, seen = self._windows(inputs[0])

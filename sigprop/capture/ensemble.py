@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.functions import VIEWS
-from sigprop.capture.record import Field, Record
+from sigprop.capture.record import Field, Record, Weight
 from sigprop.compat import standard_gamma
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Node
@@ -267,6 +267,12 @@ def records_between(target: Field, parts: dict[Field, list[Field]]) -> set[Recor
             seen.add(record)
             stack.extend(_needed(record))
     return seen
+
+
+def fewest_entries(target: Field, parts: dict[Field, list[Field]]) -> float:
+    """Those of the smallest weight that a replay passes on the way to a target."""
+    passed = records_between(target, parts)
+    return min((math.prod(item.shape) for item in passed if isinstance(item, Weight)), default=math.inf)
 
 
 def _is_slice(record: Record) -> bool:

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, Ensemble, Joint, parts_of_sources, records_between, sites_between
+from sigprop.capture.ensemble import (
+    APART,
+    Ensemble,
+    Joint,
+    fewest_entries,
+    parts_of_sources,
+    records_between,
+    sites_between,
+)
 from sigprop.capture.record import LONG_TAILS, ONE_NUMBER, Field, Weight
 from sigprop.capture.replay import Replay, Reverse
 from sigprop.graph.evaluate import Evaluation
@@ -84,9 +92,7 @@ class ReplayedFunction:
 
     @property
     def fewest_entries(self) -> float:
-        """Those of the smallest weight on the way."""
-        between = records_between(self.target, self.parts)
-        return min((math.prod(item.shape) for item in between if isinstance(item, Weight)), default=math.inf)
+        return fewest_entries(self.target, self.parts)
 
     @property
     def calls(self) -> int:

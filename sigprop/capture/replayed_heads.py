@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, parts_of_sources
+from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, fewest_entries, parts_of_sources
 from sigprop.capture.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replay import FEW, Replay, Reverse, Thinning, ThinReplay
@@ -139,6 +139,10 @@ class ReplayedHeads:
         self._rows, self._columns = attended(layout, self.value.layout, self.out)
         self.sequences = sequences_apart(self._rows, self._columns, self.value.layout.positions)
         self._blocks = self.sequences.count
+
+    @property
+    def fewest_entries(self) -> float:
+        return fewest_entries(self.weight, self.parts)
 
     @property
     def leaves_out(self) -> bool:

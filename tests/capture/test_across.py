@@ -58,3 +58,26 @@ def test_few_channels_that_steer_many_are_a_guess_below_a_norm():
     assert all(rows[name].status == "assumed" for name in ("step", "seen", "step.weight"))
     assert "steer" in rows["step"].reason or "norms that vary too much" in rows["step"].reason
     assert rows["step"].stated_errors.keys() == {"variance"}
+
+
+class Difference(nn.Module):
+    """Attention less a part of another, under a norm of each head's output or not (differential transformers)."""
+
+    def __init__(self, normed, width=64):
+        super().__init__()
+        self.table, self.maps, self.out = nn.Embedding(16, width), nn.Linear(width, 5 * width), nn.Linear(width, width)
+        self.norm, self.less = nn.RMSNorm(32) if normed else nn.Identity(), nn.Parameter(torch.randn(16) * 0.1)
+
+    def forward(self, ids):
+        parts = self.maps(self.table(ids)).chunk(5, -1)
+        q, k, other_q, other_k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in parts)
+        one, two = ((x @ y.mT / 6.0).softmax(-1) for x, y in ((q, k), (other_q, other_k)))
+        return self.out(self.norm((one - (self.less.sum() + 0.5) * two) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_number_in_attention_weights_is_a_guess_below_a_norm(normed):
+    """What attention makes is nearly along what the number takes away: four to eight times too large."""
+    found = predict(build(lambda: Difference(normed)), IDS)
+    assert (found.parameter("less").status == "assumed") == normed
+    assert found.parameter("maps.weight").status != "assumed"

@@ -51,6 +51,7 @@ class GivenHeads:
     """The same weights `[head, output, value]` in every network; what is sent to their sources is kept."""
 
     sequences = Sequences()
+    fewest_entries = math.inf
 
     def __init__(self, value: Signal, weights: Tensor, draws: int = 1, has_sources: bool = False):
         self.value, self.draws, self.has_sources = value, draws, has_sources

@@ -20,7 +20,18 @@ from sigprop.theory.drawing import DTYPE, drawn_signs, root_of, unit_kernel, uni
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.attention.sampled import EVIDENCE
 from sigprop.theory.ops.drawn import DrawnOp
-from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Fluctuation, Gradient, Signal, ended
+from sigprop.theory.ops.gain import ACROSS, FEW, FEW_NUMBERS
+from sigprop.theory.states import (
+    ALL_TRANSFORMED,
+    EXACT,
+    AlongSignal,
+    Evidence,
+    Fluctuation,
+    Gradient,
+    Signal,
+    Status,
+    ended,
+)
 
 
 @dataclass(frozen=True)
@@ -119,7 +130,7 @@ class DrawnAttention(DrawnOp):
     what the sources have received is steady. Each draw has some heads of some networks,
     `matrix[replica, head, sequence, output, value]`, and `values()`, for each network `R` with `R R^T` the kernel of
     its values, sequence by sequence. `width`, `value_width`, `head_width`: channels of the output, of the values, and
-    of one head of these.
+    of one head of these; `fewest_entries` are those of the smallest weight inside.
     """
 
     carries = ALL_TRANSFORMED.but(
@@ -199,6 +210,10 @@ class DrawnAttention(DrawnOp):
         if readers > 1 and isinstance(leaning, Tensor):  # what heads send to one value along it is in step
             kernel = kernel + (1.0 - 1.0 / readers) * leaning @ value.kernel.values @ leaning.mT
         return self.carries.gradient(gradient, Dense(kernel), along_signal=AlongSignal(leaning))
+
+    def parameter_evidence(self, gradient: Gradient, *inputs: Signal) -> Evidence:
+        few = self.draws.fewest_entries <= FEW and float(gradient.directions.radial) < ACROSS
+        return Evidence(Status.ASSUMED, FEW_NUMBERS) if few else EXACT
 
     def _pairs(self, matrix: Tensor, gradient: Tensor, values: Tensor, generator: torch.Generator) -> Tensor:
         """Draws of `g_t . v_t'` for every replica, head and sequence, from the roots of the two kernels.

@@ -11,6 +11,7 @@ from sigprop.errors import UnsupportedError
 from sigprop.theory import Dense, Gradient, exchangeable_gradient, exchangeable_signal
 from sigprop.theory.ops.attention import Attention, DrawnAttention
 from sigprop.theory.ops.linear import Linear
+from sigprop.theory.ops.softmax import gradient_factor
 from sigprop.theory.states import AlongSignal
 from tests.theory.ops.cases import P, random_kernel, signal
 from tests.theory.ops.given_draws import GivenHeads
@@ -79,6 +80,45 @@ def test_bidirectional_closed_form(r, rg, scores, dropout):
     assert_close(back.values, moments(grad), "backward", slack=0.05)
 
 
+def heads(tokens, scores, draws, r=0.0, rg=0.0, width=64):
+    """Independent queries, keys and values, and their gradients under one of the output."""
+    rng = torch.Generator().manual_seed(tokens)
+    query, key, value = (draw(scores**0.5, r, 0.0, (draws, tokens, width), rng).requires_grad_() for _ in range(3))
+    matrix = (query @ key.mT / width**0.5).softmax(-1)
+    white = draw(1.0, rg, 0.0, (draws, tokens, width), rng)
+    return matrix.detach(), torch.autograd.grad(matrix @ value, (query, key, value), white)
+
+
+@pytest.mark.parametrize(("tokens", "scores"), [(2, 0.05), (12, 0.05), (12, 1.0), (24, 1.0), (64, 0.5)])
+def test_gradients_of_queries_and_keys_of_few_tokens(tokens, scores):
+    """The softmax lets `1 - 1/n` of the gradient through at small scores, less at large ones."""
+    matrix, measured = heads(tokens, scores, 2400 // tokens)
+    x = exchangeable_signal(scores**0.5, 0.0, tokens=tokens, width=64)
+    op = Attention(64)
+    out = op.forward(x, x, x)
+    found = op.backward(exchangeable_gradient(1.0, tokens=tokens), out, x, x, x)
+    for state, grad in zip(found, measured, strict=True):
+        assert_close(state.kernel.diagonal, grad.square().mean((1, 2))[:, None], "same token", slack=0.06)
+    squares = matrix.square().sum(-1)
+    passed = (squares - 2.0 * (matrix**3).sum(-1) + squares.square()).mean() / squares.mean()
+    assert float(out.weights.passed) == pytest.approx(float(passed), rel=0.05)
+    count, variance = torch.tensor(float(tokens)), torch.tensor(scores)
+    measured_factor = float(passed * squares.mean() / tokens)
+    assert float(gradient_factor(count, variance, 0.4)) == pytest.approx(0.6 * measured_factor, rel=0.06)
+
+
+@pytest.mark.parametrize(("tokens", "scores", "r", "rg"), [(12, 0.1, 0.0, 0.5), (16, 1.0, 0.3, 0.9)])
+@pytest.mark.parametrize("dense", [False, True])
+def test_gradients_of_pairs_of_queries(tokens, scores, r, rg, dense):
+    """The Jacobian of the softmax takes its part of pairs of queries too, which a bias of queries receives."""
+    x, g = exchangeable_signal(scores**0.5, r, tokens=tokens, width=64), exchangeable_gradient(1.0, rg, tokens=tokens)
+    x, g = (x.dense(), Gradient(g.kernel.dense())) if dense else (x, g)
+    op = Attention(64)
+    to_query = op.backward(g, op.forward(x, x, x), x, x, x)[0].kernel.exchangeable()
+    _, (measured, _, _) = heads(tokens, scores, 400, r, rg)
+    assert_close(to_query.values, moments(measured), "queries", slack=0.05)
+
+
 def test_the_paper_gradient_is_far_off_and_ours_is_not():
     """dslm B.8 leaves out the query and key paths: 0.2 of the truth at r = rg = 0, unit scores."""
     _, grad = simulate(0.0, 0.0, 1.0, 400)
@@ -138,14 +178,13 @@ def test_uniform_attention_limits():
         assert float(back.token_average(back.diagonal)) == pytest.approx(expected, rel=1e-3)
 
 
-def test_value_gradients_add_up_to_query_gradients():
-    """Rows of the attention matrix sum to one, whatever the mask."""
-    mask = torch.rand(10, 10, generator=torch.Generator().manual_seed(0)) < 0.6
-    mask |= torch.eye(10, dtype=torch.bool)
+@pytest.mark.parametrize("causal", [False, True])
+def test_value_gradients_add_up_to_query_gradients(causal):
+    """Rows of the attention matrix sum to one, with a mask and without."""
     state = exchangeable_signal(1.0, 0.3, tokens=10, width=32).kernel.dense()
     g = exchangeable_gradient(1.0, 0.4, tokens=10).kernel.dense()
     for method in ("closed", "sampled"):
-        op = Attention(32, mask=mask, method=method)
+        op = Attention(32, is_causal=causal, method=method)
         signal = exchangeable_signal(1.0, 0.3, tokens=10, width=32)
         signal = replace(signal, kernel=state, mean=torch.zeros(10, dtype=torch.float64))
         out = op.forward(signal, signal, signal)
@@ -177,11 +216,10 @@ def test_large_scores_are_marked_as_assumed():
     assert str(Attention(32).forward(signal, signal, signal).evidence.status) == "assumed"
 
 
-@pytest.mark.parametrize("extra", [{"mask": torch.ones(16, 16)}, {"bias": torch.zeros(16, 16)}, {"method": "sampled"}])
-def test_what_needs_a_dense_kernel_is_not_ignored(extra):
+def test_what_needs_a_dense_kernel_is_not_ignored():
     signal = exchangeable_signal(1.0, 0.0, tokens=16, width=64)
     with pytest.raises(UnsupportedError, match="dense token kernel"):
-        Attention(32, **extra).forward(signal, signal, signal)
+        Attention(32, method="sampled").forward(signal, signal, signal)
 
 
 def test_dense_kernels_keep_their_type_and_symmetry():

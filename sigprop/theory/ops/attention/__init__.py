@@ -4,9 +4,9 @@
 
 | file | tokens | method |
 |---|---|---|
-| `exchangeable.py` | alike; averaged over positions behind a causal mask | closed form |
-| `dense.py` | any kernel, any mask | closed form per pair of positions |
-| `sampled.py` | any kernel, any mask or additive bias | heads drawn from the kernels: the reference |
+| `exchangeable.py` | exchangeable; averaged over positions behind a causal mask | closed form |
+| `dense.py` | any kernel | closed form per pair of positions |
+| `sampled.py` | any kernel | heads drawn from the kernels: the reference |
 
 `drawn.py` has `DrawnAttention`: values averaged with drawn weights, whatever these are made of and however many
 sequences attend within themselves. The interpreter replays a model's own functions for it.

@@ -1,4 +1,4 @@
-"""Attention on a full token kernel under any boolean mask: closed form per pair of positions.
+"""Attention on a full token kernel with or without a causal mask: closed form per pair of positions.
 
 `M[i, k] = 1` where query `i` sees key `k`, `n = M 1`, `c = M M^T` the number of keys two queries share. Within what a
 row sees, keys are taken as exchangeable with their average correlation; then
@@ -80,8 +80,6 @@ class DenseWeights(AttentionRows):
 
 
 def visible_keys(op: Attention, queries: int, keys: int, device: torch.device) -> Tensor:
-    if op.mask is not None:
-        return op.mask.to(device=device, dtype=torch.float64)
     full = torch.ones(queries, keys, dtype=torch.float64, device=device)
     return full.tril() if op.is_causal else full
 
@@ -121,7 +119,7 @@ def forward(op: Attention, weights: DenseWeights, query: Dense, key: Dense, valu
 def backward(op: Attention, weights: DenseWeights, gradient: Dense, query: Dense, key: Dense, value: Dense):
     w, m = weights, weights.visible
     (same_value, live_value), (_, live_key) = (spread_over_keys(m, x) for x in (value, key))
-    dropped = op.reach * op.noise * gradient.diagonal * same_value * w.key_factor
+    dropped = op.reach * op.noise * gradient.diagonal * same_value * w.passed
 
     spread = m.T @ (gradient.values * w.other_key) @ m
     excess = w.both_see(gradient.values * (w.same_key - w.other_key))
@@ -132,7 +130,7 @@ def backward(op: Attention, weights: DenseWeights, gradient: Dense, query: Dense
     eye = torch.eye(query.tokens, dtype=torch.bool, device=root.device)
     overlapping = torch.where(eye, 1.0, overlapping_correlation(w.query_correlation, w.of_shorter(w.share)))
     flow = op.reach * gradient.values * w.same_key * overlapping * query.left(root) * query.right(root)
-    flow = flow * w.of_shorter(live_value * w.key_factor)
+    flow = flow * w.of_shorter(live_value * w.passed)
     others = w.both_see(flow / (w.shared - 1.0).clamp_min(1.0))
     different = Dense(-torch.minimum(others[..., :, None], others[..., None, :]))
     same = w.both_see(flow) + (dropped * own_key * query.diagonal) @ m
@@ -140,7 +138,7 @@ def backward(op: Attention, weights: DenseWeights, gradient: Dense, query: Dense
 
     few = w.of_shorter(w.count)
     aligned = (1.0 - 1.0 / few) * (1.0 - w.pair_overlap) / op.common_width
-    seen = aligned + w.pair_overlap * w.of_shorter(w.query_factor)
+    seen = aligned + w.pair_overlap * w.of_shorter(w.passed)
     flow = op.reach * gradient.values * w.of_shorter(live_value * live_key) * seen
     to_query = Dense(flow).add_diagonal(dropped * w.own_overlap * live_key)
     return to_query, to_key, to_value

@@ -87,14 +87,16 @@ def backward(op: Attention, weights: AttentionRows, gradient: Exchangeable, quer
     value_same = per_key * (own / (1.0 - op.dropout) + pair)
     value_different = (gradient.total() - queries * (own + pair)) / max(keys * (keys - 1), 1)
 
-    aligned = ((1.0 - 1.0 / w.count) * (1.0 - w.own_overlap)).mean(-1) / op.common_width
-    seen = (w.own_overlap * w.key_factor).mean(-1) * gradient.diagonal
+    several = 1.0 - 1.0 / w.count
+    aligned = (several * (1.0 - w.own_overlap)).mean(-1) / op.common_width
+    aligned_apart = several.mean(-1) * (1.0 - meet) / op.common_width
+    seen = (w.own_overlap * w.passed).mean(-1) * gradient.diagonal
     dropped = op.noise * seen * value.diagonal
-    passed = gradient.diagonal * (aligned + (w.own_overlap * w.query_factor).mean(-1))
-    query_same = op.reach * live_key * (live_value * passed + dropped)
-    query_different = op.reach * gradient.different * live_value * live_key * (1.0 / op.common_width + meet)
+    query_same = op.reach * live_key * (live_value * (aligned * gradient.diagonal + seen) + dropped)
+    seen_apart = aligned_apart + _pair_mean(op, growth * w.passed, w.count)
+    query_different = op.reach * live_key * live_value * seen_apart * gradient.different
 
-    met = _pair_mean(op, growth * w.key_factor * overlapping_correlation(between, w.share), w.count)
+    met = _pair_mean(op, growth * w.passed * overlapping_correlation(between, w.share), w.count)
     reach = op.reach * per_key * query.diagonal
     signal = reach * live_value * (seen + others * met)
     return (

@@ -25,7 +25,7 @@ class AttentionSignal(Signal):
 
 @dataclass(frozen=True)
 class Attention(Op):
-    """`o_i = sum_k A_ik v_k`, `A = softmax(scale * q k^T + bias)`, per head; inputs are the states of q, k and v.
+    """`o_i = sum_k A_ik v_k`, `A = softmax(scale * q k^T)`, per head; inputs are the states of q, k and v.
 
     Forward   `K_o = E[A K_v A^T]` and, of order `1/width`, what aligns values with scores; dropout adds its own noise
     Backward  `G_v = E[A^T G_o A]`; `G_s = E[J (G_o * K_v) J]` of the scores, with `J = diag(A) - A A^T` row by row, and
@@ -51,8 +51,6 @@ class Attention(Op):
     groups: int = 1
     dropout: Tensor | float = 0.0
     is_causal: bool = False
-    mask: Tensor | None = None
-    bias: Tensor | None = None
     method: str = "closed"
     samples: int = 32
     seed: int = 0
@@ -81,10 +79,10 @@ class Attention(Op):
 
     def _rule(self, query: Signal) -> Any:
         if isinstance(query.kernel, Exchangeable):
-            if self.mask is not None or self.bias is not None or self.method == "sampled":
-                raise UnsupportedError("attention with a mask, a bias or sampled heads needs a dense token kernel")
+            if self.method == "sampled":
+                raise UnsupportedError("attention with sampled heads needs a dense token kernel")
             return exchangeable
-        return sampled if self.method == "sampled" or self.bias is not None else dense
+        return sampled if self.method == "sampled" else dense
 
     def forward(self, *inputs: Signal) -> AttentionSignal:
         query, key, value = inputs

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from sigprop.theory.ops.softmax import mean_overlap
+from sigprop.theory.ops.softmax import mean_overlap, passed
 
 if TYPE_CHECKING:
     from sigprop.theory.ops.attention.op import Attention
 
-# Regressions on Monte Carlo of softmax weights. Both should tend to 1 - 1/n: see `doubts`.
-_KEY_FIT = (0.762, 1.068, 0.192, -0.122)
-_QUERY_FIT = (1.443, 1.065, 0.153, -0.127)
 _SHARE_LIMIT = 0.4
 SCORES, WIDTHS = 0.06, 4.0
 """Error of the gradient of a query by the score variance, and by one over the width of its input: what one block beside
@@ -52,23 +49,17 @@ class AttentionRows:
         return cls(raw, variance, count, degrees, own, effective, share, **more)
 
     @cached_property
-    def key_factor(self) -> Tensor:
-        """Part of the score gradient that survives the softmax Jacobian, on the way to the keys."""
-        return _logistic(self.count, self.own_overlap, _KEY_FIT)
-
-    @cached_property
-    def query_factor(self) -> Tensor:
-        """The same on the way to the queries."""
-        return _logistic(self.count, self.own_overlap, _QUERY_FIT)
+    def passed(self) -> Tensor:
+        """Part of the score gradient that survives the softmax Jacobian, for wide heads: see `doubts`."""
+        return passed(self.count, self.own_overlap)
 
     def doubts(self, width: float) -> tuple[float, float, float]:
-        """What is left open of the gradients of queries, keys and values: how far the fits miss their limits at small
-        scores, which counts for few keys, and what grows with the scores and with `1 / width`."""
-        several, few = self.count > 1.0, self.count.clamp_min(2.0)
-        grown = SCORES * float(self.variance.mean()) + WIDTHS / width
-        missed = (1.0 - _logistic(few, 1.0 / few, fit) / (1.0 - 1.0 / few) for fit in (_QUERY_FIT, _KEY_FIT))
-        query, key = (float(item[several].mean()) + grown if bool(several.any()) else 0.0 for item in missed)
-        return query, key, 0.0
+        """What is left open of the gradients of queries, keys and values: what grows with the scores and with
+        `1 / width`, and what narrow heads add, whose longer queries have steeper rows: `2 s / D` of a key's."""
+        if not bool((self.count > 1.0).any()):
+            return 0.0, 0.0, 0.0
+        grown, narrow = SCORES * float(self.variance.mean()) + WIDTHS / width, float(self.share.mean())
+        return grown + narrow, grown + 2.0 * narrow, 0.0
 
     def growth(self, correlation: Tensor) -> Tensor:
         """`n E sum_k A_ik A_jk` of two such rows over the same keys whose queries have the given correlation."""
@@ -88,10 +79,3 @@ def overlapping_correlation(correlation: Tensor, share: Tensor) -> Tensor:
     """Correlation of two queries, weighted by the overlap of their rows."""
     joint = (1.0 - correlation * share) ** 2 - share**2
     return (correlation * (1.0 - correlation * share) + share) / joint
-
-
-def _logistic(count: Tensor, overlap: Tensor, fit: tuple[float, float, float, float]) -> Tensor:
-    bounded = torch.minimum(overlap, torch.full_like(overlap, 1.0 - 1e-9)).clamp_min(1e-30)
-    odds, excess = torch.logit(bounded), (count * bounded).clamp_min(1.0).log()
-    value = torch.sigmoid(-(fit[0] + fit[1] * odds + fit[2] * excess + fit[3] * odds * excess))
-    return torch.where(count > 1.0, value, torch.zeros_like(value))

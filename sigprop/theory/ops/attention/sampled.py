@@ -1,4 +1,4 @@
-"""Attention on a full token kernel by sampling heads: the reference for any kernel, mask or additive bias.
+"""Attention on a full token kernel by sampling heads: the reference for any kernel.
 
 Queries and keys of a few heads are drawn from their kernels at the true head width, the softmax is taken, and the
 kernels are averaged over heads. Exact for wide models up to the sampling error, which falls with the root of
@@ -61,8 +61,6 @@ def weights(op: Attention, query: Dense, key: Dense) -> SampledWeights:
     drawn_query = draw(query.values, op.samples, op.head_width, generator)
     drawn_key = draw(key.values, op.samples, op.head_width, generator)
     scores = op.score_scale * drawn_query @ drawn_key.transpose(-1, -2)
-    if op.bias is not None:
-        scores = scores + op.bias.to(scores)
     visible = visible_keys(op, query.tokens, key.tokens, scores.device)
     matrix = scores.masked_fill(visible == 0, -torch.inf).softmax(-1)
     raw = op.reach * query.diagonal * key.diagonal.mean(-1, keepdim=True)

@@ -14,10 +14,12 @@ is the head tied to it (see `tied`).
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence, Set
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,8 +36,21 @@ IN_STEP = "uses of one weight are taken as draws of their own"
 Received = tuple[Node, float]
 """The node that a weight makes, and the energy of the gradient that the weight gets there."""
 LOSS: frozenset[Entries] = frozenset([("the loss",)])
+Kind = TypeVar("Kind")
 Use = tuple[Entries, Node]
 """Entries, and the node that multiplies with them."""
+
+
+def settled(node: Node, found: dict[Node, Kind], above: Callable[[Node], Iterable[Node]], made: Callable[[Node], Kind]):
+    """What is made of a node once those above it are `found`; chains may be long."""
+    waiting = [node]
+    while waiting:
+        missing = [other for other in above(waiting[-1]) if other not in found]
+        waiting += missing
+        if not missing:
+            item = waiting.pop()
+            found[item] = made(item)
+    return found[node]
 
 
 def own_entries(op: Op, weights: Bound) -> frozenset[Entries]:
@@ -63,19 +78,12 @@ class WeightsBehind:
 
     def of(self, node: Node) -> frozenset[Use]:
         """Those of the parts that a node holds; of a function of weights' outputs, those weights."""
-        waiting = [node]
-        while waiting:
-            item = waiting[-1]
-            above = self._above(item)
-            missing = [other for other in above if other not in self._found]
-            if missing:
-                waiting += missing
-                continue
-            waiting.pop()
-            entries = own_entries(item.op, item.weights) if not above else ()
-            own = frozenset((each, item) for each in entries)
-            self._found[item] = own.union(*(self._found[other] for other in above))
-        return self._found[node]
+        return settled(node, self._found, self._above, self._used_at)
+
+    def _used_at(self, node: Node) -> frozenset[Use]:
+        above = self._above(node)
+        entries = own_entries(node.op, node.weights) if not above else ()
+        return frozenset((each, node) for each in entries).union(*(self._found[other] for other in above))
 
     def _above(self, node: Node) -> list[Node]:
         held = self._parts.held(node)
@@ -209,16 +217,19 @@ class SharedParts:
         self._parts, self._held, self._reached = {}, {}, {}
 
     def of(self, node: Node) -> int:
-        found = self._parts.get(node)
-        if found is not None:
-            return found
-        found = 0
-        for above, _ in self.held(node):
-            found |= self.of(above)
+        if node not in self._parts:
+            settled(node, self._parts, self._holds, self._bits)
+        return self._parts[node]
+
+    def _holds(self, node: Node) -> list[Node]:
+        return [above for above, _ in self.held(node)]
+
+    def _bits(self, node: Node) -> int:
+        """Those of the parts above; a bit of its own where there are none."""
+        found = functools.reduce(operator.or_, (self._parts[above] for above in self._holds(node)), 0)
         if not found:
             found = 1 << self._count
             self._count += 1
-        self._parts[node] = found
         return found
 
     def held(self, node: Node, forks: Set[Node] = frozenset()) -> tuple[tuple[Node, Carried], ...]:
@@ -244,20 +255,14 @@ class SharedParts:
 
     def reached(self, node: Node) -> frozenset[Node]:
         """The tensors with fresh randomness that a node is made of, whatever stands between."""
-        waiting = [node]
-        while waiting:
-            item = waiting[-1]
-            above = self._above(item)
-            missing = [other for other in above if other not in self._reached]
-            waiting += missing
-            if not missing:
-                waiting.pop()
-                own = frozenset() if above else frozenset([item])
-                self._reached[item] = own.union(*(self._reached[other] for other in above))
-        return self._reached[node]
+
+        def made(item: Node) -> frozenset[Node]:
+            return frozenset().union(*(self._reached[other] for other in self._above(item))) or frozenset([item])
+
+        return settled(node, self._reached, self._above, made)
 
     def _above(self, node: Node) -> list[Node]:
-        held = [above for above, _ in self.held(node)]
+        held = self._holds(node)
         return held if held or node.op.renews or node.op.holds_inputs else list(node.inputs)
 
     def beyond(self, first: Node, second: Node) -> bool:
@@ -337,23 +342,17 @@ class SharedParts:
     def pieces(self, target: Node, stops: Set[Node], forks: Set[Node] = frozenset()) -> Pieces:
         """Pieces of the stops in a node."""
         found: dict[Node, Pieces] = {}
-        waiting = [target]
-        while waiting:
-            node = waiting[-1]
-            above = [] if node in stops else self.held(node, forks)
-            missing = [item for item, _ in above if item not in found]
-            if missing:
-                waiting += missing
-                continue
-            waiting.pop()
+
+        def above(node: Node) -> Sequence[tuple[Node, Carried]]:
+            return () if node in stops else self.held(node, forks)
+
+        def made(node: Node) -> Pieces:
             if node in stops:
                 count = self._states.positions(node)
-                found[node] = {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
-            else:
-                found[node] = {}
-                for item, held in above:
-                    found[node] = _merged(found[node], _carried(found[item], held))
-        return found[target]
+                return {node: [Piece(torch.ones(count, dtype=torch.float64), torch.arange(count))]}
+            return functools.reduce(_merged, (_carried(found[item], held) for item, held in above(node)), {})
+
+        return settled(target, found, lambda node: [item for item, _ in above(node)], made)
 
 
 def _at(pieces: Sequence[Piece], places: Sequence[Tensor]) -> bool:

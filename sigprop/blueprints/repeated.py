@@ -227,7 +227,7 @@ class _Codec:
 
     def precision(self, states: Tensor) -> Tensor:
         """Errors of `-log(1 - r)` and of the fluctuation of pairs count by what they change in `r`: where tokens have
-        become alike, both are rounding."""
+        become identical, both are rounding."""
         weights = torch.ones_like(states)
         weights[..., 1] = weights[..., 4] = (-states[..., 1]).exp()
         return weights

@@ -1,8 +1,8 @@
-"""Evaluation: laws of the parameters and scales of residual sums go in, states of signals and gradients come out.
+"""Evaluation: distributions of parameters and scales of sums go in, states of signals and gradients come out.
 
-This is the only place where states are computed. The graph is only read. An evaluation holds ops with the laws that it
-is made under, the signals that follow from them, and all gradients. Several may be made of one graph, in any order and
-in several threads.
+This is the only place where states are computed. The graph is only read. An evaluation holds ops with the distributions
+that it is made under, the signals that follow from them, and all gradients. Several may be made of one graph, in any
+order and in several threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEPENDENT = {
     COPIED: "those of another layer, and taken as a draw of their own",
     UNKNOWN: "not known",
 }
-"""Laws whose entries are not independent draws: ops take them as such, so that the state is a guess and says so."""
+"""Distributions whose entries are not independent: ops take them as such, so that the state is a guess and says so."""
 
 
 @dataclass
@@ -55,14 +55,13 @@ class Start:
 
 
 class Evaluation:
-    """States of a graph under given laws; `run` computes signals, `backward` sends a gradient down.
+    """States of a graph under given distributions; `run` computes signals, `backward` sends a gradient down.
 
-    Laws that are not set are those that the graph refers to. A signal that was not run is that of the evaluation `base`
-    where there is one, else it is computed when it is asked for. `dtype` is that of
-    the kernels that are kept (ops compute in float64).
-    After `backward`, `gradients` holds what reached each node (unless it was let go), `parameters` what the ops without
-    weights of their own say of theirs, and how it is known, `passed` what replays sent through sites without their
-    nodes, `energy` the expected squared norm of every parameter's gradient.
+    Distributions that are not set are those that the graph refers to. A signal that was not run is that of the
+    evaluation `base` where there is one, else it is computed when it is asked for. `dtype` is that of the kernels that
+    are kept (ops compute in float64). After `backward`, `gradients` holds what reached each node (unless it was let
+    go), `parameters` what the ops without weights of their own say of theirs, and how it is known, `passed` what
+    replays sent through sites without their nodes, `energy` the expected squared norm of every parameter's gradient.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Evaluation:
     def weights_behind(self) -> WeightsBehind:
         return WeightsBehind(self.shared_parts)
 
-    # -- laws in
+    # -- distributions in
 
     def law(self, weight: Weight) -> Distribution:
         """How the entries of a weight are drawn: as set, or as follows from what it is made of."""
@@ -171,7 +170,7 @@ class Evaluation:
         return signal
 
     def _with_laws(self, node: Node, op: Op) -> Op:
-        """An op is recorded with the laws that the graph refers to."""
+        """An op is recorded with the distributions that the graph refers to."""
         for key, (weight, _) in node.weights.items() if self._laws else ():
             law = self.law(weight)
             op = op if law is weight.distribution else op.with_law(key, law)
@@ -304,7 +303,7 @@ def evaluate(
     *,
     dtype: torch.dtype = torch.float64,
 ) -> Evaluation:
-    """The signals of a graph under its own laws, or others, with some of its ops replaced (sums that are scaled)."""
+    """The signals of a graph under its own distributions, or others, with some of its ops replaced (scaled sums)."""
     states = Evaluation(graph, dtype=dtype)
     for weight, law in (laws or {}).items():
         states.set_law(weight, law)

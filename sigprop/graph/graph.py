@@ -1,6 +1,6 @@
 """The graph of a network: which op makes which tensor, of which others, with which weights. It holds no state.
 
-What signals and gradients are under given laws of the weights is computed in one place (`evaluate`).
+What signals and gradients are under given distributions of the weights is computed in one place (`evaluate`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Weight(Record):
     """A tensor made of parameters only: its entries are independent draws of one distribution.
 
     `parents` are the weights it was made from with the share of this tensor's gradient energy that each receives;
-    `derive` gives distribution and parents anew from the laws of an evaluation. `zero_rows`: rows of a table that
+    `derive` gives distribution and parents anew from those of an evaluation. `zero_rows`: rows of a table that
     are set to zero.
     """
 

@@ -2,12 +2,12 @@
 
 A sum counts as independent of what it was made of, which is right when a branch with weights of its own is added. Where
 a tensor is added again later (an input injected at every cycle, experts that return their input), its occurrences add
-in step: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, `E a b' = sum_k a_k b_k' Cov(x_k)`.
+up: with `a = sum_k a_k x_k + ..` and `b = sum_k b_k x_k + ..`, per token, `E a b' = sum_k a_k b_k' Cov(x_k)`.
 
 One weight in several places: layers that are run again, a norm that serves two sums.
 
 Every use of a weight counts as a draw of its own. That is wrong where two of its outputs are added (`x + W f(x)` run
-twice), where its own output comes back to it (`P^T P x`), and where the gradients of its uses are in step; nothing
+twice), where its own output comes back to it (`P^T P x`), and where the gradients of its uses are correlated; nothing
 here follows any of these, so that the states say so. Lookups of a table are followed (see `rules.embedding`), and so
 is the head tied to it (see `tied`).
 """
@@ -181,13 +181,13 @@ class PathsAhead:
         """Whether what arrived along two paths may be more than the sum of both energies."""
         found = self._arrived.pop(source, [])
         return any(
-            self._alike(first, second) and in_step((one, other))
+            self._repeat(first, second) and in_step((one, other))
             for place, (second, other) in enumerate(found)
             for first, one in found[:place]
             if first is not second
         )
 
-    def _alike(self, first: Node, second: Node) -> bool:
+    def _repeat(self, first: Node, second: Node) -> bool:
         (every, some), (each, any_) = self._through(first), self._through(second)
         return bool(some & any_ & self._reused) and every <= any_ and each <= some
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from sigprop.capture.functions import MOVES
 from sigprop.capture.record import Field, Record, Statistic, Weight, leaves
 from sigprop.capture.roles import CONTRACTIONS
 
@@ -23,52 +24,9 @@ QUOTIENTS = ("div", "truediv", "true_divide", "divide")
 INVERSES = ("rdiv", "rtruediv")
 SUMS = ("add", "radd", "sub", "rsub", "subtract", "cat", "stack", "maximum", "minimum", "clamp", "clamp_min")
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0, "var": 2.0}
-KEPT = frozenset(
-    [
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "transpose",
-        "permute",
-        "movedim",
-        "contiguous",
-        "clone",
-        "to",
-        "float",
-        "double",
-        "type_as",
-        "type",
-        "detach",
-        "getitem",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "expand_as",
-        "split",
-        "chunk",
-        "unbind",
-        "select",
-        "narrow",
-        "neg",
-        "abs",
-        "relu",
-        "dropout",
-        "mean",
-        "sum",
-        "std",
-        "norm",
-        "vector_norm",
-        "amax",
-        "avg_pool1d",
-        "avg_pool2d",
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "roll",
-        "pad",
-        "masked_fill",
-        "where",
-    ]
+KEPT = MOVES.union(
+    ("neg", "abs", "relu", "dropout", "mean", "sum", "std", "norm", "vector_norm", "amax"),
+    ("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "pad", "masked_fill", "where"),
 )
 
 

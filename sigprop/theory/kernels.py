@@ -102,7 +102,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def mapped(self, matrix: Tensor) -> Kernel:
-        """`M K M^T`, the kernel of `M x`; where tokens are alike, that of its average token and pair."""
+        """`M K M^T`, the kernel of `M x`; of exchangeable tokens, that of its average token and pair."""
 
     @abstractmethod
     def transposed(self: Self) -> Self:
@@ -114,7 +114,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def exchangeable(self) -> Exchangeable:
-        """With all tokens taken as alike."""
+        """With all tokens taken as exchangeable."""
 
     @cached_property
     def level(self) -> Tensor:
@@ -129,8 +129,8 @@ class Kernel(ABC):
         """Mean square of the differences of tokens from their average."""
         return self.level - self.total() / self.tokens**2
 
-    def in_step(self) -> Tensor:
-        """Average square of the cosines over all pairs of tokens: how far their squared norms fluctuate together."""
+    def squared_cosine(self) -> Tensor:
+        """Average square of the cosines over all pairs of tokens: the correlation of their squared norms."""
         cosine = self.normalized()
         return cosine.like(cosine.values**2).total() / self.tokens**2
 
@@ -145,7 +145,7 @@ class Kernel(ABC):
 
 
 class Exchangeable(Kernel):
-    """All tokens alike: `values[..., 0]` for the same token, `values[..., 1]` for two different ones."""
+    """Exchangeable tokens: `values[..., 0]` for the same token, `values[..., 1]` for two different ones."""
 
     pair_axes = 1
 

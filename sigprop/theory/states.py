@@ -78,7 +78,7 @@ class Fluctuation:
       independent Gaussian channels; of two normalized tokens with cosine `r` the product itself varies by
       `(1 - r^2)^2` of it). No norm removes it, so that it adds up over layers;
     - `pair_inherited`: the part of it that came with the tensor at which a branch begins (a source, a residual sum, a
-      norm of these), 0 there. It is in step with the fluctuations of the skip path; the rest is not.
+      norm of these), 0 there. It is correlated with the fluctuations of the skip path; the rest is not.
     """
 
     norm: Number = 2.0
@@ -169,7 +169,7 @@ class ThroughActivation:
 
     - `gradients`: those whose function is still known;
     - `gain_excess`: what `E (sum_t g_t x_t)^2` of one channel has beyond `sum_tt' G K`, from further up. Whatever is
-      alike in all channels, or multiplies entries, keeps `sum_t g_t x_t` itself, so that it keeps this.
+      the same in all channels, or multiplies entries, keeps `sum_t g_t x_t` itself, so that it keeps this.
     """
 
     gradients: tuple[ActivationGradient, ...] = ()
@@ -200,7 +200,7 @@ CORRECTED = {"directions": "finite_width", "along_signal": "along_signal", "thro
 FEW = 32
 """Channels up to which their own average counts: beyond it is at most 3 % of a variance."""
 ROUNDING = 1e-7
-"""Of the sum over tokens of a gradient, against that of tokens alike: what cancels to less is rounding."""
+"""Of the sum over tokens of a gradient, against that of identical tokens: what cancels to less is rounding."""
 
 
 Self = TypeVar("Self", bound="State")
@@ -268,7 +268,7 @@ class Signal(State):
         return self
 
     def exchangeable(self) -> Signal:
-        """The closest state in which all tokens are alike."""
+        """The closest exchangeable state."""
         return replace(self, kernel=self.kernel.exchangeable(), mean=self.kernel.token_average(self.mean))
 
     def summary(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -355,14 +355,14 @@ class Gradient(State):
 def exchangeable_signal(
     variance: Number, correlation: Number = 0.0, mean: Number = 0.0, *, tokens: int, width: int
 ) -> Signal:
-    """A state in which all tokens are alike; every argument may be a grid."""
+    """An exchangeable state; every argument may be a grid."""
     variance, correlation, mean = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation, mean))
     kernel = Exchangeable.of(variance + mean**2, variance * correlation + mean**2, tokens)
     return Signal(kernel, mean + torch.zeros_like(kernel.diagonal), width)
 
 
 def exchangeable_gradient(variance: Number, correlation: Number = 0.0, *, tokens: int) -> Gradient:
-    """A gradient with all tokens alike; `correlation=0` is white noise, the probe of partial Jacobians."""
+    """An exchangeable gradient; `correlation=0` is white noise, the probe of partial Jacobians."""
     variance, correlation = (torch.as_tensor(item, dtype=torch.float64) for item in (variance, correlation))
     return Gradient(Exchangeable.of(variance, variance * correlation, tokens))
 

@@ -3,7 +3,7 @@
 | correction | what it is |
 |---|---|
 | `finite_width` | squared norms fluctuate over channels; gradients below a norm go across the signal |
-| `pairs` | products of two tokens fluctuate, and what was made from them in step |
+| `pairs` | products of two tokens fluctuate, and with them what was made from them |
 | `along_signal` | the part of a gradient that is a linear function of the signal |
 | `gates` | gradients that came through a function of the very signal they belong to |
 

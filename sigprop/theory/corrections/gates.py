@@ -30,9 +30,9 @@ class ActivationGradient:
     its square    `E x_s x_s' (sum_u g_u x_u)^2 = K_ss' sum H M + 2 sum_uw H_uw (K_su D_uw K_ws' + K_su C_uw K_us')`,
                   `D = E[p' p']`, `C = (E[x p' p] - c D) / v`
 
-    `share`: the signal is that part, by energy, of the function's argument, the rest being independent of it and alike
-    over pairs. What is beyond independence is then `share^2` of that of the argument (the square: `share^3`, without
-    the fourth derivative). Projections are for a mean of zero. ReLU and its kin have `p = f`: arc-cosine kernels.
+    `share`: the signal is that part, by energy, of the function's argument, the rest being independent of it. What is
+    beyond independence is then `share^2` of that of the argument (the square: `share^3`, without the fourth
+    derivative). Projections are for a mean of zero. ReLU and its kin have `p = f`: arc-cosine kernels.
     """
 
     kernel: Kernel
@@ -89,7 +89,7 @@ def activation_gain(gradient: Gradient, unit: Kernel, mean: Tensor, gain: Tensor
 
 
 def _pair(kernel: Kernel) -> tuple[Tensor, Tensor, Tensor]:
-    """Variances and covariances of all pairs; one variance stands for all where tokens are alike."""
+    """Variances and covariances of all pairs; one variance stands for all where tokens have the same."""
     level = kernel.diagonal
     if isinstance(kernel, Dense) and level.ndim == 1 and bool(((level - level[0]).abs() <= 1e-9 * level[0]).all()):
         return level[:1, None], level[:1, None], kernel.values

@@ -3,7 +3,7 @@
 Tokens of one channel have a part `c` in common and differ by the rest `u`. With `V(c)` the variance of what a function
 makes of `c + u`, the product of two tokens about their average has variance `E V(c)^2` over channels, beside the mean
 square `E V(c)` of a token. The ratio `E V^2 / (E V)^2` is the fluctuation of fresh channels: 1 where nothing is in
-common or the function is linear. Exact for Gaussian channels and many tokens that are alike.
+common or the function is linear. Exact for Gaussian channels and many exchangeable tokens.
 
 Under a norm over the batch two effects of that order cancel, so that closed forms have neither and draws, whose kernels
 fluctuate, must have both. The kernel of the `d` channels that a map reads has fewer directions than the expected one:

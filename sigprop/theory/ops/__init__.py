@@ -1,4 +1,4 @@
-"""Ops, one file each with its near relatives, used by blueprints and by the interpreter alike.
+"""Ops, one file each with its near relatives, used by blueprints and by the interpreter.
 
 `base` is what every op is. Maps of channels: `linear`, `convolution`, `tied_head`. Maps of tokens: `token_map`,
 `attention`. Entry by entry: `activation`, `product`, `scale`, `modulate`, `gain`, `dropout`. Norms: `layer_norm`,

@@ -57,10 +57,10 @@ class Activation(Op):
     function: ActivationFunction
 
     def _arguments(self, x: Signal):
-        """Variances, covariances and means of all pairs; one level stands for all where tokens are alike."""
+        """Variances, covariances and means of all pairs; one level stands for all where tokens have the same."""
         covariance, mean = x.covariance, x.mean
         variance = covariance.diagonal
-        if isinstance(covariance, Dense) and variance.ndim == 1 and _alike(variance, 1e-9) and _alike(mean, 0.0):
+        if isinstance(covariance, Dense) and variance.ndim == 1 and _equal(variance, 1e-9) and _equal(mean, 0.0):
             level, shift = variance[:1, None], mean[:1, None]
             return level, level, covariance.values, shift, shift
         sides = covariance.left(variance), covariance.right(variance)
@@ -196,7 +196,7 @@ class Activation(Op):
         return replace(made, kernel=made.kernel.like(made.kernel.values + own[:, None] * joint * own))
 
 
-def _alike(values: Tensor, tolerance: float) -> bool:
+def _equal(values: Tensor, tolerance: float) -> bool:
     return bool(((values - values[0]).abs() <= tolerance * values[0].abs()).all())
 
 

@@ -151,14 +151,14 @@ class Op(ABC):
 
     def with_law(self, parameter: str, law: Law) -> Op:
         """The op with one of its parameters drawn in another way."""
-        raise UnsupportedError(f"{type(self).__name__} has no parameter {parameter!r} whose law could be set")
+        raise UnsupportedError(f"{type(self).__name__} has no parameter {parameter!r} whose distribution could be set")
 
     def carried(self, number: int, output: Signal, *inputs: Signal) -> Carried | None:
         """What the output holds of one input itself; None where weights or a function stand between."""
         return None
 
     def bound(self, states: Any, node: Any) -> Op:
-        """The op at a node, for the states and laws of an evaluation; itself unless it looks beyond its inputs."""
+        """The op at a node of an evaluation, in its states; itself unless it looks beyond its inputs."""
         return self
 
     gradients_read: Sequence[Any] = ()

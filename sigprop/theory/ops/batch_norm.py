@@ -44,7 +44,7 @@ class BatchNorm(Norm):
         (x,) = inputs
         centred, level = self._level(x)
         kernel, mean = self._scaled(centred.scale(1.0 / level), torch.zeros_like(centred.diagonal))
-        fluctuation = replace(x.fluctuation, norm=x.fluctuation.norm * (1.0 - centred.in_step()))
+        fluctuation = replace(x.fluctuation, norm=x.fluctuation.norm * (1.0 - centred.squared_cosine()))
         made = BatchNorm.carries.signal(x, kernel, mean, fluctuation=fluctuation)
         return made.note(Status.ASYMPTOTIC, "BatchNorm at large batch")
 

@@ -34,8 +34,9 @@ class CatPositions(Op):
 
     Tensors are independent but for the `pieces`: the numbers of two of the first `count` inputs, what each holds of one
     of the further inputs, in order. Their covariance stands between the two blocks, and the further input receives the
-    gradient between them: its two gradients are in step. `doubt`: why they have more in common than that, which is not
-    followed; it lowers the evidence of the output, and of gradients where blocks of `G` are not zero between tensors.
+    gradient between them: its two gradients are correlated. `doubt`: why they have more in common than that, which is
+    not followed; it lowers the evidence of the output, and of gradients where blocks of `G` are not zero between
+    tensors.
 
     Forward   the kernels are blocks of `K_y`; between two tensors stand `m m'^T` and what their pieces have in common
     Backward  each gets the block of its positions of `G`, `B` and `H`. What `sum_t g_t x_t` has over all positions
@@ -131,13 +132,13 @@ class CatChannels(Op):
               has `e p + 1 - e` and `w p + 1 - w`, as the summands of a residual sum do, with `e` the share of the
               squared norm that a tensor brings
 
-    `norm` and `pair` are `sum e^2 v / w`, what is inherited is in step, `(sum e sqrt(v / w))^2`, and what is uniform
+    `norm` and `pair` are `sum e^2 v / w`, what is inherited is correlated, `(sum e sqrt(v / w))^2`, and what is uniform
     `sum e u`. Exact for independent tensors.
     """
 
     carries = ALL_TRANSFORMED.but(
         along_signal=KEPT,
-        through_activation=ended("channels of different tensors have laws of their own under one function"),
+        through_activation=ended("channels of different tensors have distributions of their own under one function"),
     )
 
     shares: tuple[float, ...]

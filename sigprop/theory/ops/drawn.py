@@ -41,10 +41,10 @@ Self = TypeVar("Self", bound="DrawnOp")
 class DrawnOp(Op):
     """An op with inputs that are the sources of what is drawn (and values, if it takes some beside).
 
-    `draws` is who draws: `bound(states)` are the same draws from the states and laws of an evaluation (itself if they
-    are these), `received` is what arrived at the sources going backward, and `scale_received(factor)` averages it over
-    all draws and multiplies it. `backward()` yields draws; one with `has_sources` lets them receive a gradient of what
-    was drawn, `send(gradient)`.
+    `draws` is who draws: `bound(states)` are the same draws from the states and distributions of an evaluation (itself
+    if they are these), `received` is what arrived at the sources going backward, and `scale_received(factor)` averages
+    it over all draws and multiplies it. `backward()` yields draws; one with `has_sources` lets them receive a gradient
+    of what was drawn, `send(gradient)`.
     """
 
     draws: Any
@@ -63,7 +63,7 @@ class DrawnOp(Op):
         return self.draws.received
 
     def with_law(self: Self, parameter: str, law: Law) -> Self:
-        """Weights are drawn, by whatever their laws are then."""
+        """Weights are drawn, by whatever their distributions are then."""
         return self
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The sum of what chosen experts give, all of them alike."""
+"""The sum of what chosen experts give."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sigprop.theory.states import ALL_TRANSFORMED, AlongSignal, Directions, Fluc
 
 @dataclass(frozen=True)
 class ExpertSum(Op):
-    """`z_t = sum_e w_te y_te` over experts `e` of one law with weights of their own, `w_te = 0` for those not chosen.
+    """`z_t = sum_e w_te y_te` over experts `e` with weights of their own, `w_te = 0` for those not chosen.
 
     `y` is the state of one expert on all tokens, `w` that of the shares, a channel for every expert.
 

@@ -35,7 +35,7 @@ class Linear(Op):
     """`y = W x + b`, `Var W = variance`, `Var b = bias_variance`, means `mean` and `bias_mean` (0).
 
     Forward   `K_y = fan_in * variance * K_x + bias_variance`, mean 0; with means `m' = fan_in * mean * m + bias_mean`,
-              and `m' m'` and the fluctuations of `mean * sum_i x_i`, alike in all channels, beside
+              and `m' m'` and the fluctuations of `mean * sum_i x_i`, the same in all channels, beside
     Backward  `G_x = fan_out * variance * G_y`, and `fan_out * mean^2 * G_y * uniform` along all ones
               and what the mean `W^T W` makes of the part of the gradient along the signal (see `AlongSignal`);
               `g_x x = g_y W x`, so that what is along the one is along the other, beside the bias
@@ -121,7 +121,7 @@ class Linear(Op):
         return (self._with_ones(made, gradient, gradient.kernel, x.width),)
 
     def _with_ones(self, made: Gradient, gradient: Gradient, summed: Kernel, width: int) -> Gradient:
-        """With what the mean of the weights brings: the sum over outputs, alike in all channels of the input."""
+        """With what the mean of the weights brings: the sum over outputs, the same in all channels of the input."""
         if not self.mean:
             return made
         ones = summed.scale(self.mean**2 * self.fan_out * gradient.directions.uniform)

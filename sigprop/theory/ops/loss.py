@@ -27,7 +27,7 @@ def cross_entropy(
     that two different tokens have the same target (exchangeable; 1/V when not given). A tied head's `contact` raises
     the probability of each token's own id.
 
-    Along the signal lies `s = E dp/dx = (1 - E sum_v p_tv^2) / (V N)`; it is left out where tokens are alike, where it
+    Along the signal lies `s = E dp/dx = (1 - E sum_v p_tv^2) / (V N)`; it is left out of exchangeable tokens, where it
     may be `N s^2 K / G` of a gain's squared gradient, which is stated, and below a tied head.
     """
     kernel, classes, tokens = logits.kernel, logits.width, logits.kernel.tokens

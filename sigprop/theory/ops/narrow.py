@@ -22,11 +22,11 @@ class Narrow(Op):
     Forward   `K_y = K_x`
     Backward  `G_x = share G_y`: spread over all channels
 
-    Of `part` of the channels, what all of them have in step remains: `norm` is `2 + (v - 2) part`, which is
+    Of `part` of the channels, what all of them have in common remains: `norm` is `2 + (v - 2) part`, which is
     `2 (1 - part)` for a slice of a normalized vector, `pair` is `1 + (v - 1) part`; the all-ones direction of the slice
     is `part` that of the whole. Widening (one group stands for all) leaves the norm as it is: groups are independent.
     Where one group stands for all, what its gradient has along it each of them has along itself.
-    Exact for channels that are alike.
+    Exact for exchangeable channels.
     """
 
     carries = ALL_TRANSFORMED

@@ -13,7 +13,7 @@ from sigprop.theory.ops.base import Op
 from sigprop.theory.states import ALL_TRANSFORMED, KEPT, Gradient, Signal, ThroughActivation, ended
 
 LARGEST = 1 << 22
-"""Entries of a kernel that are looked at, at most, to see how far the positions of a row are in step."""
+"""Entries of a kernel that are looked at, at most, to see how far the positions of a row are correlated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,9 @@ class PositionsToChannels(Op):
     they have in common adds up along all ones: `u sum_qq' C_qq' / sum_q C_qq`. A gradient that is across a row is
     across each position by its part of the row.
 
-    `mixes`: the positions are to be mixed at random, alike in all `d` channels. The product of two such mixtures has
-    the relative variance `sum_qq' E K^2 / (sum_q K_qq)^2`, of the part that differs between channels:
-    `pair` is `d` times that, from the expected kernel and from its own fluctuation.
+    `mixes`: the positions are to be mixed at random, by one map in all `d` channels. The product of two such mixtures
+    has the relative variance `sum_qq' E K^2 / (sum_q K_qq)^2`, of the part that differs between channels: `pair` is `d`
+    times that, from the expected kernel and from its own fluctuation.
     """
 
     carries = ALL_TRANSFORMED.but(
@@ -88,7 +88,7 @@ class PositionsToChannels(Op):
         return (pairs / padded.diagonal(dim1=-2, dim2=-1)[..., rows].sum(-1).square().clamp_min(1e-300)).mean(-1)
 
     def _together(self, kernel: Kernel) -> Tensor | float:
-        """`sum_qq' C_qq' / sum_q C_qq`: positions that are alike add up along all ones."""
+        """`sum_qq' C_qq' / sum_q C_qq`: positions that have something in common add up along all ones."""
         count = self.rows.shape[1]
         if isinstance(kernel, Exchangeable):
             return 1.0 + (count - 1.0) * kernel.normalized().different
@@ -135,7 +135,7 @@ class ChannelsToPositions(Op):
     Forward   `K_y[(t,i), (t',i')] = delta_ii' C_x[t,t']` about the means
     Backward  the average over `i` of `G_y[(t,i), (t',i)]`
 
-    Exact for channels that are independent draws of one law, of which those of an output of fresh weights are.
+    Exact for independent channels of one distribution, as those of an output of fresh weights are.
 
     What `E (sum g x)^2` of one channel has beyond independence is summed over the new axis.
     """
@@ -152,13 +152,13 @@ class ChannelsToPositions(Op):
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         if isinstance(x.kernel, Exchangeable):
-            made = self._alike(x.covariance.exchangeable())
+            made = self._average(x.covariance.exchangeable())
             return self.carries.signal(x, made.like(made.values + made.spread(x.mean**2)), x.mean)
         covariance = torch.kron(x.covariance.values, torch.eye(self.count, dtype=x.mean.dtype))
         mean = x.mean.repeat_interleave(self.count)
         return self.carries.signal(x, Dense(covariance + mean[:, None] * mean), mean)
 
-    def _alike(self, covariance: Exchangeable) -> Exchangeable:
+    def _average(self, covariance: Exchangeable) -> Exchangeable:
         """The average token and pair: of all pairs those at the same place of the new axis are as before."""
         before, tokens = covariance.tokens, covariance.tokens * self.count
         same = (before - 1) / max(tokens - 1, 1)

@@ -91,7 +91,7 @@ def _scatter(x: Signal) -> Tensor:
 
 
 def _fluctuation(x: Signal, y: Signal) -> Fluctuation:
-    """Fluctuation of pairs: fresh channels, and the factors' own in step.
+    """Fluctuation of pairs: fresh channels, and the factors' own, correlated.
 
     With `k` the average pair and `a` the mean square of the differences, `a_z = a_x a_y + k_x a_y + a_x k_y`. What one
     factor's pairs fluctuate counts `k` of the other. A channel's tokens differ by `a_x a_y + c_x^2 a_y + a_x c_y^2`,

@@ -76,8 +76,8 @@ class Residual(Op):
         It is that of the differences between tokens, of which `f` brings the part `p`:
 
         `(1-p)^2 v_x + p^2 v_f + 2 p (1-p) (1 + sqrt(o_x o_f))`: 1 for the products of `x` with `f`, and what both have
-        from one origin adds in step. Sources have none. The sum of two branches is a branch, the sum with a skip path
-        is where new ones begin. A branch that mixes tokens adds nothing in step; its products with the skip path
+        from one origin adds up. Sources have none. The sum of two branches is a branch, the sum with a skip path
+        is where new ones begin. A branch that mixes tokens has nothing of that; its products with the skip path
         fluctuate by what it is made of.
         """
         energy_x = self.skip**2 * x.kernel.apart().clamp_min(0.0)
@@ -165,7 +165,7 @@ class SharedResidual(Residual):
     """The sum of two tensors that both have pieces of the further inputs.
 
     Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the pieces
-    Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are in step
+    Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are correlated
     """
 
     carries = ALL_TRANSFORMED
@@ -183,7 +183,7 @@ class SharedResidual(Residual):
             covariance = part.covariance.values[mine.index][:, other.index]
             cross = covariance * mine.share[:, None] * other.share * self.skip * self.branch
             values = values + cross + cross.T
-        return replace(made, kernel=Dense(values)).note(Status.ASYMPTOTIC, "a part that was added before, in step")
+        return replace(made, kernel=Dense(values)).note(Status.ASYMPTOTIC, "a part that was added before")
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, ...]:
         found = list(super().backward(gradient, output, *inputs[:2]))
@@ -194,7 +194,7 @@ class SharedResidual(Residual):
 
 
 def between_pieces(values: Tensor, mine: Piece, other: Piece, part: Signal, gradient: Gradient) -> Gradient:
-    """What a part receives because gradients at two pieces of it are in step, `values` the kernel between them."""
+    """What a part receives because gradients at two pieces of it are correlated, `values` the kernel between them."""
     values, count = values * mine.share[:, None] * other.share, len(part.mean)
     total = torch.zeros(count, values.shape[1], dtype=values.dtype).index_add(0, mine.index, values)
     total = torch.zeros(count, count, dtype=values.dtype).index_add(1, other.index, total)

@@ -94,7 +94,7 @@ class ParameterSource(Op):
 class Lookup(ParameterSource):
     """`x_p = E[id_p]`: rows of a parameter, of which some are set to zero.
 
-    Forward   as `ParameterSource`; the law is that of all rows, `zero_share` of which are zero
+    Forward   as `ParameterSource`; the distribution is that of all rows, `zero_share` of which are zero
     Weights   likewise
     """
 
@@ -108,7 +108,7 @@ class Lookup(ParameterSource):
     def of(
         cls, ids: Tensor, shape: tuple[int, ...], law: Law, zero_rows: Sequence[int] = (), padding: int = -1
     ) -> Lookup:
-        """The rows at some ids of a table of such a law; that at `padding` is not trained."""
+        """The rows at some ids of a table of such a distribution; that at `padding` is not trained."""
         drawn = (~torch.isin(ids, torch.tensor(zero_rows, dtype=ids.dtype))).double()
         same, trained = equal_ids(ids), (ids != padding).double()
         gram = same * same.outer(drawn, drawn)

@@ -35,7 +35,7 @@ class TokenMap(Op):
     (shares of its energy) that part remains: `norm` is `2 + (v - 2) sum w w' r^2`. A gradient across `y_t` is across
     `x_s` by their squared cosine.
 
-    Exact; of tokens that are alike the average token and pair of the output are followed, exact for a mean over all.
+    Exact; of exchangeable tokens the average token and pair of the output are followed, exact for a mean over all.
     """
 
     carries = ALL_TRANSFORMED.but(common=KEPT)
@@ -84,7 +84,7 @@ class TokenMap(Op):
 
 
 def _written_out(kernel: Kernel) -> Tensor:
-    """The same-token values with an axis for tokens: of length one where they are alike."""
+    """The same-token values with an axis for tokens: of length one where they are exchangeable."""
     return kernel.diagonal[..., None] if isinstance(kernel, Exchangeable) else kernel.diagonal
 
 
@@ -97,8 +97,8 @@ class TokenLinear(Linear):
     not average out in one network, is `DrawnTokenLinear`.
 
     Forward   the mean of the inputs and the bias give every output token a part common to all its channels; an output
-              is made of `fan_in` tokens alike
-    Weights   the sum over channels, which are alike; what is common to all of them meets the uniform share of the
+              is made of `fan_in` exchangeable tokens
+    Weights   the sum over exchangeable channels; what is common to all of them meets the uniform share of the
               gradient only; so does the bias: `channels * G * uniform share`
     Backward  as Linear; the excess of the gradient counts without the share of the bias, squared
 

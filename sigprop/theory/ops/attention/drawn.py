@@ -120,9 +120,9 @@ class DrawnAttention(DrawnOp):
     Backward  `G_v = E[A^T G_o A]`, the slope along the signal likewise; the sources of `A` get the gradient of `A`
               against drawn `g v^T`, of which a gradient `S o` makes `S A K_v` on average
 
-    The inputs are the sources of `A`, then `v`. Where several heads read one value, what they send to it along it is in
-    step. Exact up to the error of the draws, and with what finite width makes of them: queries, keys and values made
-    of one input fluctuate with it. `Attention` with sampled heads draws queries and keys from their states instead.
+    The inputs are the sources of `A`, then `v`. Where several heads read one value, what they send to it along it
+    is correlated. Exact up to the error of the draws, with what finite width makes of them: queries, keys and values of
+    one input fluctuate with it. `Attention` with sampled heads draws queries and keys from their states instead.
 
     The fluctuation of pairs goes on by how far `A K A^T` is correlated with `K`; that of norms and all directions end.
 
@@ -159,7 +159,7 @@ class DrawnAttention(DrawnOp):
         kernel = placed_back(kernel, outputs, outputs)
         average = placed_back(torch.block_diag(*average / count), outputs, values)
         made, ratio = Dense((kernel + kernel.mT) / (2 * count)), self.draws.width / value.width
-        inherited = value.fluctuation.pair_inherited * in_step(average, value.kernel, made) ** 2
+        inherited = value.fluctuation.pair_inherited * correlation(average, value.kernel, made) ** 2
         fluctuation = Fluctuation(pair=value.fluctuation.pair * ratio, pair_inherited=inherited * ratio)
         return self.carries.signal(
             value, made, average @ value.mean, self.draws.width, evidence, fluctuation=fluctuation
@@ -207,7 +207,7 @@ class DrawnAttention(DrawnOp):
         readers = self.draws.width / self.draws.value_width
         scale = readers / count
         kernel, leaning = (to_value + to_value.mT) * (scale * level / 2), leaning_back * (scale * steep)
-        if readers > 1 and isinstance(leaning, Tensor):  # what heads send to one value along it is in step
+        if readers > 1 and isinstance(leaning, Tensor):  # what heads send to one value along it is correlated
             kernel = kernel + (1.0 - 1.0 / readers) * leaning @ value.kernel.values @ leaning.mT
         return self.carries.gradient(gradient, Dense(kernel), along_signal=AlongSignal(leaning))
 
@@ -229,8 +229,8 @@ class DrawnAttention(DrawnOp):
         return rows @ drawn.permute(0, 1, 3, 2, 4)
 
 
-def in_step(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:
-    """How far `A K A^T` fluctuates in step with `K`, pair by pair; its own relative fluctuation is that of `K`.
+def correlation(average: Tensor, value: Kernel, made: Kernel) -> Tensor | float:
+    """Squared correlation of the fluctuations of `A K A^T` and of `K`, pair by pair, which are relatively as large.
 
     `(tr A K)^2 / (tr K tr A K A^T)`, the kernels about the average token: 1 for `A = 1`, small for averages over many.
     """

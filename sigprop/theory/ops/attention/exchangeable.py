@@ -1,4 +1,4 @@
-"""Attention over tokens that are alike: closed form, with every key visible or averaged over the positions of a mask.
+"""Attention over exchangeable tokens: closed form, with every key visible or averaged over the positions of a mask.
 
 With `s0 = scale^2 d_k K_q K_k` the raw score variance, `r` token correlations (of queries, keys, values),
 `s = (1 - r_k) s0` the part that survives softmax, `Y` the overlap of a row with itself and `X` of two rows:

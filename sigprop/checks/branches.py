@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sigprop.capture.record import Field
 from sigprop.checks.streams import Stream
+from sigprop.plans.recipes.planned_states import variance
 from sigprop.results import Profile, SiteRow
 from sigprop.structure import Structure
+from sigprop.structure.residual import SUMS
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def sensitivity_of(branches: Sequence[Branch]) -> float:
 
 def find_branches(structure: Structure | None, streams: Sequence[Stream], profile: Profile | None) -> list[Branch]:
     """The skip of a branch is the site that the sum adds to; where that is none, the sum of the junction before it
-    (variances add), the block before, or the start of the stream."""
+    (variances add), the block before, or the start of the stream, with what it is itself a sum of."""
     if structure is None or profile is None:
         return []
     found = []
@@ -55,15 +58,16 @@ def find_branches(structure: Structure | None, streams: Sequence[Stream], profil
     labels = {id(item): label for label, item in structure.traced.sites}
     skips = [_row(known, labels.get(id(spot.skip), "")) for spot in structure.sums]
     for number, stream in enumerate(streams):
-        rows = stream.rows(profile)
-        start = _start(profile.sites, rows[0]) if rows else None
-        skip = 0.0 if start is None else start.variance
+        rows, skip = stream.rows(profile), 0.0
         for place, block in enumerate(rows):
-            for junction, own in zip(structure.junctions, skips, strict=True):
+            for junction, spot, own in zip(structure.junctions, structure.sums, skips, strict=True):
                 exit_row = _row(known, junction.exit) if junction.exit else None
                 if exit_row is None or junction.block != block.name.removesuffix("[0]"):
                     continue
-                skip = skip if own is None else own.variance
+                if own is not None:
+                    skip = own.variance
+                elif not skip > 0:
+                    skip = _start(structure, spot.skip, known, labels)
                 branch = junction.branch_scale**2 * exit_row.variance
                 normed = junction.placement == "post"
                 skip = junction.skip_scale**2 * skip
@@ -78,13 +82,11 @@ def _row(known: dict[str, SiteRow], name: str) -> SiteRow | None:
     return known.get(name) or known.get(f"{name}[0]")
 
 
-def _start(sites: list[SiteRow], block: SiteRow) -> SiteRow | None:
-    """The last site before the first of a block's own."""
-    prefix = block.name.removesuffix("[0]") + "."
-    before = None
-    for row in sites:
-        if row.name.startswith(prefix) or row is block:
-            return before
-        if row.variance > 0 and "scores" not in row.name:
-            before = row
-    return before
+def _start(structure: Structure, item: Field, known: dict[str, SiteRow], labels: dict[int, str]) -> float:
+    """The variance of what a stream starts with: of a sum those of its parts, by theory where a part is no site."""
+    row = _row(known, labels.get(id(item), ""))
+    if row is not None:
+        return row.variance
+    if item.made_by in SUMS and len(item.fields) > 1:
+        return sum(_start(structure, part, known, labels) for part in item.fields)
+    return variance(item.node, structure.traced.states)

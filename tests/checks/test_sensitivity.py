@@ -110,3 +110,33 @@ def test_the_scale_of_the_skip_counts():
     plain.load_state_dict(model.state_dict())
     shares = [examined(item).branches[0].share for item in (model, plain)]
     assert shares[0] == pytest.approx(shares[1] / 4.0, rel=1e-6)
+
+
+class Positioned(torch.nn.Module):
+    """Words of std 0.02 with positions that have no module of their own, below two Post-LN blocks, as in Marian."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(64, 32)
+        torch.nn.init.normal_(self.words.weight, 0.0, 0.02)
+        angles = torch.arange(TOKENS)[:, None] * 10000.0 ** (-torch.arange(16) / 16)
+        self.register_buffer("places", torch.cat([angles.sin(), angles.cos()], -1))
+        blocks = [torch.nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True) for _ in range(2)]
+        self.blocks = torch.nn.ModuleList(blocks)
+
+    def forward(self, ids):
+        x = self.words(ids) + self.places
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_the_first_skip_is_the_sum_that_starts_the_stream():
+    """Not the words alone, of which the first branch would have a hundred times the variance."""
+    torch.manual_seed(0)
+    model = Positioned().eval()
+    subject = examined(model)
+    with torch.no_grad():
+        start = float((model.words(subject.batch) + model.places).var(correction=0))
+    assert subject.branches[0].skip == pytest.approx(start, rel=0.02)
+    assert not list(checks()["sensitivity"](subject))

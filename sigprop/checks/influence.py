@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.batches import copied, leaves, mapped, tensors_in
-from sigprop.checks.ends import GradientTape, entered
+from sigprop.checks.ends import GradientTape, TracedCall, entered
 from sigprop.checks.observation import Observation, another, changed_share, forward, is_drawing, is_kept, other_values
 from sigprop.checks.thresholds import limit
 from sigprop.compat import BatchNorm
@@ -26,6 +26,8 @@ EXACT = 1e-13
 LIKE = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full")
 COMPARED = ("ge", "gt", "le", "lt", "eq", "ne", "isnan", "isinf", "isfinite")
 """Functions that read a shape, and that compare: what they make may be the same."""
+STATISTICS = ("mean", "var", "std", "var_mean", "std_mean")
+"""Functions by which a batch is averaged on purpose: norms, and features of a whole batch."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,11 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     mixed = float(rest.mean()) if len(rest) and not found.pairs and _separate(model, first) else 0.0
     late = length and not along and shown and count > 1 and not bool(moved[0].any())
     end = moved[1, -1] if past and along else moved[min(1, count - 1)]
-    where, function = "", ""
+    where = function = ""
     if max(mixed, seen) > limit("leak"):
-        where, function = _first(model, batch, changed, count, 0 if mixed > limit("leak") else length)
+        place = _first(model, batch, changed, count, 0 if mixed > limit("leak") else length)
+        where, function = place or ("", "")
+        mixed = mixed if place else 0.0
     forgotten = past if past and shown and float(end.max()) <= EXACT else 0
     late, silent, causal = half if late else 0, _silent(found, count), along and earlier <= EXACT
     return Influence("", idle, mixed, seen, where, function, late, forgotten, silent, causal)
@@ -190,19 +194,26 @@ def _separate(model: nn.Module, first: Tensor) -> bool:
 
 
 def _silent(found: Observation, count: int) -> tuple[int, int]:
-    """Rows of the output that are the same on another input while others are not."""
+    """Rows of the output that are the same on another input, and no zeros (of a ReLU), while others are not."""
     before, other = found.output, found.other
     if before is None or other is None or before.dim() != 2 or len(before) != count or before.shape != other.shape:
         return (0, 0)
-    rows = int((before == other).all(1).sum())
+    rows = int(((before == other).all(1) & before.any(1)).sum())
     return (rows, count) if 0 < rows < count else (0, 0)
 
 
-def _first(model: nn.Module, batch: Any, changed: Any, count: int, length: int) -> tuple[str, str]:
-    """The first call, and where, that changes other examples, or (with a length) places before the half. Scores of two
-    places, which a mask is yet to hide, are passed over."""
+def _over_examples(call_: TracedCall, count: int) -> bool:
+    given = call_.given[0]
+    return isinstance(given, Tensor) and given.shape[:1] == (count,) != call_.made[0].shape[:1]
+
+
+def _first(model: nn.Module, batch: Any, changed: Any, count: int, length: int) -> tuple[str, str] | None:
+    """The first call, and where, that changes other examples, or (with a length) places before the half; None where the
+    batch is averaged on purpose. Scores of two places, which a mask is yet to hide, are passed over."""
     first, second = (_taped(model, item)[0] for item in (batch, changed))
     for one, two in zip(first.calls, second.calls, strict=False):
+        if one.name in STATISTICS and not length and _over_examples(one, count):
+            return None
         for made, again in zip(one.made, two.made, strict=False):
             if made.dim() < 2 or len(made) != count or made.shape != again.shape:
                 continue

@@ -75,8 +75,8 @@ def _local(
 ) -> tuple[Finding, Edit | None, bool]:
     """The finding with the change that removes it, or brings it nearer to its limit; else with what was ruled out."""
     ruled_out, best, before = [], None, _names(findings)
-    first = accepted if finding.group in JUDGED else []
-    for change in [*first, *suspects(subject, finding, findings)][: int(limit("most_trials"))]:
+    tried = [*accepted, *suspects(subject, finding, findings)] if finding.group in JUDGED else finding.edits
+    for change in tried[: int(limit("most_trials"))]:
         twin = subject.edited(change.inits, change.attributes)
         if twin is None:
             continue
@@ -93,8 +93,8 @@ def _local(
     if best is not None:
         return _fixed(subject, finding, *best), best[0], False
     if ruled_out and finding.group in JUDGED:
-        tried = "; ".join(ruled_out)
-        return replace(finding, cause=f"{finding.cause} Ruled out, since it did not remove this: {tried}."), None, False
+        told = "; ".join(ruled_out)
+        return replace(finding, cause=f"{finding.cause} Ruled out, since it did not remove this: {told}."), None, False
     return finding, None, False
 
 

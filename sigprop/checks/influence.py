@@ -156,7 +156,9 @@ def _placed(model: nn.Module, batch: Any, found: Observation, inputs: Any, idle:
     seen = earlier if ids and _next_wanted(batch, first) else 0.0
     rest = moved[2 if past else 1 :]
     mixed = float(rest.mean()) if len(rest) and not found.pairs and _separate(model, first) else 0.0
-    late = length and not along and shown and count > 1 and not bool(moved[0].any())
+    late = (
+        length and not along and shown and count > 1 and not bool(moved[0].any()) and _unread(model, batch, found, half)
+    )
     end = moved[1, -1] if past and along else moved[min(1, count - 1)]
     where = function = ""
     if max(mixed, seen) > limit("leak"):
@@ -172,6 +174,15 @@ def _next_wanted(batch: Any, ids: Tensor) -> bool:
     """Whether another tensor of the batch holds the tokens that come after."""
     others = [item for _, item in tensors_in(batch) if item is not ids and item.shape == ids.shape]
     return any(torch.equal(ids[:, 1:], item[:, :-1]) for item in others)
+
+
+def _unread(model: nn.Module, batch: Any, found: Observation, half: int) -> bool:
+    """Whether the later half of no example counts; one that holds a single number is padding."""
+    place, item = next((place, item) for place, item in tensors_in(batch) if _has_others(place, item))
+    padded = (item[:, half:] == item[:, half : half + 1]).flatten(1).all(1)
+    changed = torch.cat([item[:, :half], other_values(item)[:, half:]], 1)
+    after = _passed(model, _replaced(batch, {place: lambda _: changed}))
+    return not bool(padded.any()) and changed_share(found.output, after) == 0.0
 
 
 def _recurs(model: nn.Module) -> bool:

@@ -107,7 +107,7 @@ def _cropped(item: Any, side: int) -> Any:
 
 def is_weights_only(plan: Plan) -> bool:
     """Whether applying the plan changes nothing but parameters."""
-    return not plan.scales and all(row.folded for row in plan.junctions) and all(row.multiplier == 1.0 for row in plan)
+    return not plan.scales and all(row.folded for row in plan.junctions)
 
 
 def planned_skeleton(model: nn.Module, plan: Plan) -> nn.Module:

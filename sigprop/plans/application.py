@@ -20,7 +20,7 @@ from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from sigprop.compat import forward_hooks, remove_forward_hooks
-from sigprop.errors import InputError, UnknownNameError, UnsupportedError
+from sigprop.errors import InputError, UnknownNameError
 from sigprop.plans import hooks, writing
 from sigprop.plans.rows import ParameterPlan, ScalePlan
 from sigprop.plans.writing import Saved, all_or_nothing, fill
@@ -162,7 +162,7 @@ def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
         for name in hooks.unread(modules)
     ]
     lacking += [f"{row.name}: not finite" for row, item in pairs if not item.is_meta and not _is_finite(item)]
-    for row in _wanted_scales(plan, modules):
+    for row in plan.scales:
         if not _has_scale(modules.get(row.module), row):
             lacking.append(f"{row.module}: {row.place} is not multiplied by {row.factor:.4g}; call plan.attach_(model)")
     installed = hooks.installed(modules)
@@ -237,19 +237,8 @@ def _apply_scales(plan: Plan, model: nn.Module) -> None:
     modules = modules_of(model)
     for module in modules.values():
         remove_forward_hooks(module, hooks.ScaleHook)
-    for row in _wanted_scales(plan, modules):
+    for row in plan.scales:
         _scale(modules, row.module, row.factor, row.place)
-
-
-def _wanted_scales(plan: Plan, modules: dict[str, nn.Module]) -> list[ScalePlan]:
-    """The plan's scales, and those that forward multipliers of parameters amount to."""
-    found = list(plan.scales)
-    for row in plan.parameters:
-        if row.multiplier != 1.0:
-            owner, _, leaf = row.name.rpartition(".")
-            place = _multiplier_place(modules.get(owner), owner, leaf)
-            found.append(ScalePlan(owner, row.multiplier, place))
-    return found
 
 
 def _has_scale(module: nn.Module | None, row: ScalePlan) -> bool:
@@ -262,15 +251,6 @@ def _has_scale(module: nn.Module | None, row: ScalePlan) -> bool:
         return attribute in originals and math.isclose(getattr(module, attribute), originals[attribute] * row.factor)
     found = [hook for hook in forward_hooks(module) if isinstance(hook, hooks.ScaleHook)]
     return any((hook.scale, hook.place) == (row.factor, row.place) for hook in found)
-
-
-def _multiplier_place(module: nn.Module | None, owner: str, leaf: str) -> str:
-    """Where scaling the signal equals scaling the parameter: the input of a weight with a bias beside it."""
-    if leaf == "weight" and isinstance(module, nn.Embedding):
-        return "output"
-    if leaf == "weight" and not isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)):
-        return "input"
-    raise UnsupportedError(f"{owner}.{leaf}: no forward multiplier for this parameter; put it into init and lr")
 
 
 def _scale(modules: dict[str, nn.Module], name: str, factor: float, place: str) -> None:

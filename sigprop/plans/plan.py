@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-MULTIPLIERS = {"forward": "multiplier", "lr": "lr", "decay": "weight_decay", "eps": "eps"}
+MULTIPLIERS = {"lr": "lr", "decay": "weight_decay", "eps": "eps"}
 FOLLOWING = ("decay", "eps")
 """Multipliers that follow from the learning rate's: in the table only when all is asked for."""
 MUON_STEPS = {
@@ -42,7 +42,7 @@ MUON_STEPS = {
 class Plan(Result):
     """Rows for parameters, residual junctions and forward scales, with what produced them in `meta`."""
 
-    DOCUMENT = ("plan", 1)
+    DOCUMENT = ("plan", 2)
 
     parameters: list[ParameterPlan]
     junctions: list[JunctionPlan] = field(default_factory=list)

@@ -9,20 +9,16 @@ from sigprop.errors import require
 from sigprop.results.parameters import KEEP, Init, is_finite
 
 PLACES = ("input", "output")
-FACTORS = ("multiplier", "lr", "weight_decay", "eps")
+FACTORS = ("lr", "weight_decay", "eps")
 
 
 @dataclass(frozen=True)
 class ParameterPlan:
-    """One parameter: its initialization, the factor it enters the forward pass with, and its optimizer multipliers.
-
-    `role`: see `results.parameters`.
-    """
+    """One parameter: its initialization and its optimizer multipliers. `role`: see `results.parameters`."""
 
     name: str
     shape: tuple[int, ...]
     init: Init = KEEP
-    multiplier: float = 1.0
     lr: float = 1.0
     weight_decay: float = 1.0
     eps: float = 1.0
@@ -33,7 +29,6 @@ class ParameterPlan:
         require(all(size >= 0 for size in self.shape), "shape", self.shape, "sizes that are not negative")
         for name in FACTORS:
             require(is_finite(getattr(self, name)), name, getattr(self, name), "a finite number")
-        for name in ("lr", "weight_decay", "eps"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "a number that is not negative")
 
 

@@ -11,7 +11,7 @@ NET = "import torch\nfrom torch import nn\n\ndef net(width=4):\n    return nn.Li
 
 def plan_file(field):
     rows = f'[{{"name": "a", "shape": [1], {field}}}]'
-    return f'{{"schema_version": 1, "parameters": {rows}, "junctions": [], "scales": [], "meta": {{}}}}'
+    return f'{{"schema_version": 2, "parameters": {rows}, "junctions": [], "scales": [], "meta": {{}}}}'
 
 
 FILES = {

@@ -4,7 +4,6 @@ import ast
 import copy
 import importlib.util
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -40,8 +39,12 @@ def test_the_python_file_needs_torch_alone(unit):
 def test_scales_of_the_forward_pass_are_in_the_python_file(tmp_path):
     model = build("transformer", depth=2, width=32, heads=2)
     drawn = sp.plan(model, "gpt2", batch=plan_exports.ids())
-    rows = [replace(row, multiplier=3.0) if row.name == "token_embedding.weight" else row for row in drawn]
-    plan = Plan(rows, scales=[ScalePlan("head", 0.5), ScalePlan("blocks.0.mlp", 2.0, "output")])
+    scales = [
+        ScalePlan("token_embedding", 3.0, "output"),
+        ScalePlan("head", 0.5),
+        ScalePlan("blocks.0.mlp", 2.0, "output"),
+    ]
+    plan = Plan(list(drawn), scales=scales)
     module, _ = plan_exports.loaded(plan, "python", tmp_path)
     one, other = build("transformer", depth=2, width=32, heads=2), build("transformer", depth=2, width=32, heads=2)
     plan.apply_(one, torch.Generator().manual_seed(0))

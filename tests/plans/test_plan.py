@@ -220,10 +220,10 @@ def test_groups_drive_an_optimizer_and_a_scheduler():
     assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.0]
 
 
-def test_forward_multipliers_equal_scaled_weights():
+def test_scaled_inputs_equal_scaled_weights():
     model = Tied().double()
-    plan = keep_plan(model, first_weight={"multiplier": 0.5})
-    plan.scales.append(ScalePlan("head", 0.25))
+    plan = keep_plan(model)
+    plan.scales += [ScalePlan("first", 0.5), ScalePlan("head", 0.25)]
     expected = copy.deepcopy(model)
     with torch.no_grad():
         expected.first.weight.mul_(0.5)
@@ -263,12 +263,6 @@ def test_junctions_folded_or_branch_scale_but_never_a_silent_skip_scale():
         plan.apply_(model)
 
 
-def test_norm_gains_take_no_forward_multiplier():
-    model = Tied()
-    with pytest.raises(UnsupportedError, match=r"norm\.weight"):
-        keep_plan(model, norm_weight={"multiplier": 2.0}).apply_(model)
-
-
 def test_names_survive_compile_and_deepcopy():
     model = Tied()
     plan = keep_plan(model, first_weight={"lr": 0.5}).apply_(model) and keep_plan(model, first_weight={"lr": 0.5})
@@ -282,7 +276,8 @@ def test_names_survive_compile_and_deepcopy():
 
 def test_compiled_model_runs_with_scales():
     model = Tied().double()
-    plan = keep_plan(model, first_weight={"multiplier": 0.5})
+    plan = keep_plan(model)
+    plan.scales.append(ScalePlan("first", 0.5))
     plan.apply_(model)
     expected = model(ids())
     torch.testing.assert_close(torch.compile(model, backend="eager")(ids()), expected)
@@ -304,7 +299,7 @@ def test_fully_sharded_parameters_are_drawn_as_if_whole(one_process):
     plan = keep_plan(
         plain,
         embed_weight={"init": Init("normal", std=0.1)},
-        first_weight={"init": Init("orthogonal", std=0.5), "lr": 0.5, "multiplier": 0.7},
+        first_weight={"init": Init("orthogonal", std=0.5), "lr": 0.5},
         first_bias={"init": Init("keep", value=3.0)},
     )
     sharded = copy.deepcopy(plain)

@@ -88,8 +88,6 @@ def init_(model, generator=None):
 
 def scale(module, factor, place):
     """Let a module multiply its input, its output or one of its numbers."""
-    if place == "parameter":
-        place = "output" if isinstance(module, nn.Embedding) else "input"
     if place.startswith("attribute:"):
         attribute = place.partition(":")[2]
         setattr(module, attribute, getattr(module, attribute) * factor)
@@ -145,15 +143,10 @@ def written(plan: Plan) -> tuple[str, list[str]]:
     lines += [f"    {name!r}: {value!r}," for name, (value, _) in from_roles.items() if value != (1.0, 1.0, 1.0, False)]
     lines += [
         "}",
-        "# module, factor, and what it multiplies: input, output, attribute:NAME, or what its weight stands for",
+        "# module, factor, and what it multiplies: input, output or attribute:NAME",
     ]
     lines += ["SCALES = ["]
     lines += [
         commented(f"    {(row.module, row.factor, row.place)!r},", row.why) for row in plan.scales if row.factor != 1
-    ]
-    lines += [
-        f"    {(row.name.rpartition('.')[0], row.multiplier, 'parameter')!r},"
-        for row in plan.parameters
-        if row.multiplier != 1.0
     ]
     return "\n".join([*lines, "]"]) + CODE, missing

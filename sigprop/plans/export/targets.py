@@ -118,11 +118,6 @@ def decayed_settings(row: ParameterPlan) -> tuple[float, float, float]:
 def forward_rows(plan: Plan) -> list[str]:
     """What a plan changes in the forward pass: modules that multiply, and junctions that hooks scale."""
     told = [f"{row.module}: {row.place} times {row.factor:.6g}" for row in plan.scales if row.factor != 1.0]
-    told += [
-        f"{row.name}: enters the forward pass times {row.multiplier:.6g}"
-        for row in plan.parameters
-        if row.multiplier != 1.0
-    ]
     return told + hooked_rows(plan)
 
 

@@ -106,9 +106,7 @@ def completed(
 def require_untouched(plan: Plan, structure: Structure) -> Plan:
     """The plan, if it leaves every frozen parameter as it is."""
     frozen = {item.name for item in structure if item.frozen}
-    touched = [
-        row.name for row in plan.parameters if row.name in frozen and (row.init != KEEP or row.multiplier != 1.0)
-    ]
+    touched = [row.name for row in plan.parameters if row.name in frozen and row.init != KEEP]
     if not touched:
         return plan
     others = f" and {len(touched) - 1} more" if len(touched) > 1 else ""

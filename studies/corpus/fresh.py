@@ -1,5 +1,5 @@
 """`python -m studies.corpus.fresh`: the sixth set, each model predicted once, by theory alone and as called by default.
-`--models eighth` or `tenth`: those instead; `--models constructs`: the 98 of the first, for who changes the engine.
+`--models eighth`, `ninth` or `tenth`: those instead; `--models constructs`: the 98 of the first, for who changes the engine.
 
 The witness (`studies.corpus.witness`) makes 16 initializations of its own, four of a large model. Kept is a line for
 each model and way: how the numbers came about, rows judged, confident and wrong ones, stated errors and how many were
@@ -20,29 +20,34 @@ import typer
 
 import sigprop
 from sigprop.errors import SigpropError
-from studies.corpus import constructs, eighth, sixth, tenth
+from studies.corpus import constructs, eighth, ninth, sixth, tenth
 from studies.corpus.case import Case
 from studies.corpus.judging import compared, confident_and_wrong, is_right
 from studies.corpus.witness import Summary, witnessed
 
 OUT = Path("docs/data/corpus_fresh.json")
-EIGHTH, TENTH = Path("docs/data/corpus_eighth.json"), Path("docs/data/corpus_tenth.json")
-SETS = {"sixth": sixth.cases, "eighth": eighth.cases, "tenth": tenth.cases, "constructs": constructs.cases}
+LATER = {"eighth": eighth.cases, "ninth": ninth.cases, "tenth": tenth.cases}
+SETS = {"sixth": sixth.cases, "constructs": constructs.cases} | LATER
 DRAWS, OF_LARGE = 16, 4
 COLUMNS = ("variance", "grad_variance", "grad_second_moment")
 
 
+def file_of(models: str) -> Path:
+    """Where a set is stored that has a file of its own."""
+    return Path(f"docs/data/corpus_{models}.json")
+
+
 def main(
-    out: Annotated[Path, typer.Option(help="JSON file; models that it has are left alone.")] = OUT,
+    out: Annotated[Path | None, typer.Option(help="JSON file; models that it has are left alone.")] = None,
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
     part: Annotated[int, typer.Option(help="Every second model: 0 or 1; all by default.")] = -1,
     first: Annotated[bool, typer.Option(help="Theory alone only.")] = False,
-    models: Annotated[str, typer.Option(help="The set: sixth, eighth, tenth or constructs.")] = "sixth",
+    models: Annotated[str, typer.Option(help="The set: sixth, eighth, ninth, tenth or constructs.")] = "sixth",
 ) -> None:
     """Predict and judge what the file does not have yet."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    out = {"eighth": EIGHTH, "tenth": TENTH}.get(models, out)
+    out = out or (file_of(models) if models in LATER else OUT)
     found = json.loads(out.read_text()) if out.exists() else {"models": {}}
     for number, case in enumerate(SETS[models]()):
         if only in case.name and part in (-1, number % 2):

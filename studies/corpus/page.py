@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.corpus.fresh import EIGHTH, OUT
+from studies.corpus.fresh import OUT, file_of
 from studies.stored import fill, read, table
 
-PAGE, SEVENTH = Path("docs/evidence/corpus.md"), Path("docs/data/corpus_seventh.json")
+PAGE = Path("docs/evidence/corpus.md")
 NAMED_WAYS = {"theory": "theory alone", "default": "by default"}
 
 
@@ -23,8 +23,8 @@ def main(
     """Write the tables."""
     sixth = {name: row for name, row in read(data)["models"].items() if not name.startswith("construct/")}
     made = {"": _tables(sixth)}
-    for which, file in (("seventh", SEVENTH), ("eighth", EIGHTH)):
-        models = read(file)["models"]
+    for which in ("seventh", "eighth"):
+        models = read(file_of(which))["models"]
         large = {name: row for name, row in models.items() if name.startswith(f"{which}/large")}
         small = {name: row for name, row in models.items() if name not in large}
         made |= {f"{which} ": _tables(small), f"{which} large ": _tables(large)}

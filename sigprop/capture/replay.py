@@ -272,6 +272,7 @@ class Reverse:
         self.weights: dict[Weight, float] = {}
         self.corrections: dict[Node, float] = {}
         self._energies: list[list[Tensor]] = [[] for _ in self.kernels]
+        self._each: dict[Weight, list[float]] = {}
         self._couplings = {source: Coupling() for source in parts if couples}
 
     def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
@@ -299,6 +300,7 @@ class Reverse:
                 self._receive(-1, replay, self._joint.node, kernel_of(rows))
         for weight, value in weights.items():
             total = float(value.double().square().sum()) / replay.weight_share
+            self._each.setdefault(weight, []).append(total)
             self.weights[weight] = self.weights.get(weight, 0.0) + total
 
     def _receive(self, place: int, replay: Replay, node: Node, kernels: Tensor) -> None:
@@ -328,11 +330,12 @@ class Reverse:
         return Coupling.joined(found, self._joint.positions)
 
     def is_steady(self, error: float, few: int) -> bool:
-        """Whether `few` replicas or more tell the weight gradients of all linear sources to a relative standard error.
+        """Whether `few` replicas or more tell gradients of linear sources and of weights to a relative standard error.
 
         Replicas are taken as independent, which is cautious: in groups their fluctuations cancel.
         """
         found = [torch.cat(energies) for energies in self._energies if energies]
+        found += [torch.tensor(each) for each in self._each.values()]
         steady = [len(e) >= few and float(e.std()) <= error * float(e.mean()) * len(e) ** 0.5 for e in found]
         return bool(steady) and all(steady)
 

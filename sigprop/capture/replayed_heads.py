@@ -47,7 +47,7 @@ AT_ONCE = 16
 PRECISE = 0.005
 """Relative standard error of the output's variance at which no more heads are drawn."""
 STEADY = 0.05
-"""Relative standard error of the weight gradients of queries and keys at which no more heads are drawn backward."""
+"""Relative standard error of the gradients of queries, keys and weights inside at which no more heads are drawn."""
 STREAM_ALONE = 0.1, 6
 """The same, and the fewest replicas that tell it, where weights are not asked for: scores send the stream little of its
 gradient. That of GPT-2 is within 0.1 % of what many draws give, with queries and keys of 5 times its std within 9 %

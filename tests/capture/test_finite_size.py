@@ -266,3 +266,23 @@ def test_what_is_sampled_brings_the_fluctuation_of_its_own_moments():
     found = trace(Routed(), torch.randn(16, 64, generator=torch.Generator().manual_seed(0)))
     norms = {type(n.op).__name__: float(found.states.signal(n).fluctuation.norm) for n in found.capture.graph.nodes}
     assert norms["Sampled"] < 1.0
+
+
+def test_norms_that_vary_apart_below_batch_norm():
+    """A wide layer behind a narrow one: examples have norms of their own, whose average the next norm fixes. Rows of
+    EfficientNet and YOLO were guesses, as if the norms of all examples varied together."""
+
+    def make():
+        def block(a, b):
+            return [nn.Linear(a, b, bias=False), nn.BatchNorm1d(b), nn.SiLU()]
+
+        return nn.Sequential(*block(64, 16), *block(16, 96), *block(96, 96), nn.Linear(96, 8))
+
+    x = torch.randn(80, 64, generator=torch.Generator().manual_seed(2))
+    predicted, measured = predict(build(make), x), measure(None, x, build=make, seeds=64)
+    rows = {row.name: row for row in (*predicted.sites, *predicted.parameters)}
+    assert all(row.status != "assumed" for row in rows.values())
+    for item in predicted.compare(measured).differences:
+        if item.column in ("variance", "grad_variance", "grad_second_moment") and item.standard_error > 0.0:
+            stated = rows[item.name].stated_errors[item.column] * item.value / item.reference
+            assert abs(item.error) <= stated + 4.0 * item.standard_error, item

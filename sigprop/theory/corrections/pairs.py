@@ -26,7 +26,7 @@ from sigprop.theory.activations.quadrature import Function
 from sigprop.theory.corrections import ACTIVE
 
 if TYPE_CHECKING:
-    from sigprop.theory.states import Directions
+    from sigprop.theory.states import Directions, Signal
 
 ORDER = 24
 SMALLEST = 1e-6
@@ -57,3 +57,9 @@ def fixed_below_batch_norm(directions: Directions, fan_in: int) -> float:
     """The factor of the energy below weights, where a norm over the batch took out what is along each channel."""
     across = "pairs" in ACTIVE.get() and bool((torch.as_tensor(directions.channel) < ACROSS).all())
     return 1.0 - 2.0 / fan_in if across else 1.0
+
+
+def left_to_the_next(x: Signal) -> float:
+    """How far a gradient below a norm over the batch may be off before weights below have taken as much out: `2/d` of
+    the channels from which they made its input."""
+    return float((2.0 * (torch.as_tensor(x.fluctuation.pair) - 1.0) / x.width).max().clamp_min(0.0))

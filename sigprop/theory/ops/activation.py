@@ -31,7 +31,8 @@ SMALL = 1e-3
 """Share of what is along the signal in a gradient's energy from which on its fourth moments count."""
 
 LARGEST = 0.03
-"""Relative change of a variance, for norms that vary over networks, up to which its first order holds."""
+"""Relative change of a variance, for norms of all tokens that vary together over networks, up to which its first order
+holds: what tokens vary apart, as below a norm over the batch, averages out over them."""
 UNSTEADY = "norms that vary too much over networks for the average network to stand for them"
 
 ROUNDING = 1e-14
@@ -75,7 +76,8 @@ class Activation(Op):
             kernel = kernel.like(kernel.values * (1.0 + kernel.spread(moments.curved / x.width)))
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}
         made = Activation.carries.signal(x, kernel, mean, **parts)
-        if float(torch.as_tensor(moments.curved).abs().max()) > LARGEST * x.width:
+        together = moments.curved * x.covariance.in_step() / x.width
+        if float(torch.as_tensor(together).abs().max()) > LARGEST:
             made = made.note(Status.ASSUMED, UNSTEADY)
         if self.function.status == "exact":
             return made

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sigprop.theory.corrections.gates import projected
+from sigprop.theory.corrections.pairs import left_to_the_next
 from sigprop.theory.kernels import Dense, Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm
@@ -51,7 +52,11 @@ class BatchNorm(Norm):
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         _, level = self._level(inputs[0])
         kernel = gradient.kernel.centred().scale(self.gain_second_moment / level)
-        return (BatchNorm.carries.gradient(gradient, kernel),)
+        return (self._left(gradient, kernel, *inputs),)
+
+    def _left(self, gradient: Gradient, kernel: Kernel, x: Signal) -> Gradient:
+        doubt = max(gradient.evidence.doubt, left_to_the_next(x))
+        return BatchNorm.carries.gradient(gradient, kernel, replace(gradient.evidence, doubt=doubt))
 
     def parameters(self, gradient: Gradient, *inputs: Signal) -> list[ParameterState]:
         (x,) = inputs
@@ -87,7 +92,7 @@ class FiniteBatchNorm(BatchNorm):
         scale = count * self.gain_second_moment
         values = gradient.kernel.values - (along + along.T) / scale + inner / scale**2
         values = Dense(values).centred().values * (_mean_inverse(unit / count) * self.gain_second_moment / level)
-        return (BatchNorm.carries.gradient(gradient, Dense(values)),)
+        return (self._left(gradient, Dense(values), *inputs),)
 
 
 def _mean_inverse(kernel: Tensor) -> Tensor:

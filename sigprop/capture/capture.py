@@ -23,13 +23,12 @@ from torch import Tensor, nn
 from sigprop.batches import tensors_in
 from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
-from sigprop.capture.passes import EXPERTS, THINNED, require_passes
 from sigprop.capture.record import Call, Field, Record, Weight, fields_made, united
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.compat import DisableTorchFunction
 from sigprop.distributions import read_parameters
-from sigprop.errors import InputError, TooLarge, UnsupportedError, require
+from sigprop.errors import InputError, TooLarge, UnknownNameError, UnsupportedError, require
 from sigprop.graph.evaluate import Evaluation
 from sigprop.graph.graph import Bound, Doubt, Graph, Node
 from sigprop.registry import Registry
@@ -100,6 +99,29 @@ class ModuleSites:
                     self.sites.append((label, found))
 
 
+# -- How it is followed, and the shortcuts that may be taken: what is followed in place of the whole
+
+
+REPEATED, SEQUENCES, LONG = "repeated blocks", "identical sequences", "long contexts"
+EXPERTS, THINNED = "experts as one", "thinned heads"
+PASSES = {
+    REPEATED: "of 40 identical blocks or more some are followed: 2 % of a kernel at each jump (repeated_blocks.py)",
+    SEQUENCES: "of 4 sequences or more two are followed: 12 % of what all share, else less (identical_sequences.py)",
+    LONG: "sequences beyond `tokens` are continued from shorter ones: rows are assumed (long_contexts.py)",
+    EXPERTS: "of stacked experts one is followed: none in expectation, for weights of mean zero (experts_as_one.py)",
+    THINNED: "of many heads a part is drawn: the standard errors of the draws (replay.py)",
+}
+"""Each with what it does, its error, and its file in `sigprop/capture`."""
+
+
+def require_passes(passes: Collection[str]) -> frozenset[str]:
+    """The passes that are allowed; raises for one that is none."""
+    for name in (passes,) if isinstance(passes, str) else passes:
+        if name not in PASSES:
+            raise UnknownNameError("pass", name, PASSES)
+    return frozenset(passes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
     """How a model is followed.
@@ -109,7 +131,7 @@ class CaptureOptions:
     positions: of a tensor with channels, at most (examples times pixels, or times tokens): kernels of more are refused.
     replayed: calls of functions without a rule that are drawn, at most: of a recurrence every step draws those before.
     passes: shortcuts that may be used where they apply, by name; () for none. `meta["passes"]` names those that were,
-        `sigprop.capture.passes` has what each does and its error.
+        `sigprop.capture.capture.PASSES` has what each does and its error.
     network: one of several networks, followed with its own heads; the average network when None.
     """
 

@@ -9,14 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.capture.capture import CaptureOptions
+from sigprop.capture.capture import LONG, PASSES, REPEATED, SEQUENCES, CaptureOptions
 from sigprop.capture.identical_sequences import Started, first_sequences, two_sequences
 from sigprop.capture.long_contexts import continued, shortened
-from sigprop.capture.passes import LONG, PASSES, REPEATED, SEQUENCES
 from sigprop.capture.record import Uneven
 from sigprop.capture.replayed_function import ReplayedFunction
-from sigprop.capture.rows import SiteRows, parameter_rows
-from sigprop.capture.score_rows import placed, score_rows
+from sigprop.capture.rows import SiteRows, parameter_rows, placed, score_rows
 from sigprop.capture.skipped_rows import with_skipped_rows
 from sigprop.capture.tracing import followed
 from sigprop.distributions import build

@@ -32,7 +32,6 @@ SHORTEST = 40
 """Blocks of a run that is worth it."""
 SURE = 5.0
 """Standard errors within which two laws that were read off numbers are one."""
-PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
 @dataclass(frozen=True)
@@ -58,56 +57,38 @@ def runs_of_alike_blocks(model: nn.Module) -> list[AlikeBlocks]:
 
 
 def _runs(name: str, blocks: list[nn.Module]) -> Iterator[AlikeBlocks]:
-    first, described = 0, [_Description(block, place) for place, block in enumerate(blocks)]
+    first, described = 0, list(map(_described, blocks))
     for place in range(1, len(blocks) + 1):
-        if place == len(blocks) or not described[place].is_like(described[first]):
+        if place == len(blocks) or not _are_alike(described[first], described[place], place - first):
             yield AlikeBlocks(name, first, tuple(blocks[first:place]))
             first = place
 
 
-class _Description:
-    """What a block is made of. Whole numbers are told as they are and as their distance from the block's place."""
+def _described(block: nn.Module) -> list[Any]:
+    """What a block is made of: settings of its parts, numbers that they hold, laws of their parameters."""
+    found: list[Any] = []
+    for name, module in block.named_modules():
+        found += [name, type(module)]
+        found += [item for key, value in vars(module).items() if not key.startswith("_") for item in (key, value)]
+        for key, item in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            held = law_of(item) if isinstance(item, nn.Parameter) and item.is_meta else item
+            found += [key, tuple(item.shape), item.dtype, item.requires_grad, held]
+    return found
 
-    def __init__(self, block: nn.Module, place: int):
-        self.settings: list[Any] = []
-        self.numbers: list[tuple[int, int]] = []
-        self.laws: list[Distribution] = []
-        self.buffers: list[Tensor] = []
-        for name, module in block.named_modules():
-            self.settings += [name, type(module)]
-            for key, value in vars(module).items():
-                if not key.startswith("_"):
-                    self._add(key, value, place)
-            for key, parameter in module.named_parameters(recurse=False):
-                self.settings.append((key, tuple(parameter.shape), parameter.dtype, parameter.requires_grad))
-                if parameter.is_meta:
-                    self.laws.append(law_of(parameter))
-                else:
-                    self.buffers.append(parameter)
-            for key, buffer in module.named_buffers(recurse=False):
-                self.settings.append((key, tuple(buffer.shape), buffer.dtype))
-                self.buffers.append(buffer)
 
-    def _add(self, key: str, value: Any, place: int) -> None:
-        if isinstance(value, int) and not isinstance(value, bool):
-            self.settings.append(key)
-            self.numbers.append((value, value - place))
-        elif isinstance(value, PLAIN) or (isinstance(value, tuple) and all(isinstance(item, PLAIN) for item in value)):
-            self.settings.append((key, value))
-        elif isinstance(value, Tensor):
-            self.settings.append(key)
-            self.buffers.append(value)
-        else:
-            self.settings.append((key, id(value)))
+def _are_alike(one: list[Any], other: list[Any], apart: int) -> bool:
+    """Whether two blocks are made of the same; whole numbers may count the blocks, of which one is so many further."""
+    return len(one) == len(other) and all(_is_like(*pair, apart) for pair in zip(one, other, strict=True))
 
-    def is_like(self, other: _Description) -> bool:
-        if self.settings != other.settings:
-            return False
-        numbers = zip(self.numbers, other.numbers, strict=True)
-        same = all(
-            value == other_value or offset == other_offset for (value, offset), (other_value, other_offset) in numbers
-        )
-        return same and all(map(_one_law, self.laws, other.laws)) and all(map(_equal, self.buffers, other.buffers))
+
+def _is_like(one: Any, other: Any, apart: int) -> bool:
+    if isinstance(one, Distribution) and isinstance(other, Distribution):
+        return _one_law(one, other)
+    if isinstance(one, int) and not isinstance(one, bool) and type(one) is type(other):
+        return other in (one, one + apart)
+    if isinstance(one, Tensor) and isinstance(other, Tensor) and one.is_meta and other.is_meta:
+        return True
+    return one is other or (not isinstance(one, (list, dict)) and _same(one, other))
 
 
 def _one_law(one: Distribution, other: Distribution) -> bool:
@@ -120,12 +101,6 @@ def _one_law(one: Distribution, other: Distribution) -> bool:
         and abs(one.variance - other.variance) <= error * max(one.variance, other.variance)
         and abs(one.mean - other.mean) <= error * spread + 1e-9 * abs(one.mean)
     )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    if one is other or (one.is_meta and other.is_meta):
-        return True
-    return one.shape == other.shape and one.device == other.device and torch.equal(one, other)
 
 
 class WatchedNumber(int):

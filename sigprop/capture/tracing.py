@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from sigprop.batches import copied, run, tensors_in
-from sigprop.capture.capture import Capture, CaptureOptions, record_of
+from sigprop.capture.capture import EXPERTS, REPEATED, THINNED, Capture, CaptureOptions, record_of
 from sigprop.capture.experts_as_one import followed_as_one
 from sigprop.capture.gradient_start import loss_start, terms_of
 from sigprop.capture.mode import CaptureMode
-from sigprop.capture.passes import EXPERTS, REPEATED, THINNED
 from sigprop.capture.record import Field, Uneven, Weight
 from sigprop.capture.repeated_blocks import RunOfBlocks, jumped_over
 from sigprop.capture.replayed_heads import heads_in

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sigprop.capture import build, predict
-from sigprop.capture.passes import EXPERTS, LONG, PASSES, REPEATED, SEQUENCES, THINNED
+from sigprop.capture.capture import EXPERTS, LONG, PASSES, REPEATED, SEQUENCES, THINNED
 from sigprop.errors import UnknownNameError
 from sigprop.models import build as reference
 from tests.capture.networks import Network

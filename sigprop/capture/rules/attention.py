@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.capture import Capture, rule
+from sigprop.capture.capture import THINNED, Capture, rule
 from sigprop.capture.layout import CHANNEL, KEY, Axis, Layout, are_streams, arranged, with_streams
-from sigprop.capture.passes import THINNED
 from sigprop.capture.record import Call, Field, independent
 from sigprop.capture.replayed_heads import ReplayedHeads
 from sigprop.capture.rules.replayed import replayed

@@ -10,16 +10,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.layout import (
-    BATCH,
-    CHANNEL,
-    TOKEN,
-    Layout,
-    arranged,
-    fresh,
-    of_roles,
-    resized,
-)
+from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, arranged, fresh, of_roles, resized
 from sigprop.capture.record import Call, Field, Weight, mapped, result_shape
 from sigprop.capture.rules.operands import as_field, bound_to
 from sigprop.capture.rules.replayed import replayed

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.layout import Layout, Misaligned, as_constant, concrete_rows
-from sigprop.capture.record import Call, Field, Record, Source, united
+from sigprop.capture.record import Call, Field, Record, Source, no_state, united
 from sigprop.capture.rules.views import viewed
 from sigprop.capture.sampled_loss import sampled_start
 from sigprop.errors import InputError
@@ -94,15 +94,11 @@ def sum_of(terms: Sequence[Term]) -> Field:
         _weighted_sum, "weighted_sum", tuple(t.record for t in terms), {"factors": [t.factor for t in terms]}, ""
     )
     fields = [term.record for term in terms if isinstance(term.record, Field)]
-    return Field(Layout((), ()), _never, united(fields), call=call, inputs=tuple(fields))
+    return Field(Layout((), ()), no_state, united(fields), call=call, inputs=tuple(fields))
 
 
 def _weighted_sum(*numbers: Tensor, factors: Sequence[float]) -> Tensor:
     return torch.stack([number.reshape(()) * factor for number, factor in zip(numbers, factors, strict=True)]).sum()
-
-
-def _never(item: Field) -> Any:
-    raise AssertionError("the sum of a loss has no node")
 
 
 LARGE = 2.0
@@ -259,30 +255,23 @@ def _negative_log_likelihood(
 ) -> tuple[Field, Gradient] | None:
     """The negative log-likelihood of a log-softmax is the cross-entropy of its logits."""
     seen = input
-    while isinstance(seen, Field) and seen.call is not None and seen.call.name != "log_softmax" and seen.inputs:
+    while isinstance(seen, Field) and seen.call is not None and seen.made_by != "log_softmax" and seen.inputs:
         below: Any = seen.inputs[0]
         if seen.root is None and seen.layout.channels != below.layout.channels:
             return None
         seen = below
-    if (
-        not isinstance(seen, Field)
-        or seen.call is None
-        or seen.call.name != "log_softmax"
-        or not _over_classes(seen.call)
-    ):
+    made = seen.call if isinstance(seen, Field) else None
+    if made is None or made.name != "log_softmax" or not _over_classes(made):
         return None
-    logits = seen.call.args[0]
+    logits = made.args[0]
     if logits.shape != input.shape:
-        logits = viewed(logits, logits.layout.reshaped(input.shape), seen.call)
+        logits = viewed(logits, logits.layout.reshaped(input.shape), made)
     return _cross_entropy(states, logits, *args, **kwargs)
 
 
 def _over_classes(call: Call) -> bool:
-    """Whether it is a log-softmax over the last dimension."""
-    logits = call.args[0]
-    if call.name != "log_softmax":
-        return False
-    dim = call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else None)
+    """Whether a log-softmax is over the last dimension."""
+    logits, dim = call.args[0], call.kwargs.get("dim", call.args[1] if len(call.args) > 1 else None)
     return isinstance(logits, Field) and dim is not None and dim % len(logits.shape) == len(logits.shape) - 1
 
 

@@ -46,7 +46,9 @@ def alike_sequences(model: nn.Module, batch: Any) -> int:
     ids = [item for item in tensors if item.dim() == 2 and not item.is_floating_point()]
     if not ids or others or any(item.dim() < 2 or item.shape[0] != ids[0].shape[0] for item in tensors):
         return 0
-    if any(_uneven(item) or _repeats_differ(item) for item in ids) or any(map(_mixes, model.modules())):
+    if any(_uneven(item) or _repeats_differ(item) for item in ids):
+        return 0
+    if any(isinstance(module, BatchNorm) and module.training for module in model.modules()):
         return 0
     return ids[0].shape[0]
 
@@ -81,16 +83,8 @@ def _shares(ids: Tensor, other: Tensor) -> Tensor:
     return torch.where(values[place] == ids, counts[place], 0).double() / len(other)
 
 
-def _mixes(module: nn.Module) -> bool:
-    return isinstance(module, BatchNorm) and module.training
-
-
 def first_sequences(batch: Any, count: int) -> Any:
-    return _mapped(batch, lambda item: item[:count])
-
-
-def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    return mapped(batch, lambda item: change(item) if isinstance(item, Tensor) else item)
+    return mapped(batch, lambda item: item[:count] if isinstance(item, Tensor) else item)
 
 
 def opposed(found: TracedModel, start: Start) -> Start | None:

@@ -357,13 +357,10 @@ def as_constant(value: Any, beside: Any) -> float | None:
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, Tensor) and not value.is_meta and value.numel():
-        if value.numel() > 1 and hasattr(beside, "shape") and _is_enlarged(beside.shape, value.shape):
+        shape = tuple(getattr(beside, "shape", ()))
+        if value.numel() > 1 and hasattr(beside, "shape") and torch.broadcast_shapes(shape, value.shape) != shape:
             return None
         first = value.flatten()[0]
         if value.numel() == 1 or bool((value == first).all()):
             return float(first)
     return None
-
-
-def _is_enlarged(shape: Sequence[int], other: Sequence[int]) -> bool:
-    return torch.broadcast_shapes(tuple(shape), tuple(other)) != tuple(shape)

@@ -22,7 +22,7 @@ from sigprop.errors import require
 from sigprop.graph.evaluate import Evaluation
 from sigprop.isolation import as_written, undisturbed
 from sigprop.losses import LossChoice, require_loss
-from sigprop.results import ParameterRow, Profile, SiteRow
+from sigprop.results import Profile, SiteRow
 from sigprop.results.stated_errors import mark_vanished
 from sigprop.theory import Status
 
@@ -69,7 +69,7 @@ def predict(model: nn.Module | Callable[[], nn.Module], batch: Any, **options: A
         if settings.networks == 1:
             return _predict(model, batch, settings)
         loaded = _loaded(model)
-        return averaged(settings.networks, lambda number: _predict(loaded, batch, replace(settings, network=number)))
+        return averaged([_predict(loaded, batch, replace(settings, network=n)) for n in range(settings.networks)])
 
 
 def _predict(model: Any, batch: Any, settings: TheoryOptions) -> Profile:
@@ -158,30 +158,18 @@ def _of_draws(function: ReplayedFunction) -> float:
     return function.replicas * (PER_REPLICA + PER_DRAWN_PAIR * pairs)
 
 
-SITE = ("mean", "variance", "token_correlation", "grad_variance", "grad_token_correlation")
-PARAMETER = ("grad_second_moment",)
+def averaged(found: Sequence[Profile]) -> Profile:
+    """The average over several networks, row by row."""
+    sites, parameters = _rows([item.sites for item in found]), _rows([item.parameters for item in found])
+    return Profile(sites, parameters, found[0].meta | {"networks": len(found)})
 
 
-def averaged(count: int, one: Callable[[int], Profile]) -> Profile:
-    """The average over `count` networks; `one` predicts the network of a given number."""
-    found = average([one(number) for number in range(count)])
-    return Profile(found.sites, found.parameters, found.meta | {"networks": count})
-
-
-def average(profiles: Sequence[Profile]) -> Profile:
-    """Rows of one model, averaged by name."""
-    sites: list[SiteRow] = _rows([item.sites for item in profiles], SITE)
-    parameters: list[ParameterRow] = _rows([item.parameters for item in profiles], PARAMETER)
-    return Profile(sites, parameters, profiles[0].meta)
-
-
-def _rows(found: Sequence[Sequence[Any]], columns: Sequence[str]) -> list[Any]:
-    """Rows of the first profile, each with the averages of the rows of its name."""
+def _rows(found: Sequence[Sequence[Any]]) -> list[Any]:
+    """Rows of the first network, each with the averages of the rows of its name."""
     named: dict[str, list[Any]] = {}
-    for rows in found:
-        for row in rows:
-            named.setdefault(row.name, []).append(row)
-    return [replace(row, **{name: _average(named[row.name], name) for name in columns}) for row in found[0]]
+    for row in (row for rows in found for row in rows):
+        named.setdefault(row.name, []).append(row)
+    return [replace(row, **{name: _average(named[row.name], name) for name in type(row).COLUMNS}) for row in found[0]]
 
 
 def _average(rows: Sequence[Any], column: str) -> float:

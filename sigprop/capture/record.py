@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import resolve_name
 
 from sigprop.capture.layout import Axis, Layout
-from sigprop.errors import NoRule, SigpropError
+from sigprop.errors import NoRule, SigpropError, UnsupportedError
 from sigprop.graph.graph import ONE_NUMBER, Call, Node, Record, Weight, leaves, mapped
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "independent",
     "leaves",
     "mapped",
+    "no_state",
     "united",
 ]
 
@@ -191,6 +192,11 @@ class Skipped(Record):
 
     def __init__(self, shape: tuple[int, ...]):
         self.shape = shape
+
+
+def no_state(item: Field) -> Node:
+    """The node of what is only replayed: a complex tensor, a sum of losses."""
+    raise UnsupportedError(f"a tensor that {item.made_by} makes has no state of its own")
 
 
 def fields_made() -> int:

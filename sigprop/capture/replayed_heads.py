@@ -21,21 +21,6 @@ from sigprop.theory.ops.attention import DrawnAttention
 from sigprop.theory.ops.attention.drawn import sequences_apart
 from sigprop.theory.ops.base import Op
 
-
-def possible_thinning(query: Layout, key: Layout, wanted: int, replicas: int, drawn: list[Layout]) -> Thinning | None:
-    """Thin the heads of queries and keys alike, down to about `wanted`, and join replicas where heads come first in all
-    that is drawn; None when neither is possible."""
-    mine, theirs = query.dims[-3] if len(query.dims) > 2 else (), key.dims[-3] if len(key.dims) > 2 else ()
-    if len(mine) != 1 or len(theirs) > 1 or any(axis.is_position for axis in (*mine, *theirs)):
-        return None
-    common = math.gcd(mine[0].size, theirs[0].size if theirs else mine[0].size)
-    factors = [n for n in range(1, common + 1) if common % n == 0 and mine[0].size // n >= wanted]
-    made = Thinning([*mine, *theirs], max(factors, default=1), replicas)
-    if any(made.place(layout) is None for layout in drawn):
-        made = made.single
-    return made if made.factor > 1 or made.replicas > 1 else None
-
-
 HEADS = 64
 """Heads that are drawn at most for the first attentions of a model."""
 FIRST = 12
@@ -115,13 +100,21 @@ class ReplayedHeads:
         self._arrange()
 
     def _possible_thinning(self, wanted: int, heads: int) -> Thinning | None:
+        """Heads of queries and keys thinned alike, down to about `wanted`, and replicas joined where heads come first
+        in all that is drawn; None when neither is possible."""
         call = self.weight.call
         if call is None or call.name != "attention_weights":
             return None
-        query, key = (item.layout for item in call.args[:2])
-        drawn = [part.layout for parts in self.parts.values() for part in parts]
-        alike = math.prod(axis.size for dim in query.dims[-3:-2] for axis in dim) == heads
-        return possible_thinning(query, key, wanted, self.group if alike else 1, drawn)
+        mine, theirs = (dims[-3] if len(dims) > 2 else () for dims in (item.layout.dims for item in call.args[:2]))
+        if len(mine) != 1 or len(theirs) > 1 or any(axis.is_position for axis in (*mine, *theirs)):
+            return None
+        size = mine[0].size
+        common = math.gcd(size, *(axis.size for axis in theirs))
+        factors = [n for n in range(1, common + 1) if common % n == 0 and size // n >= wanted]
+        made = Thinning([*mine, *theirs], max(factors, default=1), self.group if size == heads else 1)
+        if any(made.place(part.layout) is None for parts in self.parts.values() for part in parts):
+            made = made.single
+        return made if made.factor > 1 or made.replicas > 1 else None
 
     def _arrange(self) -> None:
         layout = self.weight.layout if self._thinning is None else self._thinning.layout(self.weight.layout)

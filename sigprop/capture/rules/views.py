@@ -12,11 +12,9 @@ from sigprop.capture.capture import Capture, rule
 from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.functions import SAME
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned, arranged, fresh, resized
-from sigprop.capture.record import Call, Field, Record, Source, Weight, mapped, on_meta, result_shape
+from sigprop.capture.record import Call, Field, Record, Source, Weight, mapped, no_state, on_meta, result_shape
 from sigprop.capture.rules.operands import how_chosen, remember_choice, routing_of
 from sigprop.capture.rules.replayed import kept, replayed
-from sigprop.errors import UnsupportedError
-from sigprop.graph.graph import Node
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels
@@ -266,13 +264,9 @@ def squeeze(capture: Capture, call: Call, input: Field, *args: Any, **kwargs: An
 def view_as_complex(capture: Capture, call: Call, input: Field) -> Field:
     """Pairs of channels become complex numbers: followed by replay."""
     layout, transparent = Layout(input.layout.dims[:-1], input.layout.order), input.transparent or input.is_source
-    made = Field(layout, _complex, input.sources, transparent=transparent, call=call, inputs=(input,))
+    made = Field(layout, no_state, input.sources, transparent=transparent, call=call, inputs=(input,))
     made.dtype = torch.complex64
     return made
-
-
-def _complex(item: Field) -> Node:
-    raise UnsupportedError("a complex tensor has no state of its own")
 
 
 @rule("view_as_real")

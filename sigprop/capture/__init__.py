@@ -7,12 +7,11 @@ Layers from the ground up; a file imports only from its own layer and those befo
 2. Random numbers: `ensemble`, `replay`, `replayed_heads`, `replayed_function`.
    Sampled from predicted states by replaying the model's functions, for ops that are evaluated so.
 3. Run: `capture`. What a run has found: the graph, records, sites; rules and passes by name.
-4. Weights: `derived_weights`. Functions of parameters alone.
-5. Rules: `rules/`. One file per family of torch functions, with how its results are made.
-6. Forward: `mode`, `experts_as_one`, `jump`, `repeated_blocks`. The model's own forward, every call handed to its rule.
-7. Gradients: `sampled_loss`, `gradient_start`. Where the gradient of a loss starts.
-8. Traced models: `tracing`, `roles`, `identical_sequences`. One run as a value, and what is asked of it.
-9. Profiles: `rows`, `skipped_rows`, `long_contexts`, `predict`. All of it as rows.
+4. Rules: `rules/`. One file per family of torch functions, with how its results are made.
+5. Forward: `mode`, `experts_as_one`, `jump`, `repeated_blocks`. The model's own forward, every call handed to its rule.
+6. Gradients: `sampled_loss`, `gradient_start`. Where the gradient of a loss starts.
+7. Traced models: `tracing`, `roles`, `identical_sequences`. One run as a value, and what is asked of it.
+8. Profiles: `rows`, `skipped_rows`, `long_contexts`, `predict`. All of it as rows.
 """
 
 from sigprop.capture.capture import Capture, rule

@@ -21,14 +21,13 @@ from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
 from sigprop.capture.capture import RULES, Capture, Rule, record_of
-from sigprop.capture.derived_weights import makes_fields, of_weights
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, VIEWS
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
+from sigprop.capture.rules.joining import remember, written_through
 from sigprop.capture.rules.operands import how_chosen, remember_choice, remember_routing, routing_of
-from sigprop.capture.rules.replayed import kept, recorded, replayed
+from sigprop.capture.rules.replayed import kept, makes_fields, of_weights, recorded, replayed
 from sigprop.capture.rules.stops import custom, hooked, stopped
-from sigprop.capture.rules.writes import remember, written_through
 from sigprop.compat import custom_functions
 from sigprop.errors import Fault, InputError, SigpropError, UnsupportedError
 from sigprop.graph.graph import mapped, replaced

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, by_rule, rule
-from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Layout, of_roles
 from sigprop.capture.record import Call, Field, Function, Record, Weight, few_entries
 from sigprop.capture.rules.operands import bound_to, concrete_field, weight_field
 from sigprop.capture.rules.pointwise import functions_of_parts, side_by_side_again
-from sigprop.capture.rules.replayed import replayed
+from sigprop.capture.rules.replayed import of_weights, replayed
 from sigprop.graph.graph import Node
 from sigprop.theory.ops.batch_norm import FiniteBatchNorm
 from sigprop.theory.ops.group_norm import GroupNorm

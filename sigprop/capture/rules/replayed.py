@@ -1,14 +1,20 @@
-"""What has no rule: the call is kept to be replayed, and the state of its result sampled when someone asks for it."""
+"""What has no rule: the call is kept to be replayed, and the state of its result sampled when someone asks for it.
+
+Of functions of parameters alone (views, gates, standardization) the distribution is derived.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture
-from sigprop.capture.derived_weights import of_weights
+from sigprop.capture.functions import MOVES, UNARY
 from sigprop.capture.layout import (
     CHANNEL,
     KEY,
@@ -21,7 +27,11 @@ from sigprop.capture.layout import (
     of_roles,
     resized,
 )
-from sigprop.capture.record import Call, Field, made_on_meta, mapped, no_rule, on_meta
+from sigprop.capture.record import Call, Field, Weight, leaves, made_on_meta, mapped, no_rule, on_meta
+from sigprop.capture.replay import Replay
+from sigprop.distributions import INDEPENDENT, STRUCTURED, UNKNOWN, Distribution, kind_of_derived
+from sigprop.graph.evaluate import Evaluation
+from sigprop.graph.graph import Parents
 
 
 def replayed(capture: Capture, call: Call, reason: str = "") -> Any:
@@ -156,3 +166,154 @@ def _left(shape: tuple[int, ...], whole: tuple[int, ...]) -> list[int] | None:
 
 def _has_keys(layout: Layout) -> bool:
     return any(axis.role == KEY for dim in layout.dims for axis in dim)
+
+
+# -- Functions of parameters alone
+
+
+MAKE_FIELDS = frozenset(
+    (
+        "embedding",
+        "linear",
+        "matmul",
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "einsum",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "scaled_dot_product_attention",
+        "one_hot",
+        "layer_norm",
+        "rms_norm",
+        "item",
+        "tolist",
+        "bool",
+    )
+)
+"""Functions of weights and real numbers that are functions of the input."""
+OF_THE_INPUT = frozenset(["batch_norm", "group_norm"])
+"""Norms, which have rules of their own for the raw input and standardize a weight."""
+
+
+def makes_fields(call: Call) -> bool:
+    """Whether a call on weights and real numbers is a function of the input; a product of a weight with itself is a
+    function of the weight."""
+    roots = [{name for name, _ in item.roots} for item in call.records if isinstance(item, Weight)]
+    if any(one & other for number, other in enumerate(roots) for one in roots[:number]):
+        return False
+    return call.name in MAKE_FIELDS or (call.name in OF_THE_INPUT and not isinstance(call.args[0], Weight))
+
+
+def of_weights(capture: Capture, call: Call) -> Any:
+    """Weights for the results of a call on weights and real tensors."""
+    parents = [item for item in call.records if isinstance(item, Weight)]
+    result = made_on_meta(call)
+    if isinstance(result, Tensor):
+        return _weight(capture, call, result, parents, None)
+    if isinstance(result, (tuple, list)) or call.name == "iter":
+        return tuple(_weight(capture, call, item, parents, n) for n, item in enumerate(result))
+    return result
+
+
+def _weight(capture: Capture, call: Call, result: Tensor, parents: list[Weight], output: int | None) -> Any:
+    shape = tuple(result.shape)
+    if not result.is_floating_point():
+        return capture.concrete(Weight(shape, parents[0].distribution, "", ((parents[0], 1.0),), call, output))
+    made = Weight(shape, parents[0].distribution, "", (), call, output)
+    made.derive = _Derived(made, parents[:1] if call.name in MOVES else parents, capture.seed)
+    made.distribution, made.parents = made.derive(capture.states)
+    return made
+
+
+class _Derived:
+    """The law of a function of weights, and how much of the energy of its gradient each of these gets."""
+
+    def __init__(self, weight: Weight, parents: list[Weight], seed: Callable[[], int]):
+        self._weight, self._parents = weight, parents  # a reshape like another takes its shape
+        self._new_seed, self._seed = seed, 0
+
+    def __call__(self, states: Evaluation) -> tuple[Distribution, Parents]:
+        weight, parents = self._weight, self._parents
+        call = weight.call
+        assert call is not None
+        laws = [states.law(parent) for parent in parents]
+        law, slope = _law(call, parents, laws, weight.shape, weight.output)
+        slope = 0.0 if call.name == "detach" else slope
+        energy = sum(math.prod(parent.shape) for parent in parents)
+        shares = tuple((parent, slope * math.prod(parent.shape) / energy) for parent in parents)
+        return (law, shares) if law is not None else self._drawn(states, laws, shares)
+
+    def _drawn(self, states: Evaluation, laws: list[Distribution], shares: Parents) -> tuple[Distribution, Parents]:
+        self._seed = self._seed or self._new_seed()
+        replay = Replay(states, torch.Generator().manual_seed(self._seed), gradients=True)
+        values = replay(self._weight)
+        if all(law.numbers is not None for law in laws):
+            return Distribution.table(values), _received(replay, values) or shares
+        assert self._weight.call is not None
+        kind = _kind(self._weight.call, laws, values.detach())
+        return Distribution.measured(values, kind), _received(replay, values) or shares
+
+
+def _kind(call: Call, laws: list[Distribution], values: Tensor) -> str:
+    """What the entries of a function of weights share."""
+    kinds = {law.kind for law in laws} - {INDEPENDENT}
+    given = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, Tensor) and item.numel() > 1]
+    if any(item.is_floating_point() for item in given) and not _is_elementwise(call):
+        return UNKNOWN  # numbers of the model, as those of spectral_norm: they may have been made from the weights
+    return kinds.pop() if len(kinds) == 1 else STRUCTURED if kinds else kind_of_derived(values)
+
+
+def _received(replay: Replay, values: Tensor) -> tuple[tuple[Weight, float], ...]:
+    """For each drawn weight how much of a random gradient's energy arrives there; nothing where autograd cannot say."""
+    above = torch.randn(values.shape, generator=replay.generator, dtype=values.dtype)
+    try:
+        below = torch.autograd.grad(values, list(replay.weights.values()), above, allow_unused=True)
+    except RuntimeError:
+        return ()
+    sizes = [0.0 if item is None else float(item.square().sum()) for item in below]
+    total = max(float(above.square().sum()), 1e-300)
+    return tuple((weight, size / total) for weight, size in zip(replay.weights, sizes, strict=True))
+
+
+def _law(
+    call: Call, parents: list[Weight], laws: list[Distribution], shape: tuple[int, ...], output: int | None
+) -> tuple[Distribution | None, float]:
+    """The distribution of the result's entries, and how much gradient energy passes to the parent."""
+    only, law = parents[0], laws[0]
+    if call.name in MOVES:
+        return _moved(call, only, law, output), 1.0
+    others = [item for item in (*call.args, *call.kwargs.values()) if isinstance(item, Tensor) and item.numel() > 1]
+    if len(parents) == 1 and not others and shape == only.shape and _is_elementwise(call):
+        table = law.numbers
+        x = (law.quantiles if table is None else table.double()).clone().requires_grad_()
+        try:
+            with torch.enable_grad():
+                args = tuple(x if item is only else item for item in call.args)
+                value = _out_of_place(call)(*args, **call.kwargs)
+                (slope,) = torch.autograd.grad(value.sum(), x)
+        except (RuntimeError, TypeError, IndexError):
+            return None, 1.0
+        if value.shape == x.shape:
+            made = Distribution.of(value.detach(), law.kind) if table is None else Distribution.table(value)
+            return made, float(slope.square().mean())
+    return None, 1.0
+
+
+def _moved(call: Call, parent: Weight, law: Distribution, output: int | None) -> Distribution:
+    """The law of moved entries; parts of a table are tables of their own."""
+    if law.numbers is None or any(isinstance(item, Weight) and item is not parent for item in call.records):
+        return law
+    moves = replace(call, function=torch.Tensor.reshape) if call.name == "view" else call
+    made = moves.on(law.numbers, parent)
+    return Distribution.table(made if output is None else list(made)[output])
+
+
+def _is_elementwise(call: Call) -> bool:
+    return call.name in UNARY or call.name.removeprefix("r") in ("add", "sub", "mul", "div", "truediv", "pow")
+
+
+def _out_of_place(call: Call) -> Any:
+    return getattr(torch, call.name, call.function) if call.in_place else call.function

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from sigprop.capture.capture import Capture, rule
-from sigprop.capture.derived_weights import of_weights
 from sigprop.capture.functions import SAME
 from sigprop.capture.layout import BATCH, CHANNEL, TOKEN, Axis, Dim, Layout, Misaligned, arranged, fresh, resized
 from sigprop.capture.record import Call, Field, Record, Source, Weight, mapped, no_state, on_meta, result_shape
 from sigprop.capture.rules.operands import how_chosen, remember_choice, routing_of
-from sigprop.capture.rules.replayed import kept, replayed
+from sigprop.capture.rules.replayed import kept, of_weights, replayed
 from sigprop.theory.ops.gather import Gather
 from sigprop.theory.ops.narrow import Narrow
 from sigprop.theory.ops.positions_to_channels import PositionsToChannels

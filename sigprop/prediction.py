@@ -15,9 +15,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from sigprop.batches import as_batch
+from sigprop.batches import as_batch, shortened
 from sigprop.capture import predict as predict_by_theory
-from sigprop.capture.long_contexts import shortened
 from sigprop.capture.predict import TheoryOptions
 from sigprop.compat import ConvNd
 from sigprop.distributions import build, factory_of_model

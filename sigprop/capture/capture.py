@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sigprop.batches import tensors_in
 from sigprop.capture.ensemble import joined, tied
 from sigprop.capture.layout import LARGEST, Layout
-from sigprop.capture.record import Call, Field, Record, Weight, fields_made, united
+from sigprop.capture.record import Call, Field, Record, Weight, fields_made, leaves, united
 from sigprop.capture.replay import Replay
 from sigprop.capture.replayed_function import MOST_REPLAYED, ReplayedFunction
 from sigprop.compat import DisableTorchFunction
@@ -50,6 +50,12 @@ def attach(tensor: Tensor, record: Record) -> None:
 def record_of(value: Any) -> Record | None:
     """The record of a traced tensor; none for anything else."""
     return getattr(value, _RECORD, None)
+
+
+def traced(*values: Any) -> list[tuple[Tensor, Record]]:
+    """The traced tensors among the values, however nested, with their records."""
+    tensors = (item for item in leaves(values) if isinstance(item, Tensor))
+    return [(item, record) for item in tensors if (record := record_of(item)) is not None]
 
 
 # -- Modules that run, and what they make

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import resolve_name
 from torch.utils.hooks import RemovableHandle
 
-from sigprop.capture.capture import RULES, Capture, Rule, record_of
+from sigprop.capture.capture import RULES, Capture, Rule, record_of, traced
 from sigprop.capture.functions import CHECKED, GETTERS, KEPT, QUERIES, VALUES, VIEWS
 from sigprop.capture.layout import Misaligned
 from sigprop.capture.record import Call, Field, Record, Skipped, Uneven, Weight, leaves, no_rule, on_meta
@@ -253,12 +253,6 @@ class CaptureMode(Mode):
 def _shapes(call: Call) -> str:
     found = [item for item in leaves((call.args, call.kwargs)) if isinstance(item, (Record, Tensor))]
     return ", ".join(f"{type(item).__name__.lower()} {tuple(item.shape)}" for item in found)
-
-
-def traced(*values: Any) -> list[tuple[Tensor, Record]]:
-    """The traced tensors among the values, however nested, with their records."""
-    tensors = (item for item in leaves(values) if isinstance(item, Tensor))
-    return [(item, record) for item in tensors if (record := record_of(item)) is not None]
 
 
 # -- what a call is named, and whether torch takes it

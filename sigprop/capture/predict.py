@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from sigprop.batches import shortened
 from sigprop.capture.capture import LONG, PASSES, REPEATED, SEQUENCES, CaptureOptions
 from sigprop.capture.identical_sequences import Started, first_sequences, two_sequences
-from sigprop.capture.long_contexts import continued, shortened
+from sigprop.capture.long_contexts import continued
 from sigprop.capture.record import Uneven
 from sigprop.capture.replayed_function import ReplayedFunction
 from sigprop.capture.rows import SiteRows, parameter_rows, placed, score_rows

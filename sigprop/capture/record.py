@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import resolve_name
 
 from sigprop.capture.layout import Axis, Layout
 from sigprop.errors import NoRule, SigpropError, UnsupportedError
-from sigprop.graph.graph import ONE_NUMBER, Call, Node, Record, Weight, leaves, mapped
+from sigprop.graph.graph import ONE_NUMBER, Call, Node, Record, Weight, leaves, mapped, on_meta, result_shape
 
 __all__ = [
     "ONE_NUMBER",
@@ -40,6 +39,8 @@ __all__ = [
     "leaves",
     "mapped",
     "no_state",
+    "on_meta",
+    "result_shape",
     "united",
 ]
 
@@ -216,32 +217,6 @@ def united(fields: Iterable[Field]) -> tuple[Source, ...]:
     return tuple(dict.fromkeys(s if count[s.field] <= FEW else Source(s.field) for s in found))
 
 
-# -- The shapes of a call's results, as torch itself gives them on meta tensors
-
-
-def result_shape(call: Call) -> tuple[int, ...]:
-    """The shape of the one tensor that a call makes."""
-    return tuple(on_meta(call).shape)
-
-
-def on_meta(call: Call) -> Any:
-    """What a call gives, as tensors without numbers."""
-
-    def meta(item: Any) -> Any:
-        if isinstance(item, Record):
-            return torch.empty(item.shape, dtype=item.dtype, device="meta")
-        if isinstance(item, Tensor) and item.is_floating_point():
-            return item.to("meta")
-        return item
-
-    args, kwargs = mapped((call.args, call.kwargs), meta)
-    try:
-        return call.function(*args, **kwargs)
-    except (RuntimeError, NotImplementedError):
-        args, kwargs = mapped((args, kwargs), _single)
-        return call.function(*args, **kwargs)
-
-
 def made_on_meta(call: Call) -> Any:
     """The same; that the function itself refuses such tensors is a refusal of its call."""
     try:
@@ -262,10 +237,3 @@ def no_rule(call: Call, reason: str) -> NoRule:
         f"Register one with @sigprop.capture.rule({call.name!r}), a function of (capture, call, *args, **kwargs) that "
         "returns a sigprop.capture.Field; docs/do/rules.md has one that runs."
     )
-
-
-def _single(item: Any) -> Any:
-    """On meta, in float32 where it is floating: a shape does not depend on precision, mixed ones would be refused."""
-    if not isinstance(item, Tensor):
-        return item
-    return item.to("meta", torch.float32) if item.is_floating_point() else item.to("meta")

@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from sigprop.capture.long_contexts import continued, shortened
+from sigprop.batches import shortened
+from sigprop.capture.long_contexts import continued
 from sigprop.losses import LossChoice
 from sigprop.results import Profile
 from sigprop.verification import Simulation

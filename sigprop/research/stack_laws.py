@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -168,14 +168,6 @@ def depth_laws(scaling: str, depths: tuple[int, ...] = (24, 48, 96, 192), **sett
 def block_rows(sites: list[SiteRow]) -> list[SiteRow]:
     """Whole blocks, in order."""
     return [row for row in sites if row.name.rpartition(".")[2].isdigit()]
-
-
-def correlation_fixed_points(blueprint: Transformer) -> tuple[float, float]:
-    """Signal and gradient token correlation in the middle of a very deep copy of the stack."""
-    deep = replace(blueprint, depth=400)
-    rows = block_rows(predict(deep).sites)
-    middle = rows[len(rows) // 2]
-    return middle.token_correlation, middle.grad_token_correlation
 
 
 def _shares(tape: Tape, junction: Node) -> list[float]:

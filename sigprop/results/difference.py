@@ -116,6 +116,8 @@ class InitDiff(Result):
         lines += [f"structure: {line}" for line in self.structure]
         if self.meta.get("not_run"):
             lines.append(f"signals were not compared: {self.meta['not_run']}")
+        if self.meta.get("not_run_b"):
+            lines.append(f"that both compute the same was not looked at: {self.meta['not_run_b']}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

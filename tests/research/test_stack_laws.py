@@ -5,17 +5,12 @@ import math
 import pytest
 import torch
 
+from sigprop.blueprints import predict
 from sigprop.blueprints.inits import AttentionVariances, InitScheme, MLPVariances
 from sigprop.blueprints.transformer import Transformer
 from sigprop.errors import InputError, UnknownNameError
 from sigprop.research import correlation
-from sigprop.research.stack_laws import (
-    correlation_fixed_points,
-    depth_laws,
-    growth_class,
-    scaled_transformer,
-    stack_laws,
-)
+from sigprop.research.stack_laws import block_rows, depth_laws, growth_class, scaled_transformer, stack_laws
 
 
 class Strengths(InitScheme):
@@ -51,11 +46,11 @@ def test_gradient_correlation_fixed_points():
 def test_full_chain_fixed_points_with_query_and_key_paths():
     """FORMULAS 3, unit scores: r_x* = 0.884 and r_g* = 0.777: neither the paper's 0.87 nor the value path's 0.95."""
     blueprint = Transformer(
-        norm_placement="post", dropout=0.1, tokens=4096, width=8192, heads=8, init=Strengths(2.2, 0.4)
+        depth=400, norm_placement="post", dropout=0.1, tokens=4096, width=8192, heads=8, init=Strengths(2.2, 0.4)
     )
-    signal, gradient = correlation_fixed_points(blueprint)
-    assert signal == pytest.approx(0.884, abs=0.03)
-    assert gradient == pytest.approx(0.777, abs=0.03)
+    middle = block_rows(predict(blueprint).sites)[200]
+    assert middle.token_correlation == pytest.approx(0.884, abs=0.03)
+    assert middle.grad_token_correlation == pytest.approx(0.777, abs=0.03)
 
 
 def test_mlp_lowers_correlation_above_0_627():

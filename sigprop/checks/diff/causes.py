@@ -239,6 +239,7 @@ def _code(
     if moments is None and right.model is not None:
         moments = moments_of(right.model, batch)
     if not moments:
+        found.meta |= {"not_run_b": right.not_run} if right.not_run else {}
         return False
     told = computes_the_same(twin, pairs, moments, batch)
     if told:

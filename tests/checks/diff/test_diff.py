@@ -180,6 +180,26 @@ def test_another_interpreter(net):
     assert found.meta["versions_b"]["torch"] == torch.__version__
 
 
+def test_a_model_that_another_interpreter_cannot_run_is_told(tmp_path):
+    """Its parameters are compared; that its code was not is said with the reason."""
+    words = [
+        "import sys",
+        "from torch import nn",
+        "class Net(nn.Linear):",
+        "    def __init__(self):",
+        "        super().__init__(8, 8)",
+        "    def forward(self, x):",
+        "        if 'sigprop' not in sys.modules:",
+        "            raise TypeError('no kernel here')",
+        "        return super().forward(x)",
+    ]
+    (tmp_path / "net.py").write_text("\n".join(words))
+    found = sp.diff(f"{tmp_path}/net.py:Net", batch=torch.randn(4, 8), python=sys.executable)
+    assert found.equal
+    told = "that both compute the same was not looked at: TypeError: no kernel here"
+    assert told in found.summary()
+
+
 def test_json_both_ways():
     found = sp.diff(models.GPT, lambda: models.GPT(std=0.1), models.ids())
     again = InitDiff.from_json(found.to_json())

@@ -22,6 +22,8 @@ from sigprop.losses import LossChoice, first_signal, objective
 from sigprop.measurement.batch import call
 from sigprop.measurement.guard import untouched
 
+PIECE = 1 << 18
+"""Entries of logits that are squared at once: of all there are many, in float64."""
 EPSILONS = ("eps", "variance_epsilon", "epsilon")
 
 
@@ -57,8 +59,11 @@ def changed_share(output: Tensor | None, other: Tensor | None) -> float:
     if output is None or other is None or output.shape != other.shape or not bool(output.isfinite().all()):
         return math.nan
     kept = ~(filled(output) & filled(other))
-    scale = float(output[kept].square().mean())
-    return float((output - other)[kept].square().mean()) / scale if scale > 0 else 0.0
+    before = after = 0.0
+    for one, two, taken in zip(*(item.reshape(-1).split(PIECE) for item in (output, other, kept)), strict=True):
+        before += float(one[taken].square().sum())
+        after += float((one - two)[taken].square().sum())
+    return after / before if before > 0 else 0.0
 
 
 def observe(model: nn.Module, batch: Any, loss: LossChoice = None) -> Observation:

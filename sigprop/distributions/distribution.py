@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-PIECE = 1 << 22
+PIECE = 1 << 18
 """Entries of a tensor that are copied to float64 at once."""
 QUANTILES = 4096
 LARGE = 1 << 20

@@ -65,13 +65,17 @@ AS_ASKED = """
 import json, logging, os, resource, sys, time, torch, transformers, sigprop
 logging.disable(logging.CRITICAL)
 from sigprop import check, predict
-what, name = sys.argv[1:]
+what, name, folder = sys.argv[1:]
 torch.set_num_threads(1)
 images = {"pixel_values": torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))}
 llama = transformers.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
                                  num_attention_heads=32, num_key_value_heads=8, vocab_size=128256)
 kinds = {"ResNet-50": "ResNet", "ConvNeXt-T": "ConvNext", "Swin-T": "Swin"}
-if name in kinds:
+if name == "U-Net":
+    sys.path.append(folder)
+    from unet import UNet, latents
+    given, batch = (UNet if what == "predict" else UNet()), latents()
+elif name in kinds:
     config = getattr(transformers, kinds[name] + "Config")()
     build = lambda: getattr(transformers, kinds[name] + "ForImageClassification")(config)
     given, batch = (build if what == "predict" else build()), images
@@ -87,7 +91,9 @@ print(json.dumps({"seconds": seconds, "clock": clock, "gigabytes": memory}))
 """
 """A prediction or a check as people ask for it, imports and all defaults included."""
 ASKED = {
-    "images": [(what, name) for name in ("ResNet-50", "ConvNeXt-T", "Swin-T") for what in ("predict", "check")],
+    "images": [
+        (what, name) for name in ("ResNet-50", "ConvNeXt-T", "Swin-T", "U-Net") for what in ("predict", "check")
+    ],
     "checks": [("check", "GPT-2 small"), ("check", "Llama-8B"), ("check", "GPT-2 small with its weights")],
 }
 ENTRIES = {
@@ -183,7 +189,10 @@ def as_asked(here: Path, other: Path, group: str) -> Iterator[str]:
     """Of both checkouts, one after the other."""
     yield "| | before | now |"
     for what, name in ASKED[group]:
-        told = [_told(run(root, ["-c", AS_ASKED, what, name], LIMIT_NOW), LIMIT_NOW) for root in (other, here)]
+        told = [
+            _told(run(root, ["-c", AS_ASKED, what, name, str(here / "bench")], LIMIT_NOW), LIMIT_NOW)
+            for root in (other, here)
+        ]
         yield f"| {what} {name} | {' | '.join(told)} |"
 
 

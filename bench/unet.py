@@ -1,5 +1,8 @@
-"""A U-Net with the parts and the sizes of diffusers' `UNet2DModel` by default, which is no dependency: 64 x 64 latents, widths
-224 to 896, two residual blocks a level (three on the way up), attention on all levels but the first."""
+"""A U-Net with the parts and the sizes of diffusers' `UNet2DModel` by default, which is no dependency.
+
+64 x 64 latents, widths 224 to 896, two residual blocks a level (three on the way up), attention on all levels but the
+first: 274 million parameters.
+"""
 
 from __future__ import annotations
 

@@ -103,8 +103,9 @@ def _predicted(loaded: nn.Module, batch: Any, verify: int | None, tokens: int, o
     long = _long_context(loaded, batch, verify, tokens, options)
     if isinstance(long, Profile):
         return long
-    if verify is None and _is_cheap(loaded, batch):
-        options = {"positions": image_positions(loaded) or FOLLOWED, "replayed": REPLAYED} | options
+    pixels = image_positions(loaded) if parameter_count(loaded) <= LARGEST else None
+    if verify is None and (pixels or _is_cheap(loaded, batch)):
+        options = {"positions": pixels or FOLLOWED, "replayed": REPLAYED} | options
     try:
         found = _by_theory(loaded, batch, tokens, options)
     except SigpropError as obstacle:

@@ -267,8 +267,11 @@ def test_a_recurrence_that_theory_would_draw_again_at_every_step_is_run(monkeypa
     assert all(row.status in ("simulated", "assumed") for row in found.sites)
 
 
-def test_images_of_many_positions_are_simulated_before_a_kernel_is_made(monkeypatch):
-    """All pairs of 676 positions through three convolutions cost more than the model itself."""
+@pytest.mark.parametrize("cheap", [10**8, 10])
+def test_images_of_many_positions_are_simulated_before_a_kernel_is_made(monkeypatch, cheap):
+    """All pairs of 676 positions through three convolutions cost more than the model itself, also of a model that is not
+    drawn to verify theory."""
+    monkeypatch.setattr(prediction, "CHEAP_PARAMETERS", cheap)
     monkeypatch.setattr("sigprop.theory.ops.sources.ParameterSource.__init__", None)
     build = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))  # noqa: E731
     found = sp.predict(build, torch.randn(1, 3, 28, 28))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.distributions.constructor import constructed
-from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL, STRUCTURED, UNKNOWN, Distribution
+from sigprop.distributions.distribution import INDEPENDENT, ORTHOGONAL, PIECE, STRUCTURED, UNKNOWN, Distribution
 from sigprop.distributions.independence import FEWEST
 from sigprop.distributions.model_distributions import (
     copied_with,
@@ -43,13 +43,18 @@ def perturbation(parameter: Tensor, law: Distribution, stays: bool, name: str) -
     return lambda values, number: _resized(values, law, _generator(name, number))
 
 
-def independent(shape: torch.Size, law: Distribution, generator: torch.Generator) -> Tensor:
-    """Independent entries with the moments of a distribution."""
+def independent(
+    shape: torch.Size, law: Distribution, generator: torch.Generator, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Independent entries with the moments of a distribution, made piece by piece in float64."""
     values = law.quantiles
     if len(values) < 2 or not float(values.std()):
         return law.mean + math.sqrt(law.variance) * torch.randn(shape, generator=generator, dtype=torch.float64)
     scale = math.sqrt(law.variance) / float(values.std(correction=0))
-    return law.mean + (law.draw(shape, generator) - values.mean()) * scale
+    made = torch.empty(math.prod(shape), dtype=dtype)
+    for piece in made.split(PIECE):
+        piece.copy_(law.mean + (law.draw(piece.shape, generator) - values.mean()) * scale)
+    return made.view(shape)
 
 
 def _resized(values: Tensor, law: Distribution, generator: torch.Generator) -> Tensor:
@@ -231,11 +236,11 @@ def _fill(law: Distribution, parameter: Tensor) -> Fill | None:
     if law.kind != INDEPENDENT and not parameter.is_meta:
         return None
     if parameter.is_meta:
-        return lambda generator: independent(parameter.shape, law, generator)
+        return lambda generator: independent(parameter.shape, law, generator, parameter.dtype)
     constant = _constant_rows(parameter)
 
     def fill(generator: torch.Generator) -> Tensor:
-        made = independent(parameter.shape, law, generator).to(parameter.device, parameter.dtype)
+        made = independent(parameter.shape, law, generator, parameter.dtype).to(parameter.device)
         return made if constant is None else torch.where(constant, parameter.detach(), made)
 
     return fill

@@ -269,8 +269,8 @@ def test_a_recurrence_that_theory_would_draw_again_at_every_step_is_run(monkeypa
 
 @pytest.mark.parametrize("cheap", [10**8, 10])
 def test_images_of_many_positions_are_simulated_before_a_kernel_is_made(monkeypatch, cheap):
-    """All pairs of 676 positions through three convolutions cost more than the model itself, also of a model that is not
-    drawn to verify theory."""
+    """All pairs of 676 positions through three convolutions cost more than the model itself, also of one that is too
+    large to be run to verify theory."""
     monkeypatch.setattr(prediction, "CHEAP_PARAMETERS", cheap)
     monkeypatch.setattr("sigprop.theory.ops.sources.ParameterSource.__init__", None)
     build = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))  # noqa: E731

@@ -17,7 +17,7 @@ import torch
 
 from sigprop.distributions import CENTRED, COPIED, STRUCTURED, UNKNOWN, Distribution
 from sigprop.graph.graph import ONE_NUMBER, Entries, Graph, Node, Parents, Weight
-from sigprop.graph.shared_parts import IN_STEP, PathsAhead, Received, SharedParts, WeightsBehind, uses_in_step
+from sigprop.graph.shared_parts import IN_STEP, PathsAhead, Received, SharedParts, WeightsBehind, uses_that_add_up
 from sigprop.theory import Dense, Evidence, Gradient, Signal, Status
 from sigprop.theory.ops.base import Op, ParameterState
 
@@ -225,7 +225,7 @@ class Evaluation:
                 done(node, gradient)
                 if node not in edges:
                     del self.gradients[node]
-        for name, *_ in uses_in_step(self.nodes, self._uses):
+        for name, *_ in uses_that_add_up(self.nodes, self._uses):
             self.evidence[name] = self.evidence[name].join(Evidence(Status.ASSUMED, IN_STEP))
 
     def gradient(self, node: Node) -> Gradient:

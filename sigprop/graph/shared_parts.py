@@ -121,9 +121,9 @@ class WeightsAhead:
         return self._found.get(node) or LOSS
 
 
-def uses_in_step(nodes: Sequence[Node], uses: dict[Entries, list[Received]]) -> Iterator[Entries]:
+def uses_that_add_up(nodes: Sequence[Node], uses: dict[Entries, list[Received]]) -> Iterator[Entries]:
     """Entries whose gradients may add; those that come through different matrices have nothing in common."""
-    suspected = {key: found for key, found in uses.items() if in_step(energy for _, energy in found)}
+    suspected = {key: found for key, found in uses.items() if may_add_up(energy for _, energy in found)}
     if not suspected:
         return
     ahead = WeightsAhead(nodes)
@@ -135,11 +135,11 @@ def uses_in_step(nodes: Sequence[Node], uses: dict[Entries, list[Received]]) -> 
                 groups.remove(group)
                 weights, energies = weights | group[0], energies + group[1]
             groups.append((weights, energies))
-        if any(in_step(energies) for _, energies in groups):
+        if any(may_add_up(energies) for _, energies in groups):
             yield key
 
 
-def in_step(energies: Iterable[float]) -> bool:
+def may_add_up(energies: Iterable[float]) -> bool:
     """Whether gradients of so many uses, with these energies, may add to much more than their sum."""
     found = [max(energy, 0.0) for energy in energies]
     total = sum(found)
@@ -181,7 +181,7 @@ class PathsAhead:
         """Whether what arrived along two paths may be more than the sum of both energies."""
         found = self._arrived.pop(source, [])
         return any(
-            self._repeat(first, second) and in_step((one, other))
+            self._repeat(first, second) and may_add_up((one, other))
             for place, (second, other) in enumerate(found)
             for first, one in found[:place]
             if first is not second

@@ -9,7 +9,7 @@ every part it declares itself (`Carries`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -370,12 +370,11 @@ def exchangeable_gradient(variance: Number, correlation: Number = 0.0, *, tokens
 # -- What an op says it does with every part of a state
 
 
-SIGNAL_PARTS: dict[str, type] = {"fluctuation": Fluctuation, "common": Common}
-GRADIENT_PARTS: dict[str, type] = {
-    "directions": Directions,
-    "along_signal": AlongSignal,
-    "through_activation": ThroughActivation,
-}
+def _parts_of(state: type[State]) -> dict[str, Any]:
+    return {item.name: item.default_factory for item in fields(state) if item.default_factory is not MISSING}
+
+
+SIGNAL_PARTS, GRADIENT_PARTS = _parts_of(Signal), _parts_of(Gradient)
 
 
 @dataclass(frozen=True)
@@ -436,7 +435,7 @@ class Carries:
         parts = self._parts(GRADIENT_PARTS, gradient, transformed)
         return Gradient(kernel, evidence=evidence or gradient.evidence, **parts)
 
-    def _parts(self, kinds: dict[str, type], state: Signal | Gradient, given: dict[str, Any]) -> dict[str, Any]:
+    def _parts(self, kinds: dict[str, Any], state: Signal | Gradient, given: dict[str, Any]) -> dict[str, Any]:
         made = dict(given)
         for name, kind in kinds.items():
             passage: Passage = getattr(self, name)

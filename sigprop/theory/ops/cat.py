@@ -36,7 +36,7 @@ class CatPositions(Op):
     of the further inputs, in order. Their covariance stands between the two blocks, and the further input receives the
     gradient between them: its two gradients are correlated. `doubt`: why they have more in common than that, which is
     not followed; it lowers the evidence of the output, and of gradients where blocks of `G` are not zero between
-    tensors.
+    tensors. Exact where the pieces are all that tensors have in common.
 
     Forward   the kernels are blocks of `K_y`; between two tensors stand `m m'^T` and what their pieces have in common
     Backward  each gets the block of its positions of `G`, `B` and `H`. What `sum_t g_t x_t` has over all positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -73,10 +73,10 @@ class Convolution(Linear):
         _, seen = self._windows(inputs[0])
         made = super().forward(seen)
         if self.mean and not isinstance(seen.kernel, Exchangeable):
-            made = self._in_step(made, seen, *inputs)
+            made = self._with_mean(made, seen, *inputs)
         return made.note(Status.ASSUMED, "image borders averaged") if isinstance(seen.kernel, Exchangeable) else made
 
-    def _in_step(self, made: Signal, seen: Signal, x: Signal) -> Signal:
+    def _with_mean(self, made: Signal, seen: Signal, x: Signal) -> Signal:
         """The mean of the weights sums over a window, whose positions have something in common."""
         reach, channels = self._reach(len(x.mean)), self.fan_in // self.rows.shape[1]
         share = x.common.uniform * (1.0 - x.common.share) + x.common.share * channels
@@ -142,15 +142,5 @@ class Convolution(Linear):
 @lru_cache(maxsize=64)
 def square_windows(image: tuple[int, int], size: int, stride: int = 1) -> Tensor:
     """`[pixel out, offset]`: the pixels that a square window with padding `size // 2` sees, -1 outside the image."""
-    height, width = image
-    reach = size // 2
-    starts = [range(-reach, length + reach - size + 1, stride) for length in image]
-    return torch.tensor(
-        [
-            [
-                (y + a) * width + x + b if 0 <= y + a < height and 0 <= x + b < width else -1
-                for a, b in itertools.product(range(size), repeat=2)
-            ]
-            for y, x in itertools.product(*starts)
-        ]
-    )
+    numbers = torch.arange(1.0, math.prod(image) + 1, dtype=torch.float64).view(1, *image)
+    return torch.nn.functional.unfold(numbers, size, padding=size // 2, stride=stride).T.long() - 1

@@ -26,6 +26,8 @@ class Scatter(Op):
 
     Forward   `K_y[t,t'] = sum of K_x[p,p'] over the entries p that meet in t and p' in t'`
     Backward  `G_x[p,p'] = G_y[index(p), index(p')]`; `B` and `H` likewise
+
+    Exact.
     """
 
     carries = ALL_TRANSFORMED.but(fluctuation=KEPT, common=KEPT, directions=KEPT)
@@ -78,6 +80,7 @@ class Gather(Op):
     Forward   `K_y[p,p'] = K_x[index(p), index(p')]`
     Backward  `G_x[t,t'] = sum of G_y[p,p'] over the copies p of t and p' of t'`; `B` and `H` likewise
 
+    Exact, but for `copies`.
     `copies`: each entry of `x` also feeds that many channels, whose gradients add as independent; of a gradient across
     `y` less, the fewer entries there are, since each moves its part of `y` along itself.
     """

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sigprop.theory.corrections.along_signal import added, alignment_of, weighted
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import ParameterState
 from sigprop.theory.ops.norm import Norm
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
-    AlongSignal,
     Directions,
     Gradient,
     Signal,
@@ -27,14 +25,14 @@ class GroupNorm(Norm):
 
     Forward   `K_y = E (x - m)(x' - m') / (s s')`, `m` and `s^2` the mean and the variance over an image's pixels
     Backward  `G_x = G_y / (s s')`: the two directions removed are few against channels times pixels. But a gradient
-              `B y` has a part `mu y` along the image, `mu` the average of the alignment `M_tt`: `B` loses `mu`, and
-              `G_y` loses `mu_t M[t,t'] + M[t',t] mu_t' - mu_t K_y mu_t'`
+              `B y` has a part along the image, which is taken out (see `Norm._across`)
 
     What the squared norms of all `n` pixels of an image have in common is gone, `norm` is `v (1 - mean r^2)` over
     pairs of them; so is what is uniform over channels and pixels, and `1/n` of a gradient along either. One pixel is
     `LayerNorm`.
 
-    `image` numbers the images of the positions; without it all positions are of one image. For groups of many channels.
+    `image` numbers the images of the positions; without it all positions are of one image. For groups of many channels,
+    exact in their limit.
     """
 
     carries = ALL_TRANSFORMED
@@ -87,16 +85,10 @@ class GroupNorm(Norm):
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         _, _, scale = self._unit(inputs[0])
-        kernel, along = gradient.kernel, gradient.along_signal
+        kernel, along = self._across(
+            gradient, output.kernel, scale, lambda values: self._average(output.kernel, values)
+        )
         factor = self.gain_second_moment / (kernel.left(scale) * kernel.right(scale))
-        if isinstance(along.slope, Tensor):
-            aligned = alignment_of(gradient, output.kernel)
-            removed = self._average(kernel, aligned.diagonal()) / self._average(kernel, output.kernel.diagonal)
-            one = removed[:, None] * aligned
-            kernel = kernel.like(kernel.values - one - one.T + removed[:, None] * output.kernel.values * removed)
-            kept = added(along.slope, -removed)
-            assert isinstance(kept, Tensor)
-            along = AlongSignal(weighted(kept, factor), along.rest * scale[:, None] / scale)
         through, left = gradient.through_activation.collected(output), 1.0 - 1.0 / self._count(kernel)
         cosine = inputs[0].covariance.normalized()
         directions = Directions(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sigprop.theory.corrections.along_signal import added, alignment_of, weighted
 from sigprop.theory.corrections.finite_width import before_norm, below_norm, left_open
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Carried, ParameterState
@@ -15,7 +14,6 @@ from sigprop.theory.ops.linear import ONES
 from sigprop.theory.ops.norm import Norm
 from sigprop.theory.states import (
     ALL_TRANSFORMED,
-    AlongSignal,
     Common,
     Directions,
     Evidence,
@@ -43,11 +41,10 @@ class LayerNorm(Norm):
 
     For independent Gaussian channels (`v=2, u=1`, radial = uniform = 1) the same-token factor is
     `(d-2)/(d-3)`. The gradient that leaves is orthogonal to `x` and to the all-ones direction, so shares
-    become 0. Corrects dslm B.6.
+    become 0. Of first order in `1/d`. Corrects dslm B.6.
 
-    With `M` the alignment of the gradient with the output, `m` its diagonal:
+    `G_y` is what is left of it across the output (see `Norm._across`). With `m` the diagonal of their alignment `M`:
 
-    Backward  `G_y` loses `(m_t M[t,t'] + M[t',t] m_t' - m_t r m_t') / (s_t s_t')`: the projections of both tokens
     Gain      `sum_tt' G_y K_y + (sum_t m_t)^2 + sum_tt' M[t,t'] M[t',t]`, and what an activation adds
               (see `ThroughActivation`)
     """
@@ -92,16 +89,7 @@ class LayerNorm(Norm):
         factor, spread = below_norm(kernel.normalized(), x, gradient.directions, self.centres)
         evidence = gradient.evidence.doubted(left_open(factor))
         factor = factor * grad.spread(self.gain_second_moment) / (grad.left(scale) * grad.right(scale))
-        along = AlongSignal()
-        if isinstance(gradient.along_signal.slope, Tensor):
-            own = alignment_of(gradient, output.kernel)
-            grad = grad.like(grad.values - _along(own, output.kernel))
-            kept = added(gradient.along_signal.slope, -own.diagonal() / output.kernel.diagonal.clamp_min(1e-300))
-            assert isinstance(kept, Tensor)
-            along = AlongSignal(
-                weighted(kept, self.gain_second_moment / (scale[:, None] * scale)),
-                gradient.along_signal.rest * scale[:, None] / scale,
-            )
+        grad, along = self._across(gradient, output.kernel, scale)
         kernel = grad.like(grad.values * factor)
         uniform = gradient.directions.uniform
         left = Directions(0.0, 0.0 if self.centres else uniform, response=-1.0)
@@ -126,14 +114,6 @@ class LayerNorm(Norm):
         mean = torch.zeros_like(scale) if self.centres else x.mean / scale
         found = self._gain_and_bias(gradient, x, unit, mean)
         return found if self.centres else found[:1]
-
-
-def _along(alignment: Tensor, kernel: Kernel) -> Tensor:
-    """What two projections `1 - x x^T / |x|^2` remove from the gradients of two tokens, by their alignment."""
-    own, level = alignment.diagonal(), kernel.diagonal.clamp_min(torch.finfo(alignment.dtype).tiny)
-    one = (own / level)[:, None] * alignment
-    both = (own / level)[:, None] * kernel.values * (own / level)
-    return one + one.T - both
 
 
 @dataclass(frozen=True)

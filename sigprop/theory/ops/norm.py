@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from sigprop.theory.corrections.along_signal import aligned_gain
+from sigprop.theory.corrections.along_signal import added, aligned_gain, alignment_of, weighted
 from sigprop.theory.corrections.gates import activation_gain
 from sigprop.theory.kernels import Kernel
 from sigprop.theory.ops.base import Law, Op, ParameterState
-from sigprop.theory.states import Gradient, Signal, ThroughActivation
+from sigprop.theory.states import AlongSignal, Gradient, Signal, ThroughActivation
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,24 @@ class Norm(Op):
         through = gradient.through_activation
         found = tuple(item.behind(self.bias_mean) for item in through.gradients)
         return replace(gradient, through_activation=ThroughActivation(found, through.gain_excess))
+
+    def _across(
+        self, gradient: Gradient, output: Kernel, scale: Tensor, average: Callable[[Tensor], Tensor] = torch.clone
+    ) -> tuple[Kernel, AlongSignal]:
+        """What the projections `1 - y y^T / |y|^2` of both tokens leave of `G_y`, and the part along the signal below.
+
+        With `M` the alignment of gradient and output and `mu_t` its diagonal over that of `K_y`, averages over what a
+        squared norm is taken over: `G_y` loses `mu_t M[t,t'] + M[t',t] mu_t' - mu_t K_y mu_t'`, `B` loses `mu`.
+        """
+        kernel, slope = gradient.kernel, gradient.along_signal.slope
+        if not isinstance(slope, Tensor):
+            return kernel, AlongSignal()
+        aligned = alignment_of(gradient, output)
+        removed = average(aligned.diagonal()) / average(output.diagonal).clamp_min(1e-300)
+        one, kept = removed[:, None] * aligned, added(slope, -removed)
+        factor = self.gain_second_moment / (scale[:, None] * scale)
+        below = AlongSignal(weighted(kept, factor), gradient.along_signal.rest * scale[:, None] / scale)
+        return kernel.like(kernel.values - one - one.T + removed[:, None] * output.values * removed), below
 
     def _gain_and_bias(self, gradient: Gradient, x: Signal, unit: Kernel, mean: Tensor) -> list[ParameterState]:
         level = gradient.kernel.contract(unit) + aligned_gain(gradient, unit)

@@ -23,8 +23,8 @@ class PositionsToChannels(Op):
     Forward   `K'[r,r'] = average over q of K[rows(r,q), rows(r',q)]`
     Backward  `G` is added on the positions that were taken in, at the same `q`
 
-    Exchangeable tokens: every pair counts the average number of positions that are not zeros; backward, of the pairs
-    of different positions those at the same `q` get a gradient.
+    Exact. Exchangeable tokens: every pair counts the average number of positions that are not zeros; backward, of the
+    pairs of different positions those at the same `q` get a gradient.
 
     Of `n` positions with cosines `r` the squared norms have `r^2` in common, so that the norm of all fluctuates by
     `sum_qq' C_qq'^2 / (sum_q C_qq)^2` of one: as many channels as there are positions, if they are independent. What
@@ -47,7 +47,7 @@ class PositionsToChannels(Op):
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         count = self.rows.shape[1]
-        fluctuation = x.fluctuation.scaled(count * self._in_step(x.covariance))
+        fluctuation = x.fluctuation.scaled(count * self._squared_cosine(x.covariance))
         common = replace(
             x.common, uniform=x.common.uniform * self._together(x.covariance), share=x.common.share / count
         )
@@ -75,7 +75,7 @@ class PositionsToChannels(Op):
             return x.mean * self._filled
         return pad(x.mean, (0, 1))[..., self.rows].mean(-1)
 
-    def _in_step(self, kernel: Kernel) -> Tensor | float:
+    def _squared_cosine(self, kernel: Kernel) -> Tensor | float:
         """`sum_qq' C_qq'^2 / (sum_q C_qq)^2`, averaged over (at most some of the) rows."""
         count = self.rows.shape[1]
         if count == 1:
@@ -100,9 +100,9 @@ class PositionsToChannels(Op):
     def _of_mixtures(self, x: Signal) -> Tensor:
         level, of_mean = (x.kernel.token_average(item) for item in (x.kernel.diagonal, x.mean.square()))
         common = of_mean / level.clamp_min(1e-300) + x.common.share
-        in_step = self._in_step(x.covariance.scale_diagonal(1.0 - x.common.share))
+        cosine = self._squared_cosine(x.covariance.scale_diagonal(1.0 - x.common.share))
         inherited = (x.fluctuation.pair - 1.0) / (1.0 - common).clamp_min(1e-3) ** 2
-        return x.width * in_step + 1.0 + inherited
+        return x.width * cosine + 1.0 + inherited
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient]:
         through = ThroughActivation(gain_excess=gradient.through_activation.gain_excess)

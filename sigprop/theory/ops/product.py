@@ -104,10 +104,10 @@ def _fluctuation(x: Signal, y: Signal) -> Fluctuation:
     (k_x, a_x), (k_y, a_y) = ((item.kernel.pair_average(), item.kernel.apart()) for item in (x, y))
     total = (a_x * a_y + k_x * a_y + a_x * k_y).clamp_min(torch.finfo(a_x.dtype).tiny)
 
-    def in_step(first: Tensor | float, second: Tensor | float) -> Tensor:
+    def correlated(first: Tensor | float, second: Tensor | float) -> Tensor:
         mine, theirs = (torch.as_tensor(item).clamp_min(0.0).sqrt() for item in (first, second))
         return ((a_x * k_y * mine + k_x * a_y * theirs) / total) ** 2
 
     fresh = 1.0 + 2.0 * ((k_x * a_y / total) ** 2 + (a_x * k_y / total) ** 2)
-    pair = fresh + in_step(one.pair - 1.0, two.pair - 1.0)
-    return Fluctuation(norm, pair, in_step(one.pair_inherited, two.pair_inherited))
+    pair = fresh + correlated(one.pair - 1.0, two.pair - 1.0)
+    return Fluctuation(norm, pair, correlated(one.pair_inherited, two.pair_inherited))

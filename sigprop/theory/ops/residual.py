@@ -35,6 +35,8 @@ class Residual(Op):
     a gradient with radial share `p` along `z` has share `c^2 p + 1 - c^2` along the summand. Of a gradient that came
     through a function of `z`, `z` being in part each summand, `ActivationGradient.share` keeps count; what it has
     beyond independence is `c^4` of that of `z`.
+
+    Exact in expectation over the weights of the branch; shares and fluctuations in first order.
     """
 
     carries = ALL_TRANSFORMED
@@ -89,10 +91,10 @@ class Residual(Op):
         mixed = torch.as_tensor(f.common.mixed)
         part = torch.where(mixed != 0.0, self._parts(x, f)[1], part)
         shared = torch.where(mixed != 0.0, x.width * mixed, shared)
-        in_step = ((1.0 - part) * origin_x.sqrt() + part * origin_f.sqrt()) ** 2
+        correlated = ((1.0 - part) * origin_x.sqrt() + part * origin_f.sqrt()) ** 2
         apart = (1.0 - part) ** 2 * x.fluctuation.pair + part**2 * f.fluctuation.pair
         total = apart + 2.0 * part * (1.0 - part) * (1.0 + shared)
-        return total, torch.where(started_x & started_f, in_step, 0.0)
+        return total, torch.where(started_x & started_f, correlated, 0.0)
 
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient, Gradient]:
         x, f = inputs
@@ -136,6 +138,8 @@ class BranchOrigin(Op):
 
     Forward   `K_y = K_x`
     Backward  `G_x = G_y`
+
+    Exact.
     """
 
     carries = ALL_TRANSFORMED.but(common=KEPT, directions=KEPT, along_signal=KEPT, through_activation=KEPT)
@@ -166,6 +170,8 @@ class SharedResidual(Residual):
 
     Forward   `K_z = K_x + K_f + C + C^T`, `C` the covariance of the pieces
     Backward  each further input `u` also receives `a_t b_s G_ts` and its transpose: its two gradients are correlated
+
+    Exact where the pieces are all that both have in common.
     """
 
     carries = ALL_TRANSFORMED
@@ -208,8 +214,8 @@ class TokenResidual(Residual):
     Forward   `K_z = skip^2 K_x + K_f + skip (C + C^T)`, `C[t,t'] = Cov(x_t, f_t')` over channels
     Backward  as a plain residual (the cross terms have random signs and add up to order 1/tokens)
 
-    `f` acts on each channel by itself, so it is correlated with `x`: by Stein's lemma
-    `C = s (K up^T) diag(E phi') down^T`, with `K` the normalized kernel and `s` the scale of each token of `x`.
+    `f` acts on each channel by itself, so it is correlated with `x`: by Stein's lemma `C = s (K up^T) diag(E phi')
+    down^T`, with `K` the normalized kernel and `s` the scale of each token of `x`. Exact forward for Gaussian tokens.
     """
 
     carries = ALL_TRANSFORMED

@@ -18,6 +18,8 @@ class Scale(Factors):
 
     Forward   `K_y = factor^2 K_x`, mean `factor m`
     Backward  `G_x = factor^2 G_y`, the slope likewise
+
+    Exact.
     """
 
     factor: float
@@ -39,6 +41,8 @@ class GradientScale(Scale):
 
     Forward   the state as it is
     Backward  `G_x = slope^2 G_y`; what of it is along the signal: times `slope`
+
+    Exact.
     """
 
     carries = ALL_TRANSFORMED.but(

@@ -50,7 +50,7 @@ class TokenMap(Op):
     def forward(self, *inputs: Signal) -> Signal:
         (x,) = inputs
         kernel, norm = x.kernel.mapped(self.matrix), x.fluctuation.norm
-        fluctuation = replace(x.fluctuation, norm=2.0 + (norm - 2.0) * self._in_step(x.covariance))
+        fluctuation = replace(x.fluctuation, norm=2.0 + (norm - 2.0) * self._squared_cosine(x.covariance))
         return self.carries.signal(x, kernel, self._mean(x), fluctuation=fluctuation)
 
     def _mean(self, x: Signal) -> Tensor:
@@ -58,7 +58,7 @@ class TokenMap(Op):
             return x.mean * float(self.matrix.sum(1).mean())
         return x.mean @ self.matrix.to(x.mean).T
 
-    def _in_step(self, kernel: Kernel) -> Tensor:
+    def _squared_cosine(self, kernel: Kernel) -> Tensor:
         weights, cosine = (
             self.matrix.square().to(kernel.values) * _written_out(kernel)[..., None, :],
             kernel.normalized(),

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from sigprop.theory import Dense, Signal, activations
 from sigprop.theory.ops.activation import Activation
-from sigprop.theory.ops.attention.drawn import in_step
+from sigprop.theory.ops.attention.drawn import correlation
 from sigprop.theory.ops.layer_norm import LayerNorm, RMSNorm
 from sigprop.theory.ops.linear import Linear
 from sigprop.theory.ops.product import Product
@@ -130,8 +130,8 @@ def test_an_average_over_tokens_is_hardly_in_step_with_them():
         value, made = Dense(torch.eye(TOKENS, dtype=torch.float64)), Dense(average @ average.mT)
         centred = average - average.mean(0)
         rest = (centred * centred.mT).sum() / (TOKENS**2 * sizes[0] * sizes[1])
-        close(together / (sizes[0] * sizes[1]), in_step(average, value, made) + rest)
-    assert float(in_step(average, value, made)) == pytest.approx(1.0)
+        close(together / (sizes[0] * sizes[1]), correlation(average, value, made) + rest)
+    assert float(correlation(average, value, made)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", ["relu", "silu", "sigmoid"])

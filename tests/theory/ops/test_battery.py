@@ -9,6 +9,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -71,6 +72,9 @@ def test_every_op_says_its_equations(name):
     sends = bool(CASES[name].inputs)
     assert not sends or "Backward " in text, type(op).__name__
     assert sends or "Weights " in text, type(op).__name__
+    assert re.search(r"[Ee]xact|[Ff]irst order|fitted|[Ll]arge batch|[Aa]s `?[A-Z]", text), (
+        f"{type(op).__name__}: how exact"
+    )
 
 
 def test_states_are_made_by_the_declaration():

@@ -31,10 +31,11 @@ class Attention(Op):
     Backward  `G_v = E[A^T G_o A]`; `G_s = E[J (G_o * K_v) J]` of the scores, with `J = diag(A) - A A^T` row by row, and
               `G_q = scale^2 d_k G_s K_k`, `G_k = scale^2 d_k G_s^T K_q`
 
-    The averages over weights in closed form or over drawn heads: see the three files beside (dslm B.8, corrected and
-    extended). `head_width` channels enter each score. `scale` defaults to `1/sqrt(head_width)`. `shared_width` is the
-    width of the input from which keys and values were both made (infinite if they were not): it sets corrections of
-    order 1/width. `groups` query heads share one key/value head. `dropout` acts on the attention weights.
+    The averages over weights in closed form, fitted where no sum is known, or over drawn heads, exact in their limit:
+    see the three files beside (dslm B.8, corrected and extended). `head_width` channels enter each score. `scale`
+    defaults to `1/sqrt(head_width)`. `shared_width` is the width of the input from which keys and values were both made
+    (infinite if they were not): it sets corrections of order 1/width. `groups` query heads share one key/value head.
+    `dropout` acts on the attention weights.
     """
 
     carries = Carries(

@@ -76,7 +76,7 @@ class Activation(Op):
             kernel = kernel.like(kernel.values * (1.0 + kernel.spread(moments.curved / x.width)))
         parts = {"fluctuation": self._fluctuation(x, kernel, moments.norm), "common": self._common(x)}
         made = Activation.carries.signal(x, kernel, mean, **parts)
-        together = moments.curved * x.covariance.in_step() / x.width
+        together = moments.curved * x.covariance.squared_cosine() / x.width
         if float(torch.as_tensor(together).abs().max()) > LARGEST:
             made = made.note(Status.ASSUMED, UNSTEADY)
         if self.function.status == "exact":

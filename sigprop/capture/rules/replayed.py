@@ -83,7 +83,9 @@ def kept(capture: Capture, call: Call) -> Field:
     """The record of a call that gives no floating-point numbers, to be replayed only."""
     fields = [item for item in call.records if isinstance(item, Field)]
     result = made_on_meta(call)
-    made = capture.drawn_field(_layout(call, tuple(result.shape), fields), call, call.records, _sampled(call))
+    shape = tuple(result.shape)
+    layout = _with_channels(shape, fields) or _layout(call, shape, fields)
+    made = capture.drawn_field(layout, call, call.records, _sampled(call))
     made.dtype = result.dtype
     return made
 
@@ -111,7 +113,7 @@ def _layout(call: Call, shape: tuple[int, ...], fields: list[Field]) -> Layout:
         layout = None
     if layout is not None and layout.shape == shape:
         return layout
-    found = _extended(shape, fields) or _by_place(shape, fields) or _with_channels(shape, fields)
+    found = _extended(shape, fields) or _by_place(shape, fields)
     if found is None:
         given = ", ".join(str(item.shape) for item in fields)
         raise no_rule(call, f"it makes {shape} of {given}, and it is not known which of its dimensions are tokens")

@@ -16,7 +16,7 @@ from torch import nn
 import sigprop as sp
 from sigprop.capture.capture import RULES as TORCH_RULES
 from sigprop.checks.registry import CHECKS
-from sigprop.models.registry import REFERENCE
+from sigprop.models.layers import REFERENCE
 from sigprop.monitoring.findings.base import RULES as RUN_RULES
 from sigprop.monitoring.sinks.base import SINKS
 from sigprop.plans.export import TARGETS
@@ -158,7 +158,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sigprop.models.registry import reference
+from sigprop.models.layers import reference
 
 
 @dataclass(frozen=True)

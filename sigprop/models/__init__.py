@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from sigprop.models.data import decode, encode, load_idx, load_text, normalized_images, sample_text, text_batch
-from sigprop.models.layers import initialize_
+from sigprop.models.layers import REFERENCE, build, initialize_, reference
 from sigprop.models.mixer import Mixer, MixerConfig, mixer
 from sigprop.models.mlp import MLP, MLPConfig, mlp
-from sigprop.models.registry import REFERENCE, build, reference
 from sigprop.models.resnet import ResNet, ResNetConfig, resnet
 from sigprop.models.transformer import EncoderDecoder, Transformer, TransformerConfig, transformer
 from sigprop.models.vit import ViT, ViTConfig, vit

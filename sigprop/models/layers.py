@@ -1,14 +1,49 @@
-"""The pieces that the reference networks share: activations, norms, and the scaled residual junction."""
+"""What the reference networks share: their registry, activations, norms, and the scaled residual junction.
+
+A network is one file, one registration, one test.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 
 from sigprop.compat import fans
-from sigprop.errors import InputError, UnknownNameError
+from sigprop.errors import InputError, UnknownNameError, require_settings
+from sigprop.registry import Registry
+
+Builder = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What builds a network, and the dataclass of its settings."""
+
+    build: Builder
+    config: type
+
+
+REFERENCE: Registry[Reference] = Registry("reference network", "sigprop.models")
+
+
+def reference(name: str, config: type) -> Callable[[Builder], Builder]:
+    """Decorator: the builder of a network, from the settings of `config`."""
+
+    def add(function: Builder) -> Builder:
+        REFERENCE.add(name, Reference(function, config))
+        return function
+
+    return add
+
+
+def build(name: str, **settings) -> nn.Module:
+    """Build a reference network; names of networks and settings are checked."""
+    found = REFERENCE[name]
+    require_settings(found.config, settings, name)
+    return found.build(**settings)
 
 
 class Erf(nn.Module):

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from sigprop.errors import require
-from sigprop.models.layers import Residual, activation
-from sigprop.models.registry import reference
+from sigprop.models.layers import Residual, activation, reference
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from torch import Generator, Tensor, nn
 
 from sigprop.errors import require
-from sigprop.models.layers import Residual, activation
-from sigprop.models.registry import reference
+from sigprop.models.layers import Residual, activation, reference
 
 PLACEMENTS = ("none", "preactivation", "activation")
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from sigprop.errors import require
-from sigprop.models.layers import Residual
-from sigprop.models.registry import reference
+from sigprop.models.layers import Residual, reference
 
 NORMS = ("layer_norm", "batch_norm")
 

@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sigprop.errors import require
-from sigprop.models.layers import Residual, activation, norm, per_layer
-from sigprop.models.registry import reference
+from sigprop.models.layers import Residual, activation, norm, per_layer, reference
 
 KINDS = ("encoder", "decoder", "encoder_decoder")
 PLACEMENTS = ("pre", "post", "sandwich", "none")

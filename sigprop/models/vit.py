@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sigprop.errors import require
-from sigprop.models.registry import reference
+from sigprop.models.layers import reference
 from sigprop.models.transformer import TransformerConfig, final_norm, make_blocks
 
 

@@ -127,7 +127,8 @@ def _at_right_angles(short: Tensor) -> bool:
 
 
 def _deviations(unit: Tensor, tailed: float) -> Iterator[float]:
-    """Standardized deviations from what independent entries of unit variance give."""
+    """Standardized deviations from what independent entries of unit variance give. Rows of one length, as normalized
+    weights have them, do no harm."""
     spread = max(tailed - 1.0, 0.1)
     for side in (unit, unit.T):
         rows, columns = side.shape
@@ -135,7 +136,7 @@ def _deviations(unit: Tensor, tailed: float) -> Iterator[float]:
             of_means = side.mean(1).square().mean() * columns
             yield float((of_means - 1.0) / math.sqrt(2.0 / rows))
             of_squares = (side.square().mean(1) - 1.0).square().mean() * columns / spread
-            yield float((of_squares - 1.0) / math.sqrt((2.0 + 4.0 * tailed / columns) / rows))
+            yield max(float((of_squares - 1.0) / math.sqrt((2.0 + 4.0 * tailed / columns) / rows)), 0.0)
         if columns >= 8:
             products = side[:, 1:] * side[:, :-1]
             yield float(products.sum() / math.sqrt(products.numel()))

@@ -31,6 +31,9 @@ DEPENDENT = {
     UNKNOWN: "not known",
 }
 """Distributions whose entries are not independent: ops take them as such, so that the state is a guess and says so."""
+SMALL_BIAS = 0.01
+"""Of the mean square that a bias is added to: what copies of so small a one have in common does not count beside what
+independent weights make. Layers copied in `nn.Transformer` keep them when all matrices are initialized anew."""
 
 
 @dataclass
@@ -178,9 +181,11 @@ class Evaluation:
 
     def _noted(self, node: Node, op: Op, signal: Signal) -> Signal:
         """The state with what is not followed."""
-        for weight, _ in node.weights.values():
+        for key, (weight, _) in node.weights.items():
             law = self.law(weight)
-            if law.kind in DEPENDENT and not (law.kind == CENTRED and getattr(op, "centred", False)):
+            small = key == "bias" and law.second_moment < SMALL_BIAS * float(signal.kernel.level)
+            harmless = (law.kind == CENTRED and getattr(op, "centred", False)) or (law.kind == COPIED and small)
+            if law.kind in DEPENDENT and not harmless:
                 name = next((name for name, _ in weight.roots), "a weight")
                 signal = signal.note(Status.ASSUMED, f"entries of {name} are {DEPENDENT[law.kind]}")
         for doubt in node.doubts:

@@ -94,3 +94,26 @@ def test_a_norm_of_zero_gain_has_numbers():
 def test_lazy_layers_without_shapes_are_refused():
     with pytest.raises(InputError, match="of Sequential belongs to a lazy layer that has seen no batch"):
         sigprop.predict(lambda: nn.Sequential(nn.LazyLinear(64), nn.ReLU(), nn.LazyLinear(8)), ROWS)
+
+
+class Stacked(nn.Module):
+    """`nn.Transformer` copies its layers; all matrices are initialized anew, the biases stay."""
+
+    def __init__(self, anew):
+        super().__init__()
+        self.table, self.layers = nn.Embedding(32, 64), nn.Transformer(64, 4, 2, 1, 96, 0.0, batch_first=True)
+        for weight in self.parameters():
+            if weight.dim() > 1 and anew:
+                nn.init.xavier_uniform_(weight)
+
+    def forward(self, ids):
+        x = 8.0 * self.table(ids)
+        return self.layers(x, x)
+
+
+def test_copied_biases_beside_weights_of_their_own(agreement):
+    """All of the translation tutorial's rows were guesses."""
+    ids = torch.arange(12).view(2, 6)
+    found = agreement(lambda: Stacked(True), ids, seeds=48, width=64)
+    assert all(row.status != "assumed" for row in (*found.sites, *found.parameters))
+    assert predict(build(lambda: Stacked(False)), ids).site("layers").status == "assumed"

@@ -40,3 +40,10 @@ def test_draws_saved_in_a_short_type_are_still_draws(kind, back):
         assert kind_of(rounded.float() if back else rounded) == "independent"
     table = torch.randint(-1, 2, (64, 64), generator=generator).to(kind)
     assert kind_of(table.float() if back else table) == "structured"
+
+
+def test_rows_of_one_length_do_no_harm():
+    """The tables of nGPT: every number below was a guess."""
+    matrix = torch.randn(128, 64, generator=torch.Generator().manual_seed(0))
+    assert kind_of(torch.nn.functional.normalize(matrix, dim=1)) == "independent"
+    assert kind_of(matrix * torch.linspace(0.5, 2.0, 128)[:, None]) == STRUCTURED

@@ -184,6 +184,8 @@ CASES = [
     (("critical", "relu", "--stages", "0"), "stages"),
     (("research", "exponents", "muPP"), "muPP"),
     (("research", "exponents", "a=1;b=2"), "needs three"),
+    (("research", "exponents", "SP", "--depth", "-1"), "--depth"),
+    (("research", "reproduce", "dslm-table20", "--device", "tpu"), "--device tpu"),
     (("research", "exponents", "SP", "--optimizer", "adamx"), "adamx"),
     (("research", "exponents", "SP", "--alignment", "half"), "half"),
     (("plan", "mlp"), "--recipe"),

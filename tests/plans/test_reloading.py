@@ -13,6 +13,7 @@ from sigprop.errors import InputError, SigpropError
 from sigprop.models import build
 from sigprop.plans import JunctionPlan, ParameterPlan, Plan, ScalePlan
 from sigprop.results import Init
+from tests.plans.shared import SHARDED_STEPS
 
 
 def gpt():
@@ -124,6 +125,28 @@ def test_an_own_plan_needs_values():
     with pytest.raises(InputError, match="keeps"):
         made.apply_(model)
     assert any("not finite" in line for line in made.verify(model))
+
+
+@SHARDED_STEPS
+def test_an_own_plan_needs_values_of_a_sharded_model_too(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    made = sp.plan(gpt(), "own", batch=tokens(), width="mup")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        with torch.device("meta"):
+            model = gpt()
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        model.to_empty(device="cpu")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.to_local().fill_(torch.nan)
+        with pytest.raises(InputError, match="keeps"):
+            made.apply_(model)
+        assert any("not finite" in line for line in made.verify(model))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def rows_of(model):

@@ -90,7 +90,7 @@ def apply_plan(plan: Plan, model: nn.Module, generator: torch.Generator | None) 
             if writing.is_sharded(parameter) and row.init.kind in writing.STREAMED:
                 writing.fill_pieces(parameter, partial(_values, row.init, generator=generator), zero_row)
                 continue
-            values = _draw(row, generator)
+            values = _initial(row, generator)
             if zero_row is not None:
                 values[zero_row] = 0.0
             fill(parameter, values)
@@ -149,8 +149,8 @@ def attach_plan(plan: Plan, model: nn.Module, learned: Mapping[str, torch.Tensor
     return model
 
 
-def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
-    """What a model lacks of a plan, one line each; `drawn` also compares sizes, before the first step of training."""
+def verify_plan(plan: Plan, model: nn.Module, sizes: bool = False) -> list[str]:
+    """What a model lacks of a plan, one line each; `sizes` also compares these, before the first step of training."""
     inner = unwrap(model)
     try:
         pairs = match(plan, model)
@@ -171,7 +171,7 @@ def verify_plan(plan: Plan, model: nn.Module, drawn: bool = False) -> list[str]:
         for row in plan.junctions
         if hooks.is_hooked(row) and row.name not in installed
     ]
-    if drawn:
+    if sizes:
         lacking += [told for row, parameter in pairs if (told := _size_differs(row, parameter))]
     return lacking
 
@@ -189,7 +189,7 @@ def _size_differs(row: ParameterPlan, parameter: nn.Parameter) -> str:
     return f"{row.name}: root mean square {size:.4g}, initialized with {row.init.std:.4g}" if wrong else ""
 
 
-def _draw(row: ParameterPlan, generator: torch.Generator | None) -> torch.Tensor:
+def _initial(row: ParameterPlan, generator: torch.Generator | None) -> torch.Tensor:
     try:
         return _values(row.init, tuple(row.shape), generator)
     except InputError as error:

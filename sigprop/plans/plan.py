@@ -91,12 +91,12 @@ class Plan(Result):
         learned = None if weights is None else application.learned_values(weights, names)
         return application.attach_plan(self, model, learned)
 
-    def verify(self, model: torch.nn.Module, drawn: bool = False) -> list[str]:
+    def verify(self, model: torch.nn.Module, sizes: bool = False) -> list[str]:
         """What the model lacks of this plan, one line each: empty when it carries it.
 
-        `drawn=True` also compares the sizes of all parameters with the plan, before training.
+        `sizes=True` also compares the sizes of all parameters with the plan, before training.
         """
-        return application.verify_plan(self, model, drawn)
+        return application.verify_plan(self, model, sizes)
 
     def save_weights(self, model: torch.nn.Module, path: str | Path) -> None:
         """Write the model's weights as safetensors, with this plan's digest in the metadata."""

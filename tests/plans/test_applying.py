@@ -54,7 +54,7 @@ def test_an_interrupted_application_leaves_the_model_as_it_was(monkeypatch, erro
     assert same(before, state(model))
     assert torch.equal(numbers, torch.get_rng_state())
     monkeypatch.undo()
-    assert made.verify(made.apply_(model), drawn=True) == []
+    assert made.verify(made.apply_(model), sizes=True) == []
 
 
 def test_a_wrong_scale_is_found_after_the_draws_and_undone():
@@ -78,20 +78,20 @@ def test_rescaling_twice_is_refused_and_drawing_twice_draws_again():
     assert same(before, state(model))
     drawn = sp.plan(model, "unit", batch=tokens())
     for _ in range(2):
-        assert drawn.verify(drawn.apply_(model), drawn=True) == []
+        assert drawn.verify(drawn.apply_(model), sizes=True) == []
 
 
 def test_verify_tells_what_is_missing():
     model = gpt()
     made = sp.plan(model, "unit", batch=tokens(), surgery=True)
     made.scales.append(ScalePlan("head", 0.5))
-    told = made.verify(model, drawn=True)
+    told = made.verify(model, sizes=True)
     assert any("blocks.0.attention" in line and "attach_" in line for line in told)
     assert any(line.startswith("head: input") for line in told)
     assert any("root mean square" in line for line in told)
     assert made.verify(nn.Linear(2, 2))[0].startswith("the plan does not fit")
     made.apply_(model)
-    assert made.verify(model, drawn=True) == []
+    assert made.verify(model, sizes=True) == []
 
 
 def test_hooks_come_back_after_a_reload():

@@ -42,6 +42,7 @@ def main(
     only: Annotated[str, typer.Option(help="Part of a name.")] = "",
     part: Annotated[int, typer.Option(help="Every second model: 0 or 1; all by default.")] = -1,
     first: Annotated[bool, typer.Option(help="Theory alone only.")] = False,
+    draws: Annotated[int, typer.Option(help="Initializations of the witness; 16 by default, 4 of a large model.")] = 0,
     models: Annotated[str, typer.Option(help="The set: sixth, eighth, ninth, tenth or constructs.")] = "sixth",
 ) -> None:
     """Predict and judge what the file does not have yet."""
@@ -56,8 +57,8 @@ def main(
             if ways:
                 torch.manual_seed(7)
                 batch = case.batch()
-                draws = OF_LARGE if case.name.startswith(eighth.LARGE) else DRAWS
-                table = witnessed(case.make, batch, case.loss, draws)
+                usual = OF_LARGE if case.name.startswith(eighth.LARGE) else DRAWS
+                table = witnessed(case.make, batch, case.loss, draws or usual)
                 row |= {way: judged(case, batch, table, verify) for way, verify in ways}
                 print(case.name, {way: row[way] for way, _ in ways}, flush=True)
                 out.write_text(json.dumps(found, separators=(",", ":")) + "\n")

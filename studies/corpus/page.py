@@ -12,7 +12,7 @@ import typer
 from studies.corpus.fresh import OUT, file_of
 from studies.stored import fill, read, table
 
-PAGE = Path("docs/evidence/corpus.md")
+PAGE, AGAIN = Path("docs/evidence/corpus.md"), Path("docs/data/corpus_eighth_again.json")
 NAMED_WAYS = {"theory": "theory alone", "default": "by default"}
 
 
@@ -28,18 +28,24 @@ def main(
         large = {name: row for name, row in models.items() if name.startswith(f"{which}/large")}
         small = {name: row for name, row in models.items() if name not in large}
         made |= {f"{which} ": _tables(small), f"{which} large ": _tables(large)}
+    again = read(AGAIN, {"models": {}})["models"]
+    made["eighth again "] = {"models": _models(again)}
     fill(page, {f"{which}{name}": lines for which, found in made.items() for name, lines in found.items()})
 
 
 def _tables(models: dict[str, Any]) -> dict[str, Any]:
     heads = ["", "models", "by theory", "simulated", "refused", "right", "stated errors missed", "confident and wrong"]
     totals = table(heads, (_total(models, way) for way in NAMED_WAYS))
+    return {"totals": totals, "models": _models(models)}
+
+
+def _models(models: dict[str, Any]) -> list[str]:
     heads = ["model", *(head for way in NAMED_WAYS for head in (NAMED_WAYS[way], "right", "missed", "wrong"))]
     rows = [
         [name, *(cell for way in NAMED_WAYS for cell in _of_way(row.get(way, {"way": "not run"})))]
         for name, row in models.items()
     ]
-    return {"totals": totals, "models": table(heads, rows)}
+    return table(heads, rows)
 
 
 def _total(models: dict[str, Any], way: str) -> list[Any]:

@@ -186,9 +186,10 @@ class EachChannel(nn.Module):
         return self.head(self.each(self.first(x)).mean((2, 3)))
 
 
-def test_batchnorm_of_a_function_of_sums_of_few_products_is_a_guess():
+def test_batchnorm_of_a_function_of_sums_of_few_products_is_drawn():
     """Pooled, it had half the variance that it has, and said `asymptotic`. Sums of many products keep their status."""
-    assert predict(build(EachChannel), IMAGE, loss="noise")["head"].status == "assumed"
+    assert max(errors(EachChannel, IMAGE, 100, "variance", "head")) < 4.0
+    assert predict(build(EachChannel), IMAGE, loss="noise")["head"].status == "sampled"
     assert predict(build(lambda: EachChannel(groups=1)), IMAGE, loss="noise")["head"].status == "asymptotic"
 
 

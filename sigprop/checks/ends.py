@@ -43,6 +43,7 @@ FACTORS = {
 KEYWORDS = {"layer_norm": "weight", "rms_norm": "weight", "group_norm": "weight", "batch_norm": "weight"}
 PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "einsum", "linear")
 SLOPES = ("relu", "clamp", "clip", "softmax", "sigmoid", "tanh", "exp", "sqrt", "log", "where", "masked", "max", "min")
+EXPONENTIALS, LOOK_BACK = ("exp", "exp2"), 50
 CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", "one_hot")
 
 
@@ -219,7 +220,26 @@ class _Walk:
             return End(reader.site, reader.name, f"{where} {_softmax(item)}", fix=fix)
         if any(word in reader.name for word in SLOPES):
             return End(reader.site, reader.name, f"{where} has no slope where it is read: what it reads {_range(item)}")
+        maker = self._underflow(item)
+        if maker is not None:
+            share = float((maker.made[0] == 0).double().mean())
+            zeros = (
+                f"it makes zeros of {share:.0%} of what it reads, which get no gradient: that {_range(maker.given[0])}"
+            )
+            why = f"`{maker.name}` in {maker.site} underflows: {zeros}"
+            return End(maker.site, maker.name, why, fix="start its logits closer together, or raise the temperature")
         return End(reader.site, reader.name, f"the gradient is alive behind {where} and zero before it")
+
+    def _underflow(self, item: Tensor) -> TracedCall | None:
+        """The exponential behind a tensor, where it makes zeros."""
+        for _ in range(LOOK_BACK):
+            maker = self.makers.get(id(item))
+            if maker is None or not isinstance(maker.given[0], Tensor):
+                return None
+            if maker.name in EXPONENTIALS:
+                return maker if bool((maker.made[0] == 0).any()) else None
+            item = maker.given[0]
+        return None
 
     def _origin(self, tensor: Tensor) -> tuple[str, str]:
         """The parameter that a tensor of zeros is a view of, or the last call that turned numbers into zeros."""

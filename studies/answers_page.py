@@ -13,12 +13,13 @@ from typing import Any
 
 DATA, PAGES = Path("docs/data"), Path("docs/evidence")
 HALVES = {
-    "third": "Third held-out set of 24, looked at once, at the end",
+    "fourth": "Fourth held-out set of 24, looked at once, at the end",
+    "third": "Third held-out set of 24; spent since",
     "fresh": "Second held-out set of 24; spent since: rules were mended on it after it was looked at",
     "held_out": "First held-out half; spent since",
     "open": "Open: rules may be mended on these",
 }
-OF = {"third": 24, "fresh": 24, "held_out": 48, "open": 48}
+OF = {"fourth": 24, "third": 24, "fresh": 24, "held_out": 48, "open": 48}
 CONFIRMED = {
     "GPT-NeoX": "true: 0.02 at width 6,144 gives logits of variance 2.5; GPT-NeoX-20B itself was trained with std "
     "sqrt(2 / 5d) = 0.008 (Black et al. 2022, section 2), not with this default of the library",
@@ -45,14 +46,18 @@ def bugs_page(stored: dict[str, Any]) -> str:
         "",
         f"Code: {', '.join(dict.fromkeys(dates))}.",
         "",
-        "144 bugs over 25 kinds of models, each with its correct twin, the right cause and the right local fix, written",
+        "168 bugs over 25 kinds of models, each with its correct twin, the right cause and the right local fix, written",
         "down before any check of them was looked at (`studies/planted_bugs`). Of the first 96 odd numbers are open, even",
-        "ones held out; 97 to 120, and 121 to 144, were committed before the checks were changed again, and looked at once.",
-        "The third set was written by one who had read the checks. Asked on a set that no rule was mended on: found and right",
+        "ones held out; 97 to 120, 121 to 144 and 145 to 168 were committed before the checks were changed again, and looked",
+        "at once. The third set was written by one who had read the checks; the fourth by one who had not, but who then wrote",
+        "the mechanisms that it judged (influence, what takes logits, frozen parts), so that it is not blind. Asked on a set that no rule was mended on: found and right",
         "cause 90 %, right fix 80 %. The tables of the second set, of the first half and of the open one are of 2026-11-18. Asked",
         "again by their words on 2026-11-19, while rules were mended on them: 38 of the first half found 34, cause 34, fix 32 (not",
         "found 56, 62, 64, 80); the second set 24 of 24 each. That is what mending on known bugs gives; the third set says how far",
-        "it carries. Of its misses 136, 143 and 144 were mended since; eight are still not seen (`docs/log.md`).",
+        "it carries, and the fourth says it again: special rules do not carry, general ones do for what they are about. Of the",
+        "six whose input, place, row or example changed nothing or what it should not (147, 150, 152, 155, 157, 162) influence",
+        "found four; frozen parts and readers of logits found one each (145, 149). Eight of the third set were missed till then,",
+        "and the mechanisms were made on them: seven are found now (not 127), of the fourth six more since (`docs/log.md`).",
         "*Found*: a problem or warning names the place. *Cause*: it says why. *Fix*: it says what to do, in words or code.",
         "*Works*: the printed code was run and the model trained for 40 steps; blank where no code was printed. Words are",
         "judged by regular expressions. `python -m studies.planted_bugs.judge` judges again.",

@@ -110,7 +110,8 @@ class Calls:
     of what an exponential reads. `weights`: of a matrix that is made of several parameters its root mean square
     times sqrt(fan_in), and their names. `blind`: queries whose scores are all -inf; `unseen`: sequences of which no
     key may be seen; `bounded`: what takes logits and is given what a function has bounded already: place, reader,
-    that function. `future`: attentions that see nothing but what comes after.
+    that function; `unlikely`: losses of logarithms of probabilities that sum to another number than one; `broadcast`:
+    losses whose output and target have unlike shapes. `future`: attentions that see nothing but what comes after.
     """
 
     activity: dict[str, Activity] = field(default_factory=dict)
@@ -128,5 +129,7 @@ class Calls:
     weights: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     blind: dict[str, int] = field(default_factory=dict)
     bounded: list[tuple[str, str, str]] = field(default_factory=list)
+    unlikely: list[tuple[str, str, float]] = field(default_factory=list)
+    broadcast: list[tuple[str, tuple, tuple]] = field(default_factory=list)
     unseen: dict[str, int] = field(default_factory=dict)
     future: list[str] = field(default_factory=list)

@@ -44,7 +44,7 @@ KEYWORDS = {"layer_norm": "weight", "rms_norm": "weight", "group_norm": "weight"
 PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "einsum", "linear")
 SLOPES = ("relu", "clamp", "clip", "softmax", "sigmoid", "tanh", "exp", "sqrt", "log", "where", "masked", "max", "min")
 EXPONENTIALS, LOOK_BACK = ("exp", "exp2"), 50
-CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", "one_hot")
+CUTS = ("data", "detach", "argmax", "argmin", "round", "sign", "floor", "ceil", "one_hot", "topk", "argsort")
 
 
 @dataclass

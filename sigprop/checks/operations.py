@@ -20,6 +20,8 @@ PIECE = 1 << 20
 """Logits that are copied to float64 at once."""
 FEWEST = 16
 """Positions below which a unit that is always zero says nothing."""
+LIKELY = 0.1
+"""Of the logarithm of the sum of probabilities: label smoothing and rounding leave 1e-3."""
 MASKED = 80.0
 """Below the largest logit: what is farther down is masked, or might as well be (exp(-80) = 2e-35)."""
 
@@ -287,6 +289,18 @@ class CallWatch(TorchFunctionMode):
         if maker is not None:
             self.found.bounded.append((name, reader, maker))
 
+    def hardened(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        if args[0].dim() and _sums_to_one(args[0].detach().movedim(-1 if axis is None else axis, -1)):
+            self.found.bounded.append((name, "log_softmax", "softmax"))
+
+    def likely(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """What takes the logarithms of probabilities: over the classes these sum to one."""
+        given = (args[0] if args else next(iter(kwargs.values()))).detach().double()
+        sums = given.logsumexp(-1 if func is F.ctc_loss or given.dim() < 2 else 1)
+        if float(sums.abs().max()) > LIKELY:
+            self.found.unlikely.append((name, func.__name__, float(sums.exp().median())))
+
     def squashed(self, name: str, func: Any, args: Any, kwargs: Any, output: Tensor) -> None:
         self._squashed[output] = func.__name__.strip("_")
 
@@ -306,6 +320,8 @@ class CallWatch(TorchFunctionMode):
         kind = "binary" if func in BINARY else "regression"
         variance = float(made.double().var(correction=0)) if made.numel() > 1 else 0.0
         self.judged.append(made)
+        if torch.broadcast_shapes(made.shape, wanted.shape).numel() > max(made.numel(), wanted.numel()):
+            self.found.broadcast.append((name, tuple(made.shape), tuple(wanted.shape)))
         if func is F.binary_cross_entropy_with_logits:
             self._judged(name, "binary_cross_entropy_with_logits", made)
         source, size = self._sources.get(made), float(wanted.detach().double().square().mean()) ** 0.5
@@ -434,6 +450,8 @@ KINDS: dict[Any, tuple[Any, ...]] = {
         torch.tanh,
         Tensor.tanh,
     ),
+    CallWatch.hardened: (F.log_softmax, torch.log_softmax, Tensor.log_softmax),
+    CallWatch.likely: (F.nll_loss, F.ctc_loss),
     CallWatch.viewed: (
         *(Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.squeeze, Tensor.transpose, Tensor.permute),
         *(Tensor.__getitem__, torch.flatten, torch.squeeze, torch.reshape),

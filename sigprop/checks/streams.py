@@ -91,7 +91,8 @@ def _chain(modules: Mapping[str, nn.Module], profile: Profile | None) -> list[St
     longest = max(chains, key=len)
     if len(longest) > 2:
         return [Stream(longest, False)]
-    longest = max((tuple(run) for run in (*runs, chain(*runs))), key=len)
+    whole = tuple(chain(*runs))[:-1]  # the last makes the output, and may start small on purpose
+    longest = max((*(tuple(name for name in run if name in whole) for run in runs), whole), key=len)
     return [Stream(longest, False, even=False)] if len(longest) > 2 else []
 
 

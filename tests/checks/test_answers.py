@@ -46,7 +46,7 @@ PLANTED = {
     "summed_loss": ("initial_loss", "Nothing divides it", ""),
     "inverted_padding": ("attention_masks", "it is inverted", ""),
     "norm_of_one_number": ("ignores_input", "`group_norm` in norm makes the same", ""),
-    "softmax_of_a_softmax": ("bounded_logits", "nearly uniform", ""),
+    "softmax_of_a_softmax": ("loss_inputs", "nearly uniform", ""),
     "far_targets": ("initial_loss", "to grow by that factor first", ""),
     "magnitudes_of_forty": ("large_gain", "of which 0.magnitude starts at 40", "model[0].magnitude.data.mul_(0.025)"),
     "turned_temperature": ("initial_loss", "products of image.2", ""),

@@ -12,9 +12,10 @@ from sigprop.inputs import made_up_batch
 from sigprop.models.layers import initialize_
 from tests.checks.models import HEALTHY, MISTAKES, TOKENS, gpt2, transformer
 from tests.checks.test_answers import PLANTED
-from tests.checks.test_operations import OPERATIONS
+from tests.checks.test_operations import INFLUENCES, OPERATIONS
 
-UNPLANTED = set(OPERATIONS) | {"trained", "disagreement", "equal_positions", "weights_not_loaded"}
+UNPLANTED = set(OPERATIONS) | {kind for _, kind, _ in INFLUENCES.values() if kind}
+UNPLANTED |= {"frozen_silenced", "trained", "disagreement", "equal_positions", "weights_not_loaded"}
 """Those have tests of their own."""
 
 

@@ -123,9 +123,14 @@ def test_losses_are_compared_with_those_of_zeros_and_probabilities_are_no_logits
     assert "an output of zeros gets 0.693" in loud["initial_loss"].title
     labels = torch.arange(32) % 16
     twice = answered(Made(lambda h, e: F.cross_entropy(h.softmax(-1), labels)), X)
-    assert "given what a softmax has made" in twice["bounded_logits"].title
+    assert "given what a softmax has made" in twice["loss_inputs"].title
     squashed = answered(Made(lambda h, e: F.binary_cross_entropy_with_logits(h.sigmoid().view(-1), torch.ones(512))), X)
-    assert "`binary_cross_entropy_with_logits` in (model)" in squashed["bounded_logits"].title
+    assert "`binary_cross_entropy_with_logits` in (model)" in squashed["loss_inputs"].title
+    for axis, total in ((1, None), (0, "sum to")):
+        columns = Made(lambda h, e, axis=axis: F.nll_loss(h.log_softmax(axis), labels))
+        assert ("loss_inputs" in answered(columns, X)) == (total is not None)
+    spread = answered(Made(lambda h, e: F.mse_loss(h[:, :1], h[:, 1].detach())), X)
+    assert "shape (32, 1) with targets of shape (32,)" in spread["loss_inputs"].title
     ignored = answered(Made(lambda h, e: F.cross_entropy(h, torch.full((32,), -100))), X)
     assert "Every label" in ignored["non_finite_signal"].cause
 

@@ -109,21 +109,14 @@ def frozen_silenced(subject: Subject) -> Iterator[Finding]:
     }
     used = [name for name, trained in flags.items() if trained and states.get(name) not in (ABSENT, None)]
     unread = [name for name in dead if states.get(name) == ABSENT and name not in ends and _beside(name, used, states)]
-    if zeros:
+    if unread:
+        because = "Nothing reads them, though what is trained beside them runs."
+        yield _silenced(unread, because, "call the frozen layer and add to it")
+    elif zeros:
         inits = {name: started(subject.draws[name]) for name in flags if name in set(zeros.values())}
         because = f"What they make is multiplied by {listed(list(inits))}, which is zero."
-        yield _silenced(
-            list(zeros),
-            because,
-            f"start {listed(list(inits))} at 1",
-            (edit(f"start {listed(list(inits))} at 1", inits, because),),
-        )
-    if unread:
-        yield _silenced(
-            unread,
-            "Nothing reads them, though what is trained beside them runs.",
-            "call the frozen layer and add to it",
-        )
+        what = f"start {listed(list(inits))} apart from zero"
+        yield _silenced(list(zeros), because, what, (edit(what, inits, because),))
 
 
 def _silenced(names: list[str], cause: str, fix: str, edits: tuple[Edit, ...] = ()) -> Finding:

@@ -32,20 +32,39 @@ BOUNDED = {
 }
 
 
-@check("bounded_logits", "output", "what takes logits is given what another function has bounded before")
-def bounded_logits(subject: Subject) -> Iterator[Finding]:
-    """A softmax of probabilities, a loss with a sigmoid or softmax of its own behind another."""
-    found = subject.observed.bounded
-    if found:
-        site, reader, maker = found[0]
-        yield say(
-            "problem",
+@check("loss_inputs", "output", "a loss (or softmax) that is given what it does not take")
+def loss_inputs(subject: Subject) -> Iterator[Finding]:
+    """Logits that are bounded before; probabilities that do not sum to one; shapes that are broadcast."""
+    seen = subject.observed
+    for site, reader, maker in seen.bounded[:1]:
+        yield _given(
             f"`{reader}` in {site} takes logits and is given what a {maker} has made",
             f"Its values pass a {maker} before and {BOUNDED[maker]}.",
-            sites=tuple(dict.fromkeys(name for name, *_ in found)),
-            evidence=(Datum("readers of logits that are bounded before", len(found), "measured", expected=0),),
-            prescription=Prescription(f"leave out the {maker} before it"),
+            f"leave out the {maker} before it",
+            [name for name, *_ in seen.bounded],
         )
+    for site, reader, total in seen.unlikely[:1]:
+        yield _given(
+            f"`{reader}` in {site} takes logarithms of probabilities, and these sum to {total:.3g}",
+            "Over the classes they should sum to one: there is no log_softmax before it, or it runs along another axis "
+            "(dim), so that the loss is none of probabilities.",
+            "take log_softmax over the classes before it (cross_entropy does both)",
+            [name for name, *_ in seen.unlikely],
+        )
+    for site, made, wanted in seen.broadcast[:1]:
+        yield _given(
+            f"the loss in {site} compares an output of shape {made} with targets of shape {wanted}",
+            "They are broadcast: every output is compared with targets of other examples, and the best it can do is "
+            "their mean.",
+            "give both one shape (`squeeze(-1)` the output, or `unsqueeze(-1)` the targets)",
+            [name for name, *_ in seen.broadcast],
+        )
+
+
+def _given(title: str, cause: str, fix: str, sites: list[str]) -> Finding:
+    found = (Datum("such calls", len(sites), "measured", expected=0),)
+    names = tuple(dict.fromkeys(sites))
+    return say("problem", title, cause, sites=names, evidence=found, prescription=Prescription(fix))
 
 
 @check("initial_loss", "output", "initial loss far from that of a guess: the logits are too large")

@@ -119,6 +119,7 @@ def _unused(subject: Subject, rows: list[ParameterRow]) -> Iterator[Finding]:
     roles = {} if subject.structure is None else {item.name: item for item in subject.structure}
     routed = any(item.options in subject.expert_counts for item in subject.observed.routings.values())
     cut = [name for name in unused if name in ends and not (routed and name in roles and roles[name].expert)]
+    cut = [] if all(map(_is_bias, cut)) else cut  # what only chooses is moved by other rules (DeepSeek-V3)
     modules = dict(subject.model.named_modules())
     idle = [
         name

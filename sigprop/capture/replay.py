@@ -69,9 +69,9 @@ class Replay:
             self._play(record)
         return self.values[record]
 
-    def forget(self) -> None:
-        """Keep what was drawn only; gradients pass through what followed from it."""
-        self.values = {record: value for record, value in self.values.items() if value.is_leaf}
+    def forget(self, but: Collection[Record]) -> None:
+        """Keep what was drawn, and these, only; gradients pass through what followed from it."""
+        self.values = {record: value for record, value in self.values.items() if value.is_leaf or record in but}
 
     def _play(self, record: Record) -> None:
         """Iterative depth-first evaluation: chains may be long."""
@@ -278,7 +278,8 @@ class Reverse:
     def add(self, replay: Replay, output: Tensor, gradient: Tensor) -> None:
         found, passed, weights = replay.arrivals(output, self.parts, self.passed, gradient)
         for site, value in passed.items():
-            self.passed[site] = self.passed[site] + kernel_of(replay.to_rows(site, value)).sum(0)
+            kernel = kernel_of(replay.to_rows(site, value)).sum(0) * replay.heads_left_out(site)
+            self.passed[site] = self.passed[site] + kernel
         arrived = {part: replay.to_rows(part, value) for part, value in found.items()}
         for source, coupling in self._couplings.items():
             self._couple(coupling, replay, source, [part for part in self.parts[source] if part in arrived], arrived)

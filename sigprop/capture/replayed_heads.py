@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, fewest_entries, parts_of_sources
+from sigprop.capture.ensemble import APART, Ensemble, balanced_replicas, fewest_entries, parts_of_sources, sites_between
 from sigprop.capture.layout import BATCH, CHANNEL, KEY, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replay import FEW, Replay, Reverse, Thinning, ThinReplay
@@ -134,6 +134,11 @@ class ReplayedHeads:
         self._blocks = self.sequences.count
 
     @property
+    def sites_between(self) -> list[Field]:
+        """Sites that a replay passes."""
+        return sites_between(self.weight, self.parts)
+
+    @property
     def fewest_entries(self) -> float:
         return fewest_entries(self.weight, self.parts)
 
@@ -170,7 +175,7 @@ class ReplayedHeads:
 
         Another gradient through the same states is sent through the same replays, so that both can be compared.
         """
-        self.received = Reverse(self.parts)
+        self.received = Reverse(self.parts, self.sites_between)
         self.replicas = self._settled or self._backward_replicas()
         assert self.states is not None
         wanted = (STEADY, FEW) if self.states.asks_weights else STREAM_ALONE
@@ -203,7 +208,7 @@ class ReplayedHeads:
                 drawn = [part for parts in self.parts.values() for part in parts]
                 found = self._drawn(self.states, *settings, drawn)
             if keep and found[1].numel() <= KEPT:
-                found[0].forget()
+                found[0].forget(self.sites_between)
                 self._kept[replica] = found
             yield ReplayedDraw(self, *found)
             replica += self.joined

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sigprop.capture.ensemble import APART, sites_between
+from sigprop.capture.ensemble import APART
 from sigprop.capture.layout import BATCH, KEY, Layout
 from sigprop.capture.record import Field
 from sigprop.capture.replay import Replay
@@ -88,7 +88,6 @@ LITTLE = 0.1
 """Share of the squared mean below which a variance is no longer what BatchNorm to first order promises: the mean of a
 function behind it is that of a Gaussian, whose square is off by 2 % at 25 independent positions, a fifth of this."""
 REMAINDER = "a variance that is little beside the squared mean, which is known to first order"
-ATTENDED = "what goes through attention weights that are drawn passes this site by"
 
 
 class SiteRows:
@@ -120,8 +119,8 @@ class SiteRows:
             if item.requires_grad:
                 self._waiting.setdefault(item.node, []).append((row, item, evidence))
         drawn = found.capture.drawn
-        self._attended = {site for heads in heads_in(states) for site in sites_between(heads.weight, heads.parts)}
-        self._bypassed = {site for function in drawn for site in function.sites_between}.union(start.passed)
+        passed = [function.sites_between for function in (*drawn, *heads_in(states))]
+        self._bypassed = {site for sites in passed for site in sites}.union(start.passed)
 
     def take_gradient(self, node: Node, gradient: Gradient) -> None:
         for row, item, evidence in self._waiting.get(node, ()):
@@ -143,8 +142,6 @@ class SiteRows:
         _, level, row.grad_token_correlation = self._summary(row.name, gradient, none, item.layout)
         row.grad_variance = level / self._repeats.get(item, 1)
         evidence = evidence.join(gradient.evidence)
-        if item in self._attended:
-            evidence = evidence.join(Evidence(Status.ASSUMED, ATTENDED))
         tell(row, evidence, "grad_variance")
 
     def _summary(self, name: str, state: Signal | Gradient, mean: Tensor, layout: Layout) -> tuple[float, float, float]:

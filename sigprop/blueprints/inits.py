@@ -60,10 +60,6 @@ class InitScheme:
         return self.matrix(blueprint.width, blueprint.vocabulary)
 
 
-class LeCun(InitScheme):
-    """Variance `1/fan_in`."""
-
-
 class Kaiming(InitScheme):
     """Variance `2/fan_in`."""
 
@@ -113,7 +109,7 @@ class GPT2(Fixed):
         return MLPVariances(base.up, base.down / (2 * blueprint.depth))
 
 
-class DeepScale(LeCun):
+class DeepScale(InitScheme):
     """Unit variance out of every branch (dslm, pseudo-code N; the correlation is read before the update).
 
     `Var W_v = Var W_o = (1/d) sqrt((1-p)/r)`, `Var W_up = Var W_down = (1/d) sqrt((1-p)/2)` for ReLU with hidden
@@ -141,7 +137,7 @@ class DeepScale(LeCun):
 
 
 INITS: dict[str, InitScheme] = {
-    "lecun": LeCun(),
+    "lecun": InitScheme(),
     "kaiming": Kaiming(),
     "xavier": Xavier(),
     "xavier_per_head": XavierPerHead(),

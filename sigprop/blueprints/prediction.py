@@ -240,8 +240,7 @@ def _number(value: Tensor) -> Any:
 
 
 def _settings(blueprint: Blueprint) -> dict[str, Any]:
-    settings = {field.name: getattr(blueprint, field.name) for field in dataclasses.fields(blueprint)}
-    return {key: _plain(value) for key, value in settings.items()}
+    return {field.name: _plain(getattr(blueprint, field.name)) for field in dataclasses.fields(blueprint)}
 
 
 def _plain(value: Any) -> Any:

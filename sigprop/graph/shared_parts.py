@@ -107,18 +107,14 @@ def _used_twice(first: frozenset[Use], second: frozenset[Use]) -> bool:
     return any(places.get(entries, {node}) != {node} for entries, node in second)
 
 
-class WeightsAhead:
+def matrices_ahead(nodes: Sequence[Node]) -> dict[Node, frozenset[Entries]]:
     """For each node the matrices that its gradient comes through last; `LOSS` where it comes through none."""
-
-    def __init__(self, nodes: Sequence[Node]):
-        self._found: dict[Node, frozenset[Entries]] = {}
-        for node in reversed(nodes):
-            own = own_entries(node.op, node.weights) if isinstance(node.op, Linear) else frozenset()
-            for source in node.inputs:
-                self._found[source] = self._found.get(source, frozenset()) | (own or self.of(node))
-
-    def of(self, node: Node) -> frozenset[Entries]:
-        return self._found.get(node) or LOSS
+    found: dict[Node, frozenset[Entries]] = {}
+    for node in reversed(nodes):
+        own = own_entries(node.op, node.weights) if isinstance(node.op, Linear) else frozenset()
+        for source in node.inputs:
+            found[source] = found.get(source, frozenset()) | (own or found.get(node, LOSS))
+    return found
 
 
 def uses_that_add_up(nodes: Sequence[Node], uses: dict[Entries, list[Received]]) -> Iterator[Entries]:
@@ -126,11 +122,11 @@ def uses_that_add_up(nodes: Sequence[Node], uses: dict[Entries, list[Received]])
     suspected = {key: found for key, found in uses.items() if may_add_up(energy for _, energy in found)}
     if not suspected:
         return
-    ahead = WeightsAhead(nodes)
+    ahead = matrices_ahead(nodes)
     for key, found in suspected.items():
         groups: list[tuple[frozenset[Entries], list[float]]] = []
         for node, energy in found:
-            weights, energies = ahead.of(node), [energy]
+            weights, energies = ahead.get(node, LOSS), [energy]
             for group in [group for group in groups if group[0] & weights]:
                 groups.remove(group)
                 weights, energies = weights | group[0], energies + group[1]

@@ -50,14 +50,17 @@ class Simulation:
         count = count if self.random else min(count, 1)
         while len(self.profiles) < count:
             number = len(self.profiles)
-            model = self._draws(number)
-            counter = WorkCounter() if number == 0 and counted else None
-            if counter is None:
-                self.profiles.append(self._measured(model, number))
-                continue
-            with counter:
-                self.profiles.append(self._measured(model, number))
-            self.operations = counter.operations + PER_PARAMETER * parameter_count(model)
+            self.profiles.append(self._drawn(number, counted and number == 0))
+
+    def _drawn(self, number: int, counted: bool) -> Profile:
+        """One initialization, let go before the next is made."""
+        model = self._draws(number)
+        if not counted:
+            return self._measured(model, number)
+        with WorkCounter() as counter:
+            found = self._measured(model, number)
+        self.operations = counter.operations + PER_PARAMETER * parameter_count(model)
+        return found
 
     def operations_of_a_pass(self) -> int:
         """Of one pass forward and backward, without its measurement."""

@@ -21,6 +21,7 @@ import torch
 
 import sigprop as sp
 from sigprop.inputs import TOKENS
+from sigprop.inputs.hugging_face import fresh
 
 STORED = Path("docs/data/stock_models.json")
 LLAMA_3 = {
@@ -97,7 +98,7 @@ def examined(name: str) -> dict[str, Any]:
     config.use_cache = False
 
     def make() -> torch.nn.Module:
-        return model_class(config).eval()
+        return fresh(model_class(config))
 
     started = time.process_time()
     row: dict[str, Any] = {"model": name, "class": kind, "date": str(date.today())}

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from sigprop.compat import (
+    BatchNorm,
     cached_folder,
     model_class,
     quiet_transformers,
@@ -156,11 +157,20 @@ def _infinite(item: dict[str, Any]) -> Any:
 
 
 def from_config(config: Any) -> nn.Module:
-    """The model of a config in float32 and evaluation mode, newly initialized."""
+    """The model of a config in float32, newly initialized."""
     config = copy.deepcopy(config)
     config.dtype = torch.float32
     without_foreign_attention(config)
-    return _built(config).eval()
+    return fresh(_built(config))
+
+
+def fresh(model: nn.Module) -> nn.Module:
+    """A new model as it is judged: without dropout; but its batch norms, which have no statistics yet, normalize."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, BatchNorm):
+            module.train()
+    return model
 
 
 def from_folder(folder: Path, config: Any) -> nn.Module:

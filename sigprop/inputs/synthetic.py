@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigprop.compat import ConvNd
+from sigprop.compat import BatchNorm, ConvNd
 from sigprop.errors import InputError
 
 TOKENS, LONGEST = 128, 2**31
 """Of a random batch where no number is asked for: as many as theory follows pair by pair."""
-PAIRS = 4
-"""Images (or sounds) with their texts, for models that compare each with all."""
+SEVERAL = 4
+"""Images, or images with their texts, for models that normalize over them or compare each with all."""
 POSITIONS = (
     "max_position_embeddings",
     "n_positions",
@@ -59,7 +59,8 @@ def made_up_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     limit = _positions(text, model)
     limit -= 2 if limit > 4 else 0  # RoBERTa and its kin keep two positions for padding
-    count, length = PAIRS if "return_loss" in names else 1, min(tokens, limit)
+    several = "return_loss" in names or any(isinstance(item, BatchNorm) and item.training for item in model.modules())
+    count, length = SEVERAL if several else 1, min(tokens, limit)
     sees = bool(set(SIGNALS) & set(names)) and not _has_places(config)
     writes = "decoder_input_ids" in names and bool(getattr(config, "is_encoder_decoder", False))
     reads = "input_ids" in names and not (sees and writes)
@@ -74,10 +75,10 @@ def made_up_batch(model: nn.Module, tokens: int, seed: int = 0) -> Any:
             return {"input_ids": codes, "labels": codes.T[None].clone(), "use_cache": False}
         batch = _ids(int(vocabulary), (count, length), seed, reads, writes, "labels" in names)
         end = getattr(text, "eos_token_id", None)
-        if count > 1 and isinstance(end, int) and 0 <= end < int(vocabulary):
+        if "return_loss" in names and isinstance(end, int) and 0 <= end < int(vocabulary):
             batch["input_ids"][:, -1] = end  # where the summary of a text is read
     if "labels" in names and (not batch or type(model).__name__.endswith(CLASSIFIERS)):
-        batch["labels"] = _class_labels(config, seed)
+        batch["labels"] = _class_labels(config, seed, count)
     batch |= {name: value for name, value in (("use_cache", False), ("return_loss", True)) if name in names}
     return _with_signals(model, config, names, batch, count, tokens, seed) if sees else batch
 
@@ -175,9 +176,9 @@ def _patches(config: Any, channels: int, generator: torch.Generator) -> dict[str
     return {"pixel_values": pixels, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor([[side, side]])}
 
 
-def _class_labels(config: Any, seed: int) -> Tensor:
+def _class_labels(config: Any, seed: int, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(int(getattr(config, "num_labels", 2)), (1,), generator=generator)
+    return torch.randint(int(getattr(config, "num_labels", 2)), (count,), generator=generator)
 
 
 def _plain_batch(model: nn.Module, tokens: int, seed: int) -> Any:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sigprop.inputs import made_up_batch
+from sigprop.inputs import made_up_batch, open_source
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 TEXT, IMAGE = SMALL | {"vocab_size": 60, "eos_token_id": 59}, SMALL | {"image_size": 32, "patch_size": 16}
@@ -75,3 +75,17 @@ def test_the_same_shapes_without_weights():
     with torch.device("meta"):
         model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**READ[name][0]))
     assert tuple(made_up_batch(model, TOKENS)["input_features"].shape) == (1, 80, 40)
+
+
+def test_batch_norms_of_a_new_model_normalize_over_several_images(tmp_path):
+    """In evaluation mode they have no statistics, which was an alarm about what we had done ourselves."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    config.architectures = ["ResNetForImageClassification"]
+    config.save_pretrained(tmp_path)
+    source = open_source(str(tmp_path / "config.json"))
+    assert source.batch["pixel_values"].shape[0] == source.batch["labels"].shape[0] == 4
+    model = source.build()
+    modes = {type(item).__name__: item.training for item in model.modules() if not list(item.children())}
+    assert modes["BatchNorm2d"]
+    assert not modes["Conv2d"]

@@ -4,8 +4,9 @@
 
 Stacks of width 32 with the depth, the placement of norms, the visits and the standard deviations times the root of the
 fan-in of the stock model. Each is trained as it is and mended (Post-LN: DeepNorm's skips and branches; Pre-LN:
-embeddings of std 1 in place of 0.02), with a warm-up of 150 of 500 steps and without, at two rates, with three
-seeds: all side by side in one pass. They are causal and read bytes, whatever the stock model does.
+embeddings of std 1 in place of 0.02, or no common vector in the stream), with a warm-up of 150 of 500 steps and
+without, at two rates, with three seeds: all side by side in one pass. They are causal and read bytes, whatever the stock
+model does.
 
 Rule, written before any run: of the better rate, mean over seeds of the last 50 losses. The alarm is confirmed as a
 *problem* if the stack as it is does not learn (above 0.9 x the loss of guessing byte frequencies) or ends 10 % or more
@@ -34,13 +35,16 @@ SEEDS, RATES, PROBLEM, WARNING, STUCK = 3, (2e-3, 8e-3), 0.10, 0.02, 0.9
 
 
 class Stack(NamedTuple):
-    """`gain` is std times the root of the fan-in; `visits`: all blocks are one. `embedding`: std, 1 behind a norm."""
+    """`gain` is std times the root of the fan-in; `visits`: all blocks are one. `embedding`: std, 1 behind a norm.
+    `correlation`: of the tokens that the stream starts with, by one learned vector that is added to all of them, as
+    attention over many tokens adds one."""
 
     blocks: int
     gain: float
     post: bool = True
     embedding: float = 1.0
     visits: bool = False
+    correlation: float = 0.0
 
 
 STACKS = {
@@ -50,6 +54,7 @@ STACKS = {
     "DeBERTa v2": Stack(24, 0.02 * 1536**0.5),
     "ALBERT": Stack(12, 0.02 * 4096**0.5, visits=True),
     "Qwen3-MoE": Stack(24, 0.02 * 2048**0.5, post=False, embedding=0.02),
+    **{f"correlation {value}": Stack(4, 0.5, post=False, correlation=value) for value in (0.92, 0.97, 0.99, 0.999)},
 }
 
 
@@ -67,6 +72,9 @@ class Variants:
         table = stack.embedding if stack.post else stack.embedding + mended * (1.0 - stack.embedding)
         self.weights = {"table": self.drawn((256, WIDTH), 1.0) * table}
         self.weights |= {"places": self.drawn((TOKENS, WIDTH), 1.0) * table, "readout": self.drawn((WIDTH, 256), 0.5)}
+        if stack.correlation:
+            size = (2.0 * stack.correlation / (1.0 - stack.correlation)) ** 0.5
+            self.weights["common"] = self.drawn((1, WIDTH), size) * (1.0 - mended)
         for block in range(1 if stack.visits else stack.blocks):
             self.weights[f"{block}.q"] = self.drawn((WIDTH, WIDTH), stack.gain)
             self.weights[f"{block}.k"] = self.drawn((WIDTH, WIDTH), stack.gain)
@@ -106,6 +114,7 @@ class Variants:
         """Logits; `seen` takes the shares of branches and the token correlation of the last sum."""
         where = torch.arange(TOKENS).repeat(EXAMPLES)
         x = self.weights["table"][:, ids.flatten()] + self.weights["places"][:, where]
+        x = x + self.weights["common"] if "common" in self.weights else x
         x = normed(x) if self.stack.post and self.stack.embedding == 1.0 else x
         for block in range(self.stack.blocks):
             for branch in self.branches(block, x):

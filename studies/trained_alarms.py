@@ -5,8 +5,8 @@
 Stacks of width 32 with the depth, the placement of norms, the visits and the standard deviations times the root of the
 fan-in of the stock model. Each is trained as it is and mended (Post-LN: DeepNorm's skips and branches; Pre-LN:
 embeddings of std 1 in place of 0.02, or no common vector in the stream), with a warm-up of 150 of 500 steps and
-without, at two rates, with three seeds: all side by side in one pass. They are causal and read bytes, whatever the stock
-model does.
+without, at two rates, with three seeds: all side by side in one pass. They are causal and read bytes, whatever the
+stock model does.
 
 Rule, written before any run: of the better rate, mean over seeds of the last 50 losses. The alarm is confirmed as a
 *problem* if the stack as it is does not learn (above 0.9 x the loss of guessing byte frequencies) or ends 10 % or more

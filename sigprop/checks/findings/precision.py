@@ -141,7 +141,7 @@ def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severit
     return say(
         severity,
         f"in {name}, {getattr(worst.loss, share):.0%} of the {worst.kind}s of {worst.name} {verb} "
-        f"({len(sites)} such sites)",
+        f"({len(sites)} such site{'s' * (len(sites) > 1)})",
         f"{name} holds numbers from {worst.loss.smallest:.2g} to {worst.loss.largest:.3g}; these entries have a "
         f"standard deviation of {worst.loss.std:.2g}.",
         "Micikevicius et al. 2018 and 2022; OCP MX specification 1.0",

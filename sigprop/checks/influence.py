@@ -32,12 +32,12 @@ STATISTICS = ("mean", "var", "std", "var_mean", "std_mean")
 
 @dataclass(frozen=True)
 class Influence:
-    """`constant`: the function that makes the same of all inputs, where the output depends on none; `idle`: those of
-    several that change nothing, with the function in which each is lost. `mixed`: share of other examples' outputs that
-    one example changes; `seen`: share of earlier outputs that later places change, where these are wanted; `where` and
-    `function`: the first to do so. `late`: all places from this one on change nothing; `forgotten`: all before this
-    one; 0 for none. `silent`: rows of the output that no input changes, of how many. `causal`: later places change
-    nothing earlier."""
+    """`constant`: the function that makes the same of all inputs, where the output (rounding aside) depends on none;
+    `idle`: those of several that change nothing, with the function in which each is lost. `mixed`: share of other
+    examples' outputs that one example changes; `seen`: share of earlier outputs that later places change, where these
+    are wanted; `where` and `function`: the first to do so. `late`: all places from this one on change nothing;
+    `forgotten`: all before this one; 0 for none. `silent`: rows of the output that no input changes, of how many.
+    `causal`: later places change nothing earlier."""
 
     constant: str = ""
     idle: tuple[tuple[str, str], ...] = ()
@@ -58,8 +58,10 @@ def influence(model: nn.Module, batch: Any, found: Observation, loss: LossChoice
     if before is None or not inputs or not bool(before.isfinite().all()) or (model.training and is_drawing(model)):
         return Influence()
     with untouched(model.modules(), [tensor for _, tensor in tensors_in(batch)]), torch.no_grad():
-        if found.answer <= limit("same_output"):
-            return Influence(_lost(*(_taped(model, item)[0] for item in (batch, another(batch)))) or "")
+        if found.answer <= limit("same_output") or found.rounding > limit("rounding"):
+            lost = _lost(*(_taped(model, item)[0] for item in (batch, another(batch))))
+            if lost or found.answer <= limit("same_output"):
+                return Influence(lost or "")
         idle = tuple(_idle(model, batch, before, loss, inputs)) if len(inputs) > 1 else ()
         return _placed(model, batch, found, inputs, idle)
 

@@ -54,6 +54,15 @@ PLANTED = {
 }  # fmt: skip
 
 
+def test_an_output_that_is_the_rounding_of_a_norm_over_one_number_is_no_chaos():
+    torch.manual_seed(0)
+    model, batch = planted.norm_of_one_number()
+    nn.init.zeros_(model.fc.bias)
+    found = answered(model, batch)
+    assert "`group_norm` in norm" in found["ignores_input"].cause
+    assert "rounding" not in found
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_fault_its_cause_and_its_line_are_named(name):
     torch.manual_seed(0)

@@ -170,7 +170,7 @@ def _finding(name: str, sites: list[RoundedSite], verb: str, share: str, severit
 def rounding(subject: Subject) -> Iterator[Finding]:
     """Every output of a module of torch is rounded once; a chaotic network multiplies what that changes."""
     share = subject.observed.rounding
-    if not share > limit("rounding"):
+    if not share > limit("rounding") or subject.influence.constant:
         return
     yield say(
         "warning",

@@ -15,16 +15,18 @@ from sigprop.results.report import Datum, Finding, Prescription
 def ignores_input(subject: Subject) -> Iterator[Finding]:
     """The model is run on another input of the same values; an output that zeros hold is left to `no_gradient`."""
     share, output = subject.observed.answer, subject.observed.output
-    if output is None or not share <= limit("same_output"):
+    constant = share <= limit("same_output")
+    if output is None or not (constant or subject.observed.rounding > limit("rounding")):
         return
     lost = subject.influence.constant
-    if not lost and not bool(output.any()):
+    if not lost and not (constant and bool(output.any())):
         return
     fix = next((end.fix for end in subject.gradient_ends[1].values() if end.fix), "")
     fix = "give each of its groups more numbers than one" if "group_norm" in lost or "instance_norm" in lost else fix
     yield say(
         "problem",
-        f"the output does not depend on the input: another one changes {share:.2g} of its mean square",
+        "the output does not depend on the input: "
+        + (f"another one changes {share:.2g} of its mean square" if constant else "it is rounding"),
         (f"{lost} makes the same of values that differ. " if lost else "")
         + "What is left of the signal at the output is a constant (biases), so that nothing about the input can be "
         "learned until it has grown back.",

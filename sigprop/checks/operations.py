@@ -296,7 +296,7 @@ class CallWatch(TorchFunctionMode):
 
     def likely(self, name: str, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         """What takes the logarithms of probabilities: over the classes these sum to one."""
-        given = (args[0] if args else next(iter(kwargs.values()))).detach().double()
+        given = (args[0] if args else next(iter(kwargs.values()))).detach()
         sums = given.logsumexp(-1 if func is F.ctc_loss or given.dim() < 2 else 1)
         if float(sums.abs().max()) > LIKELY:
             self.found.unlikely.append((name, func.__name__, float(sums.exp().median())))
@@ -329,9 +329,12 @@ class CallWatch(TorchFunctionMode):
 
 
 def _sums_to_one(values: Tensor) -> bool:
-    """Along the last axis, what is masked left out."""
-    shown = values.masked_fill(values == -math.inf, 0.0)
-    return shown.shape[-1] > 1 and bool((shown >= 0).all()) and bool(((shown.sum(-1) - 1).abs() < 1e-4).all())
+    """Along the last axis, what is masked left out; the first row tells of nearly all that do not."""
+    for part in (values[(0,) * (values.dim() - 1)], values) if values.numel() else ():
+        shown = part.masked_fill(part == -math.inf, 0.0)
+        if shown.shape[-1] < 2 or not bool((shown >= 0).all()) or not bool(((shown.sum(-1) - 1).abs() < 1e-4).all()):
+            return False
+    return values.numel() > 0
 
 
 def _spread(values: Tensor) -> float:

@@ -112,8 +112,8 @@ def forward(op: Attention, weights: DenseWeights, query: Dense, key: Dense, valu
     bend = live * w.variance / op.common_width * (1.0 - w.own_overlap) ** 2
     out = out + w.of_shorter(bend) * w.query_correlation.clamp_min(0.0)
     drawn = 2.0 * (1.0 + w.query_correlation) * (1.0 - w.pair_overlap / 2) * w.pair_overlap
-    out = out + drawn * w.of_shorter(live * w.effective) / op.common_width
-    return Dense(out).add_diagonal(op.noise * w.own_overlap * own_value)
+    drawn = Dense(drawn * w.of_shorter(live * w.effective) / op.common_width)
+    return (Dense(out) + drawn).add_diagonal(op.noise * (w.own_overlap * own_value + drawn.diagonal))
 
 
 def backward(op: Attention, weights: DenseWeights, gradient: Dense, query: Dense, key: Dense, value: Dense):

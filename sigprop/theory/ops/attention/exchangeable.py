@@ -4,7 +4,7 @@ With `s0 = scale^2 d_k K_q K_k` the raw score variance, `r` token correlations (
 `s = (1 - r_k) s0` the part that survives softmax, `Y` the overlap of a row with itself and `X` of two rows:
 
     Var_o / K_v = r_v + (1-r_v)(s/d)(1-Y)^2 + Y/(1-p) [(1-r_v)(1 + 4(1-Y/2) log(nY)/d) + p r_v]
-    Cov_o / K_v = r_v + r_q (1-r_v)(s/d)(1-Y)^2 + X (1-r_v)(1 + 2(1+r_q) log(nY)/d)
+    Cov_o / K_v = r_v + r_q (1-r_v)(s/d)(1-Y)^2 + X (1-r_v)(1 + 2(1+r_q)(1-X/2) log(nY)/d)
 
 Backward, through values, queries and keys: rows of A sum to one, so the value gradients of all keys add up to the
 gradients of all queries; the score gradients of a row sum to zero, so common parts of keys and values cancel.
@@ -13,8 +13,9 @@ Held-out accuracy for s0 <= 1 (50/90/99 %): Var_o 0.1/0.7/2.5 %, gradient 0.4/2.
 Corrects dslm B.8, which leaves out the query and key paths and the correlation of rows.
 
 Under a causal mask position `n` sees `n` keys, with `Y_n` and `X(n, n') = (n Y_n)^r / n'`. Averages over positions
-(with `s` for `log(nY)` and `(s/d)(1-Y)`, `(s/d)(1-X)` for `(s/d)(1-Y)^2`) keep the state exchangeable and cost O(T).
-They hide that early positions collect most of the gradient: over many layers use the dense state (`dense.py`).
+(with `s` for `(1-Y/2) log(nY)` and `(s/d)(1-Y)`, `(s/d)(1-X)` for `(s/d)(1-Y)^2`) keep the state exchangeable and take
+O(T). They hide that early positions collect most of the gradient: over many layers use the dense state. Without a
+mask `dense.py` gives the same.
 """
 
 from __future__ import annotations
@@ -67,13 +68,12 @@ def forward(
     own, pair = w.own_overlap.mean(-1), _pair_mean(op, w.growth(between[..., None]), w.count)
     bend = w.variance[..., 0] / op.common_width
     if op.is_causal:
-        grown, drawn, pulled, pulled_apart = bend, bend, bend * (1.0 - own), bend * (1.0 - pair)
+        drawn, drawn_apart, pulled, pulled_apart = bend, bend, bend * (1.0 - own), bend * (1.0 - pair)
     else:
-        grown = w.effective[..., 0] / op.common_width
-        drawn, pulled = (1.0 - own / 2) * grown, bend * (1.0 - own) ** 2
-        pulled_apart = pulled
+        drawn, drawn_apart = ((1.0 - item / 2) * w.effective[..., 0] / op.common_width for item in (own, pair))
+        pulled = pulled_apart = bend * (1.0 - own) ** 2
     same = r + (1.0 - r) * pulled + own / (1.0 - p) * ((1.0 - r) * (1.0 + 4.0 * drawn) + p * r)
-    different = r + (1.0 - r) * (between * pulled_apart + pair * (1.0 + 2.0 * (1.0 + between) * grown))
+    different = r + (1.0 - r) * (between * pulled_apart + pair * (1.0 + 2.0 * (1.0 + between) * drawn_apart))
     return Exchangeable.of(value.diagonal * same, value.diagonal * different, query.tokens)
 
 

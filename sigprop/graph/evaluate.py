@@ -265,7 +265,7 @@ class Evaluation:
             if state.name in sizes:
                 weight, entries = sizes[state.name]
                 amount = float(state.grad_second_moment) * entries
-                self._book(weight, amount, evidence)
+                self._book(weight, amount, evidence.join(op.weight_evidence(gradient, weight)))
                 if received is None and op.multiplies:
                     for key in weight.entries:
                         self._uses.setdefault(key, []).append((node, amount))

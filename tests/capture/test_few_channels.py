@@ -48,3 +48,45 @@ def test_shares_that_sum_to_one():
     measured = measure(None, X, build=Shares, seeds=100)["shares"]
     predicted = predict(build(Shares), X)["shares"]
     assert abs(predicted.variance - measured.variance) <= 4.0 * measured.errors["variance"]
+
+
+class Dueling(nn.Module):
+    """A value beside every action's advantage, less the average of these."""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.body, self.value, self.advantage = nn.Linear(32, width), nn.Linear(width, 1), nn.Linear(width, 6)
+
+    def forward(self, x):
+        x = torch.relu(self.body(x))
+        advantage = self.advantage(x)
+        return self.value(x) + advantage - advantage.mean(1, keepdim=True)
+
+
+def test_one_number_beside_several(agreement):
+    """The value was drawn anew for every action: the output's variance was twice what it is where examples are much
+    the same, as images of a game are."""
+    x = torch.randn(1, 32, generator=torch.Generator().manual_seed(0)).expand(4, -1)
+    agreement(Dueling, x + 0.1 * torch.randn(4, 32, generator=torch.Generator().manual_seed(1)), seeds=96)
+
+
+class Tokens(nn.Module):
+    """A convolution over tokens below a norm over channels, which takes out what all channels share."""
+
+    def __init__(self, tokens=8, width=48):
+        super().__init__()
+        self.embed, self.norm, self.last = nn.Linear(24, width), nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix = nn.Sequential(nn.Conv1d(tokens, 32, 1), nn.GELU(), nn.Conv1d(32, tokens, 1))
+        self.head = nn.Linear(width, 8)
+
+    def forward(self, x):
+        x = self.embed(x)
+        return self.head(self.last(x + self.mix(self.norm(x))))
+
+
+def test_biases_of_a_convolution_over_tokens(agreement):
+    """They sum over channels what sums to zero: the first was 2.7 times too large, the second had a number."""
+    x = torch.randn(3, 8, 24, generator=torch.Generator().manual_seed(0))
+    found = agreement(Tokens, x, seeds=64, skip=("mix", "mix.0", "mix.1", "mix.2"))
+    assert [row.name for row in found.parameters if row.status == "assumed"] == ["mix.2.bias"]
+    assert found.parameter("mix.2.bias").grad_second_moment < 1e-9 * found.parameter("mix.0.bias").grad_second_moment

@@ -261,7 +261,8 @@ def combined(capture: Capture, call: Call, first: Any, second: Any, op: Residual
         node = summed(capture, op, left, right) if isinstance(op, Residual) else capture.apply(op, left, right)
     except UnsupportedError:  # a mask of infinities, or a table over pairs of tokens
         return replayed(capture, call)
-    gaussian = isinstance(op, Residual) and not first.is_curved and not second.is_curved
+    spread = any(isinstance(item, Field) and item.layout.channels < layout.channels for item in given)
+    gaussian = isinstance(op, Residual) and not (first.is_curved or second.is_curved or spread)
     odd = gaussian and any(isinstance(item, Weight) and is_odd(item.distribution) for item in given)
     drawn = [item for item, was in zip((first, second), given, strict=True) if not (odd and isinstance(was, Weight))]
     sources: Any = None if gaussian and not odd else united(drawn)

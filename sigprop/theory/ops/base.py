@@ -141,6 +141,10 @@ class Op(ABC):
         """What `parameters` does not follow, beside what is said of signal and gradient."""
         return EXACT
 
+    def weight_evidence(self, gradient: Gradient, weight: Any) -> Evidence:
+        """What is known of one weight beside that."""
+        return EXACT
+
     @abstractmethod
     def backward(self, gradient: Gradient, output: Signal, *inputs: Signal) -> tuple[Gradient | None, ...]:
         """The gradient at each input, from the gradient at the output."""

@@ -105,6 +105,7 @@ class DrawnGradient:
     def __init__(self, gradient: Gradient, signal: Callable[[], Tensor]):
         kernel, self.level = unit_kernel(gradient)
         self._radial, self._groups = float(gradient.directions.radial), gradient.directions.groups
+        self._uniform = max(float(gradient.directions.uniform), 0.0)
         self._slope, self._function, self.along_signal = None, None, 0.0
         slope, through = gradient.along_signal.slope, gradient.through_activation.gradients
         if isinstance(slope, Tensor) and self.level > 0.0:
@@ -141,9 +142,17 @@ class DrawnGradient:
         slopes = torch.ones_like(y)
         if self._slope is None and self._function is not None:
             slopes = self._function.derivative(y.double()).to(DTYPE)
-        parts = (item.unflatten(-1, (self.groups, -1)) for item in (made * slopes, y, slopes))
+        left = max(1.0 + (self._uniform - 1.0) / y.shape[-1], TINY)
+        parts = (self._levelled(made * slopes) / left**0.5, self._levelled(y), slopes)
+        parts = (item.unflatten(-1, (self.groups, -1)) for item in parts)
         made = (self._turned(*parts) * weights.sqrt().to(DTYPE)[..., None]).flatten(-2)
         return made if self._slope is None else made + applied(self._slope, y)
+
+    def _levelled(self, numbers: Tensor) -> Tensor:
+        """With the share along all ones that is known: what sums over channels receives nothing else."""
+        return (
+            numbers + (self._uniform**0.5 - 1.0) * numbers.mean(-1, keepdim=True) if self._uniform != 1.0 else numbers
+        )
 
     def _turned(self, drawn: Tensor, y: Tensor, slopes: Tensor) -> Tensor:
         """With the share along `y` that is known, in place of that of independent numbers times the slopes."""
@@ -259,17 +268,15 @@ class Sampled(DrawnOp):
         doubt = INSIDE if self._along_signal else self.draws.doubts.get("parameters")
         if self.draws.fewest_entries <= FEW < self.draws.channels and _is_left_over(gradient.directions):
             doubt = FEW_NUMBERS
-        elif self._cancels(gradient):
-            doubt = LEFT
         return EXACT if doubt is None else Evidence(Status.ASSUMED, doubt)
 
-    def _cancels(self, gradient: Gradient) -> bool:
-        """Whether a few numbers inside get next to nothing, as a scale below a norm does."""
-        few = [total for weight, total in self.received.weights.items() if math.prod(weight.shape) <= FEW]
-        if not few or self._norms is None:
-            return False
+    def weight_evidence(self, gradient: Gradient, weight: Any) -> Evidence:
+        """A few numbers inside may get next to nothing, as a scale below a norm does."""
+        if math.prod(weight.shape) > FEW or self._norms is None:
+            return EXACT
         independent = self.draws.channels * float(gradient.kernel.diagonal @ self._norms.mean(0))
-        return min(few) < CANCELLED * independent
+        left = self.received.weights[weight] < CANCELLED * independent
+        return Evidence(Status.ASSUMED, LEFT) if left else EXACT
 
     def gradient_evidence(self, gradient: Gradient) -> Evidence:
         """Few channels that move all others together, as the steps of a scan do, feel more of what a norm above does to
